@@ -1,0 +1,1 @@
+"""Graphward control plane: rules out, audit events in, for a fleet of proxies."""

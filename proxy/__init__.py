@@ -1,0 +1,3 @@
+"""Graphward proxy: judges every request between an application and a graph API."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Pure wire formats between proxy and control plane: signatures, bodies, audit events."""
