@@ -1,0 +1,30 @@
+"""Transforms combine to the stricter of both."""
+
+from proxy.policy.transforms import Transforms
+
+
+def test_strips_are_united_without_regard_to_case() -> None:
+    combined = Transforms(strip=("mail", "mobilePhone")).combined(Transforms(strip=("MAIL", "manager.mail")))
+    assert combined == Transforms(strip=("mail", "mobilePhone", "manager.mail"))
+
+
+def test_allows_are_intersected() -> None:
+    combined = Transforms(allow=("id", "mail")).combined(Transforms(allow=("Mail", "displayName")))
+    assert [path.casefold() for path in combined.allow or ()] == ["mail"]
+
+
+def test_an_allowed_object_and_a_property_within_it_meet_in_the_property() -> None:
+    combined = Transforms(allow=("manager",)).combined(Transforms(allow=("manager.mail",)))
+    assert combined.allow == ("manager.mail",)
+
+
+def test_a_whitelist_met_by_none_stays() -> None:
+    assert Transforms(allow=("id",)).combined(Transforms(strip=("mail",))) == Transforms(("mail",), ("id",))
+
+
+def test_disjoint_allows_leave_nothing() -> None:
+    assert Transforms(allow=("id",)).combined(Transforms(allow=("mail",))).allow == ()
+
+
+def test_names_tell_the_audit_what_was_done() -> None:
+    assert Transforms(("mail",), ("id",)).names == ("strip:mail", "allow:id")
