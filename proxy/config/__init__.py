@@ -1,1 +1,8 @@
-"""Pure settings loading: TOML text and environment to typed values, every error with its place."""
+"""Typed settings from TOML and the environment: pure, every problem told at once and with its place."""
+
+from proxy.config.declare import setting
+from proxy.config.describe import describe, reference
+from proxy.config.load import SettingsError, load_settings
+from proxy.config.values import Address
+
+__all__ = ["Address", "SettingsError", "describe", "load_settings", "reference", "setting"]

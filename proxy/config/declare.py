@@ -1,0 +1,140 @@
+"""How a settings class declares its keys: `setting(...)`, and what the loader reads back from it.
+
+A root dataclass has one field for each section, a section dataclass one field for each key. Names follow
+from the fields': `rule_sync.saas_base_url` is `[RuleSync] SaasBaseUrl`. Types: str, int, float, bool, Literal
+of strings, what `parse` returns, and tuples of these; `X | None` for what may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from proxy.config.values import parse_address, parse_url
+
+REQUIRED: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What `setting(...)` says about a key."""
+
+    default: Any
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    secret: bool
+    path: bool
+    readable: bool
+    parse: Callable[[str], Any] | None
+    variable: str
+    fallback_variable: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of one section, ready for the loader."""
+
+    section: str
+    name: str
+    attribute: str
+    declared: Declared
+    kind: type
+    many: bool
+    choices: tuple[str, ...]
+    has_secret_file: bool
+
+    def __str__(self) -> str:
+        return f"{self.section}.{self.name}"
+
+
+def setting(
+    *,
+    default: Any = REQUIRED,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+    path: bool = False,
+    readable: bool = False,
+    address: bool = False,
+    url: bool = False,
+    parse: Callable[[str], Any] | None = None,
+    variable: str = "",
+    fallback_variable: str = "",
+    doc: str,
+) -> Any:
+    """Declare a key. `default` is written as in the file; without it the key is required.
+
+    `readable` is a path that must lead to a text file at start. `variable` names an environment variable of
+    its own that wins over the file, `fallback_variable` one that fills in where nothing else is given.
+    """
+    parse = parse_address if address else parse_url if url else parse
+    path = path or readable
+    declared = Declared(
+        default, minimum, maximum, choices, secret, path, readable, parse, variable, fallback_variable, doc
+    )
+    metadata = {"declared": declared}
+    if default is REQUIRED:
+        return field(metadata=metadata, repr=not secret)
+    return field(default=_value_of_default(declared), metadata=metadata, repr=not secret)
+
+
+def _value_of_default(declared: Declared) -> Any:
+    default, convert = declared.default, Path if declared.path else declared.parse
+    if convert is None:
+        return default
+    if isinstance(default, tuple):
+        return tuple(convert(item) for item in default)
+    return convert(default) if default else default
+
+
+def camel(attribute: str) -> str:
+    return "".join(word.capitalize() for word in attribute.split("_"))
+
+
+def sections(root: type) -> dict[str, tuple[str, type]]:
+    """Section name -> (attribute of the root, class of the section)."""
+    hints = get_type_hints(root)
+    return {camel(each.name): (each.name, hints[each.name]) for each in fields(root)}
+
+
+def keys(section: str, cls: type) -> dict[str, Key]:
+    """Key name -> key, in the order of declaration."""
+    hints = get_type_hints(cls)
+    attributes = {each.name for each in fields(cls)}
+    return {key.name: key for key in _keys(section, cls, hints, attributes)}
+
+
+def _keys(section: str, cls: type, hints: dict[str, Any], attributes: set[str]) -> Iterator[Key]:
+    for each in fields(cls):
+        declared: Declared = each.metadata["declared"]
+        kind, many, choices = _shape(hints[each.name])
+        # A section that declares the file key itself gives it a meaning of its own.
+        has_secret_file = declared.secret and f"{each.name}_file" not in attributes
+        yield Key(
+            section,
+            camel(each.name),
+            each.name,
+            declared,
+            kind,
+            many,
+            declared.choices or choices,
+            has_secret_file,
+        )
+
+
+def _shape(hint: Any) -> tuple[type, bool, tuple[str, ...]]:
+    """The scalar type, whether it is a list of them, and the choices that a Literal names."""
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (part for part in get_args(hint) if part is not NoneType)
+    many = get_origin(hint) is tuple
+    if many:
+        hint = get_args(hint)[0]
+    if get_origin(hint) is Literal:
+        return str, many, get_args(hint)
+    return hint if isinstance(hint, type) else object, many, ()

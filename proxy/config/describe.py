@@ -1,0 +1,86 @@
+"""Settings for people to read: the resolved ones with secrets masked, and the reference of all keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any, Final
+
+from proxy.config.declare import REQUIRED, Key, keys, sections
+
+MASK: Final = "********"
+
+
+def describe(settings: object) -> str:
+    """The settings in force as TOML, every secret masked."""
+    return "\n".join(_described(settings)) + "\n"
+
+
+def _described(settings: object) -> Iterator[str]:
+    first = True
+    for section, (attribute, cls) in sections(type(settings)).items():
+        if not first:
+            yield ""
+        first = False
+        yield f"[{section}]"
+        values = getattr(settings, attribute)
+        for key in keys(section, cls).values():
+            yield _line(key, getattr(values, key.attribute))
+
+
+def _line(key: Key, value: Any) -> str:
+    if value is None:
+        return f"# {key.name} is not set"
+    if key.declared.secret and value:
+        return f'{key.name} = "{MASK}"'
+    return f"{key.name} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return f"{value:.15g}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    text = value.as_posix() if isinstance(value, PurePath) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def reference(root: type) -> str:
+    """Every key of a settings class as Markdown tables, from its declarations."""
+    return "\n".join(_reference(root))
+
+
+def _reference(root: type) -> Iterator[str]:
+    for section, (_, cls) in sections(root).items():
+        yield f"### [{section}]\n"
+        if cls.__doc__:
+            yield f"{' '.join(cls.__doc__.split())}\n"
+        yield "| Key | Type | Default | Meaning |\n|---|---|---|---|"
+        for key in keys(section, cls).values():
+            name = f"`{key.name}`" + (f", `{key.name}File`" if key.has_secret_file else "")
+            yield f"| {name} | {_type(key)} | {_default(key)} | {key.declared.doc} |"
+        yield ""
+
+
+def _type(key: Key) -> str:
+    if key.choices:
+        return " \\| ".join(f"`{choice}`" for choice in key.choices)
+    scalar = (
+        "path" if key.declared.path else "secret" if key.declared.secret else _SCALARS.get(key.kind, "text")
+    )
+    low, high = key.declared.minimum, key.declared.maximum
+    if low is not None or high is not None:
+        scalar += f", {low or 0:.15g}–{high:.15g}" if high is not None else f" ≥ {low:.15g}"
+    return f"list of {scalar}" if key.many else scalar
+
+
+_SCALARS: Final[dict[type, str]] = {bool: "true/false", int: "integer", float: "number"}
+
+
+def _default(key: Key) -> str:
+    default = key.declared.default
+    if default is REQUIRED:
+        return "*required*"
+    return f"`{_toml(default)}`" if default not in ("", None, ()) else "–"

@@ -1,0 +1,336 @@
+"""TOML text and environment to a typed settings object, or every problem at once.
+
+Precedence, highest first: a variable that the key names as its own, `Section__Key`, the file, a fallback
+variable, the default. A secret is given as `Key` or, read from a file, as `KeyFile`, never both in one place.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path, PurePath
+from typing import Any, Final, TypeVar
+
+from proxy.config.declare import REQUIRED, Key, keys, sections
+from proxy.config.toml_lines import key_lines
+
+T = TypeVar("T")
+_WHERE_TOML_FAILED: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
+_KIND_NAMES: Final[dict[type, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+    object: "text in quotes",
+}
+
+
+class SettingsError(Exception):
+    """The settings can't be used. `problems` holds one line for each reason."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+def load_settings(
+    cls: type[T],
+    text: str,
+    *,
+    source: str,
+    base: PurePath,
+    environ: Mapping[str, str],
+    read_file: Callable[[PurePath], str],
+) -> T:
+    """Settings of class `cls` from `text`. `base` is what relative paths start from.
+
+    If `cls` has a method `problems()`, it is asked for what is wrong between keys, as pairs of a name
+    (`Section.Key`) and a message.
+    """
+    settings: T = _Loader(cls, source, base, environ, read_file).load(text)
+    return settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as somebody wrote it, and where."""
+
+    value: Any
+    place: str
+    typed: bool  # TOML values have types, the environment's are text
+
+
+class _Loader:
+    def __init__(
+        self,
+        root: type[Any],
+        source: str,
+        base: PurePath,
+        environ: Mapping[str, str],
+        read_file: Callable[[PurePath], str],
+    ) -> None:
+        self.root = root
+        self.source = source
+        self.base = base
+        self.environ = environ
+        self.read_file = read_file
+        self.lines: dict[tuple[str, ...], int] = {}
+        self.problems: list[tuple[int, str]] = []  # line for the order, 0 where there is none
+        self.places: dict[str, str] = {}  # "Section.Key" -> where its value came from
+        self.sections = sections(root)
+        self.keys = {name: keys(name, section) for name, (_, section) in self.sections.items()}
+
+    def load(self, text: str) -> Any:
+        document = self._parse(text)
+        self._refuse_unknown(document)
+        self._refuse_unknown_variables()
+        built = {}
+        for name, (attribute, section) in self.sections.items():
+            table = document.get(name, {})
+            values = self._section(name, table if isinstance(table, dict) else {})
+            if not self.problems:
+                built[attribute] = section(**values)
+        self._raise_problems()
+        settings = self.root(**built)
+        for name, message in getattr(settings, "problems", tuple)():
+            self._problem(self.places.get(name) or self._place(*name.split(".")), name, message)
+        self._raise_problems()
+        return settings
+
+    def _raise_problems(self) -> None:
+        if self.problems:
+            raise SettingsError(text for _, text in sorted(self.problems, key=lambda problem: problem[0]))
+
+    def _problem(self, place: str, name: str, message: str) -> None:
+        line = place.rpartition(":")[2]
+        self.problems.append((int(line) if line.isdecimal() else 0, f"{place}: {name}: {message}"))
+
+    def _place(self, *path: str) -> str:
+        """`file:line` of a key, else of the section where it should be, else the file alone."""
+        line = self.lines.get(path) or self.lines.get(path[:1])
+        return f"{self.source}:{line}" if line else self.source
+
+    # The document and its names
+
+    def _parse(self, text: str) -> dict[str, Any]:
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError([self._syntax_problem(str(error), text)]) from None
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+            raise SettingsError([f"{self.source}: not readable as TOML: {error}"]) from None
+        self.lines = key_lines(text)
+        return document
+
+    def _syntax_problem(self, message: str, text: str) -> str:
+        where = _WHERE_TOML_FAILED.search(message)
+        if where is None:
+            return f"{self.source}: {message}"
+        line = where[1] or text.count("\n") + 1
+        column = where[2] or len(text) - text.rfind("\n")
+        return f"{self.source}:{line}:{column}: {message[: where.start()]}"
+
+    def _refuse_unknown(self, document: dict[str, Any]) -> None:
+        for name, table in document.items():
+            if name not in self.sections:
+                kind = "section" if isinstance(table, dict) else "key outside any section"
+                self._problem(self._place(name), name, f"unknown {kind}, {_nearest(name, self.sections)}")
+            elif not isinstance(table, dict):
+                self._problem(self._place(name), name, f"is a section: write [{name}]")
+            else:
+                for key in table:
+                    if key not in self._known(name):
+                        message = f"unknown key, {_nearest(key, self._known(name))}"
+                        self._problem(self._place(name, key), f"{name}.{key}", message)
+
+    def _refuse_unknown_variables(self) -> None:
+        """`Audit__MaxBatchSiz` is a mistake; a variable that begins with no section's name is not ours."""
+        by_folded = {name.casefold(): name for name in self.sections}
+        for variable in sorted(self.environ):
+            section, separator, key = variable.partition("__")
+            name = by_folded.get(section.casefold())
+            if separator and name and (section != name or key not in self._known(name)):
+                message = f"unknown setting, {_nearest(key, self._known(name), prefix=f'{name}__')}"
+                self._problem("environment", variable, message)
+
+    def _known(self, section: str) -> list[str]:
+        known = []
+        for key in self.keys[section].values():
+            known += [key.name, f"{key.name}File"] if key.has_secret_file else [key.name]
+        return known
+
+    # Values
+
+    def _section(self, name: str, table: dict[str, Any]) -> dict[str, Any]:
+        values = {}
+        for key in self.keys[name].values():
+            given = self._given(key, table)
+            if given is not None:
+                self.places[str(key)] = given.place
+                try:
+                    values[key.attribute] = self._value(key, given)
+                except ValueError as error:
+                    self._problem(given.place, self._name_at(key, given), str(error))
+            elif key.declared.default is REQUIRED:
+                also = f" (or {key.name}File)" if key.has_secret_file else ""
+                self._problem(self._place(name, key.name), str(key), f"missing, and required{also}")
+            elif key.declared.path and key.declared.default:
+                values[key.attribute] = self._path(key.declared.default)
+        return values
+
+    def _given(self, key: Key, table: dict[str, Any]) -> _Given | None:
+        declared = key.declared
+        if declared.variable and declared.variable in self.environ:
+            return _Given(self.environ[declared.variable], "environment", typed=False)
+        prefix = f"{key.section}__"
+        variables = {
+            name[len(prefix) :]: text for name, text in self.environ.items() if name.startswith(prefix)
+        }
+        for values, typed in ((variables, False), (table, True)):
+            given = self._in_one_place(key, values, typed=typed)
+            if given is not None:
+                return given
+        if declared.fallback_variable and self.environ.get(declared.fallback_variable):
+            return _Given(self.environ[declared.fallback_variable], "environment", typed=False)
+        return None
+
+    def _in_one_place(self, key: Key, values: Mapping[str, Any], *, typed: bool) -> _Given | None:
+        file_key = f"{key.name}File"
+        by_file = key.has_secret_file and file_key in values
+        both = key.declared.secret and file_key in values and key.name in values
+        name = file_key if by_file else key.name
+        place = self._place(key.section, name) if typed else "environment"
+        if both:
+            self._problem(place, str(key), f"given twice, as {key.name} and as {file_key}")
+        if by_file:
+            return self._read_secret(key, values[file_key], place)
+        return _Given(values[key.name], place, typed) if key.name in values else None
+
+    def _read_secret(self, key: Key, path: Any, place: str) -> _Given:
+        name = f"{key}File"
+        if not isinstance(path, str) or not path:
+            self._problem(place, name, "must be the path of a file, in quotes")
+        else:
+            try:
+                secret = self.read_file(self._path(path)).rstrip("\r\n")
+            except (OSError, ValueError) as error:
+                self._problem(place, name, _unreadable(path, error))
+            else:
+                if secret:
+                    return _Given(secret, place, typed=True)
+                self._problem(place, name, f"{path} is empty")
+        # The problem is told: what stands in for the secret must not add another.
+        return _Given("unread", place, typed=True)
+
+    def _name_at(self, key: Key, given: _Given) -> str:
+        if given.place != "environment":
+            return str(key)
+        own = (key.declared.variable, key.declared.fallback_variable)
+        return next((name for name in own if name and name in self.environ), f"{key.section}__{key.name}")
+
+    def _value(self, key: Key, given: _Given) -> Any:
+        raw = given.value
+        if not key.many:
+            return self._scalar(key, raw, typed=given.typed)
+        if isinstance(raw, str) and not given.typed:
+            raw = [item.strip() for item in raw.split(",") if item.strip()]
+        elif not isinstance(raw, list):
+            raw = [raw]  # a list of one may be written as its only item
+        return tuple(self._scalar(key, item, typed=given.typed) for item in raw)
+
+    def _scalar(self, key: Key, raw: Any, *, typed: bool) -> Any:
+        value = _typed(key, raw) if typed else _from_text(key, raw)
+        declared = key.declared
+        if value == "":
+            return _empty(declared.default)
+        if declared.path:
+            return self._readable_path(key, value)
+        if declared.parse is not None:
+            return declared.parse(value)
+        _check_range(key, value)
+        return value
+
+    def _path(self, text: str) -> Path:
+        return Path(self.base, text)
+
+    def _readable_path(self, key: Key, text: str) -> Path:
+        if "\0" in text:
+            raise ValueError("must be the path of a file")
+        path = self._path(text)
+        if key.declared.readable:
+            try:
+                self.read_file(path)
+            except (OSError, ValueError) as error:
+                raise ValueError(_unreadable(text, error)) from None
+        return path
+
+
+def _typed(key: Key, raw: Any) -> Any:
+    """A TOML value of the key's type. bool is an int in Python but not in a settings file."""
+    if key.kind is float and type(raw) is int:
+        return float(raw)
+    wanted = str if key.kind not in (bool, int, float) else key.kind
+    if type(raw) is not wanted:
+        raise ValueError(f"must be {_wanted(key)}" + ("" if key.declared.secret else f", not {_shown(raw)}"))
+    return raw
+
+
+def _from_text(key: Key, text: str) -> Any:
+    """An environment variable's text as the key's type."""
+    if key.kind is bool and text.casefold() in ("true", "false"):
+        return text.casefold() == "true"
+    if key.kind is int and _INTEGER.fullmatch(text):
+        return int(text)
+    if key.kind is float and _NUMBER.fullmatch(text):
+        return float(text)
+    if key.kind in (bool, int, float):
+        raise ValueError(f"must be {_wanted(key)}, not {text!r}")
+    return text
+
+
+def _empty(default: Any) -> str | None:
+    """Empty text says "not set" where a key may be so."""
+    if default is None or default == "":
+        return None if default is None else ""
+    raise ValueError("must not be empty")
+
+
+def _wanted(key: Key) -> str:
+    wanted = _KIND_NAMES.get(key.kind, _KIND_NAMES[str])
+    return f"{wanted} or a list of them" if key.many else wanted
+
+
+def _shown(raw: Any) -> str:
+    return {True: "true", False: "false"}[raw] if isinstance(raw, bool) else repr(raw)
+
+
+def _check_range(key: Key, value: Any) -> None:
+    declared = key.declared
+    if key.choices and value not in key.choices:
+        raise ValueError(f"must be one of {', '.join(key.choices)}, not {value!r}")
+    if key.kind not in (int, float):
+        return
+    low, high = declared.minimum, declared.maximum
+    if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+        bounds = [f"at least {low:g}"] if low is not None else []
+        bounds += [f"at most {high:g}"] if high is not None else []
+        raise ValueError(f"must be {' and '.join(bounds) or 'finite'}, not {value:g}")
+
+
+def _unreadable(path: str, error: OSError | ValueError) -> str:
+    reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    return f"can't read {path}: {reason}"
+
+
+def _nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    by_folded = {each.casefold(): each for each in known}
+    close = get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.0)
+    nearest = prefix + by_folded[close[0]]
+    sure = get_close_matches(name.casefold(), close, cutoff=0.6)
+    return f"did you mean {nearest}?" if sure else f"the nearest known is {nearest}"

@@ -1,0 +1,119 @@
+"""Where each table and key of a TOML document stands, since tomllib tells values without their lines.
+
+Scans text that tomllib has accepted already, so it skips what it needn't understand and reports nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Final
+
+_BLANK: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_SPACE: Final = re.compile(r"[ \t]*")
+# Multi-line strings first: they begin like the others. Up to two quotes may stand before the closing three.
+_STRING: Final = re.compile(
+    r"""
+      \"{3} (?: [^\\] | \\. )*? \"{3,5}
+    | '{3} .*? '{3,5}
+    | \" (?: [^\"\\\n] | \\. )* \"
+    | ' [^'\n]* '
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_VALUE: Final = re.compile(r"[^,\]}#\n]+")
+
+Path = tuple[str, ...]
+
+
+def key_lines(text: str) -> dict[Path, int]:
+    """Path of a table or key -> its first line, counted from 1."""
+    return _Scanner(text).scan()
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.lines: dict[Path, int] = {}
+
+    def scan(self) -> dict[Path, int]:
+        table: Path = ()
+        self._skip(_BLANK)
+        while self.at < len(self.text):
+            if self.text[self.at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+            self._skip(_BLANK)
+        return self.lines
+
+    def _header(self) -> Path:
+        line = self._line()
+        while self.text[self.at] == "[":
+            self.at += 1
+        table = self._dotted_key((), line)
+        while self._peek() == "]":
+            self.at += 1
+        return table
+
+    def _pair(self, table: Path) -> None:
+        path = self._dotted_key(table, self._line())
+        self.at += 1  # the equals sign
+        self._skip(_SPACE)
+        self._value(path)
+
+    def _dotted_key(self, path: Path, line: int) -> Path:
+        while True:
+            self._skip(_SPACE)
+            path = (*path, self._key_part())
+            self.lines.setdefault(path, line)
+            self._skip(_SPACE)
+            if self._peek() != ".":
+                return path
+            self.at += 1
+
+    def _key_part(self) -> str:
+        if self.text[self.at] in "\"'":
+            quoted = self._skip(_STRING)
+            return str(tomllib.loads(f"key = {quoted}")["key"])
+        return self._skip(_BARE_KEY)
+
+    def _value(self, path: Path) -> None:
+        match self.text[self.at]:
+            case '"' | "'":
+                self._skip(_STRING)
+            case "[":
+                self._items("]", path)
+            case "{":
+                self._items("}", path)
+            case _:
+                self._skip(_BARE_VALUE)
+
+    def _items(self, closing: str, path: Path) -> None:
+        """An array's values, or an inline table's pairs, up to the closing bracket."""
+        self.at += 1
+        self._skip(_BLANK)
+        while self.text[self.at] != closing:
+            if self.text[self.at] == ",":
+                self.at += 1
+            elif closing == "}":
+                self._pair(path)
+            else:
+                self._value(path)
+            self._skip(_BLANK)
+        self.at += 1
+
+    def _skip(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self.text, self.at)
+        if match is None:
+            return ""
+        self.at = match.end()
+        return match.group()
+
+    def _peek(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def _line(self) -> int:
+        return self.text.count("\n", 0, self.at) + 1

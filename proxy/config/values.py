@@ -1,0 +1,64 @@
+"""Text of a setting to its value: addresses, URLs, networks. A ValueError's text says what was wanted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from urllib.parse import urlsplit
+
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_.:%-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0 lets the kernel choose one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    well_formed = colon and _HOST.fullmatch(host) and _PORT.fullmatch(port) and bracketed == (":" in host)
+    if not well_formed or int(port) > 65535:
+        raise ValueError(f"must be host:port such as 127.0.0.1:8080 or [::1]:8080, not {text!r}")
+    return Address(host, int(port))
+
+
+def parse_url(text: str) -> str:
+    """An http or https base address without its trailing slash: paths are appended to it."""
+    wanted = f"must be an http:// or https:// address, not {text!r}"
+    if not text.isascii() or any(character <= " " for character in text):
+        raise ValueError(wanted)
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError(wanted)
+    if "@" in parts.netloc or "?" in text or "#" in text:
+        raise ValueError(f"must hold no user, query or fragment, but is {text!r}")
+    return text.rstrip("/")
+
+
+def parse_origin(text: str) -> str:
+    """An address that stands for a whole host: scheme, host and port alone."""
+    url = parse_url(text)
+    if urlsplit(url).path:
+        raise ValueError(f"must be scheme, host and port without a path, not {text!r}")
+    return url
+
+
+def parse_network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text)
+    except ValueError:
+        raise ValueError(f"must be an address or network such as 10.0.0.0/8, not {text!r}") from None

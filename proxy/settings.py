@@ -1,0 +1,407 @@
+"""The proxy's settings as typed values: sections, keys, defaults, and what must hold between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path, PurePath
+from typing import Final, Literal
+
+from proxy.config import Address, SettingsError, load_settings, setting
+from proxy.config.values import parse_network, parse_origin
+
+AUDIT_PATH: Final = "/api/v1/agent/audit"
+_STATUSES: Final = re.compile(r"([0-9]{3})(?:-([0-9]{3}))?", re.ASCII)
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRange:
+    """Upstream statuses from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+def parse_status_range(text: str) -> StatusRange:
+    match = _STATUSES.fullmatch(text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    # 4xx and below pass through by contract; 1xx can't even be the final status.
+    if not 500 <= first <= last <= 599:
+        raise ValueError(f'must be a status or range within 500-599 such as "500-502", not {text!r}')
+    return StatusRange(first, last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """The side that applications see."""
+
+    listen: tuple[Address, ...] = setting(
+        default=("127.0.0.1:8080",),
+        address=True,
+        doc="Addresses for applications, `host:port` or a list of them.",
+    )
+    workers: int = setting(default=0, minimum=0, maximum=256, doc="Worker processes; 0 is one for each CPU.")
+    cert_file: Path | None = setting(
+        default=None,
+        readable=True,
+        doc="PEM certificate chain; with `KeyFile` it turns on TLS for every `Listen`.",
+    )
+    key_file: Path | None = setting(default=None, readable=True, doc="PEM private key of `CertFile`.")
+    public_base_url: str = setting(
+        default="",
+        parse=parse_origin,
+        doc="The address that applications use, for rewritten links and discovery; by default the scheme and "
+        "Host of the request.",
+    )
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
+        default=(),
+        parse=parse_network,
+        doc="Networks of load balancers whose `X-Forwarded-For` tells the client's address.",
+    )
+    max_header_bytes: int = setting(
+        default=65536, minimum=1024, maximum=_MIB, doc="Request line and header fields together; more is 431."
+    )
+    max_header_count: int = setting(
+        default=128, minimum=8, maximum=10000, doc="Header fields of a request; more is 431."
+    )
+    max_buffered_body_bytes: int = setting(
+        default=4 * _MIB,
+        minimum=1024,
+        maximum=1024 * _MIB,
+        doc="A request body that a rule has to read, or a `$batch`; more is 413. Others stream, unlimited.",
+    )
+    head_timeout_seconds: float = setting(
+        default=15.0,
+        minimum=0.1,
+        maximum=3600,
+        doc="Time for a whole request head, however steadily it drips.",
+    )
+    idle_timeout_seconds: float = setting(
+        default=75.0, minimum=0.1, maximum=86400, doc="Time that a connection may wait for its next request."
+    )
+    body_grace_seconds: float = setting(
+        default=5.0, minimum=0.1, maximum=3600, doc="Time before `MinBodyBytesPerSecond` applies to a body."
+    )
+    min_body_bytes_per_second: int = setting(
+        default=240,
+        minimum=0,
+        maximum=_MIB,
+        doc="A request body or reader that is slower than this is cut; 0 never cuts.",
+    )
+    drain_seconds: float = setting(
+        default=30.0,
+        minimum=0,
+        maximum=3600,
+        doc="Time for requests in flight to finish at a stop or restart.",
+    )
+    max_connections: int = setting(
+        default=20000,
+        minimum=1,
+        maximum=1_000_000,
+        doc="Client connections of one worker; more wait in the accept queue.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Who this proxy is to the control plane: what `proxy add` printed."""
+
+    api_key: str = setting(secret=True, doc="The API key of this proxy instance.")
+    hmac_secret: str = setting(secret=True, doc="The secret that signs every call to the control plane.")
+    ca_file: Path | None = setting(
+        default=None,
+        readable=True,
+        doc="PEM certificates to trust for the control plane, instead of the system's.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSyncSettings:
+    """Where rules and app identities come from."""
+
+    saas_base_url: str = setting(url=True, doc="Base address of the control plane.")
+    interval_seconds: float = setting(
+        default=30.0,
+        minimum=0.1,
+        maximum=86400,
+        doc="Time between two syncs; a change takes effect within it.",
+    )
+    cache_path: Path = setting(
+        default="var/snapshot.json",
+        path=True,
+        doc="The last good rules and apps, for starts without a control plane.",
+    )
+    max_staleness_seconds: float = setting(
+        default=0.0,
+        minimum=0,
+        maximum=366 * 86400,
+        doc="Without a good sync for this long, traffic is refused with 503; 0 is no limit.",
+    )
+    require_signed_response: bool = setting(
+        default=True, doc="Take only rules that the control plane signed in answer to the very request."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """How audit events are kept and shipped."""
+
+    ingestion_url: str = setting(
+        default="",
+        url=True,
+        doc=f"Control plane that takes audit events: base address or the whole `…{AUDIT_PATH}`; by default "
+        "`RuleSync.SaasBaseUrl`.",
+    )
+    local_retention_path: Path = setting(
+        default="var/audit", path=True, doc="Directory where events wait until they are delivered."
+    )
+    replay_interval_seconds: float = setting(
+        default=30.0,
+        minimum=0.1,
+        maximum=86400,
+        doc="Time between two attempts to deliver a batch that was put off.",
+    )
+    max_batch_size: int = setting(
+        default=500, minimum=1, maximum=10000, doc="Events in a batch while there is no backlog."
+    )
+    catch_up: bool = setting(
+        default=True,
+        doc="While the backlog is older than one interval, let batches grow by bytes up to 4.5 MB.",
+    )
+    when_full: Literal["refuse", "drop-oldest"] = setting(
+        default="refuse",
+        doc="Where no event can be stored: answer 503 `notReady`, or drop the oldest events and count them.",
+    )
+    max_disk_bytes: int = setting(
+        default=1024 * _MIB,
+        minimum=16 * _MIB,
+        maximum=1 << 50,
+        doc="Room for events on disk, of all workers together.",
+    )
+    segment_bytes: int = setting(
+        default=4 * _MIB,
+        minimum=_MIB // 4,
+        maximum=1024 * _MIB,
+        doc="Size of one spool file; each worker has two or more.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSettings:
+    """The tokens that the proxy issues to applications."""
+
+    lifetime_seconds: int = setting(default=3600, minimum=60, maximum=86400, doc="Lifetime of a token.")
+    signing_key: str = setting(
+        default="",
+        secret=True,
+        doc="Key that signs tokens, the same on every proxy behind one load balancer.",
+    )
+    signing_key_file: Path = setting(
+        default="var/token-signing.key",
+        path=True,
+        doc="File of the signing key, made at the first start if absent.",
+    )
+    issuer: str = setting(default="graphward", doc="Claim `iss` of a token.")
+    audience: str = setting(default="graphward", doc="Claim `aud` of a token.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamSettings:
+    """The graph API behind the proxy."""
+
+    base_url: str = setting(
+        default="https://graph.microsoft.com",
+        parse=parse_origin,
+        doc="Where judged requests go: scheme and host, no path.",
+    )
+    ca_file: Path | None = setting(
+        default=None,
+        readable=True,
+        doc="PEM certificates to trust for the upstream, instead of the system's.",
+    )
+    connect_timeout_seconds: float = setting(
+        default=10.0, minimum=0.1, maximum=600, doc="Time for a connection with its TLS handshake."
+    )
+    response_timeout_seconds: float = setting(
+        default=100.0,
+        minimum=0.1,
+        maximum=3600,
+        doc="Time until the head of the answer, then between two of its parts.",
+    )
+    idle_timeout_seconds: float = setting(
+        default=50.0, minimum=0.1, maximum=3600, doc="Time that an unused connection is kept."
+    )
+    max_connections: int = setting(
+        default=256, minimum=1, maximum=65535, doc="Connections of one worker; requests beyond wait for one."
+    )
+    report_as_502: tuple[StatusRange, ...] = setting(
+        default=("500-502", "505-599"),
+        parse=parse_status_range,
+        doc="Upstream statuses, or ranges of them, that applications see as 502 `upstreamError`.",
+    )
+    rewrite_links: bool = setting(
+        default=True, doc="Point `@odata.nextLink`, `@odata.deltaLink` and Location headers at the proxy."
+    )
+    max_filter_bytes: int = setting(
+        default=16 * _MIB,
+        minimum=1024,
+        maximum=1024 * _MIB,
+        doc="Largest answer, decoded, that a rule may have to read; more is 502 `filterFailed`.",
+    )
+    max_header_bytes: int = setting(
+        default=65536, minimum=1024, maximum=_MIB, doc="Status line and header fields of an answer together."
+    )
+
+    @property
+    def statuses_as_502(self) -> frozenset[int]:
+        return frozenset(status for each in self.report_as_502 for status in range(each.first, each.last + 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialsSettings:
+    """How the proxy gets its token for the upstream."""
+
+    provider: Literal["managed-identity-key-vault", "environment", "static"] = setting(
+        default="environment",
+        doc="Key vault through a managed identity; client credentials from here or the environment; or "
+        "`AccessToken` as it is.",
+    )
+    vault_url: str = setting(default="", url=True, doc="Key vault that holds the client secret.")
+    secret_name: str = setting(default="", doc="Name of the secret in the vault.")
+    tenant_id: str = setting(
+        default="",
+        fallback_variable="AZURE_TENANT_ID",
+        doc="Directory (tenant) id; else from `AZURE_TENANT_ID`.",
+    )
+    client_id: str = setting(
+        default="",
+        fallback_variable="AZURE_CLIENT_ID",
+        doc="Application (client) id; else from `AZURE_CLIENT_ID`.",
+    )
+    client_secret: str = setting(
+        default="",
+        secret=True,
+        fallback_variable="AZURE_CLIENT_SECRET",
+        doc="Client secret; else from `AZURE_CLIENT_SECRET`.",
+    )
+    authority_url: str = setting(
+        default="https://login.microsoftonline.com",
+        url=True,
+        doc="Identity provider that issues upstream tokens.",
+    )
+    scope: str = setting(default="https://graph.microsoft.com/.default", doc="Scope of the upstream token.")
+    access_token: str = setting(
+        default="", secret=True, doc="The upstream token itself, for provider `static`."
+    )
+    ca_file: Path | None = setting(
+        default=None,
+        readable=True,
+        doc="PEM certificates to trust for the identity provider; by default those of `Upstream.CaFile`.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings:
+    """Health, readiness and metrics, for operators."""
+
+    listen: Address = setting(default="127.0.0.1:9090", address=True, doc="Address of the admin listener.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is written to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        default="info", doc="Least severity that is written."
+    )
+    format: Literal["text", "json"] = setting(
+        default="text", doc="Lines for people, or one JSON object a line."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    proxy: ProxySettings
+    agent: AgentSettings
+    rule_sync: RuleSyncSettings
+    audit: AuditSettings
+    token: TokenSettings
+    upstream: UpstreamSettings
+    credentials: CredentialsSettings
+    admin: AdminSettings
+    log: LogSettings
+
+    @property
+    def audit_url(self) -> str:
+        """Where batches go, whichever form `Audit.IngestionUrl` was given in."""
+        base = self.audit.ingestion_url or self.rule_sync.saas_base_url
+        return base if base.endswith(AUDIT_PATH) else base + AUDIT_PATH
+
+    @property
+    def identity_ca_file(self) -> Path | None:
+        return self.credentials.ca_file or self.upstream.ca_file
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong between keys, for the loader."""
+        yield from _listen_problems(self.proxy, self.admin)
+        yield from _audit_problems(self.audit)
+        yield from _credential_problems(self.credentials)
+
+
+def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tuple[str, str]]:
+    if not proxy.listen:
+        yield "Proxy.Listen", "must name at least one address"
+    fixed = [address for address in (*proxy.listen, admin.listen) if address.port]
+    for address in {each for each in fixed if fixed.count(each) > 1}:
+        name = "Admin.Listen" if address == admin.listen else "Proxy.Listen"
+        yield name, f"{address} is given twice"
+    if proxy.cert_file and not proxy.key_file:
+        yield "Proxy.KeyFile", "missing: CertFile needs the key that belongs to it"
+    if proxy.key_file and not proxy.cert_file:
+        yield "Proxy.CertFile", "missing: KeyFile needs the certificate that belongs to it"
+
+
+def _audit_problems(audit: AuditSettings) -> Iterator[tuple[str, str]]:
+    # The active segment and the one that follows it, for at least two workers.
+    if audit.max_disk_bytes < 4 * audit.segment_bytes:
+        yield "Audit.MaxDiskBytes", "must have room for four segments of SegmentBytes"
+
+
+def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
+    if credentials.provider == "managed-identity-key-vault":
+        yield "Credentials.Provider", "managed-identity-key-vault is not available in this version"
+    if credentials.provider == "static" and not credentials.access_token:
+        yield "Credentials.AccessToken", "missing, and required by Provider static"
+    if credentials.provider == "environment":
+        for value, key, variable in (
+            (credentials.tenant_id, "TenantId", "AZURE_TENANT_ID"),
+            (credentials.client_id, "ClientId", "AZURE_CLIENT_ID"),
+            (credentials.client_secret, "ClientSecret", "AZURE_CLIENT_SECRET"),
+        ):
+            if not value:
+                yield (
+                    f"Credentials.{key}",
+                    f"missing, and required by Provider environment (or set {variable})",
+                )
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Settings:
+    """The settings in the file at `path`, with the environment's overrides. Raises SettingsError."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise SettingsError([f"{path}: can't be read: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise SettingsError([f"{path}: not UTF-8 text"]) from None
+    base = path.absolute().parent
+    return load_settings(Settings, text, source=str(path), base=base, environ=environ, read_file=_read_text)
+
+
+def _read_text(path: PurePath) -> str:
+    return Path(path).read_text("utf-8")
