@@ -1,0 +1,78 @@
+"""What an audit event is made of: its fields, the closed list of reasons, its id and its time."""
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+EVENT_FIELDS: Final = (
+    "id", "time", "orgId", "proxyId", "appId", "clientId", "clientIp", "requestId", "clientRequestId",
+    "method", "path", "query", "status", "verdict", "ruleId", "loggedRuleIds", "transforms",
+    "upstreamStatus", "durationMs", "upstreamMs", "requestBytes", "responseBytes", "parentRequestId",
+    "seq", "reason", "rulesetVersion", "upstreamRequestId",
+)  # fmt: skip
+REQUIRED_FIELDS: Final = ("id", "time", "orgId", "method", "path", "status", "verdict")
+VERDICTS: Final = ("allow", "filter", "block", "log_only")
+
+STATUS_CLIENT_LEFT: Final = 499  # the client left before an answer began; never sent, only recorded
+
+REASONS: Final = MappingProxyType(
+    {
+        # The policy decided.
+        "rule": "a request rule decided",
+        "default": "no rule matched; the ruleset's default decided",
+        "hiddenProperty": "the path or query names a property that a rule hides",
+        "responseRule": "a response rule decided, once the upstream had answered",
+        "noRuleset": "the app identity has no ruleset, so everything is blocked",
+        # The token endpoint.
+        "tokenIssued": "a proxy token was issued",
+        "tokenRefused": "the app identity's credentials were wrong, or it is disabled",
+        # The request was refused before a rule was asked.
+        "invalidToken": "the proxy token is expired, revoked or of a disabled app identity",
+        "malformedRequest": "the request is not acceptable HTTP",
+        "malformedTarget": "the request target is malformed",
+        "ambiguousTarget": "an encoded slash in the target would change the verdict",
+        "malformedBatch": "the body of a $batch request is malformed",
+        "payloadTooLarge": "the request body is larger than a rule or a batch may look at",
+        "headersTooLarge": "the request head is over the limit",
+        "requestTimeout": "the request came too slowly",
+        "unsupported": "a feature of HTTP that the proxy does not carry, such as CONNECT or an upgrade",
+        # The proxy was not able to serve.
+        "notReady": "the proxy is not ready: no rules, rules too old, or no room for audit events",
+        "credentialUnavailable": "there is no valid upstream token at present",
+        "draining": "the proxy is stopping",
+        "internalError": "a fault of the proxy itself",
+        # The upstream failed.
+        "upstreamError": "the upstream answered with a status that is reported as 502",
+        "upstreamUnauthorised": "the upstream refused the proxy's own token",
+        "upstreamUnreachable": "no connection to the upstream could be made, or it broke before an answer",
+        "upstreamTimeout": "the upstream did not answer in time",
+        "upstreamProtocol": "the upstream's answer is not acceptable HTTP",
+        "upstreamAborted": "the upstream's answer broke off after it had begun",
+        "filterFailed": "the answer should have been filtered and could not be, so it was withheld",
+        # The client left.
+        "clientAborted": "the client left before its answer was complete",
+        # A part of a batch that was never tried.
+        "dependencyFailed": "a part of a $batch depends on a part that was blocked or failed",
+    }
+)
+
+
+def uuid7(ms: int, random74: int) -> str:
+    """UUIDv7 text (RFC 9562 §5.7) of a Unix time in milliseconds and 74 bits: rand_a, then rand_b."""
+    value = (ms & 0xFFFFFFFFFFFF) << 80
+    value |= 0x7000 << 64 | (random74 >> 62 & 0xFFF) << 64
+    value |= 0b10 << 62 | random74 & 0x3FFFFFFFFFFFFFFF
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def rfc3339(ms: int) -> str:
+    """`2026-11-21T04:25:58.123Z` of a Unix time in milliseconds."""
+    seconds, milliseconds = divmod(ms, 1000)
+    return f"{_to_the_second(seconds)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _to_the_second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,0 +1,121 @@
+"""Bodies of the agent API as typed values: sync, heartbeat, metrics, audit answer, error."""
+
+from types import MappingProxyType
+from typing import Final, Literal
+
+import msgspec
+
+SYNC_PATH: Final = "/api/v1/agent/sync"
+HEARTBEAT_PATH: Final = "/api/v1/agent/heartbeat"
+AUDIT_PATH: Final = "/api/v1/agent/audit"
+METRICS_PATH: Final = "/api/v1/agent/metrics"
+
+MAX_BATCH_BYTES: Final = 5 * 1024 * 1024
+
+# Unknown members are ignored on purpose: a contract may be extended, and an older proxy must go on.
+
+
+class SyncOrg(msgspec.Struct, frozen=True, rename="camel"):
+    org_id: str
+    name: str
+
+
+class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
+    app_id: str
+    org_id: str
+    name: str
+    client_id: str
+    secret_hashes: tuple[str, ...]
+    secret_version: int
+    ruleset_id: str | None = None
+    enabled: bool = True
+
+
+class SyncRuleset(msgspec.Struct, frozen=True, rename="camel"):
+    ruleset_id: str
+    org_id: str
+    name: str
+    version: int
+    yaml: str
+
+
+class SyncMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    sync_interval_seconds: float | None = None
+    proxy_id: str | None = None  # the instance's own id, so that it can write it into its events
+
+
+class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    version: str
+    generated_at: str
+    orgs: tuple[SyncOrg, ...]
+    apps: tuple[SyncApp, ...]
+    rulesets: tuple[SyncRuleset, ...]
+    metadata: SyncMetadata = SyncMetadata()
+
+
+CheckStatus = Literal["ok", "degraded", "failed"]
+
+
+class Check(msgspec.Struct, frozen=True, rename="camel"):
+    status: CheckStatus
+    detail: str = ""
+
+
+class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
+    version: str
+    uptime_seconds: float
+    loaded_rules: int
+    sync_version: str | None
+    checks: dict[str, Check]
+    last_seq: dict[str, int]  # per organisation, the last sequence number handed out
+    audit_pending: int
+    oldest_pending_seconds: float
+
+
+class Latency(msgspec.Struct, frozen=True, rename="camel"):
+    buckets: tuple[tuple[float, int], ...]  # (upper bound in ms, requests at or below it): cumulative
+    sum: float  # milliseconds
+    count: int  # of all, so the ones above the last bound too
+
+
+class Metrics(msgspec.Struct, frozen=True, rename="camel"):
+    window_start: str
+    window_end: str
+    evaluated: int
+    allowed: int
+    blocked: int
+    filtered: int
+    logged_only: int
+    upstream_errors: int
+    audit_pending: int
+    latency_ms: Latency
+
+
+class AuditAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    batch_id: str
+    accepted: int
+    duplicate: bool = False
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, rename="camel"):
+    code: str
+    message: str
+
+
+class ErrorBody(msgspec.Struct, frozen=True, rename="camel"):
+    error: ErrorDetail
+
+
+ERROR_STATUS: Final = MappingProxyType(
+    {
+        "invalidPayload": 400,
+        "mixedOrganisations": 400,
+        "invalidSignature": 401,
+        "timestampOutOfRange": 401,
+        "unknownApiKey": 401,
+        "notAuthorisedForTenant": 403,
+        "batchExpired": 409,
+        "batchTooLarge": 413,
+        "rateLimited": 429,
+    }
+)

@@ -1,0 +1,52 @@
+"""HMAC-SHA256 signatures of the agent API: of requests, and of the answers that must not be forged."""
+
+import hmac
+import re
+from hashlib import sha256
+from typing import Final
+
+API_KEY_HEADER: Final = "X-Api-Key"
+TIMESTAMP_HEADER: Final = "X-Timestamp"
+SIGNATURE_HEADER: Final = "X-Hmac-Signature"
+
+MAX_SKEW_SECONDS: Final = 300
+
+# Lowercase only: the specification makes an uppercase digest a mismatch. ASCII classes, because \d takes
+# any Unicode digit, and fullmatch, because $ would let a trailing newline through.
+_SIGNATURE = re.compile(r"[0-9a-f]{64}")
+_TIMESTAMP = re.compile(r"[0-9]{1,12}")
+
+
+def sign(secret: bytes, timestamp: str, body: bytes) -> str:
+    """The lowercase hex signature of a request: HMAC over `<timestamp>.<raw body bytes>`."""
+    mac = hmac.new(secret, timestamp.encode("ascii") + b".", sha256)
+    mac.update(body)
+    return mac.hexdigest()
+
+
+def verify(secret: bytes, timestamp: str, body: bytes, signature: str) -> bool:
+    """Whether `signature` is that of this request, in constant time; never raises, whatever the text."""
+    if not timestamp.isascii() or _SIGNATURE.fullmatch(signature) is None:
+        return False
+    return hmac.compare_digest(sign(secret, timestamp, body), signature)
+
+
+def timestamp_in_range(timestamp: str, now: float) -> bool:
+    """Whether the X-Timestamp is plain Unix seconds within ±300 s of `now`, the bounds included."""
+    if _TIMESTAMP.fullmatch(timestamp) is None:
+        return False
+    return abs(int(timestamp) - int(now)) <= MAX_SKEW_SECONDS
+
+
+def sign_response(secret: bytes, request_signature: str, body: bytes) -> str:
+    """The signature of an answer, bound to the one request that it answers (a 304 signs the empty body)."""
+    mac = hmac.new(secret, b"response." + request_signature.encode("ascii") + b".", sha256)
+    mac.update(body)
+    return mac.hexdigest()
+
+
+def verify_response(secret: bytes, request_signature: str, body: bytes, signature: str) -> bool:
+    """Whether the holder of the secret made `signature` for exactly this answer to exactly this request."""
+    if _SIGNATURE.fullmatch(signature) is None:
+        return False
+    return hmac.compare_digest(sign_response(secret, request_signature, body), signature)
