@@ -1,0 +1,211 @@
+"""The proxy's settings: what must hold between keys, the sample file, and the page that documents them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from proxy.config import SettingsError, describe
+from proxy.config.declare import keys, sections
+from proxy.settings import Settings, StatusRange, load
+from tests.settings_reference import PAGE, page_as_it_should_be
+
+SAMPLE = Path(__file__).parents[2] / "conf" / "proxy.toml"
+MINIMAL = """\
+[Agent]
+ApiKey = "key-of-agent"
+HmacSecret = "secret-of-agent"
+[RuleSync]
+SaasBaseUrl = "https://control.example"
+[Credentials]
+Provider = "static"
+AccessToken = "upstream-token"
+"""
+FROM_ENVIRONMENT = {
+    "Agent__ApiKey": "key",
+    "Agent__HmacSecret": "secret",
+    "AZURE_TENANT_ID": "tenant",
+    "AZURE_CLIENT_ID": "client",
+    "AZURE_CLIENT_SECRET": "client-secret",
+}
+
+
+def settings_from(tmp_path: Path, text: str, environ: Mapping[str, str] | None = None) -> Settings:
+    file = tmp_path / "proxy.toml"
+    file.write_text(text, "utf-8")
+    return load(file, environ or {})
+
+
+def problems(tmp_path: Path, text: str, environ: Mapping[str, str] | None = None) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        settings_from(tmp_path, text, environ)
+    return [problem.removeprefix(f"{tmp_path}/") for problem in caught.value.problems]
+
+
+def test_a_first_start_needs_only_its_keys_and_the_control_plane(tmp_path: Path) -> None:
+    settings = settings_from(tmp_path, MINIMAL)
+    assert settings.upstream.base_url == "https://graph.microsoft.com"
+    assert settings.token.signing_key_file == tmp_path / "var/token-signing.key"
+    assert settings.audit.local_retention_path == tmp_path / "var/audit"
+    assert settings.audit.when_full == "refuse"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "https://control.example", "https://control.example/", "https://control.example/api/v1/agent/audit"],
+)
+def test_batches_go_to_the_audit_endpoint_whichever_form_is_given(tmp_path: Path, url: str) -> None:
+    settings = settings_from(tmp_path, f'{MINIMAL}[Audit]\nIngestionUrl = "{url}"\n')
+    assert settings.audit_url == "https://control.example/api/v1/agent/audit"
+
+
+def test_statuses_as_502_by_default_leave_what_sdks_retry(tmp_path: Path) -> None:
+    statuses = settings_from(tmp_path, MINIMAL).upstream.statuses_as_502
+    assert statuses == frozenset(range(500, 600)) - {503, 504}
+
+
+def test_statuses_as_502_can_be_single_or_ranges_or_none(tmp_path: Path) -> None:
+    upstream = settings_from(tmp_path, MINIMAL + '[Upstream]\nReportAs502 = ["500", "510-511"]\n').upstream
+    assert upstream.report_as_502 == (StatusRange(500, 500), StatusRange(510, 511))
+    assert upstream.statuses_as_502 == {500, 510, 511}
+    assert (
+        settings_from(tmp_path, MINIMAL + "[Upstream]\nReportAs502 = []\n").upstream.statuses_as_502 == set()
+    )
+
+
+@pytest.mark.parametrize("text", ["499", "200-599", "502-500", "5xx", "500-", "600", "500 - 502", "٥٠٠"])
+def test_only_server_errors_can_be_reported_as_502(tmp_path: Path, text: str) -> None:
+    (problem,) = problems(tmp_path, f'{MINIMAL}[Upstream]\nReportAs502 = ["{text}"]\n')
+    assert problem.startswith("proxy.toml:10: Upstream.ReportAs502: must be a status or range within 500-599")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            '[Upstream]\nBaseUrl = "https://graph.example/v1.0"',
+            (
+                "proxy.toml:10: Upstream.BaseUrl: must be scheme, host and port without a path, "
+                "not 'https://graph.example/v1.0'"
+            ),
+        ),
+        (
+            '[Audit]\nWhenFull = "drop"',
+            "proxy.toml:10: Audit.WhenFull: must be one of refuse, drop-oldest, not 'drop'",
+        ),
+        (
+            "[Audit]\nMaxDiskBytes = 16777216\nSegmentBytes = 16777216",
+            "proxy.toml:10: Audit.MaxDiskBytes: must have room for four segments of SegmentBytes",
+        ),
+        (
+            '[Proxy]\nTrustedProxies = ["10.0.0.1/8"]',
+            (
+                "proxy.toml:10: Proxy.TrustedProxies: must be an address or network such as 10.0.0.0/8, "
+                "not '10.0.0.1/8'"
+            ),
+        ),
+        ("[Proxy]\nListen = []", "proxy.toml:10: Proxy.Listen: must name at least one address"),
+        (
+            '[Proxy]\nListen = ["127.0.0.1:9090"]',
+            "proxy.toml: Admin.Listen: 127.0.0.1:9090 is given twice",
+        ),
+        (
+            '[Token]\nSigningKey = "k"\nSigningKeyFile = "f"',
+            "proxy.toml:10: Token.SigningKey: given twice, as SigningKey and as SigningKeyFile",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    assert problems(tmp_path, f"{MINIMAL}{text}\n") == [expected]
+
+
+def test_a_certificate_and_its_key_come_together(tmp_path: Path) -> None:
+    (tmp_path / "a.pem").write_text("PEM")
+    assert problems(tmp_path, MINIMAL + '[Proxy]\nCertFile = "a.pem"\n') == [
+        "proxy.toml:9: Proxy.KeyFile: missing: CertFile needs the key that belongs to it"
+    ]
+    assert problems(tmp_path, MINIMAL + '[Proxy]\nKeyFile = "a.pem"\n') == [
+        "proxy.toml:9: Proxy.CertFile: missing: KeyFile needs the certificate that belongs to it"
+    ]
+    proxy = settings_from(tmp_path, MINIMAL + '[Proxy]\nCertFile = "a.pem"\nKeyFile = "a.pem"\n').proxy
+    assert proxy.cert_file == tmp_path / "a.pem"
+
+
+class TestProviders:
+    WITHOUT = MINIMAL.partition("[Credentials]")[0]
+
+    def test_environment_takes_what_is_not_set_from_azure_variables(self, tmp_path: Path) -> None:
+        text = self.WITHOUT + '[Credentials]\nTenantId = "t1"\n'
+        environ = {name: value for name, value in FROM_ENVIRONMENT.items() if name.startswith("AZURE_")}
+        credentials = settings_from(tmp_path, text, environ).credentials
+        assert (credentials.tenant_id, credentials.client_id) == ("t1", "client")
+        assert credentials.client_secret == "client-secret"
+
+    def test_environment_names_each_value_that_is_missing(self, tmp_path: Path) -> None:
+        told = problems(tmp_path, self.WITHOUT, {"AZURE_CLIENT_ID": "c"})
+        assert told == [
+            (
+                "proxy.toml: Credentials.TenantId: missing, and required by Provider environment "
+                "(or set AZURE_TENANT_ID)"
+            ),
+            (
+                "proxy.toml: Credentials.ClientSecret: missing, and required by Provider environment "
+                "(or set AZURE_CLIENT_SECRET)"
+            ),
+        ]
+
+    def test_static_needs_its_token(self, tmp_path: Path) -> None:
+        told = problems(tmp_path, self.WITHOUT + '[Credentials]\nProvider = "static"\n')
+        assert told == ["proxy.toml:6: Credentials.AccessToken: missing, and required by Provider static"]
+
+    def test_key_vault_says_that_it_is_not_here_yet(self, tmp_path: Path) -> None:
+        told = problems(tmp_path, self.WITHOUT + '[Credentials]\nProvider = "managed-identity-key-vault"\n')
+        assert told == [
+            "proxy.toml:7: Credentials.Provider: managed-identity-key-vault is not available in this version"
+        ]
+
+
+def test_the_identity_provider_is_trusted_like_the_upstream_unless_told_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "a.pem").write_text("PEM")
+    (tmp_path / "b.pem").write_text("PEM")
+    upstream = MINIMAL + '[Upstream]\nCaFile = "a.pem"\n'
+    assert settings_from(tmp_path, upstream).identity_ca_file == tmp_path / "a.pem"
+    own = settings_from(tmp_path, upstream, {"Credentials__CaFile": "b.pem"})
+    assert own.identity_ca_file == tmp_path / "b.pem"
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(tmp_path / "gone.toml", {})
+    assert caught.value.problems == (f"{tmp_path}/gone.toml: can't be read: No such file or directory",)
+    (tmp_path / "proxy.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="not UTF-8 text"):
+        load(tmp_path / "proxy.toml", {})
+
+
+def test_the_sample_loads_as_it_stands() -> None:
+    settings = load(SAMPLE, FROM_ENVIRONMENT)
+    assert describe(settings).count("********") == 3
+    assert settings.rule_sync.cache_path == SAMPLE.parent / "../var/proxy/snapshot.json"
+
+
+def test_the_sample_speaks_of_every_section() -> None:
+    text = SAMPLE.read_text("utf-8")
+    assert [f"[{section}]" in text for section in sections(Settings)] == [True] * len(sections(Settings))
+
+
+def test_keys_that_the_sample_comments_out_exist() -> None:
+    known = {section: keys(section, cls) for section, (_, cls) in sections(Settings).items()}
+    section = ""
+    for line in SAMPLE.read_text("utf-8").splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        name, equals, _ = line.removeprefix("# ").partition(" = ")
+        if section and equals:
+            assert name in known[section] or name.removesuffix("File") in known[section], line
+
+
+def test_the_page_documents_every_setting_as_declared() -> None:
+    assert PAGE.read_text("utf-8") == page_as_it_should_be(), "run: python -m tests.settings_reference"
