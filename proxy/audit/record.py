@@ -1,0 +1,172 @@
+"""A spooled record: the positional form that a worker writes, and the audit event that it stands for."""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from proxy.audit.segment import MAX_RECORD
+from proxy.wire.audit_event import rfc3339, uuid7
+
+CUT_MARK: Final = "…[cut]"
+_LONG: Final = 3000  # characters that path and query keep in a record that would be too large
+_SHORT: Final = 200  # and every other text
+_ITEMS: Final = 16
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    """One request as its worker saw it; fields are only ever added at the end, so that older spools open."""
+
+    n: int
+    time_ms: int
+    org_id: str
+    app_id: str | None
+    client_id: str | None
+    client_ip: str | None
+    client_request_id: str | None
+    method: str
+    path: str
+    query: str | None
+    status: int
+    verdict: str
+    rule_id: str | None
+    logged_rule_ids: tuple[str, ...] | None
+    transforms: tuple[str, ...] | None
+    upstream_status: int | None
+    duration_us: int
+    upstream_us: int | None
+    request_bytes: int
+    response_bytes: int
+    parent: tuple[int, int] | None  # n and time_ms of the $batch request that this is a part of
+    reason: str
+    ruleset_version: int | None
+    upstream_request_id: str | None
+
+
+class Event(msgspec.Struct, rename="camel"):
+    """An audit event as it goes into the journal and over the wire."""
+
+    id: str
+    time: str
+    org_id: str
+    proxy_id: str | None
+    app_id: str | None
+    client_id: str | None
+    client_ip: str | None
+    request_id: str
+    client_request_id: str | None
+    method: str
+    path: str
+    query: str | None
+    status: int
+    verdict: str
+    rule_id: str | None
+    logged_rule_ids: tuple[str, ...]
+    transforms: tuple[str, ...]
+    upstream_status: int | None
+    duration_ms: float
+    upstream_ms: float | None
+    request_bytes: int
+    response_bytes: int
+    parent_request_id: str | None
+    seq: int
+    reason: str
+    ruleset_version: int | None
+    upstream_request_id: str | None
+
+
+_UNPLAIN: Final = re.compile(r"[^ -~]")
+
+Change = Callable[[str, str], str]
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """The payload of a record, cut down where it would be larger than a segment takes."""
+    try:
+        payload = _encoder.encode(record)
+        if len(payload) <= MAX_RECORD:
+            return payload
+    except UnicodeEncodeError:  # a lone surrogate, from undecodable bytes: JSON has no way to say it
+        pass
+    payload = _encoder.encode(_changed(record, _ITEMS, _cut))
+    if len(payload) <= MAX_RECORD:
+        return payload
+    return _encoder.encode(_changed(record, _ITEMS, _plain))
+
+
+def _changed(record: Record, items: int, change: Change) -> Record:
+    """The record with every text, and of lists the first items, put through `change(field, text)`."""
+    values: list[object] = []
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if isinstance(value, str):
+            value = change(name, value)
+        elif isinstance(value, tuple) and name != "parent":
+            value = tuple(change(name, item) for item in value[:items])
+        values.append(value)
+    return Record(*values)  # type: ignore[arg-type]
+
+
+def _cut(name: str, text: str) -> str:
+    text = text.encode("utf-8", "replace").decode()
+    limit = _LONG if name in ("path", "query") else _SHORT
+    return text if len(text) <= limit else text[:limit] + CUT_MARK
+
+
+def _plain(_: str, text: str) -> str:
+    """The last resort, for text that grows sixfold when it is escaped."""
+    return _UNPLAIN.sub("?", text[:60])
+
+
+def request_id(time_ms: int, id_prefix: int, n: int) -> str:
+    """The id of a worker's n-th request, the same whenever the spool is read."""
+    return uuid7(time_ms, id_prefix << 40 | n & 0xFF_FFFF_FFFF)
+
+
+def organisation(payload: bytes) -> str:
+    """The organisation of a payload without reading the rest: its first text."""
+    return payload.split(b'"', 2)[1].decode()
+
+
+def event_line(payload: bytes, id_prefix: int, seq: int, proxy_id: str | None) -> bytes:
+    """The journal's line of a payload; raises msgspec.DecodeError if the payload is none of ours."""
+    record = _decoder.decode(payload)
+    own_id = request_id(record.time_ms, id_prefix, record.n)
+    event = Event(
+        id=own_id,
+        time=rfc3339(record.time_ms),
+        org_id=record.org_id,
+        proxy_id=proxy_id,
+        app_id=record.app_id,
+        client_id=record.client_id,
+        client_ip=record.client_ip,
+        request_id=own_id,
+        client_request_id=record.client_request_id,
+        method=record.method,
+        path=record.path,
+        query=record.query,
+        status=record.status,
+        verdict=record.verdict,
+        rule_id=record.rule_id,
+        logged_rule_ids=record.logged_rule_ids or (),
+        transforms=record.transforms or (),
+        upstream_status=record.upstream_status,
+        duration_ms=record.duration_us / 1000,
+        upstream_ms=None if record.upstream_us is None else record.upstream_us / 1000,
+        request_bytes=record.request_bytes,
+        response_bytes=record.response_bytes,
+        parent_request_id=_parent_id(record.parent, id_prefix),
+        seq=seq,
+        reason=record.reason,
+        ruleset_version=record.ruleset_version,
+        upstream_request_id=record.upstream_request_id,
+    )
+    return _encoder.encode(event) + b"\n"
+
+
+def _parent_id(parent: tuple[int, int] | None, id_prefix: int) -> str | None:
+    return None if parent is None else request_id(parent[1], id_prefix, parent[0])

@@ -1,0 +1,249 @@
+"""The format of a spool segment: header, records, end marks; and how to read one that may still be written.
+
+A segment is a preallocated file. All numbers are little-endian.
+
+    0   magic "GWSPOOL1"                  48  u64 ordinal of the first record in the stream
+    8   u32 format version                56  u64 created, Unix ms
+    12  u32 1 once the segment is in use  64  u32 length of the table
+    16  stream id, 16 bytes               68  u32 crc32 of bytes 16..68 and the table
+    32  u32 segment number                72  table: JSON object, organisation -> records before this segment
+    36  u32 offset of the first record
+    40  u64 id prefix of the worker
+
+    record: u32 length, u32 crc32(payload, seeded with the ordinal), u64 ordinal, payload, padding to 8 bytes
+    end:    u32 mark, u32 END_CHECK
+
+A writer fills in everything else before the u32 that makes it count (`in use`, `length`), so what a SIGKILL
+leaves behind is whole records and nothing after them. A reader on a machine that shows another processor's
+stores out of order sees a checksum that does not match yet, and looks again.
+"""
+
+import fcntl
+import os
+import re
+import struct
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+MAGIC: Final = b"GWSPOOL1"
+FORMAT_VERSION: Final = 1
+MAX_RECORD: Final = 16 * 1024
+
+IN_USE_OFFSET: Final = 12
+FIXED_HEADER: Final = 72
+FRAME_HEADER: Final = 16
+MAX_FRAME: Final = FRAME_HEADER + MAX_RECORD + 8
+END_ROTATED: Final = 0xFFFFFFFF  # the stream goes on in the next segment
+END_CLOSED: Final = 0xFFFFFFFE  # the writer stopped in good order: the stream is complete
+END_CHECK: Final = 0x474E4445
+END_MARK_BYTES: Final = 8
+
+_HEADER_START = struct.Struct("<8sII")
+_HEADER_REST = struct.Struct("<16sIIQQQI")
+_U32 = struct.Struct("<I")
+_FRAME = struct.Struct("<IIQ")
+_MARK = struct.Struct("<II")
+_SOMETHING = re.compile(rb"[^\0]")
+_READ_BYTES: Final = 256 * 1024
+
+_NAME = re.compile(r"([0-9a-f]{32})-([0-9]{10})\.seg")
+_table_decoder = msgspec.json.Decoder(dict[str, int])
+
+
+class DamagedSegmentError(Exception):
+    """The header can not be believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    stream: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.stream}-{self.number:010d}.seg"
+
+
+def parse_name(name: str) -> SegmentName | None:
+    matched = _NAME.fullmatch(name)
+    return None if matched is None else SegmentName(matched[1], int(matched[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    stream: str
+    number: int
+    data_offset: int
+    id_prefix: int
+    first_ordinal: int
+    created_ms: int
+    counts: dict[str, int]  # per organisation, the records of this stream in earlier segments
+
+
+def encode_start() -> bytes:
+    """What a prepared segment that is not in use yet begins with."""
+    return _HEADER_START.pack(MAGIC, FORMAT_VERSION, 0)
+
+
+def encode_rest(header: Header) -> bytes:
+    """All of the header that follows the `in use` word; `data_offset` is worked out here."""
+    table = msgspec.json.encode(header.counts)
+    fixed = _HEADER_REST.pack(
+        uuid.UUID(header.stream).bytes,
+        header.number,
+        _aligned(FIXED_HEADER + len(table)),
+        header.id_prefix,
+        header.first_ordinal,
+        header.created_ms,
+        len(table),
+    )
+    return fixed + _U32.pack(crc32(table, crc32(fixed))) + table
+
+
+def header_bytes(organisations: int) -> int:
+    """Room that a header with that many organisations (UUID text and a count each) may take."""
+    return FIXED_HEADER + 64 * (organisations + 1)
+
+
+def _aligned(offset: int) -> int:
+    return (offset + 7) & ~7
+
+
+def read_header(fd: int) -> Header | None:
+    """The header, None if the segment was prepared but is not in use yet; DamagedSegmentError if neither."""
+    start = os.pread(fd, FIXED_HEADER, 0)
+    if len(start) < FIXED_HEADER:
+        raise DamagedSegmentError("shorter than a header")
+    magic, version, in_use = _HEADER_START.unpack_from(start)
+    if magic != MAGIC or version != FORMAT_VERSION or in_use not in (0, 1):
+        raise DamagedSegmentError("not a segment of a format known here")
+    if not in_use:
+        return None
+    fixed = start[16:68]
+    stream, number, data_offset, id_prefix, ordinal, created, table_length = _HEADER_REST.unpack(fixed)
+    table = os.pread(fd, table_length, FIXED_HEADER) if table_length < 1 << 28 else b""
+    if crc32(table, crc32(fixed)) != _U32.unpack_from(start, 68)[0] or len(table) != table_length:
+        raise DamagedSegmentError("checksum of the header does not match")
+    counts = _table_decoder.decode(table)
+    return Header(uuid.UUID(bytes=stream).hex, number, data_offset, id_prefix, ordinal, created, counts)
+
+
+class Reached(Enum):
+    """Where a reader stands once it has read what there is."""
+
+    MORE = "more"  # stopped at the caller's limit
+    WAITING = "waiting"  # nothing written here yet
+    ROTATED = "rotated"
+    CLOSED = "closed"
+    UNREADABLE = "unreadable"  # being written at this instant, or damaged: only time tells
+
+
+class SegmentReader:
+    """Reads one segment onwards from a position; its open file can be read to its end even once deleted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.header = read_header(self._fd)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.offset = self.header.data_offset if self.header is not None else 0
+        self.ordinal = self.header.first_ordinal if self.header is not None else 0
+        self.reached = Reached.WAITING
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def writer_is_gone(self) -> bool:
+        """Whether no process holds the writer's lock on this segment."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        return True
+
+    def records(self, limit: int) -> Iterator[tuple[int, bytes]]:
+        """(ordinal, payload) of about `limit` bytes of records from here on; `reached` says why it ended."""
+        while limit > 0:
+            began = self.offset
+            yield from self._one_read(os.pread(self._fd, max(MAX_FRAME, min(limit, _READ_BYTES)), began))
+            if self.reached is not Reached.MORE:
+                return
+            limit -= self.offset - began
+
+    def _one_read(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        position = 0
+        while True:
+            if len(data) - position < FRAME_HEADER:
+                self.reached = _short(data[position:]) if position == 0 else Reached.MORE
+                return
+            length, check, ordinal = _FRAME.unpack_from(data, position)
+            if length == 0 or length > MAX_RECORD:
+                self.reached = _no_record(length, check)
+                return
+            end = position + FRAME_HEADER + length
+            if end > len(data):
+                self.reached = Reached.MORE if position else Reached.UNREADABLE
+                return
+            payload = data[position + FRAME_HEADER : end]
+            if crc32(payload, ordinal & 0xFFFFFFFF) != check or ordinal < self.ordinal:
+                self.reached = Reached.UNREADABLE
+                return
+            position = (end + 7) & ~7
+            self.offset += position - (end - FRAME_HEADER - length)
+            self.ordinal = ordinal + 1
+            yield ordinal, payload
+
+    def skip_damage(self) -> bool:
+        """Goes to the next whole record or end mark behind this place; False if there is none in the segment.
+
+        Payloads are JSON text, which has no NUL, so none can hold the likeness of a record's header.
+        """
+        data = os.pread(self._fd, os.fstat(self._fd).st_size - self.offset, self.offset)
+        position = 8
+        while (found := _SOMETHING.search(data, position)) is not None:
+            position = found.start() & ~7
+            if self._is_whole(data, position):
+                self.offset += position
+                return True
+            position += 8
+        return False
+
+    def _is_whole(self, data: bytes, position: int) -> bool:
+        if len(data) - position < END_MARK_BYTES:
+            return False
+        if _MARK.unpack_from(data, position) in ((END_ROTATED, END_CHECK), (END_CLOSED, END_CHECK)):
+            return True
+        if len(data) - position < FRAME_HEADER:
+            return False
+        length, check, ordinal = _FRAME.unpack_from(data, position)
+        if not 0 < length <= MAX_RECORD or ordinal < self.ordinal:
+            return False
+        payload = data[position + FRAME_HEADER : position + FRAME_HEADER + length]
+        return len(payload) == length and crc32(payload, ordinal & 0xFFFFFFFF) == int(check)
+
+
+def _short(rest: bytes) -> Reached:
+    """What the last bytes of a file mean, where not even a record's header has room."""
+    if len(rest) < END_MARK_BYTES:
+        return Reached.WAITING
+    return _no_record(*_MARK.unpack_from(rest))
+
+
+def _no_record(word: int, check: int) -> Reached:
+    if word == 0:
+        return Reached.WAITING
+    if check == END_CHECK and word == END_ROTATED:
+        return Reached.ROTATED
+    if check == END_CHECK and word == END_CLOSED:
+        return Reached.CLOSED
+    return Reached.UNREADABLE

@@ -1,0 +1,359 @@
+"""A worker's side of the spool: append a record to memory that outlives it, rotate, survive a full disk.
+
+`append` runs on the worker's loop for every request and makes no system call. All that may wait for the
+disk is in `maintain`, which the worker calls off its loop. The two run at the same time, so they share
+only what one of them alone assigns, and queues whose ends each belong to one.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+from zlib import crc32
+
+from proxy.audit.segment import (
+    END_CHECK,
+    END_CLOSED,
+    END_MARK_BYTES,
+    END_ROTATED,
+    FRAME_HEADER,
+    IN_USE_OFFSET,
+    MAX_FRAME,
+    MAX_RECORD,
+    DamagedSegmentError,
+    Header,
+    SegmentName,
+    encode_rest,
+    encode_start,
+    header_bytes,
+    parse_name,
+    read_header,
+)
+
+WhenFull = Literal["refuse", "drop-oldest"]
+
+MIN_SEGMENT_BYTES: Final = 4 * MAX_FRAME
+_RESERVE_SHARE: Final = (
+    8  # workers leave 1/8 of the budget to the agent, whose journals are larger than the spool
+)
+_POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
+_POPULATE_STEP: Final = 128 * 1024
+_TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
+_PAGE: Final = mmap.PAGESIZE
+
+_head = struct.Struct("<IQ").pack
+
+
+class SpoolFull(Exception):  # noqa: N818 - a state that the data path asks for, by the name of that state
+    """No room for the record: `ready` was ignored."""
+
+
+def spool_directory(retention: Path) -> Path:
+    return retention / "spool"
+
+
+def worker_budget(max_bytes: int) -> int:
+    """How much of MaxDiskBytes may be in use for a worker to take another segment."""
+    return max_bytes - max_bytes // _RESERVE_SHARE
+
+
+def used_bytes(retention: Path) -> int:
+    """What spool, journals and rejected batches take of the disk; a file that just vanished takes nothing."""
+    total = 0
+    for folder, _, files in os.walk(retention):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(folder, name)).st_size
+    return total
+
+
+@contextlib.contextmanager
+def budget_lock(retention: Path) -> Iterator[None]:
+    """Held while room is measured and taken, so that two processes never take the same room."""
+    fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """A mapped segment; the lock on its descriptor tells the agent that the writer is alive."""
+
+    path: Path
+    number: int
+    fd: int
+    mapped: mmap.mmap
+    words: memoryview
+
+    def exists(self) -> bool:
+        own = os.fstat(self.fd)
+        try:
+            there = os.stat(self.path)
+        except OSError:
+            return False
+        return (own.st_ino, own.st_dev) == (there.st_ino, there.st_dev)
+
+    def end(self, offset: int, mark: int) -> None:
+        self.words[(offset >> 2) + 1] = END_CHECK
+        self.words[offset >> 2] = mark
+
+    def release(self) -> None:
+        self.words.release()
+        self.mapped.close()
+        os.close(self.fd)
+
+
+class SpoolWriter:
+    """One worker process's stream of records, in segments under `<directory>/spool`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        segment_bytes: int,
+        max_bytes: int,
+        when_full: WhenFull,
+        id_prefix: int,
+    ) -> None:
+        if segment_bytes < MIN_SEGMENT_BYTES:
+            raise ValueError(f"segments must have at least {MIN_SEGMENT_BYTES} bytes")
+        self.id_prefix = id_prefix
+        self.stream = uuid.uuid4().hex
+        self.needs_maintenance = False
+        self.problem: str | None = None  # why there is no further segment, for the log
+        self.dropped = 0  # records deleted unsent, under drop-oldest
+        self._directory = directory
+        self._segment_bytes = segment_bytes & ~7
+        self._max_bytes = max_bytes
+        self._when_full = when_full
+        self._maintaining = threading.Lock()
+        self._prepared: deque[_Segment] = deque()  # maintain appends, append takes from the left
+        self._retired: deque[_Segment] = deque()  # append appends, maintain takes from the left
+        self._next_number = 0
+        self._counts: dict[bytes, int] = {}
+        self._ordinal = 0
+        self._active: _Segment | None = None
+        self._offset = 0
+        self._end = 0  # no record may reach past it; 0 makes the next append rotate
+        self._half = 0
+        self._reserved = MAX_FRAME
+        self._usable = self._usable_bytes()
+        self.maintain()
+
+    @property
+    def ready(self) -> bool:
+        """Whether another request may begin: there is room for its record and all that are reserved."""
+        return self._end - self._offset + len(self._prepared) * self._usable >= self._reserved
+
+    def reserve(self, in_flight: int) -> None:
+        """Keeps room for that many requests that have begun and not been recorded, and one more."""
+        self._reserved = (in_flight + 1) * MAX_FRAME
+        if self.problem is None and not self._has_ample_room():
+            self.needs_maintenance = True
+
+    def append(self, payload: bytes) -> None:
+        """Writes one record: a JSON array whose first text is the organisation. Nothing here can wait."""
+        length = len(payload)
+        start = self._offset
+        end = start + FRAME_HEADER + length
+        if end > self._end:
+            start = self._rotate(length)
+            end = start + FRAME_HEADER + length
+        active = self._active
+        assert active is not None
+        ordinal = self._ordinal
+        # The length makes the record count, so it comes last and in one aligned store.
+        active.mapped[start + 4 : end] = _head(crc32(payload, ordinal & 0xFFFFFFFF), ordinal) + payload
+        active.words[start >> 2] = length
+        self._ordinal = ordinal + 1
+        self._offset = offset = (end + 7) & ~7
+        organisation = payload.split(b'"', 2)[1]
+        self._counts[organisation] = self._counts.get(organisation, 0) + 1
+        if offset > self._half:
+            self.needs_maintenance = True
+            self._half = self._segment_bytes
+
+    def maintain(self) -> None:
+        """Prepares segments ahead and gives back old ones; called off the loop, each second and on need."""
+        if not self._maintaining.acquire(blocking=False):
+            return
+        try:
+            self.needs_maintenance = False
+            while self._retired:
+                self._retired.popleft().release()
+            self._forget_deleted_files()
+            self.problem = None
+            while not self._has_ample_room():
+                self._prepared.append(self._prepare())
+            self._leave_deleted_file()
+        except OSError as error:
+            self.problem = str(error)
+        finally:
+            self._maintaining.release()
+
+    def close(self) -> None:
+        """Ends the stream in good order; what was prepared and not used is removed."""
+        with self._maintaining:
+            if self._active is not None:
+                self._active.end(self._offset, END_CLOSED)
+                self._retired.append(self._active)
+                self._active = None
+                self._offset = self._end = 0
+            while self._prepared:
+                unused = self._prepared.popleft()
+                unused.path.unlink(missing_ok=True)
+                self._retired.append(unused)
+            while self._retired:
+                self._retired.popleft().release()
+
+    def _has_ample_room(self) -> bool:
+        """One whole segment beside the active one, and what is reserved twice over."""
+        prepared = len(self._prepared) * self._usable
+        return prepared >= self._usable and self._end - self._offset + prepared >= 2 * self._reserved
+
+    def _usable_bytes(self) -> int:
+        """What a segment holds for certain: its last record may leave almost MAX_FRAME unused."""
+        table = min(header_bytes(len(self._counts)), self._segment_bytes // _TABLE_SHARE)
+        return self._segment_bytes - table - END_MARK_BYTES - MAX_FRAME
+
+    def _rotate(self, length: int) -> int:
+        """Puts the next segment to use, then seals the one before; the offset of the next record."""
+        if length > MAX_RECORD:
+            raise ValueError(f"a record of {length} bytes is over the {MAX_RECORD} that a segment takes")
+        if not self._prepared:
+            raise SpoolFull(self.problem or "no segment is prepared")
+        segment = self._prepared.popleft()
+        offset = self._put_to_use(segment)
+        previous, before = self._active, self._offset
+        self._active, self._offset, self._end = segment, offset, self._segment_bytes - END_MARK_BYTES
+        self._half = self._segment_bytes // 2
+        self._usable = self._usable_bytes()
+        self.needs_maintenance = True
+        if previous is not None:
+            previous.end(before, END_ROTATED)
+            self._retired.append(previous)
+        return offset
+
+    def _put_to_use(self, segment: _Segment) -> int:
+        counts = {organisation.decode(): count for organisation, count in self._counts.items()}
+        if header_bytes(len(counts)) > self._segment_bytes // _TABLE_SHARE:
+            counts = {}
+        header = Header(
+            stream=self.stream,
+            number=segment.number,
+            data_offset=0,
+            id_prefix=self.id_prefix,
+            first_ordinal=self._ordinal,
+            created_ms=int(time.time() * 1000),
+            counts=counts,
+        )
+        rest = encode_rest(header)
+        end = IN_USE_OFFSET + 4 + len(rest)
+        segment.mapped[IN_USE_OFFSET + 4 : end] = rest
+        segment.words[IN_USE_OFFSET >> 2] = 1
+        return (end + 7) & ~7
+
+    def _forget_deleted_files(self) -> None:
+        for segment in list(self._prepared):
+            if not segment.exists():
+                with contextlib.suppress(ValueError):  # append may have taken it this very moment
+                    self._prepared.remove(segment)
+                    segment.release()
+
+    def _leave_deleted_file(self) -> None:
+        """Leaves an active segment that somebody deleted: what it holds is lost once the agent lets go."""
+        active = self._active
+        if active is None or active.exists():
+            return
+        while len(self._prepared) * self._usable < max(self._usable, self._reserved):
+            self._prepared.append(self._prepare())
+        self._end = 0
+
+    def _prepare(self) -> _Segment:
+        """A preallocated, mapped, populated file that counts for nothing yet; OSError if there is no room."""
+        folder = spool_directory(self._directory)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number = self._next_number
+        path = folder / str(SegmentName(self.stream, number))
+        unfinished = path.with_suffix(".tmp")
+        unfinished.unlink(missing_ok=True)
+        fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with budget_lock(self._directory):
+                self._make_room()
+                # Blocks are taken here, so that a full disk is an error now and never a SIGBUS in append.
+                os.posix_fallocate(fd, 0, self._segment_bytes)
+            mapped = mmap.mmap(fd, self._segment_bytes)
+            mapped[:16] = encode_start()
+            _populate(mapped)
+            os.rename(unfinished, path)
+        except BaseException:
+            os.close(fd)
+            unfinished.unlink(missing_ok=True)
+            raise
+        self._next_number = number + 1
+        return _Segment(path, number, fd, mapped, memoryview(mapped).cast("I"))
+
+    def _make_room(self) -> None:
+        limit = worker_budget(self._max_bytes)
+        while (used := used_bytes(self._directory)) + self._segment_bytes > limit:
+            if self._when_full == "refuse" or not self._drop_oldest():
+                raise OSError(f"Audit.MaxDiskBytes: {used} of {limit} bytes in use, a segment has no room")
+
+    def _drop_oldest(self) -> bool:
+        """Deletes the oldest finished segment of any worker; False if there is none."""
+        finished = sorted(_finished_segments(spool_directory(self._directory)), key=lambda found: found[0])
+        for _, path, records in finished:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                self.dropped += records
+                return True
+        return False
+
+
+def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
+    """(created, path, records) of each segment that its stream has left for a later one."""
+    later: dict[str, Header] = {}
+    names = [name for name in map(parse_name, os.listdir(folder)) if name is not None]
+    for name in sorted(names, key=lambda name: (name.stream, -name.number)):
+        path = folder / str(name)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            header = read_header(fd)
+        except DamagedSegmentError:
+            continue
+        finally:
+            os.close(fd)
+        if header is None:
+            continue
+        if name.stream in later:
+            yield header.created_ms, path, later[name.stream].first_ordinal - header.first_ordinal
+        later[name.stream] = header
+
+
+def _populate(mapped: mmap.mmap) -> None:
+    """Takes the page faults now. In steps, because the interpreter lock is held during each."""
+    for offset in range(0, len(mapped), _POPULATE_STEP):
+        length = min(_POPULATE_STEP, len(mapped) - offset)
+        try:
+            mapped.madvise(_POPULATE_WRITE, offset, length)
+        except OSError:  # an older kernel
+            for page in range(offset, offset + length, _PAGE):
+                mapped[page] = mapped[page]
+        time.sleep(0)

@@ -1,0 +1,129 @@
+"""Messages between a worker and the agent over a pair of sockets that outlives both.
+
+Every message tells a state of its kind, of which only the latest matters. So a peer that is slow, dead or
+not yet born costs nothing: what does not fit into the socket waits as one message per kind, and a later
+one replaces it.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+_MAX_MESSAGE: Final = 128 * 1024
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
+    """worker -> agent: I am new here, tell me the state."""
+
+
+class CredentialRejected(msgspec.Struct, frozen=True, tag="credentialRejected", tag_field="type"):
+    """worker -> agent: the upstream answered 401 to the token of this generation."""
+
+    generation: int
+
+
+class SnapshotReady(msgspec.Struct, frozen=True, tag="snapshot", tag_field="type"):
+    """agent -> worker: a new snapshot is in place."""
+
+
+class Synced(msgspec.Struct, frozen=True, tag="synced", tag_field="type"):
+    """agent -> worker: at this Unix time the control plane confirmed the rules in force."""
+
+    at: float
+
+
+class Credential(msgspec.Struct, frozen=True, tag="credential", tag_field="type", rename="camel"):
+    """agent -> worker: the upstream token in force; generations only grow, a lower one is stale."""
+
+    generation: int
+    token: str
+    expires_at: float
+
+    def __repr__(self) -> str:
+        return f"Credential(generation={self.generation}, expires_at={self.expires_at})"
+
+
+class CredentialUnavailable(
+    msgspec.Struct, frozen=True, tag="credentialUnavailable", tag_field="type", rename="camel"
+):
+    """agent -> worker: there is no valid upstream token; one you hold is good until its own end."""
+
+    detail: str
+    retry_after: float
+
+
+Message = Hello | CredentialRejected | SnapshotReady | Synced | Credential | CredentialUnavailable
+
+_decoder = msgspec.json.Decoder(Message)
+_encoder = msgspec.json.Encoder()
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    """(worker's end, agent's end), non-blocking, message boundaries kept."""
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in pair:
+        end.setblocking(False)
+    return pair
+
+
+class Channel:
+    """One end, driven by the running event loop."""
+
+    def __init__(self, end: socket.socket, on_message: Callable[[Message], None]) -> None:
+        self._end = end
+        self._on_message = on_message
+        self._waiting: dict[type[Message], Message] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(end.fileno(), self._readable)
+
+    def send(self, message: Message) -> None:
+        """Never waits; of messages that the socket has no room for, the latest of each kind is sent later."""
+        kind = type(message)
+        if self._waiting:
+            self._waiting.pop(kind, None)
+            self._waiting[kind] = message
+        elif not self._sent(message):
+            self._waiting[kind] = message
+            self._loop.add_writer(self._end.fileno(), self._writable)
+
+    def close(self) -> None:
+        """Stops reading and writing; the socket itself belongs to the supervisor."""
+        self._loop.remove_reader(self._end.fileno())
+        self._loop.remove_writer(self._end.fileno())
+
+    def _sent(self, message: Message) -> bool:
+        try:
+            self._end.send(_encoder.encode(message))
+        except BlockingIOError:
+            return False
+        except OSError:  # the other end is gone for good: the whole proxy is stopping
+            return True
+        return True
+
+    def _writable(self) -> None:
+        while self._waiting:
+            kind = next(iter(self._waiting))
+            if not self._sent(self._waiting[kind]):
+                return
+            del self._waiting[kind]
+        self._loop.remove_writer(self._end.fileno())
+
+    def _readable(self) -> None:
+        while True:
+            try:
+                data = self._end.recv(_MAX_MESSAGE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._loop.remove_reader(self._end.fileno())
+                return
+            try:
+                message = _decoder.decode(data)
+            except msgspec.DecodeError:  # of another release, during an upgrade: not for us
+                continue
+            self._on_message(message)

@@ -1,0 +1,107 @@
+"""One shared page of counters per process slot: its process adds, the agent reads, nobody locks.
+
+The supervisor makes the pages before its first fork. A slot's page outlives the process in it, so
+counters only ever grow until the whole proxy stops; `reset_gauges` is for a process that takes a slot
+over.
+"""
+
+import mmap
+from bisect import bisect_left
+from typing import Final
+
+REQUESTS: Final = 0
+ALLOWED: Final = 1
+BLOCKED: Final = 2
+FILTERED: Final = 3
+LOGGED_ONLY: Final = 4
+UPSTREAM_ERRORS: Final = 5
+TOKENS_ISSUED: Final = 6
+TOKENS_REFUSED: Final = 7
+UNKNOWN_CLIENTS: Final = 8
+UNAUTHENTICATED: Final = 9
+BAD_REQUESTS: Final = 10
+CLIENT_ABORTED: Final = 11
+UPSTREAM_ABORTED: Final = 12
+FILTER_FAILED: Final = 13
+NOT_READY: Final = 14
+SPOOL_DROPPED: Final = 15
+BYTES_IN: Final = 16
+BYTES_OUT: Final = 17
+CONNECTIONS_ACCEPTED: Final = 18
+UPSTREAM_OPENED: Final = 19
+UPSTREAM_REUSED: Final = 20
+UPSTREAM_RETRIED: Final = 21
+STARTS: Final = 22  # processes that have lived in this slot
+LIMIT_HEAD_BYTES: Final = 23
+LIMIT_HEADER_COUNT: Final = 24
+LIMIT_BODY_BYTES: Final = 25
+LIMIT_CONNECTIONS: Final = 26
+LIMIT_HEAD_TIMEOUT: Final = 27
+LIMIT_IDLE_TIMEOUT: Final = 28
+LIMIT_BODY_RATE: Final = 29
+LIMIT_UPSTREAM_CONNECTIONS: Final = 30
+LIMIT_FILTER_BYTES: Final = 31
+LIMIT_RESPONSE_TIMEOUT: Final = 32
+LIMIT_TOKEN_CHECKS: Final = 33
+
+COUNTER_NAMES: Final = (
+    "requests", "allowed", "blocked", "filtered", "logged_only", "upstream_errors", "tokens_issued",
+    "tokens_refused", "unknown_clients", "unauthenticated", "bad_requests", "client_aborted",
+    "upstream_aborted", "filter_failed", "not_ready", "spool_dropped", "bytes_in", "bytes_out",
+    "connections_accepted", "upstream_opened", "upstream_reused", "upstream_retried", "starts",
+    "limit_head_bytes", "limit_header_count", "limit_body_bytes", "limit_connections", "limit_head_timeout",
+    "limit_idle_timeout", "limit_body_rate", "limit_upstream_connections", "limit_filter_bytes",
+    "limit_response_timeout", "limit_token_checks",
+)  # fmt: skip
+
+# Gauges: what is the case now.
+ALIVE_AT: Final = 128  # Unix seconds, written about once a second
+CONNECTIONS_OPEN: Final = 129
+IN_FLIGHT: Final = 130
+UPSTREAM_OPEN: Final = 131
+SNAPSHOT_GENERATION: Final = 132  # Snapshot.generation of the rules in force; 0: none
+LOADED_RULES: Final = 133
+SPOOL_READY: Final = 134
+CREDENTIAL_READY: Final = 135
+_FIRST_GAUGE: Final = ALIVE_AT
+_END_OF_GAUGES: Final = 160
+
+# Latency of whole requests. Bounds in milliseconds; the bucket behind the last bound takes the rest.
+LATENCY_BOUNDS_MS: Final = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000)
+LATENCY_FIRST: Final = 160  # counts per bucket, not cumulative
+LATENCY_SUM_US: Final = LATENCY_FIRST + len(LATENCY_BOUNDS_MS) + 1
+LATENCY_COUNT: Final = LATENCY_SUM_US + 1
+
+SLOTS_BYTES: Final = 4096
+_BOUNDS_US: Final = tuple(int(bound * 1000) for bound in LATENCY_BOUNDS_MS)
+
+
+class Counters:
+    """The page of one slot."""
+
+    def __init__(self, page: memoryview) -> None:
+        self.values = page.cast("Q")
+
+    def observe_latency(self, duration_us: int) -> None:
+        values = self.values
+        values[LATENCY_FIRST + bisect_left(_BOUNDS_US, duration_us)] += 1
+        values[LATENCY_SUM_US] += duration_us
+        values[LATENCY_COUNT] += 1
+
+    def reset_gauges(self) -> None:
+        """For a process that takes over the slot of a dead one: what was open is no longer."""
+        for index in range(_FIRST_GAUGE, _END_OF_GAUGES):
+            self.values[index] = 0
+
+
+class CounterPages:
+    """The pages of all slots: one per worker, then one for the agent."""
+
+    def __init__(self, workers: int) -> None:
+        shared = memoryview(mmap.mmap(-1, (workers + 1) * SLOTS_BYTES))
+        pages = [Counters(shared[at * SLOTS_BYTES : (at + 1) * SLOTS_BYTES]) for at in range(workers + 1)]
+        self.workers = tuple(pages[:workers])
+        self.agent = pages[workers]
+
+    def total(self, index: int) -> int:
+        return sum(page.values[index] for page in self.workers) + self.agent.values[index]
