@@ -1,0 +1,62 @@
+"""The published request and response pairs of tests/fixtures/graph-examples.jsonl, ready for the wire."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+PUBLISHED_BASE: Final = "https://graph.microsoft.com"
+_FILE: Final = Path(__file__).parent.parent / "fixtures" / "graph-examples.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One pair. `target` is encoded where the published one holds what a request line can't."""
+
+    id: str
+    name: str
+    method: str
+    target: str
+    request_headers: tuple[tuple[str, str], ...]
+    request_body: bytes
+    status: int
+    response_headers: tuple[tuple[str, str], ...]
+    response_body: bytes
+    collection: bool
+
+
+@cache
+def examples() -> tuple[Example, ...]:
+    with _FILE.open(encoding="utf-8") as lines:
+        return tuple(_example(json.loads(line)) for line in lines)
+
+
+def _example(published: dict[str, Any]) -> Example:
+    return Example(
+        id=published["id"],
+        name=published["name"],
+        method=published["method"],
+        target=quote(published["target"], safe="/?#[]@!$&'()*+,;=:%~"),
+        request_headers=_headers(published["request_headers"]),
+        request_body=_body(published["request_body"]),
+        status=published["status"],
+        response_headers=_headers(published["response_headers"]),
+        response_body=_body(published["response_body"]),
+        collection=published["collection"],
+    )
+
+
+def _headers(published: list[list[str]]) -> tuple[tuple[str, str], ...]:
+    """Without Content-Length, which is often wrong as published: whoever sends the body computes it."""
+    return tuple((name, value) for name, value in published if name.lower() != "content-length")
+
+
+def _body(published: Any) -> bytes:
+    if published is None:
+        return b""
+    text = published if isinstance(published, str) else json.dumps(published, ensure_ascii=False)
+    return text.encode()

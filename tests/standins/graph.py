@@ -1,0 +1,395 @@
+"""Stand-in for the graph API: published examples, a small directory, and routes for every shape of answer.
+
+In a test: `async with GraphStandIn(tls=certificate, accepts=identity.accepts) as graph: ... graph.requests`.
+As a process: `python -m tests.standins.graph --cert FILE --key FILE --token TEXT` prints `ready ADDRESS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import binascii
+import gzip
+import hashlib
+import json
+import re
+import signal
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+import uvloop
+
+from tests.standins.certificates import ServerCertificate
+from tests.standins.examples import PUBLISHED_BASE, examples
+from tests.standins.server import Answer, Received, StandIn
+
+PAGE_SIZE: Final = 5
+PHOTO: Final = bytes(range(256)) * 16
+JSON: Final = (
+    "Content-Type",
+    "application/json;odata.metadata=minimal;odata.streaming=true;IEEE754Compatible=false;charset=utf-8",
+)
+_PEOPLE: Final = (
+    "Ada Lovelace", "Alan Turing", "Grace Hopper", "Edsger Dijkstra", "Barbara Liskov", "Tony Hoare",
+    "Frances Allen", "Donald Knuth", "Radia Perlman", "Leslie Lamport", "Lynn Conway", "Ken Thompson",
+)  # fmt: skip
+
+Handler = Callable[["GraphStandIn", Received, "re.Match[str]"], Answer | Awaitable[Answer]]
+
+
+class GraphStandIn(StandIn):
+    """Answers like the real service where `realistic`: chunked, compressed, with diagnostic headers."""
+
+    def __init__(
+        self,
+        *,
+        tls: ServerCertificate | None = None,
+        port: int = 0,
+        accepts: Callable[[str], bool] | None = None,
+        realistic: bool = True,
+        record: bool = True,
+        record_file: Path | None = None,
+    ) -> None:
+        super().__init__(tls=tls, port=port, record=record, record_file=record_file)
+        self.realistic = realistic
+        self._accepts = accepts
+        self._examples: dict[tuple[str, str], Answer] = {}
+
+    async def answer(self, request: Received) -> Answer:
+        answer = self._refusal(request) or await self.content(request)
+        if request.value("If-None-Match") and ("ETag", request.value("If-None-Match")) in answer.headers:
+            answer = Answer(304, tuple(pair for pair in answer.headers if pair[0] == "ETag"))
+        return self._dressed(request, answer)
+
+    async def content(self, request: Received) -> Answer:
+        """What the service says, before transfer: also that of a part of a $batch."""
+        example = self._example(request)
+        if example is not None:
+            return example
+        for methods, pattern, handler in _ROUTES:
+            match = pattern.fullmatch(unquote(request.path))
+            if match and (not methods or request.method in methods):
+                answer = handler(self, request, match)
+                return answer if isinstance(answer, Answer) else await answer
+        return problem(404, "Request_ResourceNotFound", f"Resource '{request.path}' does not exist.")
+
+    def _refusal(self, request: Received) -> Answer | None:
+        scheme, _, token = request.value("Authorization").partition(" ")
+        if self._accepts is None or (scheme == "Bearer" and self._accepts(token)):
+            return None
+        refusal = problem(401, "InvalidAuthenticationToken", "Access token is empty or not valid.")
+        challenge = (
+            "WWW-Authenticate",
+            'Bearer realm="", authorization_uri="https://login.example/authorize"',
+        )
+        return replace(refusal, headers=(*refusal.headers, challenge))
+
+    def _example(self, request: Received) -> Answer | None:
+        if not self._examples:
+            for each in reversed(examples()):  # of two with one target, the first published wins
+                body = each.response_body.replace(PUBLISHED_BASE.encode(), self.base_url.encode())
+                answer = Answer(each.status, each.response_headers, body)
+                self._examples[each.method, unquote(each.target)] = answer
+        method = "GET" if request.method == "HEAD" else request.method
+        return self._examples.get((method, unquote(request.target)))
+
+    def _dressed(self, request: Received, answer: Answer) -> Answer:
+        """The headers and codings that the real service puts around its answers."""
+        request_id = str(uuid.uuid4())
+        headers = [("Cache-Control", "no-cache"), *answer.headers, ("request-id", request_id)]
+        headers.append(("client-request-id", request.value("client-request-id") or request_id))
+        headers.append(("Date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())))
+        if not self.realistic:
+            return replace(answer, headers=tuple(headers))
+        headers += [
+            ("x-ms-ags-diagnostic", '{"ServerInfo":{"DataCenter":"Norway East","Slice":"E","Ring":"3"}}'),
+            ("Strict-Transport-Security", "max-age=31536000"),
+            ("odata-version", "4.0"),
+        ]
+        if answer.stream is not None or not answer.body:
+            return replace(answer, headers=tuple(headers))
+        body = answer.body
+        coded = any(name.lower() == "content-encoding" for name, _ in answer.headers)
+        if "gzip" in request.value("Accept-Encoding").lower() and len(body) > 200 and not coded:
+            body = _compressed(body)
+            headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
+        return replace(answer, headers=tuple(headers), body=body, chunked=True)
+
+
+@lru_cache(maxsize=512)
+def _compressed(body: bytes) -> bytes:
+    return gzip.compress(body, compresslevel=6, mtime=0)
+
+
+def problem(status: int, code: str, message: str, *headers: tuple[str, str]) -> Answer:
+    inner = {"date": "2026-11-21T04:25:58", "request-id": str(uuid.UUID(int=0))}
+    body = {"error": {"code": code, "message": message, "innerError": inner}}
+    return Answer(status, (("Content-Type", "application/json"), *headers), json.dumps(body).encode())
+
+
+def _json(body: Any, status: int = 200, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, (JSON, *headers), json.dumps(body, ensure_ascii=False).encode())
+
+
+# The directory: a dozen users, enough for three pages
+
+
+def user(number: int) -> dict[str, Any]:
+    name = _PEOPLE[number]
+    alias = name.split()[0].lower()
+    return {
+        "id": str(uuid.UUID(int=0x48D31887_5FAD_4D73_A9F5_3C356E68A000 + number)),
+        "businessPhones": [f"+47 22 00 00 {number:02}"],
+        "displayName": name,
+        "jobTitle": "Engineer",
+        "mail": f"{alias}@contoso.com",
+        "mobilePhone": f"+47 900 00 0{number:02}",
+        "userPrincipalName": f"{alias}@contoso.com",
+    }
+
+
+def _find_user(key: str) -> int | None:
+    for number in range(len(_PEOPLE)):
+        each = user(number)
+        if key.lower() in (each["id"], each["userPrincipalName"]):
+            return number
+    return None
+
+
+def _no_such_user(key: str) -> Answer:
+    return problem(404, "Request_ResourceNotFound", f"Resource '{key}' does not exist.")
+
+
+def _users_page(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Answer:
+    query = parse_qs(request.query)
+    start = int(query.get("$skiptoken", ["0"])[0])
+    end = start + int(query.get("$top", [str(PAGE_SIZE)])[0])
+    body: dict[str, Any] = {"@odata.context": f"{graph.base_url}/v1.0/$metadata#users"}
+    if end < len(_PEOPLE):
+        body["@odata.nextLink"] = f"{graph.base_url}/v1.0/users?$top={end - start}&$skiptoken={end}"
+    body["value"] = [user(number) for number in range(start, min(end, len(_PEOPLE)))]
+    return _json(body)
+
+
+def _user(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+    number = _find_user(match["key"])
+    if number is None:
+        return _no_such_user(match["key"])
+    body = {"@odata.context": f"{graph.base_url}/v1.0/$metadata#users/$entity", **user(number)}
+    if "manager" in parse_qs(request.query).get("$expand", []):
+        body["manager"] = user((number + 1) % len(_PEOPLE))
+    return _json(body, 200, ("ETag", f'W/"user-{number}"'))
+
+
+def _manager(_: GraphStandIn, __: Received, match: re.Match[str]) -> Answer:
+    number = _find_user(match["key"])
+    return _no_such_user(match["key"]) if number is None else _json(user((number + 1) % len(_PEOPLE)))
+
+
+def _property(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Answer:
+    number = _find_user(match["key"])
+    values = {name.lower(): value for name, value in user(number or 0).items()}
+    if number is None or match["property"].lower() not in values:
+        return _no_such_user(match["key"])
+    value = values[match["property"].lower()]
+    if match["raw"]:
+        return Answer(200, (("Content-Type", "text/plain"),), str(value).encode())
+    context = f"{graph.base_url}/v1.0/$metadata#users('{match['key']}')/{match['property']}"
+    return _json({"@odata.context": context, "value": value})
+
+
+def _messages(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Answer:
+    sender = user(_find_user(match["key"]) or 0)
+    subject = {"id": "AAMkADI5MAAIT3drCAAA=", "subject": "Minutes", "sender": sender["mail"], "isRead": False}
+    return _json({"@odata.context": f"{graph.base_url}/v1.0/$metadata#messages", "value": [subject]})
+
+
+def _photo(_: GraphStandIn, __: Received, ___: re.Match[str]) -> Answer:
+    return Answer(200, (("Content-Type", "image/jpeg"), ("ETag", 'W/"photo-1"')), PHOTO)
+
+
+# Routes for every shape of answer
+
+
+def _echo(_: GraphStandIn, request: Received, __: re.Match[str]) -> Answer:
+    # No real upstream tells a client the proxy's credential, and neither does this one.
+    head = re.sub(rb"(?im)^(authorization:).*?\r?$", rb"\1 (not shown)\r", request.head).decode("latin-1")
+    return _json({"head": head, "bodyBytes": request.body_length, "bodySha256": request.body_sha256})
+
+
+def _bytes(_: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+    count = int(match["count"])
+    chunked = "chunked" in request.query
+    return Answer(
+        200,
+        (("Content-Type", "application/octet-stream"),),
+        stream=lambda: pattern_bytes(count),
+        length=None if chunked else count,
+    )
+
+
+def pattern_bytes(count: int) -> Iterator[bytes]:
+    """`count` bytes that differ along the way, so that a lost or repeated piece shows in their digest."""
+    block = b"".join(hashlib.sha256(str(each).encode()).digest() for each in range(2048))
+    for start in range(0, count, len(block)):
+        yield block[: min(len(block), count - start)]
+
+
+def _status(_: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+    status = int(match["code"])
+    retry_after = parse_qs(request.query).get("retryAfter", [])
+    headers = tuple(("Retry-After", seconds) for seconds in retry_after)
+    if 100 <= status < 200:
+        return replace(_json({"interim": status}), interim=(status,))
+    if status in (204, 304):
+        return Answer(status, headers)
+    if status < 400:
+        return _json({"status": status}, status, *headers)
+    return problem(status, "standIn", f"This is what a {status} looks like.", *headers)
+
+
+async def _slow(_: GraphStandIn, __: Received, match: re.Match[str]) -> Answer:
+    await asyncio.sleep(int(match["ms"]) / 1000)
+    return _json({"waitedMs": int(match["ms"])})
+
+
+def _slow_body(_: GraphStandIn, __: Received, match: re.Match[str]) -> Answer:
+    async def halves() -> AsyncIterator[bytes]:
+        yield b'{"first": 1, '
+        await asyncio.sleep(int(match["ms"]) / 1000)
+        yield b'"second": 2}'
+
+    return Answer(200, (JSON,), stream=halves)
+
+
+async def _gate(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Answer:
+    await graph.gate(match["name"]).wait()
+    return _json({"gate": match["name"]})
+
+
+def _upload(_: GraphStandIn, request: Received, __: re.Match[str]) -> Answer:
+    return _json({"bytes": request.body_length, "sha256": request.body_sha256}, 201)
+
+
+def _redirect(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Answer:
+    return Answer(302, (("Location", f"{graph.base_url}/v1.0/users?$top=2"),))
+
+
+def _operation(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Answer:
+    operation = f"{graph.base_url}/v1.0/operations/1"
+    return Answer(202, (("Location", operation), ("Operation-Location", operation)))
+
+
+async def _batch(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+    try:
+        parts = json.loads(bytes(request.body))["requests"]
+    except (ValueError, KeyError, TypeError):
+        return problem(400, "BadRequest", "Invalid batch payload format.")
+    answers: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        failed = [
+            each
+            for each in part.get("dependsOn", [])
+            if each not in answers or answers[each]["status"] >= 400
+        ]
+        if failed:
+            answers[part["id"]] = {
+                "id": part["id"],
+                "status": 424,
+                "body": {"error": {"code": "FailedDependency"}},
+            }
+        else:
+            answers[part["id"]] = await _batch_part(graph, part, match["version"])
+    # The real service answers in any order: not the one that was asked.
+    return _json({"responses": list(reversed(answers.values()))})
+
+
+async def _batch_part(graph: GraphStandIn, part: dict[str, Any], version: str) -> dict[str, Any]:
+    inner = Received(0, b"", method=part["method"], target=f"/{version}/{part['url'].lstrip('/')}")
+    inner.headers = list(part.get("headers", {}).items())
+    if "body" in part:
+        inner.add_body(json.dumps(part["body"]).encode())
+    answer = await graph.content(inner)
+    result: dict[str, Any] = {"id": part["id"], "status": answer.status, "headers": dict(answer.headers)}
+    if answer.body:
+        result["body"] = _batch_body(answer.body)
+    return result
+
+
+def _batch_body(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, binascii.Error):
+        return base64.b64encode(body).decode()
+
+
+_GET: Final = frozenset({"GET", "HEAD"})
+_ANY: Final[frozenset[str]] = frozenset()
+_USER: Final = r"/(?:v1\.0|beta)/users(?:/|\(')(?P<key>[^/']+)(?:'\))?"
+_ROUTES: Final[tuple[tuple[frozenset[str], re.Pattern[str], Handler], ...]] = tuple(
+    (methods, re.compile(pattern, re.IGNORECASE), handler)
+    for methods, pattern, handler in (
+        (_GET, r"/(?:v1\.0|beta)/users", _users_page),
+        (_GET, _USER, _user),
+        (_GET, rf"{_USER}/manager", _manager),
+        (_GET, rf"{_USER}/messages(?:/.*)?", _messages),
+        (_GET, rf"{_USER}/photo/\$value", _photo),
+        (_GET, rf"{_USER}/(?P<property>[A-Za-z]+)(?P<raw>/\$value)?", _property),
+        (_ANY, r"/(?:v1\.0|beta)/echo(?:/.*)?", _echo),
+        (_GET, r"/v1\.0/bytes/(?P<count>[0-9]+)", _bytes),
+        (_ANY, r"/v1\.0/status/(?P<code>[1-5][0-9]{2})", _status),
+        (_ANY, r"/v1\.0/slow/(?P<ms>[0-9]+)", _slow),
+        (_ANY, r"/v1\.0/slow-body/(?P<ms>[0-9]+)", _slow_body),
+        (_ANY, r"/v1\.0/gate/(?P<name>\w+)", _gate),
+        (frozenset({"PUT", "POST", "PATCH"}), r"/v1\.0/upload(?:/.*)?", _upload),
+        (_ANY, r"/v1\.0/redirect", _redirect),
+        (_ANY, r"/v1\.0/operations", _operation),
+        (frozenset({"POST"}), r"/(?P<version>v1\.0|beta)/\$batch", _batch),
+    )
+)
+
+
+async def _run(arguments: argparse.Namespace) -> None:
+    tls = ServerCertificate(arguments.cert, arguments.key) if arguments.cert else None
+    tokens = frozenset(arguments.token)
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    graph = GraphStandIn(
+        tls=tls,
+        port=arguments.port,
+        accepts=tokens.__contains__ if tokens else None,
+        realistic=not arguments.plain,
+        record=False,
+        record_file=arguments.record,
+    )
+    async with graph:
+        print(f"ready {graph.base_url}", flush=True)
+        await stopped.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Stand-in for the graph API.")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--cert", type=Path, help="PEM certificate chain; without it, plain HTTP")
+    parser.add_argument("--key", type=Path, help="PEM private key of --cert")
+    parser.add_argument(
+        "--token", action="append", default=[], help="an upstream token to accept (default: any)"
+    )
+    parser.add_argument(
+        "--record", type=Path, help="file for one JSON object a line for each request received"
+    )
+    parser.add_argument("--plain", action="store_true", help="neither chunks nor compression")
+    arguments = parser.parse_args()
+    uvloop.run(_run(arguments))
+
+
+if __name__ == "__main__":
+    main()

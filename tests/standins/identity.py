@@ -1,0 +1,111 @@
+"""Stand-in for the identity provider: client credentials in, upstream tokens out, and the ways it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import parse_qs
+
+from tests.standins.certificates import ServerCertificate
+from tests.standins.server import Answer, Received, StandIn
+
+Mode = Literal["ok", "down", "hang", "garbage", "empty", "throttled", "error"]
+
+TENANT: Final = "11111111-2222-3333-4444-555555555555"
+CLIENT_ID: Final = "99999999-8888-7777-6666-555555555555"
+CLIENT_SECRET: Final = "stand-in~client.secret"
+
+
+class IdentityStandIn(StandIn):
+    """Issues tokens to one client of one tenant. `mode` may be changed at any time."""
+
+    def __init__(
+        self,
+        *,
+        tls: ServerCertificate | None = None,
+        port: int = 0,
+        lifetime_seconds: int = 3599,
+        clock: Callable[[], float] = time.monotonic,
+        record_file: Path | None = None,
+    ) -> None:
+        super().__init__(tls=tls, port=port, record_file=record_file)
+        self.mode: Mode = "ok"
+        self.lifetime_seconds = lifetime_seconds
+        self.acquisitions = 0
+        self._clock = clock
+        self._ends: dict[str, float] = {}
+
+    @property
+    def tokens(self) -> list[str]:
+        """Every token that was ever issued, oldest first."""
+        return list(self._ends)
+
+    def accepts(self, token: str) -> bool:
+        """Whether the upstream takes this token now."""
+        return self._clock() < self._ends.get(token, float("-inf"))
+
+    def revoke_all(self) -> None:
+        self._ends = dict.fromkeys(self._ends, float("-inf"))
+
+    async def answer(self, request: Received) -> Answer:
+        if request.path == f"/{TENANT}/v2.0/.well-known/openid-configuration":
+            return _json(200, self._discovery())
+        if request.path != f"/{TENANT}/oauth2/v2.0/token" or request.method != "POST":
+            return _json(404, {"error": "not_found"})
+        match self.mode:
+            case "down":
+                raise ConnectionAbortedError("the identity provider is down")
+            case "hang":
+                await asyncio.Event().wait()
+            case "garbage":
+                return Answer(200, (("Content-Type", "application/json"),), b"<html>it works</html>")
+            case "empty":
+                return _json(200, {"token_type": "Bearer", "expires_in": 3599, "access_token": ""})
+            case "throttled":
+                return _json(429, {"error": "temporarily_unavailable"}, ("Retry-After", "7"))
+            case "error":
+                return _json(503, {"error": "temporarily_unavailable"})
+            case "ok":
+                pass
+        return self._token(request)
+
+    def _token(self, request: Received) -> Answer:
+        form = {
+            name: values[-1]
+            for name, values in parse_qs(bytes(request.body).decode("utf-8", "replace")).items()
+        }
+        if form.get("grant_type") != "client_credentials" or not form.get("scope", "").endswith("/.default"):
+            return _json(400, {"error": "invalid_request", "error_description": "AADSTS900144"})
+        if (form.get("client_id"), form.get("client_secret")) != (CLIENT_ID, CLIENT_SECRET):
+            return _json(401, {"error": "invalid_client", "error_description": "AADSTS7000215"})
+        self.acquisitions += 1
+        token = f"standin-upstream.{secrets.token_urlsafe(48)}"
+        self._ends[token] = self._clock() + self.lifetime_seconds
+        expires = self.lifetime_seconds
+        body = {
+            "token_type": "Bearer",
+            "expires_in": expires,
+            "ext_expires_in": expires,
+            "access_token": token,
+        }
+        return _json(200, body, ("Cache-Control", "no-store"))
+
+    def _discovery(self) -> dict[str, object]:
+        tenant = f"{self.base_url}/{TENANT}"
+        return {
+            "token_endpoint": f"{tenant}/oauth2/v2.0/token",
+            "authorization_endpoint": f"{tenant}/oauth2/v2.0/authorize",
+            "issuer": f"{tenant}/v2.0",
+            "jwks_uri": f"{tenant}/discovery/v2.0/keys",
+        }
+
+
+def _json(status: int, body: dict[str, object], *headers: tuple[str, str]) -> Answer:
+    return Answer(
+        status, (("Content-Type", "application/json; charset=utf-8"), *headers), json.dumps(body).encode()
+    )

@@ -1,0 +1,387 @@
+"""A small strict HTTP/1.1 server for stand-ins: keeps what it received byte for byte, sends what it is told.
+
+It reads framing as strictly as RFC 9112 allows and marks what is ambiguous, so that a test can judge a proxy
+by what reached the upstream. It answers one request after another on a connection and never guesses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tests.standins.certificates import ServerCertificate
+
+# Of a body only so much is kept; its length and digest cover the whole.
+KEPT_BODY_BYTES: Final = 4 * 1024 * 1024
+_MAX_HEAD_BYTES: Final = 1024 * 1024
+_REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/1\.([01])\Z")
+_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*\Z")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\r\n]*)?\r\n\Z")
+_LENGTH: Final = re.compile(rb"[0-9]{1,15}\Z")
+_NO_BODY_STATUSES: Final = frozenset({204, 304})
+_REASONS: Final = {
+    200: "OK",
+    201: "Created",
+    202: "Accepted",
+    204: "No Content",
+    302: "Found",
+    304: "Not Modified",
+}
+
+
+class MalformedError(Exception):
+    """A request that can't be read in exactly one way."""
+
+
+@dataclass(slots=True)
+class Received:
+    """One request as it came."""
+
+    connection: int
+    head: bytes
+    method: str = ""
+    target: str = ""
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    wire_body: bytearray = field(default_factory=bytearray)  # with the framing of chunks
+    body: bytearray = field(default_factory=bytearray)
+    body_length: int = 0
+    complete: bool = False
+    malformed: str = ""
+    _digest: hashlib._Hash = field(default_factory=hashlib.sha256, repr=False)
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        return self.target.partition("?")[2]
+
+    @property
+    def body_sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def values(self, name: str) -> list[str]:
+        return [value for each, value in self.headers if each.lower() == name.lower()]
+
+    def value(self, name: str) -> str:
+        """The one value of a field, or empty text."""
+        values = self.values(name)
+        return values[0] if len(values) == 1 else ""
+
+    def add_body(self, payload: bytes, wire: bytes | None = None) -> None:
+        self.body_length += len(payload)
+        self._digest.update(payload)
+        _keep(self.body, payload)
+        _keep(self.wire_body, payload if wire is None else wire)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "connection": self.connection,
+            "method": self.method,
+            "target": self.target,
+            "head": self.head.decode("latin-1"),
+            "body": self.body.decode("latin-1"),
+            "bodyLength": self.body_length,
+            "bodySha256": self.body_sha256,
+            "complete": self.complete,
+            "malformed": self.malformed,
+        }
+
+
+def _keep(kept: bytearray, data: bytes) -> None:
+    kept += data[: max(0, KEPT_BODY_BYTES - len(kept))]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to send. A `stream` of `length` bytes, or of unknown length in chunks, stands in for `body`."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    chunked: bool = False
+    stream: Callable[[], Iterator[bytes] | AsyncIterator[bytes]] | None = None
+    length: int | None = None
+    interim: tuple[int, ...] = ()
+    close: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RawAnswer:
+    """Exact bytes in place of an answer, for what no proper server would send."""
+
+    data: bytes
+    close: bool = True
+    before_body: bool = False  # sent as soon as the head is there, the request's body left unread
+
+
+class StandIn:
+    """Base of the stand-ins: a context manager that listens while it is entered."""
+
+    def __init__(
+        self,
+        *,
+        tls: ServerCertificate | None = None,
+        port: int = 0,
+        record: bool = True,
+        record_file: Path | None = None,
+    ) -> None:
+        self.requests: list[Received] = []
+        self.fragments: list[bytes] = []  # what came in place of a whole head
+        self.raw_answers: dict[str, RawAnswer] = {}  # path -> exact bytes
+        self.connections_opened = 0
+        self.connections_open = 0
+        self._tls = tls
+        self._port = port
+        self._record = record
+        self._record_file = record_file.open("w", buffering=1) if record_file else None
+        self._gates: dict[str, asyncio.Event] = {}
+        self._changed = asyncio.Condition()
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    # To be overridden
+
+    async def answer(self, request: Received) -> Answer:
+        raise NotImplementedError
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        context = self._tls.server_context() if self._tls else None
+        self._server = await asyncio.start_server(
+            self._accepted, "127.0.0.1", self._port, ssl=context, limit=_MAX_HEAD_BYTES, backlog=1024
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._record_file:
+            self._record_file.close()
+
+    @property
+    def base_url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    # For tests
+
+    async def received(self, count: int) -> list[Received]:
+        """Waits until `count` requests have come, whole or given up, and returns all."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: sum(self._is_over(each) for each in self.requests) >= count)
+        return self.requests
+
+    def gate(self, name: str) -> asyncio.Event:
+        """Opens `/v1.0/gate/NAME`, where requests wait, when it is set."""
+        return self._gates.setdefault(name, asyncio.Event())
+
+    @staticmethod
+    def _is_over(request: Received) -> bool:
+        return request.complete or bool(request.malformed)
+
+    # One connection
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self.connections_opened += 1
+        self.connections_open += 1
+        try:
+            await self._serve(next(self._numbers), reader, writer)
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the peer has gone, or the stand-in goes
+        finally:
+            self.connections_open -= 1
+            writer.transport.abort() if writer.transport.is_closing() else writer.close()
+
+    async def _serve(
+        self, connection: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError as error:
+                if error.partial:
+                    self.fragments.append(error.partial)
+                return
+            except asyncio.LimitOverrunError:
+                self.fragments.append(await reader.read(_MAX_HEAD_BYTES))
+                return
+            request = Received(connection, head)
+            if self._record:
+                self.requests.append(request)
+            keep_alive = await self._one_request(request, reader, writer)
+            if not keep_alive:
+                return
+
+    async def _one_request(
+        self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        try:
+            length = read_head(request)
+            raw = self.raw_answers.get(request.path)
+            if raw is not None and raw.before_body:
+                writer.write(raw.data)
+                await writer.drain()
+                return not raw.close
+            if request.value("Expect").lower() == "100-continue":
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await _read_body(request, length, reader)
+        except MalformedError as error:
+            request.malformed = str(error)
+            await self._note(request)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
+            return False
+        except (asyncio.IncompleteReadError, ConnectionError):
+            request.malformed = "cut off within the body"
+            await self._note(request)
+            return False
+        request.complete = True
+        await self._note(request)
+        if raw is not None:
+            writer.write(raw.data)
+            await writer.drain()
+            return not raw.close
+        return await self._send(request, await self.answer(request), writer)
+
+    async def _note(self, request: Received) -> None:
+        if self._record_file:
+            self._record_file.write(json.dumps(request.as_json()) + "\n")
+        if self._record:
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _send(self, request: Received, answer: Answer, writer: asyncio.StreamWriter) -> bool:
+        closing = (
+            answer.close or "close" in request.value("Connection").lower() or b" HTTP/1.0\r\n" in request.head
+        )
+        for status in answer.interim:
+            writer.write(f"HTTP/1.1 {status} {_REASONS.get(status, 'Interim')}\r\n\r\n".encode())
+        without_body = answer.status in _NO_BODY_STATUSES or request.method == "HEAD"
+        writer.write(_answer_head(answer, closing=closing))
+        if not without_body:
+            await _send_body(answer, writer)
+        await writer.drain()
+        return not closing
+
+
+def read_head(request: Received) -> int | None:
+    """Fills the request from its head. Returns the body's length, None for chunked."""
+    line, *lines = request.head[:-4].split(b"\r\n")
+    match = _REQUEST_LINE.match(line)
+    if match is None:
+        raise MalformedError("request line")
+    request.method, request.target = match[1].decode(), match[2].decode()
+    for each in lines:
+        pair = _FIELD.match(each)
+        if pair is None:
+            raise MalformedError("header field")
+        request.headers.append((pair[1].decode(), pair[2].decode("latin-1")))
+    if len(request.values("Host")) != 1:
+        raise MalformedError("Host")
+    return _framing(request)
+
+
+def _framing(request: Received) -> int | None:
+    """RFC 9112 §6.3, with every case that two parsers could read differently refused."""
+    codings, lengths = request.values("Transfer-Encoding"), request.values("Content-Length")
+    if codings and lengths:
+        raise MalformedError("Content-Length beside Transfer-Encoding")
+    if codings:
+        if [coding.lower() for coding in codings] != ["chunked"]:
+            raise MalformedError("Transfer-Encoding")
+        return None
+    if len(lengths) > 1 or (lengths and not _LENGTH.match(lengths[0].encode("latin-1"))):
+        raise MalformedError("Content-Length")
+    return int(lengths[0]) if lengths else 0
+
+
+async def _read_body(request: Received, length: int | None, reader: asyncio.StreamReader) -> None:
+    if length is None:
+        await _read_chunks(request, reader)
+        return
+    left = length
+    while left:
+        data = await reader.read(min(left, 65536))
+        if not data:
+            raise asyncio.IncompleteReadError(b"", left)
+        request.add_body(data)
+        left -= len(data)
+
+
+async def _read_chunks(request: Received, reader: asyncio.StreamReader) -> None:
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        match = _CHUNK_SIZE.match(line)
+        if match is None:
+            raise MalformedError("chunk size")
+        size = int(match[1], 16)
+        if size == 0:
+            break
+        data = await reader.readexactly(size + 2)
+        if data[-2:] != b"\r\n":
+            raise MalformedError("chunk end")
+        request.add_body(data[:-2], line + data)
+    request.add_body(b"", line)
+    while (trailer := await reader.readuntil(b"\r\n")) != b"\r\n":
+        request.add_body(b"", trailer)
+    request.add_body(b"", trailer)
+
+
+def _answer_head(answer: Answer, *, closing: bool) -> bytes:
+    lines = [f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, 'Status')}"]
+    lines += [f"{name}: {value}" for name, value in answer.headers]
+    if answer.status >= 200 and answer.status != 204:
+        length = len(answer.body) if answer.stream is None else answer.length
+        in_chunks = answer.chunked or length is None
+        lines.append("Transfer-Encoding: chunked" if in_chunks else f"Content-Length: {length}")
+    if closing:
+        lines.append("Connection: close")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+async def _send_body(answer: Answer, writer: asyncio.StreamWriter) -> None:
+    in_chunks = answer.chunked or (answer.stream is not None and answer.length is None)
+    parts = answer.stream() if answer.stream is not None else _pieces(answer.body)
+    if isinstance(parts, AsyncIterator):
+        async for part in parts:
+            await _send_part(part, writer, in_chunks=in_chunks)
+    else:
+        for part in parts:
+            await _send_part(part, writer, in_chunks=in_chunks)
+    if in_chunks:
+        writer.write(b"0\r\n\r\n")
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    for start in range(0, len(body), 16384):
+        yield body[start : start + 16384]
+
+
+async def _send_part(part: bytes, writer: asyncio.StreamWriter, *, in_chunks: bool) -> None:
+    writer.write(b"%x\r\n%b\r\n" % (len(part), part) if in_chunks else part)
+    await writer.drain()
