@@ -1,0 +1,92 @@
+"""What of an event can be searched, as plain values out of its JSON; the same for every index."""
+
+import math
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from urllib.parse import unquote
+
+import orjson
+
+from controlplane.search.interface import Event
+from controlplane.search.query import FIELDS, TEXT_FIELDS, rfc3339_ms, words
+
+Value: TypeAlias = str | int | float | tuple[str, ...] | None
+
+
+class UnsearchableError(ValueError):
+    """The event will never fit into an index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    org_id: str
+    event_id: str
+    position: int
+    time_ms: int
+    values: dict[str, Value]  # by field name; time and the fields that the event lacks are left out
+    body: bytes
+
+
+_READ: Final = tuple((f.event_key, f.name, f.kind) for f in FIELDS.values() if f.kind != "time")
+_MOST_NUMBER: Final = 2**53
+
+
+def read_document(event: Event) -> Document:
+    """The organisation is the one that the store vouches for, whatever the event says of itself."""
+    try:
+        content = orjson.loads(event.body)
+    except orjson.JSONDecodeError as error:
+        raise UnsearchableError(f"not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise UnsearchableError("not a JSON object")
+    event_id = content.get("id")
+    if not isinstance(event_id, str) or not event_id:
+        raise UnsearchableError("no id")
+    values: dict[str, Value] = {}
+    for key, name, kind in _READ:
+        given = content.get(key)
+        if given is not None:
+            value = _text(given) if kind == "text" else _number(given) if kind == "number" else _texts(given)
+            if value is not None:
+                values[name] = value
+    values["org"] = event.org_id
+    time = content.get("time")
+    # A time that nobody can read must not keep the event from being found by everything else.
+    time_ms = rfc3339_ms(time) if isinstance(time, str) else None
+    return Document(event.org_id, event_id, event.position, time_ms or 0, values, event.body)
+
+
+def _text(given: object) -> str | None:
+    if isinstance(given, str):
+        return given
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else None
+
+
+def _number(given: object) -> int | float | None:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        return None
+    return given if -_MOST_NUMBER <= given <= _MOST_NUMBER else float(given)
+
+
+def _texts(given: object) -> tuple[str, ...] | None:
+    if not isinstance(given, list):
+        return None
+    return tuple(item for item in given if isinstance(item, str)) or None
+
+
+_PERCENT_CODED: Final = frozenset({"path", "query"})
+_MOST_WORDS: Final = 256  # of one field
+
+
+def text_words(values: dict[str, Value]) -> list[list[str]]:
+    """The words that free text finds: one list for each text, so that no phrase spans two of them."""
+    found = []
+    for name in TEXT_FIELDS:
+        value = values.get(name)
+        if value is None:
+            continue
+        for text in value if isinstance(value, tuple) else (str(value),):
+            plain = unquote(text) if name in _PERCENT_CODED and "%" in text else text
+            if listed := words(plain)[:_MOST_WORDS]:
+                found.append(listed)
+    return found

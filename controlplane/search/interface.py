@@ -1,0 +1,100 @@
+"""What a search index is to the rest of the control plane, whichever engine keeps it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controlplane.search.query import EVERYTHING, Filter
+
+MAX_LIMIT = 1000
+
+
+class Event(Protocol):
+    """An accepted event as the store hands it over."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def org_id(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+
+
+class OutboxStore(Protocol):
+    """The side of the store that a forwarder reads: events in the order in which they were accepted."""
+
+    async def events_after(self, position: int, limit: int) -> Sequence[Event]: ...
+    async def outbox_position(self, index: str) -> int: ...
+    async def set_outbox_position(self, index: str, position: int) -> None: ...
+
+
+class IndexUnavailableError(Exception):
+    """The index can't answer or take events now; trying again later may do."""
+
+
+class CursorError(ValueError):
+    """The cursor was not made by this index."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """What to look for. `org_id` has no default, lest it be forgotten: None is the operator's view of all."""
+
+    org_id: str | None
+    filter: Filter = EVERYTHING
+    from_ms: int | None = None  # included
+    to_ms: int | None = None  # excluded
+    limit: int = 100
+    cursor: str | None = None  # SearchPage.next of the page before
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """Events as the proxy wrote them, newest first, and where the next page begins."""
+
+    events: tuple[bytes, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """Per field its most frequent values with their counts among the `counted` newest matches."""
+
+    fields: Mapping[str, tuple[tuple[str, int], ...]]
+    counted: int
+    complete: bool  # every match was counted
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Matches per interval, oldest first, as (start in ms, count); intervals without a match are left out."""
+
+    buckets: tuple[tuple[int, int], ...]
+    complete: bool  # False: the matches are so many that only the newest were counted
+
+
+class SearchIndex(Protocol):
+    async def outbox_name(self) -> str:
+        """The name under which the store keeps this index's position; a new, empty index has a new name."""
+        ...
+
+    async def write(self, events: Sequence[Event]) -> None:
+        """Durable on return, and findable. Writing an event (organisation and id) again changes nothing.
+
+        An event that can never be indexed is logged and passed over. Raises IndexUnavailableError otherwise.
+        """
+        ...
+
+    async def search(self, query: SearchQuery) -> SearchPage:
+        """Pages follow each other by time: events that arrive meanwhile never repeat or displace one."""
+        ...
+
+    async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets: ...
+
+    async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram: ...
+
+    async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
+        """Removes up to `limit` events of the organisation from before `before_ms`; how many it were."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,389 @@
+"""The filter grammar: what an operator types, as plain values that every search index understands.
+
+    filter = *( term separated by white space )            all terms must hold
+    term   = [ "-" ] ( field ":" value *( "," value ) / text )
+    value  = quoted / bare, where * stands for any characters; numbers and times also > >= < <= and low..high
+    text   = quoted / bare, a run of words as they stand in the event's text; a bare one may end in *
+
+Nothing here knows of an index. Every text gives a Filter or a QueryError that names the column, in time
+linear in its length.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+MAX_FILTER_CHARS: Final = 4096
+MAX_VALUES: Final = 200
+MAX_PHRASE_WORDS: Final = 32
+MAX_STARS: Final = 8  # in one value; an index's wildcard matching may be quadratic in them
+WORD_CHARS: Final = 64  # a longer word is known by its beginning
+
+Kind = Literal["text", "texts", "number", "time"]
+
+
+class QueryError(ValueError):
+    """The filter or a time is not understood: `column` counts characters from 1."""
+
+    def __init__(self, message: str, column: int) -> None:
+        super().__init__(f"column {column}: {message}")
+        self.message = message
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One searchable field: its name in a filter, its key in the event, and what its values are."""
+
+    name: str
+    event_key: str
+    kind: Kind = "text"
+
+
+FIELDS: Final = MappingProxyType(
+    {
+        field.name: field
+        for field in (
+            Field("id", "id"),
+            Field("time", "time", "time"),
+            Field("org", "orgId"),
+            Field("proxy", "proxyId"),
+            Field("app", "appId"),
+            Field("client", "clientId"),
+            Field("ip", "clientIp"),
+            Field("request", "requestId"),
+            Field("clientrequest", "clientRequestId"),
+            Field("method", "method"),
+            Field("path", "path"),
+            Field("query", "query"),
+            Field("status", "status", "number"),
+            Field("verdict", "verdict"),
+            Field("rule", "ruleId"),
+            Field("logged", "loggedRuleIds", "texts"),
+            Field("transform", "transforms", "texts"),
+            Field("upstream", "upstreamStatus", "number"),
+            Field("duration", "durationMs", "number"),
+            Field("upstreamtime", "upstreamMs", "number"),
+            Field("requestbytes", "requestBytes", "number"),
+            Field("responsebytes", "responseBytes", "number"),
+            Field("parent", "parentRequestId"),
+            Field("seq", "seq", "number"),
+            Field("reason", "reason"),
+            Field("ruleset", "rulesetVersion"),
+            Field("upstreamrequest", "upstreamRequestId"),
+        )
+    }
+)
+_BY_SPELLING: Final = {field.event_key.lower(): field for field in FIELDS.values()} | dict(FIELDS)
+
+# Fields whose words free text looks at, each apart from the others so that no phrase spans two.
+TEXT_FIELDS: Final = ("path", "query", "rule", "reason", "logged", "transform")
+
+
+@dataclass(frozen=True, slots=True)
+class Exactly:
+    """The whole value, A-Z and a-z being the same."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """The pieces in this order from the first character to the last, anything between them."""
+
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number, or a time in milliseconds since 1970; None is no bound."""
+
+    low: float | None
+    high: float | None
+    low_open: bool = False
+    high_open: bool = False
+
+
+Match: TypeAlias = Exactly | Like | Between
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTerm:
+    """The field has a value (one of its values, if it has several) that one of the matches accepts."""
+
+    field: Field
+    matches: tuple[Match, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HasTerm:
+    """The field has a value."""
+
+    field: Field
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextTerm:
+    """The words follow each other in one of TEXT_FIELDS; with `prefix` the last one may go on."""
+
+    words: tuple[str, ...]
+    prefix: bool = False
+    negated: bool = False
+
+
+Term: TypeAlias = FieldTerm | HasTerm | TextTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """All terms hold; without a term every event does."""
+
+    terms: tuple[Term, ...] = ()
+
+
+EVERYTHING: Final = Filter()
+
+Resolver: TypeAlias = Callable[[str, str], Sequence[str]]
+"""(field, name) to the ids that carry this name; empty where the text is an id itself."""
+
+_RESOLVED: Final = frozenset({"org", "proxy", "app"})
+
+
+def fold(text: str) -> str:
+    """A-Z as a-z and every other character as it is: the one comparison that all indexes share."""
+    return text.encode().lower().decode()
+
+
+_WORD: Final = re.compile(r"[\w\-]+")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text; hyphens and underscores belong to a word, so that a GUID is one."""
+    return [word[:WORD_CHARS] for word in _WORD.findall(text) if word.strip("-_")]
+
+
+def parse_filter(text: str, resolve: Resolver | None = None, *, now_ms: int = 0) -> Filter:
+    """`now_ms` is what relative times (`time:>-15m`) count from."""
+    if len(text) > MAX_FILTER_CHARS:
+        raise QueryError(f"the filter is longer than {MAX_FILTER_CHARS} characters", MAX_FILTER_CHARS + 1)
+    refused = _REFUSED.search(text)
+    if refused:
+        raise QueryError(f"character U+{ord(refused[0]):04X} can't be searched for", refused.start() + 1)
+    return _Parser(text, resolve, now_ms).parse()
+
+
+# Control characters but white space, and lone surrogates (how undecodable bytes of a command line arrive).
+_REFUSED: Final = re.compile("[\x00-\x08\x0e-\x1f\x7f\ud800-\udfff]")
+_SPACE: Final = re.compile(r"[ \t\n\r\v\f]+")
+_BARE: Final = re.compile(r'[^ \t\n\r\v\f"]+')
+_BARE_VALUE: Final = re.compile(r'[^ \t\n\r\v\f",]+')
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9_.\-]*):")
+_OPERATORS: Final = frozenset({"AND", "OR", "NOT"})
+
+
+class _Parser:
+    def __init__(self, text: str, resolve: Resolver | None, now_ms: int) -> None:
+        self._text = text
+        self._at = 0
+        self._values = 0
+        self._resolve = resolve
+        self._now_ms = now_ms
+
+    def parse(self) -> Filter:
+        terms: list[Term] = []
+        while self._skip_space():
+            terms.append(self._term())
+            if self._at < len(self._text) and not _SPACE.match(self._text, self._at):
+                raise self._error("expected white space between two terms")
+        return Filter(tuple(terms))
+
+    def _skip_space(self) -> bool:
+        space = _SPACE.match(self._text, self._at)
+        if space:
+            self._at = space.end()
+        return self._at < len(self._text)
+
+    def _error(self, message: str, at: int | None = None) -> QueryError:
+        return QueryError(message, (self._at if at is None else at) + 1)
+
+    def _term(self) -> Term:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise self._error(f"more than {MAX_VALUES} values and terms")
+        negated = self._text[self._at] == "-"
+        if negated:
+            self._at += 1
+        name = _FIELD.match(self._text, self._at)
+        if not name:
+            return self._text_term(negated)
+        if name[1].lower() == "has":
+            self._at = name.end()
+            return self._has_term(negated)
+        field = self._field(name[1], self._at)
+        self._at = name.end()
+        return self._field_term(field, negated)
+
+    def _field(self, name: str, at: int) -> Field:
+        field = _BY_SPELLING.get(name.lower())
+        if field:
+            return field
+        near = difflib.get_close_matches(name.lower()[:32], [*_BY_SPELLING, "has"], n=1, cutoff=0.5)
+        nearest = _BY_SPELLING[near[0]].name if near and near[0] in _BY_SPELLING else "has" if near else ""
+        hint = f"did you mean {nearest}?" if near else "put it in quotes to search for it as text"
+        raise self._error(f"unknown field {_shown(name)}: {hint}", at)
+
+    def _has_term(self, negated: bool) -> HasTerm:
+        at = self._at
+        value, _ = self._value()
+        return HasTerm(self._field(value, at), negated)
+
+    def _field_term(self, field: Field, negated: bool) -> FieldTerm:
+        matches = [*self._match(field)]
+        while self._text.startswith(",", self._at):
+            self._at += 1
+            self._values += 1
+            if self._values > MAX_VALUES:
+                raise self._error(f"more than {MAX_VALUES} values and terms")
+            matches += self._match(field)
+        return FieldTerm(field, tuple(matches), negated)
+
+    def _match(self, field: Field) -> Sequence[Match]:
+        at = self._at
+        value, quoted = self._value()
+        if field.kind == "time":
+            return (self._between(field, value, at, self._time),)
+        if field.kind == "number":
+            return (self._between(field, value, at, self._number),)
+        if not quoted and "*" in value:
+            return (self._like(value, at),)
+        if self._resolve and field.name in _RESOLVED:
+            return [Exactly(known) for known in self._resolve(field.name, value)] or [Exactly(value)]
+        return (Exactly(value),)
+
+    def _value(self) -> tuple[str, bool]:
+        """The value that begins here, and whether it was quoted."""
+        if self._text.startswith('"', self._at):
+            return self._quoted(), True
+        bare = _BARE_VALUE.match(self._text, self._at)
+        if not bare:
+            raise self._error('expected a value; an empty one is written ""')
+        self._at = bare.end()
+        return bare[0], False
+
+    def _quoted(self) -> str:
+        quoted = _QUOTED.match(self._text, self._at)
+        if not quoted:
+            raise self._error("this quote is not closed")
+        self._at = quoted.end()
+        return _ESCAPE.sub(r"\1", quoted[1])
+
+    def _like(self, value: str, at: int) -> Like:
+        pieces = re.sub(r"\*+", "*", value).split("*")
+        if len(pieces) > MAX_STARS + 1:
+            raise self._error(f"more than {MAX_STARS} wildcards in one value", at)
+        return Like(tuple(pieces))
+
+    def _between(
+        self, field: Field, value: str, at: int, read: Callable[[Field, str, int], float]
+    ) -> Between:
+        low, dots, high = value.partition("..")
+        if dots:
+            if not low and not high:
+                raise self._error("a range needs a bound: 400..499, 400.. or ..499", at)
+            return Between(
+                read(field, low, at) if low else None, read(field, high, at + len(low) + 2) if high else None
+            )
+        sign = value[:2] if value[1:2] == "=" else value[:1]
+        if sign not in _COMPARISONS:
+            exactly = read(field, value, at)
+            return Between(exactly, exactly)
+        bound = read(field, value[len(sign) :], at + len(sign))
+        if sign.startswith(">"):
+            return Between(bound, None, low_open=sign == ">")
+        return Between(None, bound, high_open=sign == "<")
+
+    def _number(self, field: Field, value: str, at: int) -> float:
+        if not _NUMBER.fullmatch(value):
+            example = f"{field.name}:404, {field.name}:>=400 or {field.name}:400..499"
+            raise self._error(f"{_shown(value)} is not a number; write {example}", at)
+        return float(value) if "." in value else int(value)
+
+    def _time(self, field: Field, value: str, at: int) -> float:
+        try:
+            return parse_time(value, self._now_ms)
+        except QueryError as error:
+            raise self._error(f"{field.name}: {error.message}", at) from None
+
+    def _text_term(self, negated: bool) -> TextTerm:
+        at = self._at
+        if self._text.startswith('"', at):
+            return self._words(self._quoted(), at, prefix=False, negated=negated)
+        bare = _BARE.match(self._text, at)
+        if not bare:
+            raise self._error('"-" must stand before what it excludes')
+        self._at = bare.end()
+        if bare[0] in _OPERATORS:
+            hint = f'all terms must hold, -term excludes, field:a,b is either, "{bare[0]}" is the word'
+            raise self._error(f"{bare[0]} is no operator: {hint}", at)
+        text = bare[0].rstrip("*")
+        if "*" in text:
+            raise self._error("a wildcard in free text stands at the end of a word", at + text.index("*"))
+        return self._words(text, at, prefix=text != bare[0], negated=negated)
+
+    def _words(self, text: str, at: int, *, prefix: bool, negated: bool) -> TextTerm:
+        found = words(text)
+        if not found:
+            raise self._error("there is no word in this text to search for", at)
+        if len(found) > MAX_PHRASE_WORDS:
+            raise self._error(f"more than {MAX_PHRASE_WORDS} words in one phrase", at)
+        # "/users/*" asks for something after the word, "use*" for more of the word.
+        goes_on = prefix and _WORD.match(text[-1]) is not None and len(found[-1]) < WORD_CHARS
+        return TextTerm(tuple(found), goes_on, negated)
+
+
+_COMPARISONS: Final = frozenset({">", ">=", "<", "<="})
+_NUMBER: Final = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_RELATIVE: Final = re.compile(r"-([0-9]{1,7})([smhdw])")
+_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_RFC3339: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})?)?"
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of an RFC 3339 time, a date (its start, UTC), `-15m` (before now), or `now`."""
+    if text == "now":
+        return now_ms
+    relative = _RELATIVE.fullmatch(text)
+    if relative:
+        return now_ms - int(relative[1]) * _UNITS[relative[2]]
+    milliseconds = rfc3339_ms(text) if _RFC3339.fullmatch(text) else None
+    if milliseconds is None:
+        hint = "write 2026-11-21T04:25:58Z, 2026-11-21, -15m, -2h or -7d"
+        raise QueryError(f"{_shown(text)} is not a time; {hint}", 1)
+    return milliseconds
+
+
+def rfc3339_ms(text: str) -> int | None:
+    """Milliseconds since 1970; a time without an offset is UTC. None where the text is no such time."""
+    try:
+        moment = datetime.fromisoformat(text.upper())
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:39] + "…")
