@@ -1,1 +1,34 @@
 """The search index over audit events."""
+
+from pathlib import Path
+from typing import Protocol
+
+from controlplane.search.interface import SearchIndex
+from controlplane.search.opensearch import OpenSearchIndex
+from controlplane.search.sqlite_fts import SqliteIndex
+
+__all__ = ["SearchIndex", "open_index"]
+
+
+class Settings(Protocol):
+    """The section [SearchIndex] of the settings."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def username(self) -> str: ...
+    @property
+    def password(self) -> str: ...
+    @property
+    def ca_file(self) -> Path | None: ...
+
+
+async def open_index(settings: Settings, store_path: Path) -> SearchIndex:
+    """The SQLite index lies beside the store: `<store>.search.sqlite`."""
+    if settings.kind == "opensearch":
+        return OpenSearchIndex(
+            settings.url, username=settings.username, password=settings.password, ca_file=settings.ca_file
+        )
+    return await SqliteIndex.open(store_path.with_name(store_path.name + ".search.sqlite"))

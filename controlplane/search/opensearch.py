@@ -1,0 +1,401 @@
+"""The search index in an OpenSearch cluster (or another that speaks its REST API): `_bulk` in, `_search` out.
+
+The mapping names all that is indexed (`dynamic: false`), so that an event's unknown fields can't make it
+grow, and the event's own text travels beside it unparsed and comes back byte for byte.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import logging
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from controlplane.search.document import Document, UnsearchableError, read_document, text_words
+from controlplane.search.interface import (
+    MAX_LIMIT,
+    CursorError,
+    Event,
+    Facets,
+    Histogram,
+    IndexUnavailableError,
+    SearchPage,
+    SearchQuery,
+)
+from controlplane.search.query import (
+    FIELDS,
+    Between,
+    Exactly,
+    Field,
+    FieldTerm,
+    HasTerm,
+    Match,
+    Term,
+    TextTerm,
+    fold,
+)
+
+log = logging.getLogger(__name__)
+
+DEFAULT_INDEX: Final = "graphward-events"
+BULK_BYTES: Final = 5 * 1024 * 1024
+MAX_PREFIX_WORDS: Final = 1000  # words that one word* stands for
+_ITEM_ATTEMPTS: Final = 5
+_FIRST_PAUSE_SECONDS: Final = 0.2
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=60, connect=10)
+_MOST_KEYWORD: Final = 8191  # characters; Lucene takes 32766 bytes of a term
+_MOST_ID_BYTES: Final = 512  # of a document's _id
+_TOO_LARGE: Final = 413
+
+_KEYWORD: Final = {"type": "keyword", "ignore_above": _MOST_KEYWORD}
+_TYPES: Final[Mapping[str, Mapping[str, object]]] = {
+    "text": _KEYWORD,
+    "texts": _KEYWORD,
+    "number": {"type": "double"},
+    "time": {"type": "date", "format": "epoch_millis"},
+}
+INDEX_DEFINITION: Final = {
+    "settings": {
+        "analysis": {
+            # The words are cut by us, the same way for every index: here they are only told apart again.
+            "analyzer": {"words": {"type": "custom", "tokenizer": "whitespace", "filter": ["lowercase"]}}
+        }
+    },
+    "mappings": {
+        "dynamic": False,
+        "properties": {
+            **{field.name: _TYPES[field.kind] for field in FIELDS.values()},
+            "uid": {"type": "keyword"},
+            "text": {"type": "text", "analyzer": "words", "norms": False},
+            "body": {"type": "keyword", "index": False, "doc_values": False},
+        },
+    },
+}
+
+
+class OpenSearchIndex:
+    """`url` is the cluster's address, with the index's name as its path unless that is graphward-events."""
+
+    def __init__(
+        self, url: str, *, username: str = "", password: str = "", ca_file: Path | None = None
+    ) -> None:
+        given = URL(url)
+        self._name = given.path.strip("/") or DEFAULT_INDEX
+        self._base = given.with_user(None).with_path("/").with_query(None).with_fragment(None)
+        user, secret = username or given.user or "", password or given.password or ""
+        self._auth = aiohttp.BasicAuth(user, secret, "utf-8") if user else None
+        self._tls = ssl.create_default_context(cafile=ca_file) if given.scheme == "https" else True
+        self._session: aiohttp.ClientSession | None = None
+        self._outbox_name: str | None = None
+        self._preparing = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<OpenSearchIndex {self._base / self._name}>"
+
+    async def close(self) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def outbox_name(self) -> str:
+        """By the index's own UUID: one that was deleted and made anew has another."""
+        async with self._preparing:
+            if self._outbox_name is None:
+                self._outbox_name = f"opensearch:{await self._prepared()}"
+            return self._outbox_name
+
+    async def _prepared(self) -> str:
+        path = f"{self._name}/_settings"
+        status, answer = await self._ask("GET", path, accept=(404,))
+        if status == 404:
+            # 400: another process was quicker.
+            await self._ask("PUT", self._name, orjson.dumps(INDEX_DEFINITION), accept=(400,))
+            _, answer = await self._ask("GET", path)
+        try:
+            (index,) = answer.values()
+            return str(index["settings"]["index"]["uuid"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise self._unavailable("its settings name no index uuid") from None
+
+    # -- writing --
+
+    async def write(self, events: Sequence[Event]) -> None:
+        await self.outbox_name()  # the mapping comes first: a bulk request would make an index without one
+        items: dict[str, bytes] = {}
+        for event in events:
+            try:
+                document = read_document(event)
+            except UnsearchableError as error:
+                log.error("event at position %d is not searchable: %s", event.position, error)
+                continue
+            uid = _uid(document.org_id, document.event_id)
+            items[uid] = _bulk_item(uid, document)
+        for chunk in _chunks(items):
+            await self._write_chunk(chunk)
+
+    async def _write_chunk(self, items: Mapping[str, bytes]) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        left = items
+        for attempt in range(_ITEM_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(pause)
+                pause *= 2
+            left = await self._bulk(left)
+            if not left:
+                return
+        raise self._unavailable(f"it is too busy for {len(left)} events")
+
+    async def _bulk(self, items: Mapping[str, bytes]) -> dict[str, bytes]:
+        """What the cluster asks to be sent again."""
+        body = b"".join(items.values())
+        status, answer = await self._ask(
+            "POST", f"{self._name}/_bulk", body, kind="application/x-ndjson", accept=(_TOO_LARGE,)
+        )
+        if status == _TOO_LARGE:
+            return await self._bulk_halves(items)
+        try:
+            results = [next(iter(result.values())) for result in answer["items"]]
+            states = [(result["_id"], int(result["status"]), result.get("error")) for result in results]
+        except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+            raise self._unavailable("its answer to _bulk is not understood") from None
+        if [uid for uid, _, _ in states] != list(items):
+            raise self._unavailable("its answer to _bulk names other events")
+        again = {}
+        for uid, status, error in states:
+            if status == 429 or status >= 500:
+                again[uid] = items[uid]
+            elif status >= 300:
+                log.error("search index: event %s set aside, status %d: %s", uid, status, _excerpt(error))
+        return again
+
+    async def _bulk_halves(self, items: Mapping[str, bytes]) -> dict[str, bytes]:
+        if len(items) == 1:
+            log.error("search index: event %s set aside, too large for the cluster", next(iter(items)))
+            return {}
+        uids = list(items)
+        middle = len(uids) // 2
+        again = await self._bulk({uid: items[uid] for uid in uids[:middle]})
+        return again | await self._bulk({uid: items[uid] for uid in uids[middle:]})
+
+    async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
+        older = {"range": {"time": {"lt": before_ms, "format": "epoch_millis"}}}
+        body = {"query": {"bool": {"filter": [{"term": {"org": org_id}}, older]}}, "max_docs": limit}
+        path = f"{self._name}/_delete_by_query"
+        await self.outbox_name()
+        parameters = {"conflicts": "proceed", "refresh": "true"}
+        _, answer = await self._ask("POST", path, orjson.dumps(body), parameters)
+        return int(answer.get("deleted", 0))
+
+    # -- reading --
+
+    async def search(self, query: SearchQuery) -> SearchPage:
+        limit = max(1, min(query.limit, MAX_LIMIT))
+        body: dict[str, object] = {
+            "size": limit + 1,
+            "query": query_dsl(query),
+            "sort": [{"time": "desc"}, {"uid": "desc"}],
+            "_source": ["body"],
+            "track_total_hits": False,
+        }
+        if query.cursor is not None:
+            body["search_after"] = _read_cursor(query.cursor)
+        else:
+            # An event that was accepted a moment ago belongs on the first page, and clusters take their time.
+            await self.outbox_name()
+            await self._ask("POST", f"{self._name}/_refresh")
+        answer = await self._search(body)
+        try:
+            hits = answer["hits"]["hits"]
+            events = tuple(hit["_source"]["body"].encode() for hit in hits[:limit])
+            following = _cursor(hits[limit - 1]["sort"]) if len(hits) > limit else None
+        except (AttributeError, IndexError, KeyError, TypeError):
+            raise self._unavailable("its answer to _search is not understood") from None
+        return SearchPage(events, following)
+
+    async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
+        aggregations = {name: {"terms": {"field": FIELDS[name].name, "size": top}} for name in fields}
+        body = {"size": 0, "query": query_dsl(query), "track_total_hits": True, "aggs": aggregations}
+        answer = await self._search(body)
+        try:
+            counts = {
+                name: tuple(
+                    (_facet_value(FIELDS[name], bucket["key"]), int(bucket["doc_count"]))
+                    for bucket in answer["aggregations"][name]["buckets"]
+                )
+                for name in fields
+            }
+            return Facets(counts, int(answer["hits"]["total"]["value"]), complete=True)
+        except (KeyError, TypeError, ValueError):
+            raise self._unavailable("its answer to _search is not understood") from None
+
+    async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
+        per_interval = {"field": "time", "fixed_interval": f"{interval_ms}ms", "min_doc_count": 1}
+        body = {"size": 0, "query": query_dsl(query), "aggs": {"times": {"date_histogram": per_interval}}}
+        answer = await self._search(body)
+        try:
+            buckets = answer["aggregations"]["times"]["buckets"]
+            counted = tuple((int(bucket["key"]), int(bucket["doc_count"])) for bucket in buckets)
+        except (KeyError, TypeError, ValueError):
+            raise self._unavailable("its answer to _search is not understood") from None
+        return Histogram(counted, complete=True)
+
+    async def _search(self, body: Mapping[str, object]) -> Any:
+        await self.outbox_name()
+        _, answer = await self._ask("POST", f"{self._name}/_search", orjson.dumps(body))
+        if not isinstance(answer, dict) or answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
+            raise self._unavailable("it could not search all of its shards")
+        return answer
+
+    # -- HTTP --
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        kind: str = "application/json",
+        accept: tuple[int, ...] = (),
+    ) -> tuple[int, Any]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=_TIMEOUT, auth=self._auth)
+        headers = {"Content-Type": kind} if body is not None else {}
+        try:
+            async with self._session.request(
+                method,
+                self._base.joinpath(path),
+                data=body,
+                params=parameters,
+                headers=headers,
+                ssl=self._tls,
+                allow_redirects=False,
+            ) as response:
+                text = await response.read()
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unavailable(str(error) or type(error).__name__) from error
+        if status >= 300 and status not in accept:
+            raise self._unavailable(f"{method} {path} was answered {status}: {_excerpt(text)}")
+        try:
+            return status, json.loads(text) if text else None
+        except (ValueError, RecursionError):
+            if status in accept:
+                return status, None
+            raise self._unavailable(f"{method} {path} was answered with something that is not JSON") from None
+
+    def _unavailable(self, what: str) -> IndexUnavailableError:
+        return IndexUnavailableError(f"search index at {self._base}: {what}")
+
+
+def _excerpt(answer: object) -> str:
+    text = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else json.dumps(answer)
+    return text[:300]
+
+
+# -- documents -------------------------------------------------------------------------------------
+
+
+def _uid(org_id: str, event_id: str) -> str:
+    uid = f"{org_id}:{event_id}"
+    return uid if len(uid.encode()) <= _MOST_ID_BYTES else hashlib.sha256(uid.encode()).hexdigest()
+
+
+def _bulk_item(uid: str, document: Document) -> bytes:
+    source = {
+        **document.values,
+        "time": document.time_ms,
+        "uid": uid,
+        "text": [" ".join(listed) for listed in text_words(document.values)],
+        "body": document.body.decode(),
+    }
+    return orjson.dumps({"index": {"_id": uid}}) + b"\n" + orjson.dumps(source) + b"\n"
+
+
+def _chunks(items: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+    chunk: dict[str, bytes] = {}
+    size = 0
+    for uid, item in items.items():
+        if chunk and size + len(item) > BULK_BYTES:
+            yield chunk
+            chunk, size = {}, 0
+        chunk[uid] = item
+        size += len(item)
+    if chunk:
+        yield chunk
+
+
+# -- queries ---------------------------------------------------------------------------------------
+
+
+def query_dsl(query: SearchQuery) -> dict[str, object]:
+    """The filter as a query that selects and doesn't score. The organisation is part of the query itself."""
+    wanted: list[object] = [] if query.org_id is None else [{"term": {"org": query.org_id}}]
+    bounds = {"gte": query.from_ms, "lt": query.to_ms}
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    if given:
+        wanted.append({"range": {"time": {**given, "format": "epoch_millis"}}})
+    excluded: list[object] = []
+    for term in query.filter.terms:
+        (excluded if term.negated else wanted).append(_term_dsl(term))
+    return {"bool": {"filter": wanted, "must_not": excluded}}
+
+
+def _term_dsl(term: Term) -> dict[str, object]:
+    if isinstance(term, HasTerm):
+        return {"exists": {"field": term.field.name}}
+    if isinstance(term, TextTerm):
+        phrase = " ".join(term.words)
+        if term.prefix:
+            return {"match_phrase_prefix": {"text": {"query": phrase, "max_expansions": MAX_PREFIX_WORDS}}}
+        return {"match_phrase": {"text": {"query": phrase}}}
+    return _field_dsl(term)
+
+
+def _field_dsl(term: FieldTerm) -> dict[str, object]:
+    matches = [_match_dsl(term.field, match) for match in term.matches]
+    return matches[0] if len(matches) == 1 else {"bool": {"should": matches, "minimum_should_match": 1}}
+
+
+def _match_dsl(field: Field, match: Match) -> dict[str, object]:
+    if isinstance(match, Exactly):
+        return {"term": {field.name: {"value": match.text, "case_insensitive": True}}}
+    if isinstance(match, Between):
+        bounds: dict[str, object] = {"format": "epoch_millis"} if field.kind == "time" else {}
+        if match.low is not None:
+            bounds["gt" if match.low_open else "gte"] = match.low
+        if match.high is not None:
+            bounds["lt" if match.high_open else "lte"] = match.high
+        return {"range": {field.name: bounds}}
+    pattern = "*".join(map(_wildcard_escaped, match.pieces))
+    return {"wildcard": {field.name: {"value": pattern, "case_insensitive": True}}}
+
+
+def _wildcard_escaped(piece: str) -> str:
+    return "".join("\\" + char if char in "\\*?" else char for char in fold(piece))
+
+
+def _facet_value(field: Field, key: object) -> str:
+    return f"{key:g}" if field.kind == "number" and isinstance(key, float) else str(key)
+
+
+def _cursor(sort: Sequence[object]) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(sort)).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> list[object]:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        sort = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except ValueError:
+        sort = None
+    match sort:
+        case [int(), str()]:
+            return [*sort]
+    raise CursorError("this cursor was not made by this index")
