@@ -1,0 +1,114 @@
+"""From the store's outbox to a search index: in order, and on only once the index holds the events.
+
+The outbox is the store's own order of events, so nothing waits in memory but the batch under way, however
+long the index is down. An event may be written twice (a crash between write and note), and is never passed
+over.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from typing import Final
+
+from controlplane.search.interface import IndexUnavailableError, OutboxStore, SearchIndex
+
+log = logging.getLogger(__name__)
+
+BATCH_EVENTS: Final = 2000
+POLL_SECONDS: Final = 5.0
+FIRST_PAUSE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 30.0
+
+
+class Forwarder:
+    """One per index and process. Several at once do no harm: they repeat each other's work."""
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        index: SearchIndex,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+        batch_events: int = BATCH_EVENTS,
+        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+        longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._poll_seconds = poll_seconds
+        self._batch_events = batch_events
+        self._first_pause_seconds = first_pause_seconds
+        self._longest_pause_seconds = longest_pause_seconds
+        self._woken = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._newest = 0
+        self._position = 0
+        self.problem: str | None = None  # why the index takes no events at present
+
+    @property
+    def lag(self) -> int:
+        """Events known to be accepted and not yet in the index; more may wait behind them in the store."""
+        return max(0, self._newest - self._position)
+
+    def wake(self, newest: int = 0) -> None:
+        """Events were accepted, up to this position if the caller knows it."""
+        self._newest = max(self._newest, newest)
+        self._woken.set()
+
+    def stop(self) -> None:
+        """run() ends once the batch under way is written."""
+        self._stopped.set()
+        self._woken.set()
+
+    async def run(self) -> None:
+        pause = self._first_pause_seconds
+        while not self._stopped.is_set():
+            self._woken.clear()
+            try:
+                await self.drain()
+            except Exception as error:  # whatever it was: the store still has the events for the next try
+                self._failed(error, pause)
+                await _wait(self._stopped, pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
+                pause = min(pause * 2, self._longest_pause_seconds)
+                continue
+            self._recovered()
+            pause = self._first_pause_seconds
+            await _wait(self._woken, self._poll_seconds)
+
+    async def drain(self) -> int:
+        """Writes what the store holds to the end, or stop(); how many events. Raises if it can't."""
+        name = await self._index.outbox_name()
+        self._position = await self._store.outbox_position(name)
+        written = 0
+        while not self._stopped.is_set():
+            events = await self._store.events_after(self._position, self._batch_events)
+            if not events:
+                break
+            last = events[-1].position
+            self._newest = max(self._newest, last)
+            await self._index.write(events)
+            await self._store.set_outbox_position(name, last)
+            self._position = last
+            written += len(events)
+            self._recovered()
+        return written
+
+    def _failed(self, error: Exception, pause: float) -> None:
+        self.problem = str(error) or type(error).__name__
+        unexpected = not isinstance(error, IndexUnavailableError)
+        log.warning(
+            "no events forwarded, at least %d wait, next try within %.1f s: %s",
+            self.lag, pause, self.problem, exc_info=unexpected,
+        )  # fmt: skip
+
+    def _recovered(self) -> None:
+        if self.problem is not None:
+            log.info("events are forwarded again")
+            self.problem = None
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
