@@ -1,0 +1,206 @@
+"""The house rules of ARCHITECTURE.md: which way imports point, and what may not be imported where."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+PURE: Final = ("proxy.policy", "proxy.wire", "proxy.config")
+IMPURE_MODULES: Final = ("asyncio", "socket", "sqlite3", "os", "time", "random")
+# Slow to import and of no use on the data path: a worker starts, and restarts, without them.
+NOT_IN_WORKERS: Final = ("pydantic", "yaml", "aiohttp")
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    importer: str
+    imported: str
+    line: int
+    at_module_level: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+def _module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES: Final = {
+    _module_name(file): file
+    for top in ("proxy", "controlplane")
+    for file in sorted((ROOT / top).rglob("*.py"))
+}
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _imports_of(module: str, file: Path) -> Iterator[Import]:
+    tree = ast.parse(file.read_text("utf-8"), str(file))
+    for node, at_module_level in _import_nodes(tree.body, at_module_level=True):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, alias.name, node.lineno, at_module_level)
+        else:
+            assert node.level == 0, f"{module}:{node.lineno}: relative imports hide which way they point"
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                imported = name if name in MODULES else str(node.module)
+                yield Import(module, imported, node.lineno, at_module_level)
+
+
+def _import_nodes(
+    body: list[ast.stmt], *, at_module_level: bool
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Import statements, and whether importing the module runs them."""
+    for statement in body:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            yield statement, at_module_level
+            continue
+        function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+        for_types = isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test)
+        for block in _blocks(statement):
+            yield from _import_nodes(
+                block, at_module_level=at_module_level and not function and not for_types
+            )
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        yield getattr(statement, name, [])
+    for inner in [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]:
+        yield inner.body
+
+
+IMPORTS: Final = [each for module, file in MODULES.items() for each in _imports_of(module, file)]
+OWN_IMPORTS: Final = [
+    each for each in IMPORTS if each.imported.partition(".")[0] in ("proxy", "controlplane")
+]
+
+
+def _order_of_the_house() -> list[str]:
+    """Rooms of the first level as ARCHITECTURE.md lists them, top to bottom."""
+    house = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("## The house")[2].partition("```")[2]
+    rooms: list[str] = []
+    top = ""
+    for line in house.partition("```")[0].splitlines():
+        if re.match(r"\w+/", line):
+            top = line.partition("/")[0]
+        elif re.match(r"  \w", line) and top in ("proxy", "controlplane"):
+            rooms += [f"{top}.{name}" for name in re.findall(r"(?:^|  )(\w+)(?:\.py|/)(?= |$)", line[2:])]
+    return rooms
+
+
+ROOMS: Final = _order_of_the_house()
+
+
+def _room(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def test_the_house_lists_every_room() -> None:
+    rooms = {_room(module) for module in MODULES} - {"proxy", "controlplane"}
+    assert rooms - set(ROOMS) == set(), "not in ARCHITECTURE.md"
+
+
+def test_imports_point_down_the_house() -> None:
+    up = [
+        str(each)
+        for each in OWN_IMPORTS
+        if _room(each.importer) in ROOMS and _room(each.imported) in ROOMS
+        if each.importer.partition(".")[0] == each.imported.partition(".")[0]
+        if ROOMS.index(_room(each.importer)) > ROOMS.index(_room(each.imported))
+    ]
+    assert up == []
+
+
+def test_no_module_leads_back_to_itself() -> None:
+    graph: dict[str, set[str]] = {}
+    for each in OWN_IMPORTS:
+        if each.at_module_level:
+            graph.setdefault(each.importer, set()).add(each.imported)
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"imports in a circle: {' -> '.join(error.args[1])}")
+
+
+def test_the_control_plane_imports_only_the_pure_parts_of_the_proxy() -> None:
+    wrong = [
+        str(each)
+        for each in OWN_IMPORTS
+        if _within(each.importer, "controlplane") and _within(each.imported, "proxy")
+        if not any(_within(each.imported, package) for package in PURE)
+    ]
+    assert wrong == []
+
+
+def test_the_proxy_imports_nothing_of_the_control_plane() -> None:
+    wrong = [
+        str(each)
+        for each in OWN_IMPORTS
+        if _within(each.importer, "proxy") and _within(each.imported, "controlplane")
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_a_pure_package_has_no_clock_no_chance_and_no_io(package: str) -> None:
+    wrong = [
+        str(each)
+        for each in IMPORTS
+        if _within(each.importer, package)
+        if any(_within(each.imported, module) for module in IMPURE_MODULES)
+    ]
+    assert wrong == []
+
+
+def test_a_pure_package_imports_only_pure_parts_of_ours() -> None:
+    wrong = [
+        str(each)
+        for each in OWN_IMPORTS
+        if any(_within(each.importer, package) for package in PURE)
+        if not any(_within(each.imported, package) for package in PURE)
+    ]
+    assert wrong == []
+
+
+def test_workers_import_nothing_heavy() -> None:
+    """Neither themselves nor through what they import."""
+    reached, waiting = (
+        set(),
+        [each for each in MODULES if _within(each, "proxy.server") or each == "proxy.worker"],
+    )
+    while waiting:
+        module = waiting.pop()
+        if module not in reached:
+            reached.add(module)
+            waiting += [
+                each.imported
+                for each in OWN_IMPORTS
+                if each.importer == module and each.at_module_level and each.imported in MODULES
+            ]
+    heavy = [
+        str(each)
+        for each in IMPORTS
+        if each.importer in reached and each.at_module_level
+        if any(_within(each.imported, module) for module in NOT_IN_WORKERS)
+    ]
+    assert heavy == []
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_a_module_says_its_job_first(module: str) -> None:
+    text = MODULES[module].read_text("utf-8")
+    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{module} has no docstring"
