@@ -1,0 +1,203 @@
+"""Content codings of HTTP messages (RFC 9110 §8.4): decoding that never makes more than it was allowed to."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Protocol
+
+import brotli
+
+MAX_CODINGS = 3  # nobody stacks more; each one multiplies what a small body can unfold to
+MAX_GZIP_MEMBERS = 1024  # each costs a fresh window; real concatenations have a few
+PIECE = 65536
+
+_DECODABLE = frozenset({"gzip", "x-gzip", "deflate", "br", "identity"})
+
+
+class ContentCodingError(ValueError):
+    """Unknown coding, damaged or truncated data, bytes after the end, or more output than allowed."""
+
+
+class _Stage(Protocol):
+    """One coding taken off. After `step`, call it again with b"" while `pending`."""
+
+    pending: bool
+    finished: bool
+
+    def step(self, data: bytes) -> bytes: ...
+
+
+class _Gzip:
+    """RFC 1952: a series of members, each a deflate stream with its own checksum and length."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self.finished = False
+        self._members = 0
+        self._rest = b""
+        self._member = zlib.decompressobj(wbits=31)
+
+    def step(self, data: bytes) -> bytes:
+        data = self._rest + data if self._rest else data
+        if self.finished and data:
+            self._next_member()
+        try:
+            output = self._member.decompress(data, PIECE)
+        except zlib.error as error:
+            raise ContentCodingError("damaged gzip data") from error
+        self.finished = self._member.eof
+        self._rest = self._member.unused_data if self.finished else self._member.unconsumed_tail
+        self.pending = bool(self._rest) or (not self.finished and len(output) == PIECE)
+        return output
+
+    def _next_member(self) -> None:
+        self._members += 1
+        if self._members >= MAX_GZIP_MEMBERS:
+            raise ContentCodingError("too many gzip members")
+        self._member = zlib.decompressobj(wbits=31)
+        self.finished = False
+
+
+class _Deflate:
+    """RFC 9110 §8.4.1.2: the zlib format, and the bare deflate stream that some senders put in its place."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self.finished = False
+        self._stream: zlib._Decompress | None = None
+        self._rest = b""
+
+    def step(self, data: bytes) -> bytes:
+        data = self._rest + data if self._rest else data
+        if self._stream is None:
+            if len(data) < 2:
+                self._rest = data
+                return b""
+            self._stream = zlib.decompressobj(wbits=15 if _has_zlib_header(data) else -15)
+        if self.finished and data:
+            raise ContentCodingError("bytes after the end of deflate data")
+        try:
+            output = self._stream.decompress(data, PIECE)
+        except zlib.error as error:
+            raise ContentCodingError("damaged deflate data") from error
+        self.finished = self._stream.eof
+        if self._stream.unused_data:
+            raise ContentCodingError("bytes after the end of deflate data")
+        self._rest = self._stream.unconsumed_tail
+        self.pending = not self.finished and (bool(self._rest) or len(output) == PIECE)
+        return output
+
+
+def _has_zlib_header(data: bytes) -> bool:
+    """RFC 1950 §2.2: method 8, a window of at most 32 KiB, and a check value."""
+    return data[0] & 0x0F == 8 and data[0] >> 4 <= 7 and (data[0] << 8 | data[1]) % 31 == 0
+
+
+class _Brotli:
+    """RFC 7932. The library refuses bytes after the end; it may pass the limit by one block of its own."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self.finished = False
+        self._rest = b""
+        self._stream = brotli.Decompressor()
+
+    def step(self, data: bytes) -> bytes:
+        if self.finished:
+            if data:
+                raise ContentCodingError("bytes after the end of br data")
+            return b""
+        data, self._rest = self._rest + data, b""
+        if not self._stream.can_accept_more_data():
+            data, self._rest = b"", data  # the library takes no input before its output is fetched
+        try:
+            output: bytes = self._stream.process(data, output_buffer_limit=PIECE)
+        except brotli.error as error:
+            raise ContentCodingError("damaged br data") from error
+        self.finished = self._stream.is_finished()
+        if self.finished and self._rest:
+            raise ContentCodingError("bytes after the end of br data")
+        more = len(output) >= PIECE or not self._stream.can_accept_more_data()
+        self.pending = not self.finished and (more or bool(self._rest))
+        return output
+
+
+def _stage(coding: str) -> _Stage | None:
+    name = coding.strip(" \t").lower()
+    if name in ("gzip", "x-gzip"):
+        return _Gzip()
+    if name == "deflate":
+        return _Deflate()
+    if name == "br":
+        return _Brotli()
+    if name == "identity":
+        return None
+    raise ContentCodingError("unknown content coding")
+
+
+class StreamDecoder:
+    """Takes codings off a body that comes in chunks, in pieces of bounded size however far it unfolds.
+
+    Each `feed` returns at most about 64 KiB (one block more with br). While `pending`, there is more to
+    come without further input: call `feed(b"")` again. `limit` holds for what each single coding unfolds
+    to, so that a bomb inside another coding costs no more than one outside.
+    """
+
+    def __init__(self, codings: Sequence[str], *, limit: int | None = None) -> None:
+        if len(codings) > MAX_CODINGS:
+            raise ContentCodingError("too many content codings")
+        stages = [_stage(coding) for coding in reversed(codings)]  # listed in the order they were applied
+        self._stages = [stage for stage in stages if stage is not None]
+        self._sizes = [0] * len(self._stages)
+        self._limit = limit
+        self._started = False
+
+    @property
+    def pending(self) -> bool:
+        return any(stage.pending for stage in self._stages)
+
+    def feed(self, chunk: bytes) -> bytes:
+        if chunk:
+            self._started = True
+        data = chunk
+        # A stage with output left goes first: the ones before it must not pile up more input for it.
+        busy = [index for index, stage in enumerate(self._stages) if stage.pending]
+        first = busy[-1] if busy and not chunk else 0
+        for index in range(first, len(self._stages)):
+            stage = self._stages[index]
+            if data or stage.pending:
+                data = stage.step(data)
+                self._sizes[index] += len(data)
+                if self._limit is not None and self._sizes[index] > self._limit:
+                    raise ContentCodingError("unfolds to more than the limit")
+        return data
+
+    def finish(self) -> bytes:
+        """Nothing is left by now; raises if the data ended before its own end."""
+        if self.pending:
+            raise ContentCodingError("output was left unread")
+        if self._started and not all(stage.finished for stage in self._stages):
+            raise ContentCodingError("truncated data")
+        return b""
+
+
+def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
+    """The body without its content codings; `codings` as Content-Encoding lists them, first applied first."""
+    if len(body) > limit:
+        raise ContentCodingError("larger than the limit")
+    decoder = StreamDecoder(codings, limit=limit)
+    pieces: list[bytes] = []
+    for start in range(0, len(body), PIECE):
+        pieces.append(decoder.feed(body[start : start + PIECE]))
+        while decoder.pending:
+            pieces.append(decoder.feed(b""))
+    decoder.finish()
+    return b"".join(pieces)
+
+
+def acceptable(accept_encoding: str) -> str:
+    """An Accept-Encoding (RFC 9110 §12.5.3) minus what we cannot take off; the rest as it was spelled."""
+    elements = (element.strip(" \t") for element in accept_encoding.split(","))
+    kept = [element for element in elements if element.split(";", 1)[0].rstrip(" \t").lower() in _DECODABLE]
+    return ", ".join(kept) or "identity"

@@ -1,0 +1,123 @@
+"""Where the parts of a JSON text lie, so that they can be cut or kept without rewriting a byte."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+
+class JsonTextError(ValueError):
+    """Not one JSON value as RFC 8259 defines it, in UTF-8."""
+
+
+class Member(NamedTuple):
+    """One member of an object: its decoded name, and where its text lies."""
+
+    name: str
+    start: int  # of the name's opening quote
+    value_start: int
+    value_end: int
+
+
+_skip_whole_value = msgspec.json.Decoder(msgspec.Raw).decode
+
+# RFC 8259 §8.2: the grammar allows an escaped surrogate without its partner (mail previews cut in the middle
+# of an emoji have them); msgspec does not. A harmless escape of the same length stands in for the check.
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_SCALAR = rb"[-+.0-9A-Za-z]++"
+
+
+def _nested(depth: int) -> bytes:
+    inner = b"|" + _nested(depth - 1) if depth else b""
+    return rb'[\[{](?:[^\[\]{}"]++|' + _STRING + inner + rb")*+[\]}]"
+
+
+_VALUE = re.compile(rb"\s*+(?:" + _STRING + b"|" + _SCALAR + b"|" + _nested(4) + b")", re.DOTALL)
+_BRACKET_OR_STRING = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+
+# These read a text that `validate` has passed: they find, they do not check.
+NAME = re.compile(rb"[\s,]*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
+AFTER_VALUE = re.compile(rb"\s*+([,\]}])")
+WHITESPACE = re.compile(rb"\s*+")
+
+
+def validate(text: bytes) -> None:
+    """Raise JsonTextError unless `text` is strictly valid. Takes some 900 levels of nesting."""
+    try:
+        if not text.isascii():
+            text.decode()
+        try:
+            _skip_whole_value(text)
+        except msgspec.DecodeError:
+            if b"\\u" not in text:
+                raise
+            _skip_whole_value(_SURROGATE_ESCAPE.sub(rb"\\u0020", text))
+    except UnicodeDecodeError as error:
+        raise JsonTextError("not UTF-8") from error
+    except msgspec.DecodeError as error:
+        raise JsonTextError(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise JsonTextError("nested too deeply") from error
+
+
+def decoded_string(token: bytes) -> str:
+    """What a string token, quotes included, stands for."""
+    if b"\\" not in token:
+        return token[1:-1].decode()
+    value = json.loads(token)  # unlike msgspec and orjson, takes a lone surrogate
+    if not isinstance(value, str):
+        raise JsonTextError("not a string")
+    return value
+
+
+def value_start(text: bytes, position: int = 0) -> int:
+    found = WHITESPACE.match(text, position)
+    return found.end() if found else position
+
+
+def value_end(text: bytes, start: int) -> int:
+    """The end of the value that begins at `start`."""
+    found = _VALUE.match(text, start)
+    if found:
+        return found.end()
+    depth = 0
+    for token in _BRACKET_OR_STRING.finditer(text, start):
+        first = text[token.start()]
+        if first in b"[{":
+            depth += 1
+        elif first in b"]}":
+            depth -= 1
+            if not depth:
+                return token.end()
+    raise JsonTextError("value without an end")
+
+
+def members(text: bytes, start: int) -> Iterator[Member]:
+    """The members of the object that begins at `start`, duplicates included."""
+    position = start + 1
+    while found := NAME.match(text, position):
+        position = value_end(text, found.end())
+        yield Member(decoded_string(found[1]), found.start(1), found.end(), position)
+        after = AFTER_VALUE.match(text, position)
+        if after is None or after[1] != b",":
+            return
+
+
+def elements(text: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each element of the array that begins at `start`."""
+    position = value_start(text, start + 1)
+    if text[position] == 0x5D:  # ]
+        return
+    while True:
+        end = value_end(text, position)
+        yield position, end
+        after = AFTER_VALUE.match(text, end)
+        if after is None or after[1] != b",":
+            return
+        position = value_start(text, after.end())
