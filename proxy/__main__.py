@@ -1,0 +1,63 @@
+"""`python -m proxy --config FILE [--check]`: settings in, supervisor out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy import __version__, log
+from proxy.config import SettingsError, describe
+from proxy.settings import Settings, load
+from proxy.signing_key import SigningKeyError
+
+OK, FAILED, BAD_INPUT = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m proxy", description="The Graphward policy proxy.")
+    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="settings file (TOML)")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="load and validate everything, print the settings with secrets masked, and exit",
+    )
+    parser.add_argument("--version", action="version", version=f"graphward-proxy {__version__}")
+    options = parser.parse_args(arguments)
+    try:
+        settings = load(options.config, os.environ)
+    except SettingsError as error:
+        return _complain(error.problems)
+    if options.check:
+        return _check(settings)
+    return _run(options.config, settings)
+
+
+def _check(settings: Settings) -> int:
+    from proxy.check import problems_of
+
+    print(describe(settings))
+    problems = problems_of(settings)
+    return _complain(problems) if problems else OK
+
+
+def _run(config: Path, settings: Settings) -> int:
+    from proxy.supervisor import StartError, Supervisor
+
+    log.configure(settings.log.level, settings.log.format, "supervisor")
+    try:
+        return Supervisor(config, settings).run()
+    except (StartError, SigningKeyError) as error:
+        return _complain([str(error)])
+
+
+def _complain(problems: Sequence[str]) -> int:
+    for problem in problems:
+        print(log.escape(problem), file=sys.stderr)
+    return BAD_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

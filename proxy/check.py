@@ -1,0 +1,92 @@
+"""What `--check` looks at beyond the settings themselves: files, certificates, directories, the last
+snapshot."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from proxy.settings import Settings
+from proxy.signing_key import MIN_BYTES
+from proxy.snapshot import SnapshotDamaged, read_snapshot
+
+
+def problems_of(settings: Settings) -> list[str]:
+    """One line for each thing that would keep the proxy from serving; nothing is made or changed."""
+    return [
+        *_certificates(settings),
+        *_directories(settings),
+        *_signing_key(settings),
+        *_snapshot(settings.rule_sync.cache_path),
+    ]
+
+
+def _certificates(settings: Settings) -> Iterator[str]:
+    proxy = settings.proxy
+    if proxy.cert_file is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        yield from _tls(
+            "Proxy.CertFile", lambda: context.load_cert_chain(proxy.cert_file or "", proxy.key_file)
+        )
+    for key, path in (
+        ("Upstream.CaFile", settings.upstream.ca_file),
+        ("Agent.CaFile", settings.agent.ca_file),
+        ("Credentials.CaFile", settings.credentials.ca_file),
+    ):
+        if path is not None:
+            yield from _tls(key, _ca_loader(path))
+
+
+def _ca_loader(path: Path) -> Callable[[], object]:
+    return lambda: ssl.create_default_context(cafile=os.fspath(path))
+
+
+def _tls(key: str, load: Callable[[], object]) -> Iterator[str]:
+    try:
+        load()
+    except ssl.SSLError as error:
+        yield f"{key}: not usable: {error.reason or 'not PEM'}"
+    except OSError as error:
+        yield f"{key}: {error.strerror}"
+
+
+def _directories(settings: Settings) -> Iterator[str]:
+    for key, path in (
+        ("Audit.LocalRetentionPath", settings.audit.local_retention_path),
+        ("RuleSync.CachePath", settings.rule_sync.cache_path.parent),
+    ):
+        nearest = path
+        while not nearest.exists() and nearest != nearest.parent:
+            nearest = nearest.parent
+        if not nearest.is_dir():
+            yield f"{key}: {nearest} is not a directory"
+        elif not os.access(nearest, os.W_OK | os.X_OK):
+            yield f"{key}: {nearest} is not writable"
+
+
+def _signing_key(settings: Settings) -> Iterator[str]:
+    token = settings.token
+    if token.signing_key:
+        if len(token.signing_key.encode()) < MIN_BYTES:
+            yield f"Token.SigningKey: the key must have at least {MIN_BYTES} characters"
+        return
+    path = token.signing_key_file
+    if path.exists():
+        try:
+            if len(path.read_bytes().strip()) < MIN_BYTES:
+                yield f"Token.SigningKeyFile: {path}: the key must have at least {MIN_BYTES} characters"
+        except OSError as error:
+            yield f"Token.SigningKeyFile: {path}: {error.strerror}"
+
+
+def _snapshot(path: Path) -> Iterator[str]:
+    try:
+        read_snapshot(path)
+    except FileNotFoundError:
+        return  # the first start has none
+    except SnapshotDamaged as error:
+        yield f"RuleSync.CachePath: {error}"
+    except OSError as error:
+        yield f"RuleSync.CachePath: {path}: {error.strerror}"

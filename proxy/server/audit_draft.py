@@ -1,0 +1,193 @@
+"""The audit event of one request while the request is under way, and its one way into the spool."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from proxy.audit.record import Record, encode, request_id
+from proxy.audit.spool import SpoolFull
+from proxy.counters import (
+    ALLOWED,
+    BLOCKED,
+    BYTES_IN,
+    BYTES_OUT,
+    CLIENT_ABORTED,
+    FILTER_FAILED,
+    FILTERED,
+    LIMIT_BODY_BYTES,
+    LIMIT_RESPONSE_TIMEOUT,
+    LOGGED_ONLY,
+    NOT_READY,
+    REQUESTS,
+    UPSTREAM_ABORTED,
+    UPSTREAM_ERRORS,
+)
+
+if TYPE_CHECKING:
+    from proxy.server.context import Context
+    from proxy.server.rulebook import Caller
+
+_VERDICT_COUNTER: Final = {
+    "allow": ALLOWED,
+    "block": BLOCKED,
+    "filter": FILTERED,
+    "log_only": LOGGED_ONLY,
+}
+_REASON_COUNTER: Final = {
+    "clientAborted": CLIENT_ABORTED,
+    "filterFailed": FILTER_FAILED,
+    "notReady": NOT_READY,
+    "credentialUnavailable": NOT_READY,
+    "payloadTooLarge": LIMIT_BODY_BYTES,
+    "upstreamAborted": UPSTREAM_ABORTED,
+    "upstreamTimeout": LIMIT_RESPONSE_TIMEOUT,
+}
+# Paging tokens ($skiptoken, $deltatoken) are no secrets; what grants access by itself is.
+_SECRET_OPTION: Final = re.compile(
+    r"((?:^|&)(?:[^&=]*(?:access_token|id_token|refresh_token|secret|password|assertion|api_?key)[^&=]*|sig|code)=)[^&]*",
+    re.IGNORECASE,
+)
+
+
+class AuditDraft:
+    """What is known so far of one request; `write` makes it an event, once."""
+
+    __slots__ = (
+        "caller",
+        "client_ip",
+        "client_request_id",
+        "logged_rule_ids",
+        "method",
+        "number",
+        "parent",
+        "path",
+        "query",
+        "reason",
+        "request_bytes",
+        "response_bytes",
+        "rule_id",
+        "started",
+        "status",
+        "time_ms",
+        "transforms",
+        "upstream_request_id",
+        "upstream_started",
+        "upstream_status",
+        "upstream_us",
+        "verdict",
+        "written",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        time_ms: int,
+        method: str,
+        target: str,
+        client_ip: str,
+        client_request_id: bytes | None,
+    ) -> None:
+        self.number = number
+        self.time_ms = time_ms
+        self.started = time.perf_counter()
+        self.method = method
+        path, mark, query = target.partition("?")
+        self.path = path
+        self.query = query if mark else None
+        self.client_ip = client_ip
+        self.client_request_id = client_request_id
+        self.caller: Caller | None = None
+        self.status = 0
+        self.verdict = "block"
+        self.rule_id: str | None = None
+        self.logged_rule_ids: tuple[str, ...] = ()
+        self.transforms: tuple[str, ...] = ()
+        self.reason = "internalError"
+        self.upstream_status: int | None = None
+        self.upstream_started = 0.0
+        self.upstream_us: int | None = None
+        self.upstream_request_id: bytes | None = None
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.parent: tuple[int, int] | None = None
+        self.written = False
+
+    def request_id(self, context: Context) -> str:
+        """The event's id, and the `request-id` of an error body."""
+        return request_id(self.time_ms, context.spool.id_prefix, self.number)
+
+    @property
+    def client_request_id_text(self) -> str | None:
+        value = self.client_request_id
+        return None if value is None else value.decode("latin-1")
+
+    def write(self, context: Context) -> bool:
+        """Puts the event into the spool. False where there is no room: the answer must not be completed then.
+
+        A request of nobody that we know leaves no event; it is counted and logged where that was found out.
+        """
+        if self.written:
+            return True
+        caller = self.caller
+        duration_us = int((time.perf_counter() - self.started) * 1e6)
+        if caller is not None:
+            try:
+                context.spool.append(self._record(caller, duration_us))
+            except SpoolFull:
+                context.counters.values[NOT_READY] += 1
+                return False
+        self.written = True
+        self._count(context, duration_us)
+        return True
+
+    def _record(self, caller: Caller, duration_us: int) -> bytes:
+        query = self.query
+        upstream_request_id = self.upstream_request_id
+        return encode(
+            Record(
+                self.number,
+                self.time_ms,
+                caller.org_id,
+                caller.app_id,
+                caller.client_id,
+                self.client_ip,
+                self.client_request_id_text,
+                self.method,
+                self.path,
+                _without_secrets(query) if query is not None and "=" in query else query,
+                self.status,
+                self.verdict,
+                self.rule_id,
+                self.logged_rule_ids or None,
+                self.transforms or None,
+                self.upstream_status,
+                duration_us,
+                self.upstream_us,
+                self.request_bytes,
+                self.response_bytes,
+                self.parent,
+                self.reason,
+                caller.ruleset_version,
+                None if upstream_request_id is None else upstream_request_id.decode("latin-1"),
+            )
+        )
+
+    def _count(self, context: Context, duration_us: int) -> None:
+        counters = context.counters
+        values = counters.values
+        values[REQUESTS] += 1
+        values[_VERDICT_COUNTER[self.verdict]] += 1
+        values[BYTES_IN] += self.request_bytes
+        values[BYTES_OUT] += self.response_bytes
+        if self.upstream_status is not None and self.upstream_status >= 500:
+            values[UPSTREAM_ERRORS] += 1
+        if self.reason in _REASON_COUNTER:
+            values[_REASON_COUNTER[self.reason]] += 1
+        counters.observe_latency(duration_us)
+
+
+def _without_secrets(query: str) -> str:
+    """The query less the values that grant access by themselves."""
+    return _SECRET_OPTION.sub(r"\1***", query)

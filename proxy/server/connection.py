@@ -1,0 +1,463 @@
+"""The client's side of HTTP/1.1: bytes in, exchanges out, one at a time; keep-alive, pipelining, deadlines.
+
+Pipelined requests wait as bytes until the exchange before them has ended, so their answers can't change
+order and a request behind a malformed one is never read. After a refusal whose body was not read, the rest
+of the body is read and dropped within bounds, so that what follows can't be taken for a request (RFC 9112
+§9.3, §9.6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from proxy.audit.record import request_id
+from proxy.counters import (
+    BAD_REQUESTS,
+    CONNECTIONS_ACCEPTED,
+    CONNECTIONS_OPEN,
+    LIMIT_BODY_RATE,
+    LIMIT_CONNECTIONS,
+    LIMIT_HEAD_BYTES,
+    LIMIT_HEAD_TIMEOUT,
+    LIMIT_HEADER_COUNT,
+    LIMIT_IDLE_TIMEOUT,
+    UNAUTHENTICATED,
+)
+from proxy.server import answers
+from proxy.server.deadlines import NEVER
+from proxy.server.errors import MalformedBody, MalformedHead, Refusal
+from proxy.server.exchange import Exchange
+from proxy.server.framing import ChunkedDecoder, RequestHead, RequestParser
+from proxy.server.token_endpoint import token_exchange_for
+
+if TYPE_CHECKING:
+    from proxy.server.context import Context
+
+logger = logging.getLogger(__name__)
+
+PIPELINE_BYTES: Final = 256 * 1024  # of requests that wait behind one under way, before reading stops
+LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
+LINGER_SECONDS: Final = 2.0
+SLOW_READER_SECONDS: Final = 60.0  # a client that takes nothing of its answer for so long is cut
+
+
+class ClientExchange(Protocol):
+    """What a connection asks of the exchange under way."""
+
+    def begin(self) -> None: ...
+    def request_body(self, chunk: bytes, last: bool) -> None: ...
+    def refuse(self, refusal: Refusal) -> None: ...
+    def client_left(self) -> None: ...
+    def waited_too_long(self) -> None: ...
+    def pause_answer(self) -> None: ...
+    def resume_answer(self) -> None: ...
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of an application."""
+
+    __slots__ = (
+        "_body_bytes",
+        "_body_remaining",
+        "_body_since",
+        "_closing",
+        "_context",
+        "_decoder",
+        "_exchange",
+        "_head",
+        "_head_under_way",
+        "_lingering",
+        "_parser",
+        "_paused",
+        "_pending",
+        "_scanned",
+        "_serving",
+        "_transport",
+        "client_ip",
+        "deadline",
+        "scheme",
+    )
+
+    _transport: asyncio.Transport
+    _head: RequestHead
+
+    def __init__(self, context: Context, *, secure: bool) -> None:
+        # Per connection
+        self._context = context
+        self._parser = RequestParser()
+        self.scheme = b"https" if secure else b"http"
+        self.client_ip = ""
+        self.deadline = NEVER
+        self._pending = b""  # bytes of requests to come
+        self._scanned = 0  # of those, where no head can end
+        self._head_under_way = False
+        self._serving = False
+        self._closing = False
+        self._paused = False
+        # Per request
+        self._exchange: ClientExchange | None = None
+        self._body_remaining = 0
+        self._decoder: ChunkedDecoder | None = None
+        self._body_bytes = 0
+        self._body_since = 0.0
+        self._lingering = 0
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client_ip = str(peer[0]) if peer else ""
+        context = self._context
+        context.deadlines.add(self)
+        context.connections.add(self)
+        context.counters.values[CONNECTIONS_ACCEPTED] += 1
+        context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
+        self.deadline = context.deadlines.now + context.limits.head_timeout
+        if len(context.connections) > context.limits.max_connections:
+            self._shed()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing and not self._body_expected():
+            return
+        if self._body_expected():
+            self._read_body(data)
+        elif self._pending:
+            self._read_more_of_head(data)
+        else:
+            self._pending = data
+        self._serve_pending()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        context = self._context
+        context.deadlines.discard(self)
+        context.connections.discard(self)
+        context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
+        self._closing = True
+        self.deadline = NEVER
+        exchange = self._exchange
+        if exchange is not None:
+            self._exchange = None
+            exchange.client_left()
+
+    def pause_writing(self) -> None:
+        self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
+        if self._exchange is not None:
+            self._exchange.pause_answer()
+
+    def resume_writing(self) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self.deadline = self._idle_deadline()
+            return
+        self.deadline = NEVER
+        if self._body_expected():
+            self.resume_body()
+        exchange.resume_answer()
+
+    def on_deadline(self, now: float) -> None:
+        exchange = self._exchange
+        if self._lingering:
+            self._transport.close()
+        elif exchange is None:
+            self._idle_too_long()
+        elif self._body_expected() and not self._paused:
+            self._judge_body_rate(now)
+        elif self._transport.get_write_buffer_size():
+            self.abort()
+        else:
+            self.deadline = NEVER
+            exchange.waited_too_long()
+
+    # Reading heads
+
+    def _read_more_of_head(self, data: bytes) -> None:
+        # Only where a head comes in pieces, or requests are pipelined.
+        self._pending += data
+        if self._exchange is not None and len(self._pending) > PIPELINE_BYTES:
+            self._pause()
+
+    def _serve_pending(self) -> None:
+        """Begins one request after the other until one is under way or no whole head is left."""
+        if self._serving:
+            return
+        self._serving = True
+        while self._pending and self._exchange is None and not self._closing and not self._body_expected():
+            if not self._begin_request():
+                break
+        self._serving = False
+
+    def _begin_request(self) -> bool:
+        """Begins the first pending request. False where its head isn't whole yet, or is refused."""
+        data = self._pending
+        if data[:2] == b"\r\n":
+            data = data[2:]  # an empty line before a request is ignored (RFC 9112 §2.2)
+        limits = self._context.limits
+        end = data.find(b"\r\n\r\n", self._scanned) + 4
+        if (end if end >= 4 else len(data)) > limits.max_header_bytes:
+            self._context.counters.values[LIMIT_HEAD_BYTES] += 1
+            self._refuse_head(MalformedHead("the request head is too large", "headersTooLarge"))
+            return False
+        if end < 4:
+            self._await_rest_of_head(data)
+            return False
+        try:
+            head = self._parser.parse(data[:end])
+            if len(head.headers) > limits.max_header_count:
+                self._context.counters.values[LIMIT_HEADER_COUNT] += 1
+                raise MalformedHead("the request has too many header fields", "headersTooLarge")
+        except MalformedHead as error:
+            self._refuse_head(error)
+            return False
+        self._pending = data[end:]
+        self._scanned = 0
+        self._head_under_way = False
+        self._start(head)
+        return True
+
+    def _start(self, head: RequestHead) -> None:
+        self._head = head
+        self._body_remaining = head.length
+        self._decoder = ChunkedDecoder() if head.length < 0 else None
+        exchange: ClientExchange | None
+        if head.target.startswith(("/v1.0/", "/beta/")):
+            exchange = Exchange(self._context, self, head)
+        else:
+            exchange = token_exchange_for(self._context, self, head) or Exchange(self._context, self, head)
+        self._exchange = exchange
+        self.deadline = NEVER
+        if head.length:
+            self._body_bytes = 0
+            self._body_since = self._context.deadlines.now
+            self.deadline = self._body_since + self._context.limits.body_grace
+        exchange.begin()
+        if self._pending and self._body_expected():
+            pending, self._pending = self._pending, b""
+            self._read_body(pending)
+
+    def _await_rest_of_head(self, data: bytes) -> None:
+        self._pending = data
+        self._scanned = max(0, len(data) - 3)
+        if not self._head_under_way:
+            # The head's time runs from its first byte, and no byte renews it.
+            self._head_under_way = True
+            self.deadline = self._context.deadlines.now + self._context.limits.head_timeout
+
+    # Reading bodies
+
+    def _body_expected(self) -> bool:
+        return self._body_remaining != 0
+
+    def _read_body(self, data: bytes) -> None:
+        decoder = self._decoder
+        self._body_bytes += len(data)
+        if decoder is not None:
+            try:
+                chunk = decoder.feed(data)
+            except MalformedBody as error:
+                self._body_malformed(error)
+                return
+            last = decoder.done
+            if last:
+                self._body_remaining = 0
+                self._pending = decoder.rest
+        else:
+            remaining = self._body_remaining
+            chunk = data
+            if len(data) > remaining:
+                chunk, self._pending = data[:remaining], data[remaining:]
+            remaining -= len(chunk)
+            self._body_remaining = remaining
+            last = remaining == 0
+        exchange = self._exchange
+        if exchange is not None:
+            if last:
+                self.deadline = NEVER
+            if chunk or last:
+                exchange.request_body(chunk, last)
+        else:
+            self._linger(len(data))
+
+    def _body_malformed(self, error: MalformedBody) -> None:
+        self._body_remaining = 0
+        self._closing = True
+        self._context.counters.values[BAD_REQUESTS] += 1
+        if self._exchange is not None:
+            self._exchange.refuse(
+                Refusal("badRequest", f"The body is malformed: {error}.", "malformedRequest", close=True)
+            )
+        else:
+            self._transport.close()
+
+    def _linger(self, size: int) -> None:
+        """The rest of a body whose request has its answer already."""
+        if not self._body_expected():
+            self._lingering = 0
+            if self._closing:
+                self._transport.close()
+            else:
+                self.deadline = self._idle_deadline()
+            return
+        self._lingering += size
+        if self._lingering > LINGER_BYTES:
+            self._transport.close()
+
+    def _judge_body_rate(self, now: float) -> None:
+        limits = self._context.limits
+        elapsed = now - self._body_since
+        if self._body_bytes >= (elapsed - limits.body_grace) * limits.min_body_rate:
+            self.deadline = now + 1.0
+            return
+        self._context.counters.values[LIMIT_BODY_RATE] += 1
+        exchange = self._exchange
+        if exchange is not None:
+            refusal = Refusal("requestTimeout", "The body came too slowly.", "requestTimeout", close=True)
+            exchange.refuse(refusal)
+
+    # From the exchange
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def persists(self) -> bool:
+        """Whether the connection can carry another request after this answer."""
+        if self._closing or not self._head.keep_alive or self._context.draining:
+            return False
+        # A body that isn't here yet may never come whole; a small sized one is read to its end.
+        return self._body_remaining == 0 or (
+            0 < self._body_remaining <= LINGER_BYTES and not self._head.expect_continue
+        )
+
+    def exchange_done(self, *, close: bool = False) -> None:
+        """The exchange has written its whole answer."""
+        self._exchange = None
+        if close or not self.persists():
+            self._close()
+            return
+        if self._paused:
+            self._resume()
+        if self._body_expected():
+            self._lingering = 1
+            self.deadline = self._context.deadlines.now + LINGER_SECONDS
+        else:
+            self.deadline = self._idle_deadline()
+        self._serve_pending()
+
+    def _close(self) -> None:
+        self._closing = True
+        if self._body_expected():
+            # Closing on unread bytes would reset the connection and take the answer along.
+            self._lingering = 1
+            self.deadline = self._context.deadlines.now + LINGER_SECONDS
+            if self._paused:
+                self._resume()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cuts the connection, so that an unfinished answer can't be taken for a whole one."""
+        self._exchange = None
+        self._closing = True
+        self._body_remaining = 0
+        self._transport.abort()
+
+    def pause_body(self) -> None:
+        self._pause()
+
+    def resume_body(self) -> None:
+        if self._paused:
+            self._resume()
+            self._body_since = self._context.deadlines.now
+            self._body_bytes = 0
+        if self._body_expected():
+            self.deadline = self._context.deadlines.now + self._context.limits.body_grace
+
+    def await_answer(self) -> None:
+        """Only the upstream's own deadline runs now."""
+        self.deadline = NEVER
+
+    def count_unauthenticated(self, refusal: Refusal) -> None:
+        self._context.counters.values[UNAUTHENTICATED] += 1
+        logger.info("request without a valid token from %s: %s", self.client_ip, refusal.message)
+
+    @property
+    def busy(self) -> bool:
+        return self._exchange is not None
+
+    # Stopping
+
+    def drain(self) -> None:
+        """The worker stops: an idle connection closes now, a busy one after its answer."""
+        if self._exchange is None and not self._body_expected():
+            self._closing = True
+            self._transport.close()
+
+    def cut(self) -> None:
+        """The drain's time is over."""
+        exchange = self._exchange
+        self.abort()
+        if exchange is not None:
+            exchange.client_left()
+
+    # Own means
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        self._paused = False
+        self._transport.resume_reading()
+
+    def _idle_deadline(self) -> float:
+        return self._context.deadlines.now + self._context.limits.idle_timeout
+
+    def _idle_too_long(self) -> None:
+        if self._head_under_way:
+            self._context.counters.values[LIMIT_HEAD_TIMEOUT] += 1
+            self._refuse_head(MalformedHead("the request head took too long", "requestTimeout"))
+        else:
+            self._context.counters.values[LIMIT_IDLE_TIMEOUT] += 1
+            self._closing = True
+            self._transport.close()
+
+    def _shed(self) -> None:
+        """More connections than this worker may hold: say so early, at no cost in memory."""
+        self._context.counters.values[LIMIT_CONNECTIONS] += 1
+        self._closing = True
+        self._transport.write(answers.TOO_MANY_CONNECTIONS)
+        self._transport.close()
+
+    def _refuse_head(self, error: MalformedHead) -> None:
+        """Whose request this is isn't known, so it leaves no audit event; it is counted and logged."""
+        self._closing = True
+        self._pending = b""
+        context = self._context
+        context.counters.values[BAD_REQUESTS] += 1
+        context.requests += 1
+        now = time.time()
+        refusal = Refusal(
+            error.code, f"The request is not acceptable: {error}.", "malformedRequest", close=True
+        )
+        own_id = request_id(int(now * 1000), context.spool.id_prefix, context.requests)
+        head, body = answers.refusal_answer(
+            refusal, request_id=own_id, client_request_id=None, close=True, now=now
+        )
+        logger.info("refused a request from %s: %s", self.client_ip, error)
+        self._transport.write(head + body)
+        self._lingering = 1
+        self._body_remaining = LINGER_BYTES  # whatever follows is dropped
+        self._decoder = None
+        self.deadline = context.deadlines.now + LINGER_SECONDS
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()

@@ -1,0 +1,217 @@
+"""What every exchange of one worker shares: rules, keys, connections, the spool, the upstream credential,
+limits."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from proxy.audit.spool import SpoolWriter
+from proxy.counters import Counters
+from proxy.policy.content_coding import acceptable
+from proxy.policy.filters import CompiledFilter, compile_filter
+from proxy.policy.links import LinkRewriter
+from proxy.policy.transforms import Transforms
+from proxy.server.deadlines import Deadlines
+from proxy.server.rulebook import Rulebook
+from proxy.server.token_endpoint import KnownSecrets
+from proxy.server.tokens import TokenKeeper
+from proxy.server.upstream import UpstreamPool
+
+if TYPE_CHECKING:
+    from proxy.server.connection import ClientConnection
+
+MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
+
+MAX_VERIFYING: Final = (
+    64  # secrets compared at once; each costs tens of milliseconds, so more would only wait
+)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes in bytes, times in seconds."""
+
+    max_header_bytes: int
+    max_header_count: int
+    max_buffered_body: int
+    max_filter_bytes: int
+    head_timeout: float
+    idle_timeout: float
+    body_grace: float
+    min_body_rate: int
+    upstream_wait: float
+    token_lifetime: int
+    max_staleness: float
+    max_connections: int
+
+
+class CredentialWaiter(Protocol):
+    def credential_renewed(self) -> None: ...
+
+
+class UpstreamCredential:
+    """The upstream token in force, as the agent handed it over."""
+
+    __slots__ = ("_ask_for_another", "_token", "detail", "expires_at", "generation", "retry_after", "waiting")
+
+    def __init__(self, ask_for_another: Callable[[int], None]) -> None:
+        self._ask_for_another = ask_for_another
+        self._token = b""
+        self.expires_at = 0.0
+        self.generation = 0
+        self.retry_after = 5
+        self.detail = "no upstream token was acquired yet"
+        self.waiting: set[CredentialWaiter] = set()
+
+    def valid(self, now: float) -> bool:
+        """A token past its end is never used, whatever the reason that there is no newer one. `now` and
+        `expires_at` are monotonic, so that a clock that jumps neither kills a token nor keeps it alive."""
+        return now < self.expires_at
+
+    @property
+    def authorization(self) -> bytes:
+        return self._token
+
+    def renew(self, token: str, expires_at: float, generation: int) -> None:
+        self._token = b"Bearer " + token.encode("ascii")
+        self.expires_at = expires_at
+        self.generation = generation
+        waiting, self.waiting = self.waiting, set()
+        for waiter in waiting:
+            waiter.credential_renewed()
+
+    def unavailable(self, detail: str, retry_after: int) -> None:
+        self.detail = detail
+        self.retry_after = retry_after
+
+    def rejected(self, generation: int, waiter: CredentialWaiter) -> None:
+        """The upstream refused the token of `generation`; `waiter` is told when there is a newer one."""
+        self.waiting.add(waiter)
+        if generation == self.generation:
+            self._ask_for_another(generation)
+
+
+class Context:
+    """One worker's shared state. The worker replaces `rulebook` whole when rules change."""
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        deadlines: Deadlines,
+        counters: Counters,
+        spool: SpoolWriter,
+        tokens: TokenKeeper,
+        pool: UpstreamPool,
+        credential: UpstreamCredential,
+        upstream_base: str,
+        statuses_as_502: frozenset[int],
+        rewrite_links: bool,
+        public_base: str,
+        trusted_proxies: tuple[Network, ...],
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.limits = limits
+        self.deadlines = deadlines
+        self.counters = counters
+        self.spool = spool
+        self.tokens = tokens
+        self.pool = pool
+        self.credential = credential
+        self.upstream_base = upstream_base.encode("ascii")
+        self.upstream_host = self.upstream_base.partition(b"://")[2]
+        self.statuses_as_502 = statuses_as_502
+        self.rewrite_links = rewrite_links
+        self.public_base = public_base.encode("ascii")
+        self.trusted_proxies = trusted_proxies
+        self.executor = executor
+        self.loop = loop
+        self.verifying = 0  # secrets being compared in the executor
+        self.max_verifying = MAX_VERIFYING
+        self.known_secrets = KnownSecrets()
+        self.rulebook = Rulebook()
+        self.synced_at = 0.0  # monotonic: when the control plane last confirmed the rules
+        self.draining = False
+        self.requests = 0  # numbers the requests of this worker; a part of every request id
+        self.connections: set[ClientConnection] = set()
+        self._rewriters: dict[bytes, LinkRewriter] = {}
+        self._filters: dict[Transforms, CompiledFilter] = {}
+        self._codings: dict[bytes, bytes] = {}
+
+    def use(self, rulebook: Rulebook) -> None:
+        self.rulebook = rulebook
+        self.tokens.use(rulebook)
+        self.known_secrets = KnownSecrets()
+
+    def in_flight(self) -> int:
+        """Exchanges under way, for the metrics."""
+        return sum(connection.busy for connection in self.connections)
+
+    def why_not_ready(self) -> str | None:
+        """Why no request can be served at present, or None."""
+        if not self.rulebook.loaded:
+            return "The proxy has no rules yet: it has not reached its control plane since it was set up."
+        limit = self.limits.max_staleness
+        if limit and self.deadlines.now - self.synced_at > limit:
+            return "The proxy's rules are too old: it has not reached its control plane for too long."
+        if not self.spool.ready:
+            return "The proxy has no room to record the request."
+        return None
+
+    def rewriter(self, scheme: bytes, host: bytes | None) -> LinkRewriter:
+        """Turns links to the upstream into links to the address that the application used."""
+        base = self.public_base or scheme + b"://" + (host or b"")
+        rewriter = self._rewriters.get(base)
+        if rewriter is None:
+            rewriter = LinkRewriter(self.upstream_base, base)
+            if len(self._rewriters) < MAX_REMEMBERED:
+                self._rewriters[base] = rewriter
+        return rewriter
+
+    def filter_for(self, transforms: Transforms) -> CompiledFilter:
+        compiled = self._filters.get(transforms)
+        if compiled is None:
+            if len(self._filters) >= MAX_REMEMBERED:
+                self._filters.clear()
+            compiled = self._filters[transforms] = compile_filter(transforms)
+        return compiled
+
+    def readable_codings(self, accept_encoding: bytes) -> bytes:
+        """An Accept-Encoding value less the codings that we can't decode."""
+        value = self._codings.get(accept_encoding)
+        if value is None:
+            value = acceptable(accept_encoding.decode("latin-1")).encode("latin-1")
+            if len(self._codings) < MAX_REMEMBERED:
+                self._codings[accept_encoding] = value
+        return value
+
+    def client_ip(self, peer: str, forwarded_for: bytes | None) -> str:
+        """The client's address: the peer, or what trusted load balancers say of it, read from the right."""
+        if not self.trusted_proxies or forwarded_for is None or not self._is_trusted(peer):
+            return peer
+        address = peer
+        for entry in reversed(forwarded_for.decode("latin-1").split(",")):
+            entry = entry.strip(" \t")
+            try:
+                ipaddress.ip_address(entry)
+            except ValueError:
+                return address
+            address = entry
+            if not self._is_trusted(address):
+                return address
+        return address
+
+    def _is_trusted(self, address: str) -> bool:
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(parsed in network for network in self.trusted_proxies)

@@ -1,0 +1,57 @@
+"""One sweep over all connections instead of a timer per request.
+
+A connection writes the monotonic time of its next deadline into an attribute, which costs nothing, and the
+sweep looks at every connection once a second, a part of them at each tick, so that ten thousand of them
+never stall the loop at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+NEVER: Final = float("inf")
+SWEEP_SECONDS: Final = 1.0
+PARTS: Final = 8
+
+
+class Timed(Protocol):
+    """Something that has a deadline."""
+
+    deadline: float
+
+    def on_deadline(self, now: float) -> None:
+        """Called at or up to `SWEEP_SECONDS` after `deadline`; sets a new one or closes."""
+
+
+class Deadlines:
+    """The connections of one worker and the sweep over them. `now` is a monotonic clock, a tick behind at
+    most."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._parts: list[set[Timed]] = [set() for _ in range(PARTS)]
+        self._next = 0
+        self._handle: asyncio.TimerHandle | None = None
+        self.now = loop.time()
+
+    def start(self) -> None:
+        self._handle = self._loop.call_later(SWEEP_SECONDS / PARTS, self._tick)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def add(self, timed: Timed) -> None:
+        self._parts[hash(timed) % PARTS].add(timed)
+
+    def discard(self, timed: Timed) -> None:
+        self._parts[hash(timed) % PARTS].discard(timed)
+
+    def _tick(self) -> None:
+        now = self.now = self._loop.time()
+        due = [timed for timed in self._parts[self._next] if timed.deadline <= now]
+        self._next = (self._next + 1) % PARTS
+        for timed in due:
+            timed.on_deadline(now)
+        self._handle = self._loop.call_later(SWEEP_SECONDS / PARTS, self._tick)

@@ -1,0 +1,72 @@
+"""What can go wrong with one exchange: whose fault it is, which status it gets, which audit reason it leaves.
+
+Every answer that the proxy makes itself starts as a `Refusal`; `STATUS_OF` is the one table from code to
+status (contracts §4).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+STATUS_OF: Final[dict[str, int]] = {
+    "badRequest": 400,
+    "InvalidAuthenticationToken": 401,
+    "policyBlocked": 403,
+    "notFound": 404,
+    "methodNotAllowed": 405,
+    "requestTimeout": 408,
+    "payloadTooLarge": 413,
+    "expectationFailed": 417,
+    "headersTooLarge": 431,
+    "upstreamError": 502,
+    "upstreamUnreachable": 502,
+    "filterFailed": 502,
+    "notReady": 503,
+    "upstreamTimeout": 504,
+}
+
+
+class Refusal(Exception):
+    """An exchange ends with an answer of the proxy's own.
+
+    `code` is a key of `STATUS_OF`; `reason` is a code of `proxy.wire.audit_event.REASONS`. `close` says
+    that the connection can't be used afterwards, because where the next request would begin is unknown.
+    """
+
+    __slots__ = ("close", "code", "message", "reason", "retry_after", "rule_id", "upstream_status")
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        reason: str,
+        *,
+        rule_id: str | None = None,
+        retry_after: int | None = None,
+        upstream_status: int | None = None,
+        close: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.reason = reason
+        self.rule_id = rule_id
+        self.retry_after = retry_after
+        self.upstream_status = upstream_status
+        self.close = close
+
+    @property
+    def status(self) -> int:
+        return STATUS_OF[self.code]
+
+
+class MalformedHead(ValueError):
+    """A head that breaks RFC 9112, or that we refuse to guess about. `code` is a key of `STATUS_OF`."""
+
+    def __init__(self, message: str, code: str = "badRequest") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class MalformedBody(ValueError):
+    """A chunked body that breaks RFC 9112 §7.1."""

@@ -1,0 +1,807 @@
+"""One pass-through request's life: phases by name, in order; its audit event is closed in one place.
+
+authenticate - canonicalise - decide - attach_credential - forward - (upstream) - filter_response - record -
+respond
+
+The event is in the spool before the last byte of the answer is given to the kernel, whichever way the
+exchange ends.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.content_coding import ContentCodingError, StreamDecoder, decode
+from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
+from proxy.policy.filters import FilterFailed
+from proxy.policy.links import LinkRewriter, LinkStream
+from proxy.server import answers
+from proxy.server.audit_draft import AuditDraft
+from proxy.server.errors import Refusal
+from proxy.server.framing import (
+    ACCEPT_ENCODING,
+    AUTHORIZATION,
+    BODY_DIGEST,
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    EXPECT,
+    HOP_BY_HOP,
+    HOST,
+    LOCATION,
+    TRANSFER_ENCODING,
+    AnswerHead,
+    RequestHead,
+    kind_of,
+)
+from proxy.server.tokens import RefusedToken, UnknownToken
+from proxy.server.upstream import UpstreamConnection, UpstreamLost
+
+if TYPE_CHECKING:
+    from proxy.policy.compile import Plan
+    from proxy.server.connection import ClientConnection
+    from proxy.server.context import Context
+
+HOLD_BYTES: Final = 256 * 1024  # of a JSON answer that is held back until it is known whether a link changes
+HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same while compressed: it can't be changed once begun
+REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token
+_REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+# What becomes of an answer's body
+_PASS, _HOLD, _BUFFER, _RELINK = range(4)
+"""passed as it comes; held for links; buffered whole for rules; rewritten as it comes"""
+
+
+class Exchange:
+    """One request and its answer."""
+
+    __slots__ = (
+        "_answer",
+        "_answer_bytes",
+        "_body",
+        "_body_done",
+        "_collecting",
+        "_credential_generation",
+        "_credential_retried",
+        "_decision",
+        "_facts",
+        "_finished",
+        "_held",
+        "_held_size",
+        "_links",
+        "_mode",
+        "_plan",
+        "_retried",
+        "_rewriter",
+        "_stream_decoder",
+        "_target",
+        "_upstream",
+        "_upstream_head",
+        "connection",
+        "context",
+        "draft",
+        "head",
+        "head_sent",
+        "repeatable",
+        "to_head_request",
+    )
+
+    _target: Target
+    _plan: Plan
+    _facts: RequestFacts
+    _decision: Decision
+    _answer: AnswerHead
+
+    def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
+        self.context = context
+        self.connection = connection
+        self.head = head
+        method = head.method
+        context.requests += 1
+        self.draft = AuditDraft(
+            context.requests,
+            int(time.time() * 1000),
+            method,
+            head.target,
+            connection.client_ip
+            if head.forwarded_for is None
+            else context.client_ip(connection.client_ip, head.forwarded_for),
+            head.client_request_id,
+        )
+        self.to_head_request = method == "HEAD"
+        self.repeatable = head.length == 0 and method in _REPEATABLE
+        self.head_sent = False
+        self._finished = False
+        # The request's body: a list while it is collected or kept, else it is passed on
+        self._body: list[bytes] | None = None
+        self._body_done = head.length == 0
+        self._collecting = False
+        # The upstream's side
+        self._upstream: UpstreamConnection | None = None
+        self._upstream_head = b""
+        self._retried = False
+        self._credential_retried = False
+        self._credential_generation = 0
+        # The answer's body
+        self._mode = _PASS
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._answer_bytes = 0
+        self._links: LinkStream | None = None
+        self._rewriter: LinkRewriter | None = None
+        self._stream_decoder: StreamDecoder | None = None
+
+    # Phases of the request
+
+    def begin(self) -> None:
+        """Runs every phase that needs no more than the head."""
+        try:
+            self.authenticate()
+            self.canonicalise()
+            if self._plan.needs_body and not self._body_done:
+                self._collect()
+                return
+            self.decide(b"" if self._plan.needs_body else None)
+            self.attach_credential()
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        self.forward()
+
+    def authenticate(self) -> None:
+        context = self.context
+        draft = self.draft
+        now = draft.time_ms / 1000
+        why = context.why_not_ready()
+        if why is not None:
+            raise Refusal("notReady", why, "notReady", retry_after=5)
+        try:
+            draft.caller = context.tokens.caller(self.head.authorization, now)
+        except RefusedToken as refused:
+            draft.caller = refused.caller
+            raise
+
+    def canonicalise(self) -> None:
+        head = self.head
+        if head.method_override is not None and head.method_override.strip().decode("latin-1") != head.method:
+            raise Refusal("badRequest", "A method override is not served here.", "unsupported")
+        try:
+            self._target = canonicalise(head.target)
+        except MalformedTarget as error:
+            raise Refusal(
+                "badRequest", f"The request target is malformed: {error}.", "malformedTarget"
+            ) from None
+        caller = self.draft.caller
+        assert caller is not None
+        if caller.rules is None:
+            raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
+        self._plan = caller.rules.plan(head.method, self._target)
+
+    def decide(self, body: bytes | None) -> None:
+        draft = self.draft
+        facts = self._facts = RequestFacts(
+            self.head.method,
+            self._target,
+            self.head.headers,
+            draft.client_ip,
+            draft.time_ms / 1000,
+            body,
+        )
+        try:
+            decision = self._plan.decide(facts)
+        except MalformedBody as error:
+            raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
+        except MalformedTarget as error:
+            raise Refusal(
+                "badRequest", f"The request target is ambiguous: {error}.", "ambiguousTarget"
+            ) from None
+        self._take_decision(decision)
+
+    def _take_decision(self, decision: Decision) -> None:
+        draft = self.draft
+        self._decision = decision
+        draft.verdict = decision.verdict
+        draft.rule_id = decision.rule_id
+        draft.logged_rule_ids = decision.logged_rule_ids
+        draft.reason = decision.reason
+        if decision.transforms is not None:
+            draft.transforms = decision.transforms.names
+        if decision.verdict == "block":
+            raise blocked_by(decision)
+
+    def attach_credential(self) -> None:
+        credential = self.context.credential
+        if not credential.valid(self.context.deadlines.now):
+            raise Refusal(
+                "notReady",
+                f"The proxy has no valid upstream token: {credential.detail}.",
+                "credentialUnavailable",
+                retry_after=credential.retry_after,
+            )
+        self._credential_generation = credential.generation
+        self._upstream_head = self._head_for_upstream(credential.authorization)
+
+    def _head_for_upstream(self, authorization: bytes) -> bytes:
+        """The application's head with only these changed: Host, Authorization, hop-by-hop fields (contracts
+        §4)."""
+        head = self.head
+        context = self.context
+        nominated = head.nominated
+        line = head.request_line
+        parts = [line if not head.http10 else line[:-5] + b".1\r\n"]
+        append = parts.append
+        for name, value in head.headers:
+            kind = kind_of(name)
+            if kind == 0:
+                if nominated and name.lower() in nominated:
+                    continue
+                append(b"%b: %b\r\n" % (name, value))
+            elif kind == HOP_BY_HOP or kind == CONNECTION:
+                continue
+            elif kind == AUTHORIZATION:
+                append(b"%b: %b\r\n" % (name, authorization))
+            elif kind == HOST:
+                append(b"%b: %b\r\n" % (name, context.upstream_host))
+            elif kind == ACCEPT_ENCODING:
+                append(b"%b: %b\r\n" % (name, context.readable_codings(value)))
+            elif kind == EXPECT:
+                if self._body is None:
+                    append(b"%b: %b\r\n" % (name, value))
+            elif (
+                kind != CONTENT_LENGTH
+                and kind != TRANSFER_ENCODING
+                and nominated
+                and name.lower() in nominated
+            ):
+                continue
+            else:
+                append(b"%b: %b\r\n" % (name, value))
+        if head.host is None:
+            append(b"Host: %b\r\n" % context.upstream_host)
+        append(b"\r\n")
+        return b"".join(parts)
+
+    def forward(self) -> None:
+        if self._body is None and 0 < self.head.length <= REPEAT_BYTES and not self.head.expect_continue:
+            self._body = []
+        self.draft.upstream_started = time.perf_counter()
+        if not self._body_done:
+            self.connection.pause_body()
+        self.connection.deadline = self.context.deadlines.now + self.context.limits.upstream_wait
+        self.context.pool.acquire(self)
+
+    # The request's body
+
+    def _collect(self) -> None:
+        if self.head.length > self.context.limits.max_buffered_body:
+            raise _too_large()
+        self._collecting = True
+        self._body = []
+        if self.head.expect_continue:
+            self.connection.write(answers.CONTINUE)
+
+    def request_body(self, chunk: bytes, last: bool) -> None:
+        """A piece of the request's body has come; `last` ends it."""
+        self.draft.request_bytes += len(chunk)
+        self._body_done = last
+        if self._finished:
+            return
+        if self._body is not None:
+            self._body.append(chunk)
+        if self._collecting:
+            self._body_collected(last)
+        elif self._upstream is not None:
+            self._upstream.send(self._framed(chunk, last), done=last)
+
+    def _body_collected(self, last: bool) -> None:
+        if self.draft.request_bytes > self.context.limits.max_buffered_body:
+            self.refuse(_too_large())
+            return
+        if not last:
+            return
+        self._collecting = False
+        try:
+            self.decide(self._readable_body())
+            self.attach_credential()
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        self.forward()
+
+    def _readable_body(self) -> bytes:
+        body = b"".join(self._body or ())
+        coding = self.head.content_encoding
+        if coding is None:
+            return body
+        try:
+            return decode(body, split_codings(coding), limit=self.context.limits.max_buffered_body)
+        except ContentCodingError as error:
+            raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
+
+    def _framed(self, chunk: bytes, last: bool) -> bytes:
+        if self.head.length >= 0:
+            return chunk
+        framed = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
+        return framed + b"0\r\n\r\n" if last else framed
+
+    # From the upstream
+
+    def upstream_ready(self, upstream: UpstreamConnection) -> None:
+        self._upstream = upstream
+        head = self._upstream_head
+        if self._body:
+            head += self._framed(b"".join(self._body), self._body_done)
+        if self._body_done:
+            self.connection.await_answer()
+        else:
+            self.connection.resume_body()
+        upstream.send(head, done=self._body_done)
+
+    def upstream_lost(self, error: UpstreamLost) -> None:
+        self._upstream = None
+        if error.unanswered and self.repeatable and not self._retried:
+            # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
+            self._retried = True
+            self.context.pool.acquire(self, fresh=True)
+            return
+        reason = _LOST_REASON[error.code] if not self.head_sent else "upstreamAborted"
+        self.refuse(Refusal(error.code, error.message, reason))
+
+    def upstream_full(self) -> None:
+        self.connection.pause_body()
+
+    def upstream_drained(self) -> None:
+        self.connection.resume_body()
+
+    def answer_informational(self, head: AnswerHead) -> None:
+        if not self.head.http10:
+            self.connection.write(self._head_for_client(head, b""))
+
+    def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+        if last:
+            self._upstream = None
+        draft = self.draft
+        self._answer = answer
+        draft.upstream_us = int((time.perf_counter() - draft.upstream_started) * 1e6)
+        draft.upstream_status = answer.status
+        draft.upstream_request_id = answer.request_id
+        status = answer.status
+        if status == 401:
+            self._credential_refused()
+        elif status in self.context.statuses_as_502:
+            self.refuse(
+                Refusal(
+                    "upstreamError",
+                    f"The upstream answered {status}.",
+                    "upstreamError",
+                    upstream_status=status,
+                )
+            )
+        else:
+            self._begin_answer(answer, chunk, last)
+
+    def answer_continued(self, chunk: bytes, last: bool) -> None:
+        if last:
+            self._upstream = None
+        mode = self._mode
+        if mode == _PASS:
+            self._send_piece(chunk, last)
+        elif mode == _RELINK:
+            self._relink(chunk, last)
+        else:
+            self._hold(chunk, last)
+
+    def _credential_refused(self) -> None:
+        """An upstream 401 is our own fault: once more with a new token where the request can be repeated."""
+        self._let_go_of_upstream()
+        whole = self._body_done and (self._body is not None or self.head.length == 0)
+        if self._credential_retried or not whole:
+            self.context.credential.rejected(self._credential_generation, self)
+            self.context.credential.waiting.discard(self)
+            self.refuse(_credential_refused())
+            return
+        self._credential_retried = True
+        self.connection.deadline = self.context.deadlines.now + self.context.limits.upstream_wait
+        if self.context.credential.generation != self._credential_generation:
+            self.credential_renewed()
+        else:
+            self.context.credential.rejected(self._credential_generation, self)
+
+    def credential_renewed(self) -> None:
+        if self._finished:
+            return
+        credential = self.context.credential
+        self._credential_generation = credential.generation
+        self._upstream_head = self._head_for_upstream(credential.authorization)
+        self.context.pool.acquire(self)
+
+    # Phases of the answer
+
+    def _begin_answer(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+        try:
+            self._mode = self._choose_mode(answer)
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        if self._mode == _PASS:
+            self._start_answer(chunk, last)
+        else:
+            self._hold(chunk, last)
+
+    def _choose_mode(self, answer: AnswerHead) -> int:
+        """Whether the answer's body has to be read, and by whom."""
+        plan = self._plan
+        if plan.has_response_rules:
+            if plan.response_needs_body and answer.length != 0:
+                return _BUFFER
+            self._decide_response(None)
+        if self._decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0:
+            return _BUFFER
+        if answer.length != 0 and self.context.rewrite_links and _is_json(answer.content_type):
+            self._rewriter = self.context.rewriter(self.connection.scheme, self.head.host)
+            return _HOLD
+        return _PASS
+
+    def _decide_response(self, body: bytes | None) -> None:
+        answer = self._answer
+        decision = self._plan.decide_response(
+            self._facts, self._decision, AnswerFacts(answer.status, answer.headers, body)
+        )
+        if decision is not self._decision:
+            self._take_decision(decision)
+
+    def _hold(self, chunk: bytes, last: bool) -> None:
+        self._held.append(chunk)
+        self._held_size += len(chunk)
+        if self._mode == _BUFFER:
+            limit = self.context.limits.max_filter_bytes
+        else:
+            limit = HOLD_BYTES if self._answer.content_encoding is None else HOLD_CODED_BYTES
+        if self._held_size > limit and not last:
+            if self._mode == _BUFFER:
+                self.refuse(_filter_failed("it is over the size limit"))
+            else:
+                self._start_relinking(last=False)
+        elif last:
+            body = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+            self._held = []
+            if self._mode == _BUFFER:
+                self.filter_response(body)
+            else:
+                self._link_held(body)
+
+    def filter_response(self, body: bytes) -> None:
+        """Judges the whole answer and takes out what the rules hide; never lets an unfiltered one pass."""
+        answer = self._answer
+        try:
+            decoded = self._decoded(body)
+            if self._plan.has_response_rules and self._plan.response_needs_body:
+                self._decide_response(decoded)
+            transforms = self._decision.transforms
+            changed = None
+            if transforms is not None and 200 <= answer.status < 300 and body:
+                if answer.status == 206:
+                    raise FilterFailed("it is a part of a larger whole")
+                if not _is_json(answer.content_type):
+                    raise FilterFailed("it is not JSON")
+                changed = self.context.filter_for(transforms).apply(decoded)
+        except (FilterFailed, ContentCodingError) as error:
+            self.refuse(_filter_failed(str(error)))
+            return
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        if self.context.rewrite_links and _is_json(answer.content_type):
+            rewriter = self.context.rewriter(self.connection.scheme, self.head.host)
+            relinked = rewriter.rewrite(decoded if changed is None else changed)
+            changed = changed if relinked is None else relinked
+        self._send_whole(body, changed)
+
+    def _link_held(self, body: bytes) -> None:
+        rewriter = self._rewriter
+        assert rewriter is not None
+        if self._answer.content_encoding is None:
+            self._send_whole(body, rewriter.rewrite(body))
+            return
+        try:
+            decoded = self._decoded(body)
+        except ContentCodingError:
+            self._held = [body]
+            self._start_relinking(
+                last=True
+            )  # too large to hold once decoded, or it will be cut where it breaks
+            return
+        self._send_whole(body, rewriter.rewrite(decoded))
+
+    def _decoded(self, body: bytes) -> bytes:
+        coding = self._answer.content_encoding
+        if coding is None:
+            return body
+        return decode(body, split_codings(coding), limit=self.context.limits.max_filter_bytes)
+
+    def _send_whole(self, body: bytes, changed: bytes | None) -> None:
+        """Sends an answer that was held whole: as it came, or `changed` and uncoded."""
+        final = body if changed is None else changed
+        length = b"Content-Length: %d\r\n" % len(final)
+        head = self._head_for_client(self._answer, length, changed=changed is not None)
+        self._answer_bytes = len(final)
+        if self.record(self._answer.status):
+            self.connection.write(head + final)
+            self._finish()
+
+    def _start_relinking(self, *, last: bool) -> None:
+        """The answer is too long to hold: rewrite it as it comes, uncoded and of unknown length."""
+        answer = self._answer
+        assert self._rewriter is not None
+        coding = answer.content_encoding
+        self._links = self._rewriter.stream()
+        if coding is not None:
+            try:
+                self._stream_decoder = StreamDecoder(split_codings(coding))
+            except ContentCodingError as error:
+                self.refuse(_unreadable(error))
+                return
+        self._mode = _RELINK
+        held, self._held = b"".join(self._held), []
+        head = self._head_for_client(answer, self._unsized(), changed=True)
+        self.head_sent = True
+        self.draft.status = answer.status
+        self.connection.write(head)
+        self._relink(held, last)
+
+    def _relink(self, chunk: bytes, last: bool) -> None:
+        links = self._links
+        assert links is not None
+        try:
+            if self._stream_decoder is not None:
+                chunk = self._stream_decoder.feed(chunk)
+                if last:
+                    chunk += self._stream_decoder.finish()
+        except ContentCodingError as error:
+            self.refuse(_unreadable(error))
+            return
+        out = links.feed(chunk)
+        if last:
+            out += links.finish()
+        self._send_chunk(out, last)
+
+    def _start_answer(self, chunk: bytes, last: bool) -> None:
+        """Sends the head with what came of the body along with it."""
+        answer = self._answer
+        sized = answer.length >= 0
+        head = self._head_for_client(answer, None if sized else self._unsized())
+        self._answer_bytes = len(chunk)
+        if last:
+            if not sized:
+                chunk = self._chunk(chunk, last=True)
+            if self.record(answer.status):
+                self.connection.write(head + chunk if chunk else head)
+                self._finish()
+            return
+        self.head_sent = True
+        self.draft.status = answer.status
+        self.connection.write(head)
+        if chunk:
+            self.connection.write(chunk if sized else self._chunk(chunk, last=False))
+
+    def _send_piece(self, chunk: bytes, last: bool) -> None:
+        if self._answer.length < 0:
+            self._send_chunk(chunk, last)
+            return
+        self._answer_bytes += len(chunk)
+        if not last:
+            self.connection.write(chunk)
+        elif self.record(self._answer.status):
+            self.connection.write(chunk)
+            self._finish()
+
+    def _send_chunk(self, chunk: bytes, last: bool) -> None:
+        self._answer_bytes += len(chunk)
+        framed = self._chunk(chunk, last)
+        if not last:
+            if framed:
+                self.connection.write(framed)
+        elif self.record(self._answer.status):
+            if framed:
+                self.connection.write(framed)
+            self._finish()
+
+    def _unsized(self) -> bytes:
+        """Framing of an answer whose length isn't known; an HTTP/1.0 client reads until the close."""
+        return b"" if self.head.http10 else b"Transfer-Encoding: chunked\r\n"
+
+    def _chunk(self, chunk: bytes, last: bool) -> bytes:
+        if self.head.http10:
+            return chunk
+        framed = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
+        return framed + b"0\r\n\r\n" if last else framed
+
+    def _head_for_client(self, answer: AnswerHead, framing: bytes | None, *, changed: bool = False) -> bytes:
+        """The upstream's head as the application sees it. `framing` None keeps the upstream's Content-Length;
+        `changed` says that the body is no longer what codings and digests describe."""
+        nominated = answer.nominated
+        hidden = self.to_head_request and answer.status >= 200 and self._decision.transforms is not None
+        parts = [answer.status_line]
+        append = parts.append
+        for name, value in answer.headers:
+            kind = kind_of(name)
+            if kind == 0 or (kind > LOCATION and kind != BODY_DIGEST):
+                if nominated and name.lower() in nominated:
+                    continue
+                append(b"%b: %b\r\n" % (name, value))
+            elif kind == CONTENT_LENGTH:
+                # The length of an answer before its filter would tell of what was hidden.
+                if framing is None and not hidden:
+                    append(b"%b: %b\r\n" % (name, value))
+            elif kind in _NEVER_TO_CLIENT:
+                continue
+            elif kind == LOCATION:
+                append(b"%b: %b\r\n" % (name, self._relocated(value)))
+            elif changed and (kind == CONTENT_ENCODING or kind == BODY_DIGEST):
+                continue
+            else:
+                append(b"%b: %b\r\n" % (name, value))
+        if framing:
+            append(framing)
+        if answer.status >= 200 and not self.connection.persists():
+            append(b"Connection: close\r\n")
+        append(b"\r\n")
+        return b"".join(parts)
+
+    def _relocated(self, value: bytes) -> bytes:
+        if not self.context.rewrite_links:
+            return value
+        return self.context.rewriter(self.connection.scheme, self.head.host).header(value)
+
+    # The end, one way or another
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Ends the exchange with an answer of ours, or, where one has begun, by cutting it."""
+        if self._finished:
+            return
+        context = self.context
+        draft = self.draft
+        draft.reason = refusal.reason
+        if isinstance(refusal, UnknownToken):
+            self.connection.count_unauthenticated(refusal)
+        self._let_go_of_upstream()
+        if self.head_sent:
+            self.record(draft.status)
+            self._finished = True
+            self.connection.abort()
+            return
+        close = refusal.close or not self.connection.persists()
+        head, body = answers.refusal_answer(
+            refusal,
+            request_id=draft.request_id(context),
+            client_request_id=draft.client_request_id_text,
+            close=close,
+            now=time.time(),
+        )
+        if self.to_head_request:
+            body = b""
+        self._answer_bytes = len(body)
+        if self.record(refusal.status):
+            self.connection.write(head + body)
+            self._finish(close=close)
+
+    def client_left(self) -> None:
+        """The client is gone; what is under way for it is cut."""
+        if self._finished:
+            return
+        self._finished = True
+        self.draft.reason = "clientAborted"
+        self._let_go_of_upstream()
+        self.record(self.draft.status if self.head_sent else 499)
+
+    def waited_too_long(self) -> None:
+        """No upstream connection, or no new upstream token, came in time."""
+        if self._upstream is None:
+            if self._credential_retried:
+                self.refuse(_credential_refused())
+            else:
+                self.refuse(
+                    Refusal(
+                        "notReady", "Every upstream connection is busy.", "upstreamTimeout", retry_after=1
+                    )
+                )
+
+    def record(self, status: int) -> bool:
+        """Closes the audit event. False, and the connection is cut, where it can't be stored: an answer
+        without an event must not be completed."""
+        draft = self.draft
+        draft.status = status
+        draft.response_bytes = self._answer_bytes
+        if draft.write(self.context):
+            return True
+        self._finished = True
+        self._let_go_of_upstream()
+        self.connection.abort()
+        return False
+
+    def pause_answer(self) -> None:
+        if self._upstream is not None:
+            self._upstream.pause_reading()
+
+    def resume_answer(self) -> None:
+        if self._upstream is not None:
+            self._upstream.resume_reading()
+
+    def _let_go_of_upstream(self) -> None:
+        upstream = self._upstream
+        if upstream is not None:
+            self._upstream = None
+            upstream.abandon()
+        else:
+            self.context.pool.withdraw(self)
+            self.context.credential.waiting.discard(self)
+
+    def _finish(self, *, close: bool = False) -> None:
+        self._finished = True
+        if self._upstream is not None:
+            self._let_go_of_upstream()
+        self.connection.exchange_done(close=close)
+
+
+_NEVER_TO_CLIENT: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
+_LOST_REASON: Final = {
+    "upstreamUnreachable": "upstreamUnreachable",
+    "upstreamTimeout": "upstreamTimeout",
+    "upstreamError": "upstreamProtocol",
+}
+
+
+def blocked_by(decision: Decision) -> Refusal:
+    """The 403 that names the rule."""
+    return Refusal(
+        "policyBlocked",
+        f"The request was blocked by rule '{decision.rule_id}'.",
+        decision.reason,
+        rule_id=decision.rule_id,
+    )
+
+
+def split_codings(content_encoding: bytes) -> list[str]:
+    """The codings of a Content-Encoding value, in the order they were applied."""
+    names = (name.strip(" \t").lower() for name in content_encoding.decode("latin-1").split(","))
+    return [name for name in names if name]
+
+
+_json_types: dict[bytes, bool] = {}
+
+
+def _is_json(content_type: bytes | None) -> bool:
+    if content_type is None:
+        return False
+    known = _json_types.get(content_type)
+    if known is None:
+        essence = content_type.partition(b";")[0].strip(b" \t").lower()
+        known = essence == b"application/json" or essence.endswith(b"+json")
+        if len(_json_types) < 256:
+            _json_types[content_type] = known
+    return known
+
+
+def _filter_failed(why: str) -> Refusal:
+    return Refusal("filterFailed", f"The upstream's answer can't be filtered: {why}.", "filterFailed")
+
+
+def _unreadable(error: ContentCodingError) -> Refusal:
+    return Refusal("upstreamError", f"The upstream's answer can't be read: {error}.", "upstreamProtocol")
+
+
+def _too_large() -> Refusal:
+    return Refusal(
+        "payloadTooLarge", "The body is larger than a rule may read.", "payloadTooLarge", close=True
+    )
+
+
+def _credential_refused() -> Refusal:
+    return Refusal(
+        "upstreamError",
+        "The upstream did not accept the proxy's own token.",
+        "upstreamUnauthorised",
+        upstream_status=401,
+    )

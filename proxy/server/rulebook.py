@@ -1,0 +1,76 @@
+"""What a snapshot means to a worker: callers by client id, each with its compiled rules."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from proxy.policy.compile import CompiledRuleset, compile_in_slices
+from proxy.policy.ruleset import Ruleset
+from proxy.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Caller:
+    """An app identity as the data path needs it. `rules` is None where no ruleset is bound: no traffic."""
+
+    app_id: str | None
+    org_id: str
+    client_id: str
+    secret_hashes: tuple[str, ...] = ()
+    secret_version: int = 0
+    enabled: bool = True
+    rules: CompiledRuleset | None = None
+    ruleset_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rulebook:
+    """One snapshot, ready to judge by. Replaced whole, never changed."""
+
+    callers: dict[str, Caller] = field(default_factory=dict)
+    compiled: dict[tuple[str, int], tuple[Ruleset, CompiledRuleset]] = field(default_factory=dict)
+    version: str = ""
+    loaded: bool = False
+
+    @property
+    def rule_count(self) -> int:
+        return sum(compiled.rule_count for _, compiled in self.compiled.values())
+
+
+async def build_rulebook(snapshot: Snapshot, previous: Rulebook) -> Rulebook:
+    """Compiles what changed since `previous`, letting the event loop breathe between slices of the work."""
+    compiled: dict[tuple[str, int], tuple[Ruleset, CompiledRuleset]] = {}
+    by_id: dict[str, tuple[CompiledRuleset, int]] = {}
+    for entry in snapshot.rulesets:
+        key = (entry.ruleset_id, entry.version)
+        known = previous.compiled.get(key)
+        if known is None or known[0] != entry.ruleset:
+            known = (entry.ruleset, await _compile(entry.ruleset))
+        compiled[key] = known
+        by_id[entry.ruleset_id] = (known[1], entry.version)
+    callers: dict[str, Caller] = {}
+    for app in snapshot.apps:
+        rules, version = by_id.get(app.ruleset_id or "", (None, None))
+        callers[app.client_id] = Caller(
+            app_id=app.app_id,
+            org_id=app.org_id,
+            client_id=app.client_id,
+            secret_hashes=tuple(app.secret_hashes),
+            secret_version=app.secret_version,
+            enabled=app.enabled,
+            rules=rules,
+            ruleset_version=version,
+        )
+    return Rulebook(callers, compiled, snapshot.version, loaded=True)
+
+
+async def _compile(ruleset: Ruleset) -> CompiledRuleset:
+    slices = compile_in_slices(ruleset)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as done:
+            compiled: CompiledRuleset = done.value
+            return compiled
+        await asyncio.sleep(0)

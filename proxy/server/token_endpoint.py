@@ -1,0 +1,354 @@
+"""The token endpoint, its aliases and the discovery documents that identity libraries ask for (contracts §4).
+
+A secret is compared with its argon2 hash off the event loop; one that was right is remembered, as a keyed
+digest, until the rules change, so that an application that asks often costs little.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import logging
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote_plus
+
+import argon2
+
+from proxy.counters import LIMIT_TOKEN_CHECKS, TOKENS_ISSUED, TOKENS_REFUSED, UNKNOWN_CLIENTS
+from proxy.server import answers
+from proxy.server.audit_draft import AuditDraft
+from proxy.server.errors import Refusal
+from proxy.server.framing import RequestHead
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from proxy.server.connection import ClientConnection
+    from proxy.server.context import Context
+    from proxy.server.rulebook import Caller
+
+logger = logging.getLogger(__name__)
+
+MAX_FORM_BYTES: Final = 64 * 1024  # Microsoft's libraries send assertions of some KB
+MAX_FORM_FIELDS: Final = 64
+MAX_REMEMBERED: Final = 10_000
+
+_TOKEN: Final = re.compile(r"/proxy/token|/(?!v1\.0/|beta/|proxy/)[^/?]+/oauth2/v2\.0/token")
+_DISCOVERY: Final = re.compile(
+    r"(/(?!v1\.0/|beta/|proxy/)[^/?]+)(?:/v2\.0)?/\.well-known/openid-configuration"
+)
+_KEYS: Final = re.compile(r"/(?!v1\.0/|beta/|proxy/)[^/?]+/discovery/v2\.0/keys")
+
+_FORM: Final = b"application/x-www-form-urlencoded"
+_NO_STORE: Final = b"Cache-Control: no-store\r\nPragma: no-cache\r\n"
+
+
+def token_exchange_for(
+    context: Context, connection: ClientConnection, head: RequestHead
+) -> TokenExchange | DocumentExchange | None:
+    """The exchange for a target that is the proxy's own, or None where the request is for the upstream."""
+    path = head.target.partition("?")[0]
+    if _TOKEN.fullmatch(path):
+        return TokenExchange(context, connection, head)
+    if head.method in ("GET", "HEAD"):
+        discovery = _DISCOVERY.fullmatch(path)
+        if discovery:
+            base = context.public_base or connection.scheme + b"://" + (head.host or b"")
+            return DocumentExchange(
+                context, connection, head, _discovery(base.decode("latin-1"), discovery[1])
+            )
+        if _KEYS.fullmatch(path):
+            # Our tokens are opaque to applications: there is no public key to hand out.
+            return DocumentExchange(context, connection, head, {"keys": []})
+    return None
+
+
+def _discovery(base: str, tenant: str) -> dict[str, object]:
+    root = base + tenant
+    return {
+        "issuer": f"{root}/v2.0" if tenant != "/adfs" else root,
+        "token_endpoint": f"{root}/oauth2/v2.0/token",
+        "authorization_endpoint": f"{root}/oauth2/v2.0/authorize",
+        "jwks_uri": f"{root}/discovery/v2.0/keys",
+        "response_types_supported": ["token"],
+        "subject_types_supported": ["pairwise"],
+        "id_token_signing_alg_values_supported": ["RS256"],
+        "grant_types_supported": ["client_credentials"],
+        "token_endpoint_auth_methods_supported": ["client_secret_post", "client_secret_basic"],
+    }
+
+
+class DocumentExchange:
+    """A public document of the proxy's own."""
+
+    __slots__ = ("_connection", "_document", "_head")
+
+    def __init__(
+        self, context: Context, connection: ClientConnection, head: RequestHead, document: dict[str, object]
+    ) -> None:
+        self._connection = connection
+        self._head = head
+        self._document = document
+
+    def begin(self) -> None:
+        close = not self._connection.persists()
+        head, body = answers.json_answer(200, self._document, close=close, now=time.time())
+        self._connection.write(head if self._head.method == "HEAD" else head + body)
+        self._connection.exchange_done(close=close)
+
+    def request_body(self, chunk: bytes, last: bool) -> None:
+        """Not reached: the answer is given before a body is read."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        self._connection.abort()
+
+    def client_left(self) -> None: ...
+    def waited_too_long(self) -> None: ...
+    def pause_answer(self) -> None: ...
+    def resume_answer(self) -> None: ...
+
+
+class _OAuthError(Exception):
+    """An error of RFC 6749 §5.2."""
+
+    def __init__(self, status: int, error: str, description: str) -> None:
+        super().__init__(description)
+        self.status = status
+        self.error = error
+        self.description = description
+
+
+class KnownSecrets:
+    """Secrets that were right, as digests keyed with something that never leaves this process."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._known: dict[bytes, Caller] = {}
+
+    def digest(self, client_id: str, secret: str) -> bytes:
+        text = client_id.encode() + b"\0" + secret.encode()
+        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
+
+    def knows(self, digest: bytes, caller: Caller) -> bool:
+        return self._known.get(digest) is caller
+
+    def remember(self, digest: bytes, caller: Caller) -> None:
+        if len(self._known) >= MAX_REMEMBERED:
+            self._known.clear()
+        self._known[digest] = caller
+
+
+class TokenExchange:
+    """One request for a proxy token (RFC 6749 §4.4)."""
+
+    __slots__ = ("_body", "_connection", "_context", "_draft", "_finished", "_head")
+
+    def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
+        self._context = context
+        self._connection = connection
+        self._head = head
+        self._body: list[bytes] = []
+        self._finished = False
+        context.requests += 1
+        self._draft = AuditDraft(
+            context.requests,
+            int(time.time() * 1000),
+            head.method,
+            head.target,
+            context.client_ip(connection.client_ip, head.forwarded_for),
+            head.client_request_id,
+        )
+
+    def begin(self) -> None:
+        head = self._head
+        why = self._context.why_not_ready()
+        if why is not None:
+            self.refuse(Refusal("notReady", why, "notReady", retry_after=5))
+        elif head.method != "POST":
+            self.refuse(Refusal("methodNotAllowed", "A token is asked for with POST.", "malformedRequest"))
+        elif head.length > MAX_FORM_BYTES:
+            self.refuse(Refusal("payloadTooLarge", "The form is too large.", "payloadTooLarge", close=True))
+        elif head.length == 0:
+            self._answer_form(b"")
+        elif head.expect_continue:
+            self._connection.write(answers.CONTINUE)
+
+    def request_body(self, chunk: bytes, last: bool) -> None:
+        if self._finished:
+            return
+        self._body.append(chunk)
+        self._draft.request_bytes += len(chunk)
+        if self._draft.request_bytes > MAX_FORM_BYTES:
+            self.refuse(Refusal("payloadTooLarge", "The form is too large.", "payloadTooLarge", close=True))
+        elif last:
+            self._answer_form(b"".join(self._body))
+
+    def _answer_form(self, body: bytes) -> None:
+        try:
+            client_id, secret = self._credentials(body)
+        except _OAuthError as error:
+            self._answer_error(error)
+            return
+        caller = self._context.rulebook.callers.get(client_id)
+        self._draft.caller = caller
+        known = self._context.known_secrets
+        digest = known.digest(client_id, secret)
+        if caller is not None and known.knows(digest, caller):
+            self._verified(caller, True, digest)
+            return
+        if self._context.verifying >= self._context.max_verifying:
+            self._context.counters.values[LIMIT_TOKEN_CHECKS] += 1
+            self.refuse(
+                Refusal("notReady", "Too many tokens are asked for at once.", "notReady", retry_after=1)
+            )
+            return
+        self._context.verifying += 1
+        hashes = caller.secret_hashes if caller is not None else (NOBODYS_HASH,)
+        job = self._context.loop.run_in_executor(self._context.executor, _matches_any, hashes, secret)
+        job.add_done_callback(lambda done: self._compared(done, caller, digest))
+
+    def _credentials(self, body: bytes) -> tuple[str, str]:
+        form = _parse_form(self._head.content_type, body)
+        grant = form.get("grant_type")
+        if grant is None:
+            raise _OAuthError(400, "invalid_request", "The form has no grant_type.")
+        if grant != "client_credentials":
+            raise _OAuthError(400, "unsupported_grant_type", "The only grant served is client_credentials.")
+        authorization = self._head.authorization
+        if authorization is not None and authorization[:6].lower() == b"basic ":
+            if "client_secret" in form:
+                raise _OAuthError(
+                    400, "invalid_request", "Credentials are given twice, as Basic and in the form."
+                )
+            return _parse_basic(authorization[6:])
+        client_id, secret = form.get("client_id"), form.get("client_secret")
+        if not client_id or not secret:
+            raise _OAuthError(401, "invalid_client", "The form has no client_id or no client_secret.")
+        return client_id, secret
+
+    def _compared(self, done: Future[bool], caller: Caller | None, digest: bytes) -> None:
+        self._context.verifying -= 1
+        if not self._finished:
+            self._verified(caller, done.result(), digest)
+
+    def _verified(self, caller: Caller | None, matches: bool, digest: bytes) -> None:
+        context = self._context
+        current = context.rulebook.callers.get(caller.client_id) if caller is not None else None
+        if caller is None or not matches or current is not caller or not caller.enabled:
+            if caller is None:
+                context.counters.values[UNKNOWN_CLIENTS] += 1
+                logger.warning("token asked for by an unknown client from %s", self._draft.client_ip)
+            else:
+                context.counters.values[TOKENS_REFUSED] += 1
+            self._answer_error(_OAuthError(401, "invalid_client", "The client id or secret is not valid."))
+            return
+        context.known_secrets.remember(digest, caller)
+        context.counters.values[TOKENS_ISSUED] += 1
+        token = context.tokens.issue(caller, now=time.time(), token_id=self._draft.request_id(context))
+        self._draft.verdict = "allow"
+        self._draft.reason = "tokenIssued"
+        body = {
+            "token_type": "Bearer",
+            "expires_in": context.limits.token_lifetime - 1,
+            "access_token": token,
+        }
+        self._answer(200, body, _NO_STORE)
+
+    def _answer_error(self, error: _OAuthError) -> None:
+        self._draft.reason = "tokenRefused" if error.status == 401 else "malformedRequest"
+        extra = _NO_STORE
+        if error.status == 401 and self._head.authorization is not None:
+            extra += b'WWW-Authenticate: Basic realm="graphward"\r\n'
+        self._answer(error.status, {"error": error.error, "error_description": error.description}, extra)
+
+    def _answer(self, status: int, body: dict[str, object], extra: bytes) -> None:
+        close = not self._connection.persists()
+        head, encoded = answers.json_answer(status, body, extra=extra, close=close, now=time.time())
+        self._respond(status, head, encoded, close)
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self._finished:
+            return
+        self._draft.reason = refusal.reason
+        close = refusal.close or not self._connection.persists()
+        head, body = answers.refusal_answer(
+            refusal,
+            request_id=self._draft.request_id(self._context),
+            client_request_id=self._draft.client_request_id_text,
+            close=close,
+            now=time.time(),
+        )
+        self._respond(refusal.status, head, body, close)
+
+    def _respond(self, status: int, head: bytes, body: bytes, close: bool) -> None:
+        self._finished = True
+        self._draft.status = status
+        self._draft.response_bytes = len(body)
+        if not self._draft.write(self._context):
+            self._connection.abort()
+            return
+        self._connection.write(head + body)
+        self._connection.exchange_done(close=close)
+
+    def client_left(self) -> None:
+        if not self._finished:
+            self._finished = True
+            self._draft.status = 499
+            self._draft.reason = "clientAborted"
+            self._draft.write(self._context)
+
+    def waited_too_long(self) -> None: ...
+    def pause_answer(self) -> None: ...
+    def resume_answer(self) -> None: ...
+
+
+def _parse_form(content_type: bytes | None, body: bytes) -> dict[str, str]:
+    if content_type is None or content_type.partition(b";")[0].strip(b" \t").lower() != _FORM:
+        raise _OAuthError(400, "invalid_request", "The body must be application/x-www-form-urlencoded.")
+    try:
+        fields = parse_qsl(
+            body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS, errors="strict"
+        )
+    except ValueError:
+        raise _OAuthError(400, "invalid_request", "The form is malformed.") from None
+    form = dict(fields)
+    if len(form) != len(fields):
+        raise _OAuthError(400, "invalid_request", "A form field is given more than once.")
+    return form
+
+
+def _parse_basic(encoded: bytes) -> tuple[str, str]:
+    """RFC 7617, with both halves form-encoded as RFC 6749 §2.3.1 asks."""
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode("utf-8")
+        user, mark, password = text.partition(":")
+        if not mark:
+            raise ValueError
+        return unquote_plus(user, errors="strict"), unquote_plus(password, errors="strict")
+    except (binascii.Error, ValueError):
+        raise _OAuthError(401, "invalid_client", "The Basic credentials are malformed.") from None
+
+
+_hasher: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+
+# What the secret of an unknown client is compared with, so that the time tells nothing of who is known.
+NOBODYS_HASH: Final = _hasher.hash(secrets.token_urlsafe(32))
+
+
+def _matches_any(hashes: tuple[str, ...], secret: str) -> bool:
+    """Runs in a thread: argon2 takes tens of milliseconds by design and releases the interpreter meanwhile."""
+    for each in hashes:
+        try:
+            if _hasher.verify(each, secret):
+                return True
+        except argon2.exceptions.VerifyMismatchError:
+            continue
+        except argon2.exceptions.Argon2Error as error:
+            logger.error("a stored secret hash can't be used: %s", type(error).__name__)
+        except argon2.exceptions.InvalidHashError:
+            logger.error("a stored secret hash can't be used: it is not an argon2 hash")
+    return False

@@ -1,0 +1,171 @@
+"""Issues the proxy's JWT and checks it on every pass-through request (contracts §4).
+
+The algorithm and the key are ours alone: nothing in a presented token chooses them. A token that was
+checked once is remembered with its caller until it ends or the rules change, so that the common request
+costs one look-up.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import jwt
+import msgspec
+
+from proxy.server.errors import Refusal
+from proxy.server.rulebook import Caller, Rulebook
+
+ALGORITHM: Final = "HS256"
+MAX_TOKEN_BYTES: Final = 4096  # ours have some 450; a longer one is refused before any cryptography
+MAX_REMEMBERED: Final = 10_000
+CLOCK_LEEWAY_SECONDS: Final = 5  # for nbf and iat alone: another proxy of the fleet may have issued the token
+
+_BEARER: Final = re.compile(
+    rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)"
+)
+
+
+class _Claims(msgspec.Struct):
+    iss: str
+    aud: str
+    sub: str
+    org: str
+    ver: int
+    iat: int
+    nbf: int
+    exp: int
+    jti: str
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    """Exactly the header that we write: `jku`, `jwk`, `x5u`, `crit` and their kind are refused unread."""
+
+    alg: str
+    kid: str
+    typ: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    key: bytes
+    issuer: str
+    audience: str
+    lifetime_seconds: int
+
+    @property
+    def kid(self) -> str:
+        """Names the key without telling anything of it."""
+        return hashlib.sha256(b"graphward-kid:" + self.key).hexdigest()[:16]
+
+
+class UnknownToken(Refusal):
+    """A token that proves nothing: whom the request belongs to is unknown, so it leaves no audit event."""
+
+
+class RefusedToken(Refusal):
+    """A token that we issued and that is good no more; `caller` says to whom."""
+
+    def __init__(self, message: str, reason: str, caller: Caller) -> None:
+        super().__init__("InvalidAuthenticationToken", message, reason)
+        self.caller = caller
+
+
+class TokenKeeper:
+    """Issues tokens and remembers the ones it has checked."""
+
+    def __init__(self, settings: TokenSettings) -> None:
+        self._settings = settings
+        self._kid = settings.kid
+        self._rulebook = Rulebook()
+        self._remembered: dict[bytes, tuple[Caller, int]] = {}
+
+    def use(self, rulebook: Rulebook) -> None:
+        """Judges by `rulebook` from now on; a revoked token dies here."""
+        self._rulebook = rulebook
+        self._remembered = {}
+
+    def issue(self, caller: Caller, *, now: float, token_id: str) -> str:
+        issued = int(now)
+        settings = self._settings
+        claims = {
+            "iss": settings.issuer,
+            "aud": settings.audience,
+            "sub": caller.client_id,
+            "org": caller.org_id,
+            "ver": caller.secret_version,
+            "iat": issued,
+            "nbf": issued,
+            "exp": issued + settings.lifetime_seconds,
+            "jti": token_id,
+        }
+        return jwt.encode(claims, settings.key, algorithm=ALGORITHM, headers={"kid": self._kid})
+
+    def caller(self, authorization: bytes | None, now: float) -> Caller:
+        """Whose request this is. Raises UnknownToken or RefusedToken (401)."""
+        if authorization is not None:
+            known = self._remembered.get(authorization)
+            if known is not None and now < known[1]:
+                return known[0]
+        return self._check(authorization, now)
+
+    def _check(self, authorization: bytes | None, now: float) -> Caller:
+        if authorization is None:
+            raise _unknown("The request has no access token.")
+        if len(authorization) > MAX_TOKEN_BYTES:
+            raise _unknown("The access token is too long.")
+        parts = _BEARER.fullmatch(authorization)
+        if parts is None:
+            raise _unknown("The access token is malformed.")
+        claims = self._verified_claims(parts[1], parts[2], parts[3])
+        caller = self._rulebook.callers.get(claims.sub)
+        if caller is None or caller.org_id != claims.org:
+            gone = Caller(app_id=None, org_id=claims.org, client_id=claims.sub)
+            raise RefusedToken("The application is not known any more.", "invalidToken", gone)
+        if now >= claims.exp:
+            raise RefusedToken("The access token has expired.", "invalidToken", caller)
+        if now + CLOCK_LEEWAY_SECONDS < max(claims.nbf, claims.iat):
+            raise RefusedToken("The access token is not valid yet.", "invalidToken", caller)
+        if not caller.enabled or caller.secret_version != claims.ver:
+            raise RefusedToken("The access token was revoked.", "invalidToken", caller)
+        if len(self._remembered) >= MAX_REMEMBERED:
+            self._remembered = {}
+        self._remembered[authorization] = (caller, claims.exp)
+        return caller
+
+    def _verified_claims(self, header: bytes, payload: bytes, signature: bytes) -> _Claims:
+        settings = self._settings
+        expected = hmac.digest(settings.key, header + b"." + payload, "sha256")
+        if not hmac.compare_digest(expected, _decoded(signature)):
+            raise _unknown("The access token's signature is not valid.")
+        try:
+            fields = msgspec.json.decode(_decoded(header), type=_Header)
+            claims = msgspec.json.decode(_decoded(payload), type=_Claims)
+        except msgspec.DecodeError:
+            raise _unknown("The access token is malformed.") from None
+        if fields.alg != ALGORITHM or fields.kid != self._kid:
+            raise _unknown("The access token was not issued by this proxy.")
+        if claims.iss != settings.issuer or claims.aud != settings.audience:
+            raise _unknown("The access token was not issued for this proxy.")
+        return claims
+
+
+def _decoded(part: bytes) -> bytes:
+    """Base64url that has one spelling: a damaged last character must not pass as the whole one (RFC 7515
+    §2)."""
+    try:
+        raw = base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+    except binascii.Error:
+        raise _unknown("The access token is malformed.") from None
+    if base64.urlsafe_b64encode(raw).rstrip(b"=") != part:
+        raise _unknown("The access token is malformed.")
+    return raw
+
+
+def _unknown(message: str) -> UnknownToken:
+    return UnknownToken("InvalidAuthenticationToken", message, "invalidToken")

@@ -1,0 +1,426 @@
+"""Connections to the upstream and their pool: choose without I/O, then connect, send, receive.
+
+A connection serves one exchange at a time and goes back to the pool only after a whole request and a whole
+answer with nothing left over; after an abort, a time-out, an early answer or unsolicited bytes it is closed
+(RFC 9112 §9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from proxy.counters import UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
+from proxy.server.deadlines import NEVER, Deadlines
+from proxy.server.errors import MalformedBody, MalformedHead
+from proxy.server.framing import CHUNKED, UNTIL_CLOSE, AnswerHead, ChunkedDecoder, parse_answer_head
+
+MAX_INFORMATIONAL: Final = 16  # 1xx answers before one final answer; more is a flood
+STALE_SECONDS: Final = (
+    5.0  # an idle connection older than this is not risked for a request that can't be repeated
+)
+
+
+class UpstreamLost(Exception):
+    """The upstream failed. `code` is a key of `errors.STATUS_OF`; `unanswered` says that not one byte came
+    back."""
+
+    def __init__(self, code: str, message: str, *, unanswered: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.unanswered = unanswered
+
+
+class UpstreamUser(Protocol):
+    """What a connection tells the exchange that it serves."""
+
+    repeatable: bool
+    to_head_request: bool
+
+    def upstream_ready(self, upstream: UpstreamConnection) -> None: ...
+    def upstream_lost(self, error: UpstreamLost) -> None: ...
+    def upstream_full(self) -> None: ...
+    def upstream_drained(self) -> None: ...
+    def answer_informational(self, head: AnswerHead) -> None: ...
+    def answer_started(self, head: AnswerHead, chunk: bytes, last: bool) -> None: ...
+    def answer_continued(self, chunk: bytes, last: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """Where the upstream is and how long we wait for it (seconds)."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    connect_timeout: float
+    response_timeout: float
+    idle_timeout: float
+    max_connections: int
+    max_header_bytes: int
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to the upstream."""
+
+    __slots__ = (
+        "_awaiting_head",
+        "_buffer",
+        "_decoder",
+        "_informational",
+        "_keep_alive",
+        "_pool",
+        "_remaining",
+        "closed",
+        "deadline",
+        "idle_since",
+        "request_done",
+        "transport",
+        "used",
+        "user",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, pool: UpstreamPool) -> None:
+        self._pool = pool
+        self.deadline = NEVER
+        self.idle_since = 0.0
+        self.closed = False
+        self.used = False
+        # Per exchange
+        self.user: UpstreamUser | None = None
+        self.request_done = False
+        self._awaiting_head = False
+        self._buffer = b""
+        self._remaining = 0
+        self._decoder: ChunkedDecoder | None = None
+        self._keep_alive = True
+        self._informational = 0
+
+    # From the exchange
+
+    def serve(self, user: UpstreamUser) -> None:
+        """Belongs to `user` until its answer has ended or it lets go."""
+        self.user = user
+        self.request_done = False
+        self._awaiting_head = True
+        self._informational = 0
+        self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
+
+    def send(self, data: bytes, *, done: bool) -> None:
+        """Writes a piece of the request; `done` with the last one."""
+        self.request_done = done
+        self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
+        self.transport.write(data)
+
+    def abandon(self) -> None:
+        """The exchange wants nothing more: what is under way can't be taken back, so the connection is
+        closed."""
+        self.user = None
+        self.transport.abort()
+
+    def pause_reading(self) -> None:
+        self.deadline = NEVER  # the client is slow now, not the upstream; its own deadline runs
+        self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
+        self.transport.resume_reading()
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._pool.deadlines.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.user is None:
+            self._close_unusable()  # bytes that nobody asked for (RFC 9112 §9.2)
+        elif self._awaiting_head:
+            self._read_head(data)
+        else:
+            self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
+            self._read_body(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self._pool.deadlines.discard(self)
+        self._pool.forget(self)
+        user = self.user
+        if user is None:
+            return
+        self.user = None
+        if not self._awaiting_head and self._remaining == UNTIL_CLOSE and error is None:
+            user.answer_continued(b"", True)
+        elif self._awaiting_head:
+            unanswered = not self._buffer and not self._informational
+            user.upstream_lost(
+                UpstreamLost(
+                    "upstreamUnreachable",
+                    "The upstream closed the connection before it answered.",
+                    unanswered=unanswered and self.used,
+                )
+            )
+        else:
+            user.upstream_lost(UpstreamLost("upstreamError", "The upstream's answer ended too early."))
+
+    def pause_writing(self) -> None:
+        if self.user is not None:
+            self.user.upstream_full()
+
+    def resume_writing(self) -> None:
+        if self.user is not None:
+            self.user.upstream_drained()
+
+    def on_deadline(self, now: float) -> None:
+        user = self.user
+        self.deadline = NEVER
+        self.abandon()
+        if user is not None:
+            user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not answer in time."))
+
+    # Reading
+
+    def _read_head(self, data: bytes) -> None:
+        buffer = self._buffer + data if self._buffer else data
+        end = buffer.find(b"\r\n\r\n", max(0, len(self._buffer) - 3)) + 4
+        if end < 4:
+            if len(buffer) > self._pool.settings.max_header_bytes:
+                self._fail("The head of the upstream's answer is too large.")
+            else:
+                self._buffer = buffer
+            return
+        user = self.user
+        assert user is not None
+        if end > self._pool.settings.max_header_bytes:
+            self._fail("The head of the upstream's answer is too large.")
+            return
+        try:
+            head = parse_answer_head(buffer[:end], to_head_request=user.to_head_request)
+        except MalformedHead as error:
+            self._fail(f"The head of the upstream's answer is malformed: {error}.")
+            return
+        self._buffer = b""
+        rest = buffer[end:]
+        if head.status < 200:
+            self._take_informational(user, head, rest)
+        else:
+            self._take_final(user, head, rest)
+
+    def _take_informational(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
+        self._informational += 1
+        if head.status == 101 or self._informational > MAX_INFORMATIONAL:
+            self._fail("The upstream answered with an unexpected interim status.")
+            return
+        user.answer_informational(head)
+        if rest and self.user is user:
+            self._read_head(rest)
+
+    def _take_final(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
+        self._awaiting_head = False
+        self._keep_alive = head.keep_alive
+        self._remaining = head.length
+        self._decoder = ChunkedDecoder() if head.length == CHUNKED else None
+        try:
+            chunk, last = self._take(rest)
+        except MalformedBody as error:
+            self._fail(f"The upstream's answer is malformed: {error}.")
+            return
+        if last:
+            self._end_answer()
+        else:
+            self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
+        user.answer_started(head, chunk, last)
+
+    def _read_body(self, data: bytes) -> None:
+        user = self.user
+        assert user is not None
+        try:
+            chunk, last = self._take(data)
+        except MalformedBody as error:
+            self._fail(f"The upstream's answer is malformed: {error}.")
+            return
+        if last:
+            self._end_answer()
+        if chunk or last:
+            user.answer_continued(chunk, last)
+
+    def _take(self, data: bytes) -> tuple[bytes, bool]:
+        """The body bytes in `data`, and whether they are the last."""
+        decoder = self._decoder
+        if decoder is not None:
+            chunk = decoder.feed(data) if data else b""
+            if decoder.done and decoder.rest:
+                self._keep_alive = False
+            return chunk, decoder.done
+        remaining = self._remaining
+        if remaining == UNTIL_CLOSE:
+            self._keep_alive = False
+            return data, False
+        if len(data) > remaining:
+            self._keep_alive = False  # bytes after the answer: whose they are can't be known
+            data = data[:remaining]
+        self._remaining = remaining - len(data)
+        return data, self._remaining == 0
+
+    def _end_answer(self) -> None:
+        self.user = None
+        self._pool.deadlines_now_idle(self)
+        if self._keep_alive and self.request_done and not self.closed:
+            self.used = True
+            self._pool.release(self)
+        else:
+            self.transport.abort()
+
+    def _fail(self, message: str) -> None:
+        user = self.user
+        self.abandon()
+        if user is not None:
+            user.upstream_lost(UpstreamLost("upstreamError", message))
+
+    def _close_unusable(self) -> None:
+        self._pool.discard(self)
+        self.transport.abort()
+
+
+class UpstreamPool:
+    """The connections of one worker to its one upstream."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: UpstreamSettings,
+        deadlines: Deadlines,
+        counters: Counters,
+    ) -> None:
+        self.settings = settings
+        self.deadlines = deadlines
+        self._loop = loop
+        self._counters = counters.values
+        self._idle: list[UpstreamConnection] = []
+        self._waiting: deque[UpstreamUser] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._open = 0
+        self._closing = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<UpstreamPool open={self._open} idle={len(self._idle)} "
+            f"opening={len(self._opening)} waiting={len(self._waiting)}>"
+        )
+
+    @property
+    def open_connections(self) -> int:
+        return self._open
+
+    def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
+        """Gives `user` a connection by its `upstream_ready`, now or later, or calls its `upstream_lost`."""
+        idle = self._idle
+        while idle and not fresh:
+            upstream = idle.pop()
+            if upstream.closed or upstream.transport.is_closing():
+                continue
+            if not user.repeatable and self.deadlines.now - upstream.idle_since > STALE_SECONDS:
+                idle.append(upstream)
+                break
+            self._counters[UPSTREAM_REUSED] += 1
+            upstream.serve(user)
+            user.upstream_ready(upstream)
+            return
+        self._waiting.append(user)
+        self._open_for_waiting()
+
+    def withdraw(self, user: UpstreamUser) -> None:
+        """`user` waits no more; a connection that was being opened for it serves the next."""
+        if user in self._waiting:
+            self._waiting.remove(user)
+
+    def release(self, upstream: UpstreamConnection) -> None:
+        """Takes back a connection that is fit for another exchange."""
+        if self._closing:
+            upstream.transport.abort()
+        elif self._waiting:
+            self._hand_over(upstream)
+        else:
+            upstream.idle_since = self.deadlines.now
+            self._idle.append(upstream)
+
+    def deadlines_now_idle(self, upstream: UpstreamConnection) -> None:
+        upstream.deadline = self.deadlines.now + self.settings.idle_timeout
+
+    def discard(self, upstream: UpstreamConnection) -> None:
+        if upstream in self._idle:
+            self._idle.remove(upstream)
+
+    def forget(self, upstream: UpstreamConnection) -> None:
+        """A connection is gone."""
+        self._open -= 1
+        self.discard(upstream)
+        self._open_for_waiting()
+
+    def close(self) -> None:
+        """Closes what is idle; what serves an exchange closes when that ends."""
+        self._closing = True
+        for task in self._opening:
+            task.cancel()
+        for upstream in self._idle[:]:
+            upstream.transport.abort()
+
+    def _hand_over(self, upstream: UpstreamConnection) -> None:
+        user = self._waiting.popleft()
+        upstream.serve(user)
+        user.upstream_ready(upstream)
+
+    def _open_for_waiting(self) -> None:
+        while len(self._waiting) > len(self._opening) and self._open < self.settings.max_connections:
+            self._open += 1
+            task = self._loop.create_task(self._connect())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _connect(self) -> None:
+        settings = self.settings
+        try:
+            async with asyncio.timeout(settings.connect_timeout):
+                _, upstream = await self._loop.create_connection(
+                    lambda: UpstreamConnection(self),
+                    settings.host,
+                    settings.port,
+                    ssl=settings.tls,
+                    server_hostname=settings.host if settings.tls is not None else None,
+                )
+        except TimeoutError:
+            self._connect_failed(UpstreamLost("upstreamTimeout", "The upstream took too long to connect to."))
+        except OSError as error:  # ssl.SSLError is one
+            self._connect_failed(
+                UpstreamLost("upstreamUnreachable", f"The upstream can't be reached: {_why(error)}.")
+            )
+        else:
+            self._counters[UPSTREAM_OPENED] += 1
+            if task := asyncio.current_task():
+                self._opening.discard(task)
+            upstream.deadline = self.deadlines.now + settings.idle_timeout
+            self.release(upstream)
+
+    def _connect_failed(self, error: UpstreamLost) -> None:
+        self._open -= 1
+        if task := asyncio.current_task():
+            self._opening.discard(task)
+        if self._waiting:
+            self._waiting.popleft().upstream_lost(error)
+        self._open_for_waiting()
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate was not accepted ({error.verify_message})"
+    return error.strerror or type(error).__name__

@@ -1,0 +1,54 @@
+"""The key that signs proxy tokens: given in the settings, or made at the first start and kept in a file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key of at least the hash's size
+
+
+class SigningKeyError(Exception):
+    """The signing key can't be used; the message is one line for the operator."""
+
+
+def signing_key(given: str, path: Path) -> bytes:
+    """The key in force. Makes the file at `path`, mode 0600, if it is absent and no key is given."""
+    if given:
+        key = given.encode()
+        where = "Token.SigningKey"
+    else:
+        key = _from_file(path)
+        where = f"Token.SigningKeyFile {path}"
+    if len(key) < MIN_BYTES:
+        raise SigningKeyError(f"{where}: the key must have at least {MIN_BYTES} characters")
+    return key
+
+
+def _from_file(path: Path) -> bytes:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_if_absent(path)
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise SigningKeyError(f"Token.SigningKeyFile {path}: {error.strerror}") from None
+
+
+def _make_if_absent(path: Path) -> None:
+    """Two proxies that start at once on one file agree on the key of whichever linked it first."""
+    if path.exists():
+        return
+    mine = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(secrets.token_urlsafe(48).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(mine, path)
+    except FileExistsError:
+        pass
+    finally:
+        mine.unlink()

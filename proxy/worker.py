@@ -1,0 +1,334 @@
+"""One worker process: its loop, listeners, rules, upstream credential, spool upkeep and drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+from urllib.parse import urlsplit
+
+import uvloop
+
+from proxy.audit.spool import SpoolWriter
+from proxy.channel import (
+    Channel,
+    Credential,
+    CredentialRejected,
+    CredentialUnavailable,
+    Hello,
+    Message,
+    SnapshotReady,
+    Synced,
+)
+from proxy.counters import (
+    ALIVE_AT,
+    CREDENTIAL_READY,
+    IN_FLIGHT,
+    LOADED_RULES,
+    SNAPSHOT_GENERATION,
+    SPOOL_DROPPED,
+    SPOOL_READY,
+    STARTS,
+    UPSTREAM_OPEN,
+    Counters,
+)
+from proxy.server.connection import ClientConnection
+from proxy.server.context import Context, Limits, UpstreamCredential
+from proxy.server.deadlines import Deadlines
+from proxy.server.rulebook import build_rulebook
+from proxy.server.tokens import TokenKeeper, TokenSettings
+from proxy.server.upstream import UpstreamPool, UpstreamSettings
+from proxy.settings import Settings
+from proxy.snapshot import SnapshotDamaged, read_snapshot
+
+logger = logging.getLogger(__name__)
+
+UPKEEP_SECONDS: Final = 0.1
+FIRST_CREDENTIAL_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
+RESERVED_RECORDS: Final = (
+    64  # of requests in flight for which the spool keeps room; a record is cut at 16 KiB
+)
+LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
+BACKLOG: Final = 4096
+ID_PREFIX_BITS: Final = 34
+
+
+def run_worker(
+    settings: Settings,
+    key: bytes,
+    listeners: list[socket.socket],
+    channel: socket.socket,
+    counters: Counters,
+    ready: Callable[[], None],
+) -> int:
+    """Runs until SIGTERM and the drain that follows; `ready` is called once requests are taken."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(Worker(settings, key, counters).run(listeners, channel, ready))
+    return 0
+
+
+class Worker:
+    """Owns what the exchanges of this process share, and keeps it current."""
+
+    def __init__(self, settings: Settings, key: bytes, counters: Counters) -> None:
+        self._settings = settings
+        self._key = key
+        self._counters = counters
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="worker")
+        self._stop = asyncio.Event()
+        self._credential_told = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
+        self._maintaining = False
+        self._dropped_before = 0
+
+    async def run(
+        self, listeners: list[socket.socket], channel: socket.socket, ready: Callable[[], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        self._counters.reset_gauges()
+        self._counters.values[STARTS] += 1
+        self._spool = await loop.run_in_executor(None, self._open_spool)
+        self._deadlines = Deadlines(loop)
+        self._deadlines.start()
+        self._credential = UpstreamCredential(self._ask_for_another_credential)
+        self._context = self._make_context(loop)
+        await self._load_snapshot()
+        self._channel = Channel(channel, self._take_message)
+        self._channel.send(Hello())
+        upkeep = loop.create_task(self._upkeep())
+        await self._first_credential()
+        servers = await self._listen(loop, listeners)
+        ready()
+        await self._stop.wait()
+        await self._drain(servers, listeners)
+        upkeep.cancel()
+        self._channel.close()
+        await loop.run_in_executor(None, self._spool.close)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    # Setting up
+
+    def _open_spool(self) -> SpoolWriter:
+        audit = self._settings.audit
+        return SpoolWriter(
+            audit.local_retention_path,
+            segment_bytes=audit.segment_bytes,
+            max_bytes=audit.max_disk_bytes,
+            when_full=audit.when_full,
+            id_prefix=secrets.randbits(ID_PREFIX_BITS),
+        )
+
+    def _make_context(self, loop: asyncio.AbstractEventLoop) -> Context:
+        settings = self._settings
+        proxy, upstream, token = settings.proxy, settings.upstream, settings.token
+        pool = UpstreamPool(loop, _upstream_settings(settings), self._deadlines, self._counters)
+        limits = Limits(
+            max_header_bytes=proxy.max_header_bytes,
+            max_header_count=proxy.max_header_count,
+            max_buffered_body=proxy.max_buffered_body_bytes,
+            max_filter_bytes=upstream.max_filter_bytes,
+            head_timeout=proxy.head_timeout_seconds,
+            idle_timeout=proxy.idle_timeout_seconds,
+            body_grace=proxy.body_grace_seconds,
+            min_body_rate=proxy.min_body_bytes_per_second,
+            upstream_wait=upstream.connect_timeout_seconds,
+            token_lifetime=token.lifetime_seconds,
+            max_staleness=settings.rule_sync.max_staleness_seconds,
+            max_connections=proxy.max_connections,
+        )
+        return Context(
+            limits=limits,
+            deadlines=self._deadlines,
+            counters=self._counters,
+            spool=self._spool,
+            tokens=TokenKeeper(
+                TokenSettings(self._key, token.issuer, token.audience, token.lifetime_seconds)
+            ),
+            pool=pool,
+            credential=self._credential,
+            upstream_base=upstream.base_url,
+            statuses_as_502=upstream.statuses_as_502,
+            rewrite_links=upstream.rewrite_links,
+            public_base=proxy.public_base_url,
+            trusted_proxies=tuple(proxy.trusted_proxies),
+            executor=self._executor,
+            loop=loop,
+        )
+
+    async def _first_credential(self) -> None:
+        try:
+            async with asyncio.timeout(FIRST_CREDENTIAL_SECONDS):
+                await self._credential_told.wait()
+        except TimeoutError:
+            logger.warning("no upstream token yet: requests get 503 until there is one")
+
+    async def _listen(
+        self, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]
+    ) -> list[asyncio.Server]:
+        tls = _listener_tls(self._settings)
+        context = self._context
+        return [
+            await loop.create_server(
+                lambda: ClientConnection(context, secure=tls is not None),
+                sock=listener.dup(),
+                ssl=tls,
+                backlog=BACKLOG,
+            )
+            for listener in listeners
+        ]
+
+    # Rules and credential
+
+    def _take_message(self, message: Message) -> None:
+        match message:
+            case SnapshotReady():
+                self._reload()
+            case Synced():
+                self._context.synced_at = asyncio.get_running_loop().time()
+            case Credential(generation, token, expires_at):
+                self._take_credential(generation, token, expires_at)
+            case CredentialUnavailable(detail, retry_after):
+                self._credential.unavailable(detail, max(1, round(retry_after)))
+                self._credential_told.set()
+            case _:
+                pass
+
+    def _take_credential(self, generation: int, token: str, expires_at: float) -> None:
+        if generation >= self._credential.generation:
+            remaining = expires_at - time.time()
+            self._credential.renew(token, asyncio.get_running_loop().time() + remaining, generation)
+            self._credential_told.set()
+
+    def _ask_for_another_credential(self, generation: int) -> None:
+        self._channel.send(CredentialRejected(generation))
+
+    def _reload(self) -> None:
+        if self._reloading is not None and not self._reloading.done():
+            self._reload_again = True
+            return
+        self._reloading = asyncio.get_running_loop().create_task(self._load_snapshot())
+
+    async def _load_snapshot(self) -> None:
+        """Puts the persisted snapshot in force; one that can't be used leaves the rules as they are."""
+        loop = asyncio.get_running_loop()
+        path = self._settings.rule_sync.cache_path
+        while True:
+            self._reload_again = False
+            try:
+                snapshot = await loop.run_in_executor(self._executor, read_snapshot, path)
+            except FileNotFoundError:
+                return
+            except (SnapshotDamaged, OSError) as error:
+                logger.error("the snapshot is not used: %s", error)
+                return
+            rulebook = await build_rulebook(snapshot, self._context.rulebook)
+            self._context.use(rulebook)
+            age = max(0.0, time.time() - snapshot.synced_at)
+            self._context.synced_at = loop.time() - age
+            values = self._counters.values
+            values[SNAPSHOT_GENERATION] = snapshot.generation
+            values[LOADED_RULES] = rulebook.rule_count
+            logger.info("rules in force: version %s, %d rules", snapshot.version, rulebook.rule_count)
+            if not self._reload_again:
+                return
+
+    # Upkeep
+
+    async def _upkeep(self) -> None:
+        loop = asyncio.get_running_loop()
+        values = self._counters.values
+        last_second = 0
+        while True:
+            second = int(loop.time())
+            if second != last_second or self._spool.needs_maintenance:
+                last_second = second
+                await self._maintain_spool(loop)
+            values[ALIVE_AT] = int(time.time())
+            values[IN_FLIGHT] = self._context.in_flight()
+            values[UPSTREAM_OPEN] = self._context.pool.open_connections
+            values[SPOOL_READY] = int(self._spool.ready)
+            values[CREDENTIAL_READY] = int(self._credential.valid(loop.time()))
+            await asyncio.sleep(UPKEEP_SECONDS)
+
+    async def _maintain_spool(self, loop: asyncio.AbstractEventLoop) -> None:
+        was_ready = self._spool.ready
+        self._spool.reserve(RESERVED_RECORDS)
+        await loop.run_in_executor(None, self._spool.maintain)
+        self._counters.values[SPOOL_DROPPED] += self._spool.dropped - self._dropped_before
+        self._dropped_before = self._spool.dropped
+        if was_ready and not self._spool.ready:
+            logger.error("no room for audit events, requests are refused: %s", self._spool.problem)
+        elif not was_ready and self._spool.ready:
+            logger.warning("there is room for audit events again")
+
+    # Stopping
+
+    async def _drain(self, servers: list[asyncio.Server], listeners: list[socket.socket]) -> None:
+        """What is in flight finishes, within DrainSeconds; a kept connection gets `Connection: close` with its
+        next answer, or is closed where none is asked for."""
+        context = self._context
+        context.draining = True
+        await asyncio.sleep(0)  # what waits in the accept queue is taken in this turn of the loop
+        for server in servers:
+            server.close()
+        for listener in listeners:
+            listener.close()
+        end = time.monotonic() + self._settings.proxy.drain_seconds
+        await self._wait_until_closed(min(end, time.monotonic() + LAST_REQUEST_SECONDS))
+        for connection in list(context.connections):
+            connection.drain()
+        await self._wait_until_closed(end)
+        if context.connections:
+            logger.warning("cut %d connections that did not finish in time", len(context.connections))
+        for connection in list(context.connections):
+            connection.cut()
+        context.pool.close()
+        self._deadlines.stop()
+        await asyncio.sleep(0)
+
+    async def _wait_until_closed(self, end: float) -> None:
+        while self._context.connections and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+
+
+def _upstream_settings(settings: Settings) -> UpstreamSettings:
+    upstream = settings.upstream
+    address = urlsplit(upstream.base_url)
+    secure = address.scheme == "https"
+    return UpstreamSettings(
+        host=address.hostname or "",
+        port=address.port or (443 if secure else 80),
+        tls=_upstream_tls(settings) if secure else None,
+        connect_timeout=upstream.connect_timeout_seconds,
+        response_timeout=upstream.response_timeout_seconds,
+        idle_timeout=upstream.idle_timeout_seconds,
+        max_connections=upstream.max_connections,
+        max_header_bytes=upstream.max_header_bytes,
+    )
+
+
+def _upstream_tls(settings: Settings) -> ssl.SSLContext:
+    ca_file = settings.upstream.ca_file
+    tls = ssl.create_default_context(cafile=None if ca_file is None else os.fspath(ca_file))
+    tls.set_alpn_protocols(["http/1.1"])
+    return tls
+
+
+def _listener_tls(settings: Settings) -> ssl.SSLContext | None:
+    proxy = settings.proxy
+    if proxy.cert_file is None:
+        return None
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(proxy.cert_file, proxy.key_file)
+    tls.set_alpn_protocols(["http/1.1"])
+    return tls
