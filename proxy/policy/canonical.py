@@ -1,0 +1,348 @@
+"""A target's readings, whatever its spelling; refuses what is malformed.
+
+Nobody knows for certain how a server further on reads an odd target: how often it decodes, whether it decodes before
+it splits, what it does with a backslash. So a target has *readings*, and a verdict must hold for all of them. Within
+one reading a resource may go by several *names* (a file by its path and as an item), and a rule that knows any of
+them applies.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from proxy.policy.odata import (
+    CERTAIN,
+    SHADOW,
+    MalformedSegment,
+    Meaning,
+    Part,
+    close_parentheses,
+    colon_forms,
+    file_path_meanings,
+    fold,
+    meanings_of,
+)
+
+MAX_DECODINGS = 4
+MAX_SEGMENTS = 256
+MAX_READINGS = 64
+MAX_ODD_PATH = 8192  # a path that needs more than splitting costs work per character and reading
+MAX_CACHED_PATH = 512
+
+# Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
+SLASH = 4
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ODD_PATH = re.compile(
+    r"[%\\;(' ]|//|/\.\.?(?:/|\Z)|/\Z|:(?:/|\Z)|/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
+)
+_PARAMETER_ALIAS = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
+
+
+class MalformedTarget(ValueError):
+    """The target has no meaning that could be judged: 400 badRequest."""
+
+
+class Name(NamedTuple):
+    """One name of a resource. `exact` is None where the segment is only what a rule spells out, never an id."""
+
+    folded: tuple[str, ...]
+    exact: tuple[str | None, ...]
+
+
+class Reading(NamedTuple):
+    kind: int
+    names: tuple[Name, ...]
+
+
+class Target:
+    """A request target in origin-form (RFC 9112 §3.2.1): as it came, and what it can mean."""
+
+    __slots__ = ("_options", "cache_key", "path", "query", "raw", "readings")
+
+    def __init__(
+        self, raw: str, path: str, query: str | None, readings: tuple[Reading, ...], cache_key: str | None
+    ) -> None:
+        self.raw = raw
+        self.path = path
+        self.query = query
+        self.readings = readings
+        self.cache_key = cache_key
+        self._options: dict[str, tuple[str, ...]] | None = None
+
+    @property
+    def options(self) -> dict[str, tuple[str, ...]]:
+        """Query options by `option_name`; all occurrences, each in every reading of its value."""
+        options = self._options
+        if options is None:
+            options = self._options = _parse_options(self.query) if self.query else {}
+        return options
+
+
+def canonicalise(target: str) -> Target:
+    if not target.isascii() or not target.isprintable() or "#" in target:
+        raise MalformedTarget("a target is printable ASCII without a fragment")
+    path, mark, rest = target.partition("?")
+    query = rest if mark else None
+    if query is None:
+        if len(path) <= MAX_CACHED_PATH:
+            return Target(target, path, None, _readings_cached(path), path)
+        return Target(target, path, None, _readings(path), None)
+    if "%" in query:
+        _refuse_malformed_query(query)
+    if "@" in query or "%" in query:
+        aliases = _parameter_aliases(query)
+        if aliases:
+            return Target(target, path, query, _readings(path, aliases), None)
+    if len(path) <= MAX_CACHED_PATH:
+        return Target(target, path, query, _readings_cached(path), path)
+    return Target(target, path, query, _readings(path), None)
+
+
+def option_name(name: str) -> str:
+    """The name under which a query option is known: OData 4.01 takes `$top`, `top` and `$TOP` for one."""
+    return fold(name).strip().lstrip("$")
+
+
+@dataclass(slots=True)
+class _Segments:
+    kind: int
+    texts: list[str]
+
+
+@lru_cache(maxsize=4096)
+def _readings_cached(path: str) -> tuple[Reading, ...]:
+    return _readings(path)
+
+
+def _readings(path: str, aliases: Mapping[str, str] | None = None) -> tuple[Reading, ...]:
+    if not path.startswith("/"):
+        raise MalformedTarget("a target begins with a slash")
+    if path.count("/") > MAX_SEGMENTS:
+        raise MalformedTarget("too many segments")
+    if _ODD_PATH.search(path) is None:
+        exact = tuple(path[1:].split("/"))
+        return (Reading(CERTAIN, (Name(tuple(path[1:].lower().split("/")), exact),)),)
+    if len(path) > MAX_ODD_PATH:
+        raise MalformedTarget("too long to be judged in all its readings")
+    found: dict[Reading, None] = {}
+    for segments in _spellings(path):
+        try:
+            readings = _readings_of(segments, aliases or {})
+        except MalformedSegment as error:
+            raise MalformedTarget(str(error)) from None
+        found.update(dict.fromkeys(readings))
+        if len(found) > MAX_READINGS:
+            raise MalformedTarget("too many readings")
+    return tuple(found)
+
+
+def _spellings(path: str) -> Iterable[_Segments]:
+    """The path split, decoded and normalised in every order that a server might choose."""
+    spellings: list[_Segments] = []
+    for decoded in _decodings(path):
+        variants = [decoded]
+        variants += _each(variants, _at_backslashes)
+        variants += _each(variants, _compatibility_normalised)
+        variants += _each(variants, _without_matrix_parameters)
+        variants += _each(variants, _at_question_mark)
+        variants += _each(variants, _with_whole_parentheses)
+        if len(variants) > MAX_READINGS:
+            raise MalformedTarget("too many readings")
+        for variant in variants:
+            spellings += _without_dots(variant)
+    return spellings
+
+
+def _decodings(path: str) -> Iterable[_Segments]:
+    """Decoded `total` times, of which `before` before the path was split at its slashes."""
+    if _BAD_ESCAPE.search(path):
+        raise MalformedTarget("a percent sign is followed by two hexadecimal digits")
+    texts = [path]
+    while (text := _decoded(texts[-1])) != texts[-1]:
+        texts.append(text)
+        if len(texts) > MAX_DECODINGS + 1:
+            raise MalformedTarget("encoded too often")
+    deepest = len(texts) - 1
+    for before, text in enumerate(texts):
+        if before and text.count("/") == texts[before - 1].count("/"):
+            continue
+        for total in range(max(before, min(1, deepest)), deepest + 1):
+            segments = text[1:].split("/")
+            for _ in range(total - before):
+                segments = [_decoded(segment) for segment in segments]
+            yield _Segments(SLASH if before else CERTAIN, segments)
+
+
+def _decoded(text: str) -> str:
+    if "%" not in text:
+        return text
+    try:
+        decoded = unquote_to_bytes(text).decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedTarget("not UTF-8 when decoded") from None
+    if _CONTROL.search(decoded):
+        raise MalformedTarget("a control character when decoded")
+    return decoded
+
+
+def _each(variants: list[_Segments], change: Callable[[_Segments], _Segments]) -> list[_Segments]:
+    """What `change` makes of each variant, where it makes a difference."""
+    changed = [change(variant) for variant in variants]
+    return [after for before, after in zip(variants, changed, strict=True) if after.texts != before.texts]
+
+
+def _at_backslashes(variant: _Segments) -> _Segments:
+    return _Segments(variant.kind, [part for text in variant.texts for part in text.split("\\")])
+
+
+def _compatibility_normalised(variant: _Segments) -> _Segments:
+    texts: list[str] = []
+    for text in variant.texts:
+        normal = unicodedata.normalize("NFKC", text)
+        if normal.count("%") > text.count("%"):  # a full-width percent sign may make an escape
+            normal = _decoded(normal)
+        texts += normal.split("/") if normal.count("/") > text.count("/") else [normal]
+    return _Segments(variant.kind, texts)
+
+
+def _without_matrix_parameters(variant: _Segments) -> _Segments:
+    """`;x=y` cut from the end of a segment (RFC 3986 §3.3), but not out of a quoted key."""
+    texts = [text if ")" in text.partition(";")[2] else text.partition(";")[0] for text in variant.texts]
+    return _Segments(variant.kind, texts)
+
+
+def _at_question_mark(variant: _Segments) -> _Segments:
+    """An encoded question mark read as the query's beginning."""
+    for at, text in enumerate(variant.texts):
+        if "?" in text:
+            return _Segments(variant.kind | SHADOW, [*variant.texts[:at], text.partition("?")[0]])
+    return variant
+
+
+def _with_whole_parentheses(variant: _Segments) -> _Segments:
+    return _Segments(variant.kind, close_parentheses(variant.texts))
+
+
+def _without_dots(variant: _Segments) -> list[_Segments]:
+    """Dot segments removed (RFC 3986 §5.2.4), empty ones dropped; both orders where the order matters."""
+    merged = _resolved([text for text in variant.texts if text])
+    if "" not in variant.texts or ".." not in variant.texts:
+        return [_Segments(variant.kind, merged)]
+    resolved = [text for text in _resolved(variant.texts) if text]
+    return [_Segments(variant.kind, merged), _Segments(variant.kind, resolved)]
+
+
+def _resolved(texts: Iterable[str]) -> list[str]:
+    kept: list[str] = []
+    for text in texts:
+        if text == "..":
+            if not kept:
+                raise MalformedTarget("dot segments climb above the root")
+            kept.pop()
+        elif text != ".":
+            kept.append(text)
+    return kept
+
+
+def _readings_of(variant: _Segments, aliases: Mapping[str, str]) -> list[Reading]:
+    """Every combination of what the segments can mean, with all names of each."""
+    forms = []
+    for texts, files in colon_forms(variant.texts):
+        meanings = [
+            file_path_meanings(text, aliases) if at in files else _segment_meanings(text, aliases)
+            for at, text in enumerate(texts)
+        ]
+        if prod(len(options) for options in meanings) > MAX_READINGS:
+            raise MalformedTarget("too many readings")
+        forms.append([_combined(variant.kind, choice) for choice in product(*meanings)])
+    certain = [[reading for reading in readings if reading.kind == variant.kind] for readings in forms]
+    if len(forms) == 1 or any(len(readings) > 1 for readings in certain):
+        return [reading for readings in forms for reading in readings]
+    # All forms name the same file, so a rule for any of them concerns it.
+    names = tuple(name for readings in certain for reading in readings for name in reading.names)
+    others = [reading for readings in forms for reading in readings if reading.kind != variant.kind]
+    return [Reading(variant.kind, names), *others]
+
+
+def _segment_meanings(text: str, aliases: Mapping[str, str]) -> tuple[Meaning, ...]:
+    if text.endswith("):"):  # a key before a file's path: `items('id'):`
+        return meanings_of(text[:-1], aliases)
+    return meanings_of(text, aliases)
+
+
+def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
+    names: list[tuple[Part, ...]] = [()]
+    for meaning in choice:
+        kind |= meaning.kind
+        if len(names) * len(meaning.names) > MAX_READINGS:
+            raise MalformedTarget("too many names")
+        names = [name + parts for name in names for parts in meaning.names]
+    return Reading(
+        kind,
+        tuple(Name(tuple(part.folded for part in name), tuple(part.exact for part in name)) for name in names),
+    )
+
+
+def _refuse_malformed_query(query: str) -> None:
+    if _BAD_ESCAPE.search(query):
+        raise MalformedTarget("a percent sign is followed by two hexadecimal digits")
+    try:
+        decoded = unquote_to_bytes(query).decode("utf-8")
+    except UnicodeDecodeError:
+        raise MalformedTarget("not UTF-8 when decoded") from None
+    if "\0" in decoded:
+        raise MalformedTarget("a NUL when decoded")
+
+
+def _parameter_aliases(query: str) -> dict[str, str]:
+    """Values of `@name=…`, by which a key in the path may be given. A name given twice can't be judged."""
+    aliases: dict[str, str] = {}
+    for piece in _PARAMETER_ALIAS.split(query)[1:]:
+        name, _, value = piece.partition("&")[0].partition("=")
+        name = _fully_decoded(name).lower()
+        if aliases.setdefault(name, _fully_decoded(value)) != _fully_decoded(value):
+            raise MalformedTarget("a parameter alias with two values")
+    return aliases
+
+
+def _parse_options(query: str) -> dict[str, tuple[str, ...]]:
+    options: dict[str, tuple[str, ...]] = {}
+    for piece in query.split("&"):
+        name, _, value = piece.partition("=")
+        if "%" in name or "+" in name:
+            name = _fully_decoded(name.replace("+", " "))
+        name = option_name(name)
+        if name:
+            options[name] = options.get(name, ()) + _value_readings(value)
+    return options
+
+
+def _value_readings(value: str) -> tuple[str, ...]:
+    """A value as OData reads it, as a form would (`+` is a space), and decoded as often as it can be."""
+    if "%" not in value and "+" not in value:
+        return (value,)
+    once = _leniently_decoded(value)
+    form = _leniently_decoded(value.replace("+", " "))
+    return tuple(dict.fromkeys((once, form, _fully_decoded(value), _fully_decoded(form))))
+
+
+def _fully_decoded(text: str) -> str:
+    for _ in range(MAX_DECODINGS):
+        if "%" not in text:
+            break
+        text = _leniently_decoded(text)
+    return text
+
+
+def _leniently_decoded(text: str) -> str:
+    return unquote_to_bytes(text).decode("utf-8", "replace")

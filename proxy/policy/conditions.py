@@ -1,0 +1,253 @@
+"""Conditions as functions of the facts, with three answers: a value that can be read two ways holds perhaps.
+
+`PERHAPS` is what keeps spelling from deciding: a rule that blocks takes it for yes, a rule that allows for no, a rule
+that filters filters and lets the search go on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from proxy.policy.canonical import option_name
+from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts, Value, property_path, values_at
+from proxy.policy.odata import fold
+from proxy.policy.ruleset import Condition, Scalar, Test
+
+NO, PERHAPS, YES = 0, 1, 2
+
+MAX_REGEX_MEMORY = 1 << 20  # bytes of RE2's program and its cache
+MAX_REGEX_LENGTH = 1000
+
+Check = Callable[[RequestFacts, AnswerFacts | None], int]
+ValueTest = Callable[[Value], int]
+ValuesTest = Callable[[Sequence[Value]], int]
+
+_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
+# Accounts by mail address or GUID are the same account in any letter case; other ids are compared exactly.
+_CASELESS_ID = re.compile(r".*@.*|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.DOTALL)
+_NEGATIVE = frozenset(("not_equals", "not_in"))
+
+
+class InvalidRegex(ValueError):  # noqa: N818 - says what is invalid
+    """RE2 refuses the expression."""
+
+
+def compile_check(condition: Condition) -> Check:
+    """For every source but `param`, whose values belong to the path: see `compile_values_test`."""
+    test = compile_values_test(condition)
+    match condition.source:
+        case "query":
+            return _query_check(option_name(condition.name), test)
+        case "header":
+            return _header_check(condition.name, test)
+        case "body":
+            return _body_check(property_path(condition.name), test)
+        case "status":
+            return lambda request, answer: NO if answer is None else test((answer.status,))
+        case "response_header":
+            return _response_header_check(condition.name, test)
+        case "property":
+            return _property_check(property_path(condition.name), test)
+        case "param":
+            raise ValueError("a parameter's value is known with the path")
+
+
+def compile_values_test(condition: Condition) -> ValuesTest:
+    """A test of all occurrences of a value: where they disagree, it holds perhaps."""
+    caseless = _is_caseless_id if condition.source == "param" else _always
+    tests = [_value_test(test, caseless) for test in condition.tests]
+    one: ValueTest = tests[0] if len(tests) == 1 else lambda value: min(test(value) for test in tests)
+    missing = min(_when_missing(test) for test in condition.tests)
+
+    def test_all(values: Sequence[Value]) -> int:
+        if not values:
+            return missing
+        first = one(values[0])
+        for value in values[1:]:
+            if one(value) != first:
+                return PERHAPS
+        return first
+
+    return test_all
+
+
+def compile_regex(pattern: str) -> Any:
+    """A linear-time expression of bounded size. Raises InvalidRegex."""
+    import re2  # only where a rule has one: workers stay small
+
+    if len(pattern) > MAX_REGEX_LENGTH:
+        raise InvalidRegex(f"longer than {MAX_REGEX_LENGTH} characters")
+    options = re2.Options()
+    options.max_mem = MAX_REGEX_MEMORY
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except (re2.error, UnicodeError) as error:
+        raise InvalidRegex(_error_text(error)) from None
+
+
+def _error_text(error: Exception) -> str:
+    reason = error.args[0] if error.args else "invalid"
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+
+
+def _query_check(name: str, test: ValuesTest) -> Check:
+    return lambda request, answer: test(request.target.options.get(name, ()))
+
+
+def _header_check(name: str, test: ValuesTest) -> Check:
+    wanted = name.lower().encode("ascii")
+    return lambda request, answer: test(_field_values(request.headers, wanted))
+
+
+def _response_header_check(name: str, test: ValuesTest) -> Check:
+    wanted = name.lower().encode("ascii")
+    return lambda request, answer: NO if answer is None else test(_field_values(answer.headers, wanted))
+
+
+def _body_check(path: tuple[str, ...], test: ValuesTest) -> Check:
+    return lambda request, answer: test(values_at(request.document, path))
+
+
+def _property_check(path: tuple[str, ...], test: ValuesTest) -> Check:
+    def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
+        if answer is None:
+            return NO
+        try:
+            document = answer.document
+        except MalformedBody:
+            return PERHAPS  # asked for in a form that can't be read: block
+        values = values_at(document, path)
+        if isinstance(document, dict):
+            for items in document.get("value", ()):
+                if isinstance(items, list):
+                    values += values_at(items, path)
+        return test(values)
+
+    return check
+
+
+def _field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Sequence[str]:
+    """A field's values; where one is a list (RFC 9110 §5.6.1), its elements are values too."""
+    size = len(wanted)
+    found = [value for name, value in headers if len(name) == size and name.lower() == wanted]
+    if not found:
+        return ()
+    texts = [value.decode("latin-1").strip(" \t") for value in found]
+    return texts + [part.strip(" \t") for text in texts if "," in text for part in text.split(",")]
+
+
+def _when_missing(test: Test) -> int:
+    if test.operator == "exists":
+        return NO if test.operand else YES
+    return PERHAPS if test.operator in _NEGATIVE else NO
+
+
+def _value_test(test: Test, caseless: Callable[[str], bool]) -> ValueTest:
+    operand = test.operand
+    match test.operator:
+        case "exists":
+            present = YES if operand else NO
+            return lambda value: present
+        case "equals" | "in":
+            return _membership(_operands(operand), caseless)
+        case "not_equals" | "not_in":
+            member = _membership(_operands(operand), caseless)
+            return lambda value: YES - member(value)
+        case "at_least":
+            least = _numeric(operand)
+            return lambda value: _compared(value, lambda number: number >= least)
+        case "at_most":
+            most = _numeric(operand)
+            return lambda value: _compared(value, lambda number: number <= most)
+        case "matches":
+            return _regex_test(compile_regex(str(operand)))
+        case "prefix":
+            return _text_test(str.startswith, str(operand), caseless)
+        case "suffix":
+            return _text_test(str.endswith, str(operand), caseless)
+        case "contains":
+            return _text_test(str.__contains__, str(operand), caseless)
+
+
+def _operands(operand: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    return operand if isinstance(operand, tuple) else (operand,)
+
+
+def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -> ValueTest:
+    texts = {_text(operand): operand for operand in operands}
+    folded = {fold(text) for text in texts}
+
+    def is_member(value: Value) -> int:
+        if isinstance(value, str):
+            if value in texts:
+                return YES
+            return PERHAPS if fold(value) in folded and caseless(value) else NO
+        if value is None or not isinstance(value, bool | int | float):
+            return NO
+        text = _text(value)
+        if text not in texts:
+            return NO
+        # The rule says "5" where the document says 5: another type, perhaps the same to the server.
+        return PERHAPS if isinstance(texts[text], str) else YES
+
+    return is_member
+
+
+def _text(value: bool | int | float | str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    if isinstance(value, int) and value.bit_length() > 512:
+        return hex(value)  # decimal text of huge numbers costs quadratic time, and Python refuses it
+    return str(value)
+
+
+def _text_test(holds: Callable[[str, str], bool], operand: str, caseless: Callable[[str], bool]) -> ValueTest:
+    folded = fold(operand)
+
+    def test(value: Value) -> int:
+        if not isinstance(value, str):
+            return NO
+        if holds(value, operand):
+            return YES
+        return PERHAPS if holds(fold(value), folded) and caseless(value) else NO
+
+    return test
+
+
+def _regex_test(expression: Any) -> ValueTest:
+    def test(value: Value) -> int:
+        if not isinstance(value, str):
+            return NO
+        try:
+            return YES if expression.search(value) is not None else NO
+        except UnicodeEncodeError:  # a lone surrogate out of a JSON escape
+            return PERHAPS
+
+    return test
+
+
+def _compared(value: Value, holds: Callable[[int | float], bool]) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        if not isinstance(value, str) or _NUMBER.fullmatch(value) is None:
+            return PERHAPS  # what a server makes of `+5`, `1e3` or `five` is its own affair
+        value = float(value) if "." in value else int(value)
+    return YES if holds(value) else NO
+
+
+def _numeric(operand: Scalar | tuple[Scalar, ...]) -> int | float:
+    if isinstance(operand, bool) or not isinstance(operand, int | float):
+        raise ValueError("at_least and at_most compare with a number")
+    return operand
+
+
+def _is_caseless_id(value: str) -> bool:
+    return _CASELESS_ID.fullmatch(value) is not None
+
+
+def _always(value: str) -> bool:
+    return True

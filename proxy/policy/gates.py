@@ -1,0 +1,128 @@
+"""Gates by client address and by time of the week, as functions of the request."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from zoneinfo import ZoneInfo
+
+from proxy.policy.conditions import NO, PERHAPS, YES, Check
+from proxy.policy.facts import AnswerFacts, RequestFacts
+from proxy.policy.ruleset import DAYS, IpGate, TimeGate
+
+_DAY = 24 * 60
+_WEEK = 7 * _DAY
+_EPOCH_MINUTE = 3 * _DAY  # 1970-01-01 was a Thursday
+_OFFSET_HOLDS_FOR = 15 * 60  # seconds; offsets of all zones change at quarters of an hour
+_MAX_REMEMBERED = 4096
+_MAPPED_BITS = 96
+
+Address = tuple[int, int]  # version and number
+
+
+def parse_network(text: str) -> IPv4Network | IPv6Network:
+    """A network or one address. An IPv4-mapped IPv6 network is the IPv4 one. Raises ValueError."""
+    network = ip_network(text)
+    if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_BITS:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
+    return network
+
+
+def ip_check(gate: IpGate) -> Check:
+    inside = None if gate.inside is None else _Networks(gate.inside)
+    outside = None if gate.outside is None else _Networks(gate.outside)
+    remembered: dict[str, int] = {}
+
+    def judge(client_ip: str) -> int:
+        address = _address(client_ip)
+        if address is None:
+            return PERHAPS
+        if inside is not None and not inside.contain(address):
+            return NO
+        return NO if outside is not None and outside.contain(address) else YES
+
+    def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
+        held = remembered.get(request.client_ip)
+        if held is None:
+            if len(remembered) >= _MAX_REMEMBERED:
+                remembered.clear()
+            held = remembered[request.client_ip] = judge(request.client_ip)
+        return held
+
+    return check
+
+
+def time_check(gate: TimeGate) -> Check:
+    week = _open_minutes(gate)
+    zone = ZoneInfo(gate.timezone)
+    known_quarter, offset = -1, 0
+
+    def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
+        nonlocal known_quarter, offset
+        now = int(request.now)
+        quarter = now // _OFFSET_HOLDS_FOR
+        if quarter != known_quarter:
+            offset = _offset(zone, now)
+            known_quarter = quarter
+        return YES if week[((now + offset) // 60 + _EPOCH_MINUTE) % _WEEK] else NO
+
+    return check
+
+
+def minutes(text: str) -> int:
+    """`HH:MM` as minutes of the day. Raises ValueError."""
+    hours, colon, rest = text.partition(":")
+    if not (colon and len(hours) == len(rest) == 2 and (hours + rest).isdecimal() and text.isascii()):
+        raise ValueError("a time is HH:MM")
+    value = int(hours) * 60 + int(rest)
+    if int(rest) > 59 or value > _DAY:
+        raise ValueError("a time is from 00:00 to 24:00")
+    return value
+
+
+class _Networks:
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        self._by_length: dict[tuple[int, int], set[int]] = {}
+        for text in texts:
+            network = parse_network(text)
+            shift = network.max_prefixlen - network.prefixlen
+            numbers = self._by_length.setdefault((network.version, shift), set())
+            numbers.add(int(network.network_address) >> shift)
+
+    def contain(self, address: Address) -> bool:
+        version, number = address
+        return any(
+            number >> shift in numbers
+            for (of_version, shift), numbers in self._by_length.items()
+            if of_version == version
+        )
+
+
+@lru_cache(maxsize=_MAX_REMEMBERED)
+def _address(text: str) -> Address | None:
+    try:
+        address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.version, int(address)
+
+
+def _open_minutes(gate: TimeGate) -> bytes:
+    week = bytearray(_WEEK)
+    start, end = minutes(gate.start), minutes(gate.end)
+    length = end - start if end > start else end - start + _DAY
+    for day in gate.days:
+        first = DAYS.index(day) * _DAY + start
+        for minute in range(first, first + length):
+            week[minute % _WEEK] = 1
+    return bytes(week)
+
+
+def _offset(zone: ZoneInfo, now: int) -> int:
+    offset = datetime.fromtimestamp(now, UTC).astimezone(zone).utcoffset()
+    return 0 if offset is None else int(offset.total_seconds())

@@ -1,0 +1,271 @@
+"""What one segment of an OData path can mean: a name, a key, a call, a cast, a file's path between colons."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+# Kinds of meanings, as bits.
+CERTAIN = 0  # a verdict must hold for it
+SHADOW = 1  # unlikely: only a rule that blocks or filters it counts
+KEY = 2  # perhaps a key, more likely a call: unlikely where the method can call a function
+
+# Types that paths cast to. A qualified name that is none of these may be an operation as well, and is judged as both.
+_KNOWN_TYPES = frozenset(
+    """
+    administrativeunit aaduserconversationmember androidlobapp androidmanagedappprotection androidstoreapp
+    androidcompliancepolicy application approlassignment approleassignment attributerulemembers calendar
+    certificatebasedauthconfiguration channel contact contract conversationmember countrynamedlocation
+    custommanagedappprotection device directoryaudit directoryobject directoryrole directorysetting
+    driveitem educationassignment educationclass educationfeedbackresourceoutcome educationuser
+    emailauthenticationmethod endpoint event eventmessage eventmessagerequest eventmessageresponse
+    extensionproperty federatedidentitycredential fido2authenticationmethod fileassessmentrequest fileattachment
+    group grouplifecyclepolicy hoplocation identityprovider identityproviderbase inferenceclassificationoverride
+    ioscompliancepolicy ioslobapp iosmanagedappprotection iosstoreapp iosvppapp ipnamedlocation itemattachment
+    itemattachmentcontent macoscompliancepolicy macoslobapp mailassessmentrequest mailfolder mailsearchfolder
+    managedapp manageddevice managedmobilelobapp message microsoftauthenticatorauthenticationmethod mobileapp
+    multivaluelegacyextendedproperty namedlocation officegraphinsights opentypeextension openshift
+    orgcontact organization outlookitem passwordauthenticationmethod permissiongrantpolicy
+    phoneauthenticationmethod place planner post referenceattachment room roomlist serviceprincipal
+    sharepointidentityset signin singlevaluelegacyextendedproperty site socialidentityprovider
+    softwareoathauthenticationmethod teamsapp teamworktag temporaryaccesspassauthenticationmethod
+    textclassificationrequest threatassessmentrequest urlassessmentrequest user
+    useridentity webapp win32lobapp windows10compliancepolicy windowshelloforbusinessauthenticationmethod
+    windowsuniversalappx workforceintegration workingtimeschedule workspace
+    """.split()
+)
+_KEY_NAMES = frozenset(
+    "id appid deviceid externalid onpremisesimmutableid roletemplateid uniquename userprincipalname".split()
+)
+_FUNCTION_NAME = re.compile(
+    r"delta|reminderview|calendarview|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
+)
+_CALL = re.compile(r"([A-Za-z_$][\w.$-]*) *\((.*)\)", re.DOTALL)
+_ARGUMENT_NAME = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
+_QUALIFIED = re.compile(r"(?:microsoft\.)?graph\.(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)", re.IGNORECASE)
+_OPEN_EXTENSION_ID = re.compile(r"microsoft\.graph\.opentypeextension\.", re.IGNORECASE)
+_OPENS_FILE_PATH = frozenset(("items", "sites", "special"))
+
+
+class Part(NamedTuple):
+    """A segment of a name. `exact` is None where only a rule's own words may match it, never a wildcard."""
+
+    folded: str
+    exact: str | None
+
+
+class Meaning(NamedTuple):
+    """One meaning of a segment, under each of its names; a name is no segment, one, or two."""
+
+    kind: int
+    names: tuple[tuple[Part, ...], ...]
+
+
+class MalformedSegment(ValueError):
+    """A segment that can't be read at all."""
+
+
+def fold(text: str) -> str:
+    """Resource names that a server could take for one another become equal (Unicode NFKC_Casefold, trimmed)."""
+    if text.isascii():
+        return text.lower().strip(" ")
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return "".join(char for char in folded if unicodedata.category(char) != "Cf").strip(" ")
+
+
+def meanings_of(text: str, aliases: Mapping[str, str]) -> tuple[Meaning, ...]:
+    call = _CALL.fullmatch(text) if text.endswith(")") else None
+    if call is not None:
+        arguments = _split_arguments(call[2])
+        if arguments is not None:
+            return _call_meanings(call[1], arguments, text, aliases)
+    if _is_qualified(text):
+        return _qualified_meanings(text)
+    literal = unquoted_literal(text)
+    if literal is not None:
+        return (_plain(text), Meaning(SHADOW, ((Part(fold(literal), literal),),)))
+    return (_plain(text),)
+
+
+def file_path_meanings(text: str, aliases: Mapping[str, str]) -> tuple[Meaning, ...]:
+    """Between the colons of `root:/a (1)/b:` segments are names of files; what else they could be counts to block."""
+    plain = _plain(text)
+    others = tuple(Meaning(SHADOW, meaning.names) for meaning in meanings_of(text, aliases) if meaning != plain)
+    return (plain, *others)
+
+
+def colon_forms(segments: Sequence[str]) -> list[tuple[list[str], frozenset[int]]]:
+    """The names of a path with `root:/a/b:` in it, each with the positions that are names of files.
+
+    A file found by its path is an item like one found by its id: `root:/a/b:/content` is also `items/{id}/content`.
+    """
+    opening = next((at for at, text in enumerate(segments) if _opens_file_path(segments, at, text)), None)
+    if opening is None:
+        return [(list(segments), frozenset())]
+    closing = next((at for at in range(opening + 1, len(segments)) if segments[at].endswith(":")), None)
+    end = len(segments) if closing is None else closing + 1
+    files = [text for text in (*segments[opening + 1 : end - 1], segments[end - 1].removesuffix(":")) if text]
+    if end == opening + 1:
+        files = []
+    base = segments[opening][:-1]
+    head = list(segments[:opening])
+    if fold(base) != "root":
+        item = [base] if not files else ["/".join([base + ":", *files])]
+    else:
+        item = ["items", "/".join(files)] if files else [base]
+    written = list(segments[opening:end])
+    forms = []
+    for tail, tail_files in colon_forms(segments[end:]):
+        at = len(head) + len(written)
+        names = frozenset(range(len(head) + 1, at)) | frozenset(at + index for index in tail_files)
+        forms.append((head + written + tail, names))
+        at = len(head) + len(item)
+        names = frozenset([at - 1] if files else []) | frozenset(at + index for index in tail_files)
+        forms.append((head + item + tail, names))
+    return forms
+
+
+def close_parentheses(segments: Sequence[str]) -> list[str]:
+    """Segments joined again where a slash stood within a key's or call's parentheses: `search(q='a/b')`."""
+    joined: list[str] = []
+    at = 0
+    while at < len(segments):
+        text, end = segments[at], at + 1
+        if "(" in text and not _is_closed(text):
+            whole = text
+            for more in range(at + 1, len(segments)):
+                whole += "/" + segments[more]
+                if _is_closed(whole):
+                    text, end = whole, more + 1
+                    break
+        joined.append(text)
+        at = end
+    return joined
+
+
+def unquoted_literal(text: str) -> str | None:
+    """The value of an OData string literal (`'O''Brien'`), None where it is none."""
+    if len(text) < 2 or text[0] != "'" or text[-1] != "'":
+        return None
+    inner = text[1:-1]
+    if "'" in inner.replace("''", ""):
+        return None
+    return inner.replace("''", "'")
+
+
+def qualified_operation(folded: str) -> str | None:
+    """The plain name of `microsoft.graph.name` where that may be an operation; None for a known type."""
+    qualified = _QUALIFIED.fullmatch(folded)
+    if qualified is None or fold(qualified[1]) in _KNOWN_TYPES:
+        return None
+    return fold(qualified[1])
+
+
+def _plain(text: str) -> Meaning:
+    return Meaning(CERTAIN, ((Part(fold(text), text),),))
+
+
+def _is_qualified(text: str) -> bool:
+    return _QUALIFIED.fullmatch(text) is not None and _OPEN_EXTENSION_ID.match(text) is None
+
+
+def _literal(text: str) -> tuple[Part, ...]:
+    folded = fold(text)
+    return (Part("microsoft." + folded if folded.startswith("graph.") else folded, None),)
+
+
+def _qualified_meanings(text: str) -> tuple[Meaning, ...]:
+    cast = Meaning(CERTAIN, ((), _literal(text)))
+    operation = text.rpartition(".")[2]
+    if fold(operation) in _KNOWN_TYPES:
+        return (cast,)
+    return (cast, Meaning(CERTAIN, ((Part(fold(operation), operation),), _literal(text))))
+
+
+def _call_meanings(
+    name: str, arguments: list[str], text: str, aliases: Mapping[str, str]
+) -> tuple[Meaning, ...]:
+    named = [_ARGUMENT_NAME.fullmatch(argument) for argument in arguments]
+    pairs = [(found[1], found[2]) for found in named if found is not None]
+    qualified = _is_qualified(name)
+    plain_name = name.rpartition(".")[2] if qualified else name
+    name_part = Part(fold(plain_name), plain_name)
+    if not arguments:
+        return (Meaning(CERTAIN, ((name_part,), _literal(name))),) if qualified else (_plain(name),)
+    if len(pairs) < len(arguments):
+        key = _key_part(arguments, aliases)
+        meanings = [Meaning(CERTAIN, ((name_part, key),))]
+        if qualified:
+            meanings.append(Meaning(CERTAIN, ((key,), (*_literal(name), key))))
+        return tuple(meanings)
+    values = [_value(value, aliases) for _, value in pairs]
+    key = _key_part([value for _, value in pairs], aliases)
+    normalised = ",".join(
+        sorted(f"{argument.lower()}={value}" for (argument, _), value in zip(pairs, values, strict=True))
+    )
+    call_names = ((Part(name_part.folded, text),), (Part(fold(f"{plain_name}({normalised})"), None),))
+    as_key = ((name_part, key), *(((key,),) if qualified else ()))
+    if len(pairs) == 1 and pairs[0][0].lower() in _KEY_NAMES and not _FUNCTION_NAME.fullmatch(plain_name):
+        return (Meaning(CERTAIN, as_key),)
+    return (Meaning(CERTAIN, call_names), Meaning(KEY, as_key))
+
+
+def _key_part(values: Sequence[str], aliases: Mapping[str, str]) -> Part:
+    key = ",".join(_value(value, aliases) for value in values)
+    return Part(fold(key), key)
+
+
+def _value(text: str, aliases: Mapping[str, str]) -> str:
+    text = text.strip()
+    if text.startswith("@"):  # a parameter alias (OData 4.01 part 2 §5.3): its value is in the query
+        try:
+            text = aliases[text[1:].lower()].strip()
+        except KeyError:
+            raise MalformedSegment("a parameter alias without a value") from None
+    literal = unquoted_literal(text)
+    return text if literal is None else literal
+
+
+def _split_arguments(inner: str) -> list[str] | None:
+    """Arguments between the commas of the outer level; None where the text isn't one pair of parentheses."""
+    if not inner.strip():
+        return []
+    arguments, start, depth, quoted = [], 0, 0, False
+    for at, char in enumerate(inner):
+        if char == "'":
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+            if depth < 0:
+                return None
+        elif char == "," and depth == 0:
+            arguments.append(inner[start:at])
+            start = at + 1
+    if quoted or depth:
+        return None
+    return [*arguments, inner[start:]]
+
+
+def _is_closed(text: str) -> bool:
+    depth, quoted = 0, False
+    for char in text:
+        if char == "'" and depth:
+            quoted = not quoted
+        elif not quoted:
+            depth += (char == "(") - (char == ")")
+    return depth <= 0 and not quoted
+
+
+def _opens_file_path(segments: Sequence[str], at: int, text: str) -> bool:
+    if not text.endswith(":") or at == 0:
+        return False
+    before = segments[at - 1]
+    return fold(text[:-1]) == "root" or fold(before) in _OPENS_FILE_PATH or (
+        fold(text.partition("(")[0]) in _OPENS_FILE_PATH and text.endswith("):")
+    )

@@ -1,0 +1,155 @@
+"""Path patterns of rules, and the tree that finds the rules for a path."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+from urllib.parse import unquote
+
+from proxy.policy.canonical import MalformedTarget, Name, canonicalise
+from proxy.policy.odata import qualified_operation
+
+MAX_PATTERN_SEGMENTS = 32
+
+_PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
+
+T = TypeVar("T")
+
+
+class InvalidPattern(ValueError):
+    """Says what is wrong with a path pattern, for its writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """`segments` are folded resource names, None for a wildcard; `parameters` names some of the wildcards."""
+
+    segments: tuple[str | None, ...]
+    parameters: tuple[tuple[str, int], ...]
+    rest: bool  # ends in **
+
+    @property
+    def wildcards_from(self) -> int:
+        """Where the wildcards at the pattern's end begin."""
+        at = len(self.segments)
+        while at and self.segments[at - 1] is None:
+            at -= 1
+        return at
+
+
+def parse_pattern(text: str) -> tuple[Pattern, ...]:
+    """The pattern under each of its names. Raises InvalidPattern."""
+    words = _words(text)
+    rest = bool(words) and words[-1] == "**"
+    if rest:
+        words.pop()
+    parameters: list[tuple[str, int]] = []
+    names: list[list[str | None]] = [[]]
+    for word in words:
+        found = _PARAMETER.fullmatch(word)
+        if found is not None:
+            if any(known == found[1] for known, _ in parameters):
+                raise InvalidPattern(f"parameter {{{found[1]}}} is named twice")
+            parameters.append((found[1], len(names[0])))
+        if found is not None or word == "*":
+            for name in names:
+                name.append(None)
+        else:
+            names = [[*name, *folded] for name in names for folded in _folded_names(word)]
+    return tuple(Pattern(tuple(name), tuple(parameters), rest) for name in names)
+
+
+def _words(text: str) -> list[str]:
+    if not text.startswith("/"):
+        raise InvalidPattern("a path begins with a slash")
+    if any(char in text for char in "?#\\"):
+        raise InvalidPattern("a path pattern has no query, fragment or backslash; conditions look at query options")
+    words = text[1:].removesuffix("/").split("/") if text != "/" else []
+    if len(words) > MAX_PATTERN_SEGMENTS:
+        raise InvalidPattern(f"more than {MAX_PATTERN_SEGMENTS} segments")
+    for at, word in enumerate(words):
+        if word in ("", ".", ".."):
+            raise InvalidPattern("a path pattern has no empty and no dot segments")
+        if word == "**" and at != len(words) - 1:
+            raise InvalidPattern("** stands only at the end")
+        if word not in ("*", "**") and "*" in word:
+            raise InvalidPattern("* and ** are whole segments")
+        if ("{" in word or "}" in word) and _PARAMETER.fullmatch(word) is None:
+            raise InvalidPattern("a parameter is a whole segment, {name} of letters, digits, _ and -")
+    return words
+
+
+def _folded_names(word: str) -> list[tuple[str, ...]]:
+    """A rule's own word as requests are read, so that `delta()` in a rule is `delta` too."""
+    try:
+        readings = canonicalise("/" + _encoded(word)).readings
+    except MalformedTarget as error:
+        raise InvalidPattern(f"{word!r}: {error}") from None
+    folded = readings[0].names[-1].folded
+    operation = qualified_operation(folded[-1])
+    if operation is None:
+        return [folded]
+    return [folded, (*folded[:-1], operation)]
+
+
+def _encoded(word: str) -> str:
+    decoded = unquote(word, errors="strict") if "%" in word else word
+    if "%" in decoded or "/" in decoded or not decoded.isprintable():
+        raise InvalidPattern(f"{word!r}: write the segment as it reads when decoded")
+    return "".join(
+        char if char.isascii() and char.isprintable() else "".join(f"%{byte:02X}" for byte in char.encode())
+        for char in decoded
+    )
+
+
+@dataclass(slots=True)
+class _Node(Generic[T]):
+    words: dict[str, _Node[T]] = field(default_factory=dict)
+    wildcard: _Node[T] | None = None
+    ends: list[T] = field(default_factory=list)
+    rests: list[T] = field(default_factory=list)
+
+
+class PathTree(Generic[T]):
+    """Finds what was put under the patterns that cover a name; costs by the path, not by the number of patterns."""
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+
+    def add(self, pattern: Pattern, value: T) -> None:
+        node = self._root
+        for word in pattern.segments:
+            if word is None:
+                if node.wildcard is None:
+                    node.wildcard = _Node()
+                node = node.wildcard
+            else:
+                below = node.words.get(word)
+                if below is None:
+                    below = node.words[word] = _Node()
+                node = below
+        (node.rests if pattern.rest else node.ends).append(value)
+
+    def find(self, name: Name) -> tuple[list[T], list[T]]:
+        """What covers the path itself, and what ends above it."""
+        found: list[T] = []
+        above: list[T] = []
+        level = [self._root]
+        for word, exact in zip(name.folded, name.exact, strict=True):
+            below: list[_Node[T]] = []
+            for node in level:
+                found += node.rests
+                above += node.ends
+                child = node.words.get(word)
+                if child is not None:
+                    below.append(child)
+                if exact is not None and node.wildcard is not None:
+                    below.append(node.wildcard)
+            if not below:
+                return found, above
+            level = below
+        for node in level:
+            found += node.rests
+            found += node.ends
+        return found, above

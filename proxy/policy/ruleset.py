@@ -1,0 +1,74 @@
+"""The model of a ruleset as plain values, quick to encode and decode."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from proxy.policy.transforms import Transforms
+
+Scalar = bool | int | float | str
+
+REQUEST_SOURCES = ("param", "query", "header", "body")
+RESPONSE_SOURCES = ("status", "response_header", "property")
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+DEFAULT_RULE_ID = "default"
+
+Operator = Literal[
+    "equals", "not_equals", "in", "not_in", "prefix", "suffix", "contains", "matches", "at_least", "at_most", "exists"
+]
+
+
+class Test(msgspec.Struct, frozen=True, array_like=True):
+    """One operator and what it compares with."""
+
+    operator: Operator
+    operand: Scalar | tuple[Scalar, ...]
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True):
+    """All tests must hold for the value of `source` called `name` (empty for `status`)."""
+
+    source: Literal["param", "query", "header", "body", "status", "response_header", "property"]
+    name: str
+    tests: tuple[Test, ...]
+
+
+class Match(msgspec.Struct, frozen=True):
+    path: tuple[str, ...]
+    methods: tuple[str, ...] = ()  # none: any
+
+
+class IpGate(msgspec.Struct, frozen=True):
+    inside: tuple[str, ...] | None = None
+    outside: tuple[str, ...] | None = None
+
+
+class TimeGate(msgspec.Struct, frozen=True):
+    """Open on `days` from `start` until just before `end` (HH:MM); past midnight where `end` is the earlier."""
+
+    days: tuple[str, ...] = DAYS
+    start: str = "00:00"
+    end: str = "24:00"
+    timezone: str = "UTC"
+
+
+class Rule(msgspec.Struct, frozen=True):
+    id: str
+    match: Match
+    verdict: Literal["allow", "filter", "block", "log_only"]
+    description: str = ""
+    when: Literal["request", "response"] = "request"
+    conditions: tuple[Condition, ...] = ()
+    ip: IpGate | None = None
+    time: TimeGate | None = None
+    transforms: Transforms | None = None
+    guard_queries: bool = False
+
+
+class Ruleset(msgspec.Struct, frozen=True):
+    name: str
+    default: Literal["allow", "block"] = "block"
+    rules: tuple[Rule, ...] = ()
+    version: int = 1
