@@ -1,0 +1,395 @@
+"""The four signed endpoints: verify, parse, call, answer.
+
+The checks of a signed request stand in the order of their cost, so that who can't sign learns nothing and
+pays more than we do: API key, timestamp and the signature's form from the head alone, then the body up to its
+cap, then the signature. Nothing is parsed before the signature holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+import orjson
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from controlplane.clock import Clock
+from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised
+from controlplane.retention import WitnessedTime
+from controlplane.secrets import MasterKeyError, Vault, digest
+from controlplane.store.interface import (
+    Duplicate,
+    Expired,
+    Limited,
+    ProxyCredentials,
+    Store,
+    StoreBusy,
+    StoreError,
+    SyncContent,
+)
+from proxy.wire.audit_event import rfc3339
+from proxy.wire.models import (
+    AUDIT_PATH,
+    ERROR_STATUS,
+    HEARTBEAT_PATH,
+    MAX_BATCH_BYTES,
+    METRICS_PATH,
+    SYNC_PATH,
+    AuditAnswer,
+    ErrorBody,
+    ErrorDetail,
+    SyncAnswer,
+    SyncApp,
+    SyncMetadata,
+    SyncOrg,
+    SyncRuleset,
+)
+from proxy.wire.signing import (
+    API_KEY_HEADER,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    sign_response,
+    timestamp_in_range,
+    verify,
+)
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+_MAX_REPORT_BYTES: Final = 256 * 1024  # heartbeat and metrics are a few kilobytes
+_LONGEST_API_KEY: Final = 256
+_SIGNATURE_LENGTH: Final = 64
+# Requests with a body that one proxy may have in progress; the others wait unread. Bounds what one tenant can
+# make us hold in memory to this times the largest batch, whatever the rate limit says about batches that are
+# accepted.
+_BODIES_AT_ONCE: Final = 8
+# Codes of ours beside the contract's: the request never came whole, is over a cap that is not a batch's, or
+# can't be served now.
+_STATUS: Final = {
+    **ERROR_STATUS,
+    "requestTimeout": 408,
+    "payloadTooLarge": 413,
+    "unavailable": 503,
+    "notFound": 404,
+    "methodNotAllowed": 405,
+    "expectationFailed": 417,
+    "internalError": 500,
+}
+_MESSAGES: Final = {
+    "invalidSignature": "X-Hmac-Signature must be this request's HMAC-SHA256 in lowercase hex, once",
+    "timestampOutOfRange": "X-Timestamp must be Unix seconds within 300 s of the control plane's, once",
+    "unknownApiKey": "X-Api-Key must be the key of an enabled proxy, once",
+    "notAuthorisedForTenant": "this proxy is not authorised for the organisation of these events",
+    "mixedOrganisations": "all events of one batch must belong to one organisation",
+    "batchExpired": "this batch id was processed more than 48 hours ago; use a new one",
+    "batchTooLarge": f"a batch is at most {MAX_BATCH_BYTES} bytes",
+}
+
+
+class Refused(Exception):
+    """The request is answered with this error."""
+
+    def __init__(self, code: str, message: str = "", **headers: str) -> None:
+        super().__init__(code)
+        self.code = code
+        self.message = message or _MESSAGES[code]
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def error_response(refused: Refused) -> web.Response:
+    body = msgspec.json.encode(ErrorBody(ErrorDetail(refused.code, refused.message)))
+    return web.Response(
+        status=_STATUS[refused.code], body=body, content_type="application/json", headers=refused.headers
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Signed:
+    """A request whose signature holds."""
+
+    proxy: ProxyCredentials
+    secret: bytes
+    signature: str
+    body: bytes
+
+
+_Handler = Callable[[web.Request, _Signed], Awaitable[web.Response]]
+
+
+class AgentApi:
+    def __init__(
+        self,
+        store: Store,
+        ingest: Ingest,
+        vault: Vault,
+        clock: Clock,
+        witnessed: WitnessedTime,
+        *,
+        sync_interval_seconds: int,
+        body_timeout_seconds: float,
+    ) -> None:
+        self._store = store
+        self._ingest = ingest
+        self._vault = vault
+        self._clock = clock
+        self._witnessed = witnessed
+        self._sync_interval_seconds = sync_interval_seconds
+        self._body_timeout_seconds = body_timeout_seconds
+        self._bodies: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_BODIES_AT_ONCE)
+        )
+
+    def routes(self) -> list[web.RouteDef]:
+        def signed(handler: _Handler, cap: int) -> Callable[[web.Request], Awaitable[web.Response]]:
+            async def verified(request: web.Request) -> web.Response:
+                return await self._verified(request, cap, handler)
+
+            return verified
+
+        after_the_checks: dict[str, Any] = {"expect_handler": _no_continue_yet}
+        return [
+            web.get(SYNC_PATH, signed(self._sync, 0), allow_head=False, **after_the_checks),
+            web.post(HEARTBEAT_PATH, signed(self._heartbeat, _MAX_REPORT_BYTES), **after_the_checks),
+            web.post(AUDIT_PATH, signed(self._audit, MAX_BATCH_BYTES), **after_the_checks),
+            web.post(METRICS_PATH, signed(self._metrics, _MAX_REPORT_BYTES), **after_the_checks),
+        ]
+
+    # Verification
+
+    async def _verified(self, request: web.Request, cap: int, handler: _Handler) -> web.Response:
+        proxy = await self._proxy(request)
+        timestamp, signature = _once(request, TIMESTAMP_HEADER), _once(request, SIGNATURE_HEADER)
+        now_ms = self._clock.wall_ms()
+        if not timestamp_in_range(timestamp, now_ms / 1000):
+            raise Refused("timestampOutOfRange")
+        if (
+            len(signature) != _SIGNATURE_LENGTH
+        ):  # for which no body need be read; its letters are judged with it
+            raise Refused("invalidSignature")
+        secret = self._vault.open(proxy.proxy_id, proxy.sealed_hmac_secret).encode()
+        async with self._bodies[proxy.proxy_id]:
+            body = await _read_body(request, cap, self._body_timeout_seconds)
+            if not verify(secret, timestamp, body, signature):
+                raise Refused("invalidSignature")
+            self._witnessed.agree(now_ms)
+            if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+                raise Refused(
+                    "invalidPayload", "the body must not be compressed: its own bytes are what is signed"
+                )
+            return await handler(request, _Signed(proxy, secret, signature, body))
+
+    async def _proxy(self, request: web.Request) -> ProxyCredentials:
+        api_key = _once(request, API_KEY_HEADER)
+        if not 0 < len(api_key) <= _LONGEST_API_KEY:
+            raise Refused("unknownApiKey")
+        proxy = await self._store.credentials(digest(api_key))
+        if proxy is None:
+            raise Refused("unknownApiKey")
+        return proxy
+
+    # Endpoints
+
+    async def _sync(self, request: web.Request, signed: _Signed) -> web.Response:
+        content = await self._store.sync_content(signed.proxy.proxy_id, _versions(request))
+        if isinstance(content, str):
+            status, body, version = 304, b"", content
+        else:
+            status, body, version = 200, self._sync_body(signed.proxy.proxy_id, content), content.version
+        headers = {
+            # Weak: an answer of the same version differs in generatedAt.
+            "ETag": f'W/"{version}"',
+            SIGNATURE_HEADER: sign_response(signed.secret, signed.signature, body),
+            "Cache-Control": "no-store",
+        }
+        if status == 304:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    def _sync_body(self, proxy_id: str, content: SyncContent) -> bytes:
+        answer = SyncAnswer(
+            version=content.version,
+            generated_at=rfc3339(content.generated_ms),
+            orgs=tuple(SyncOrg(org.org_id, org.name) for org in content.orgs),
+            apps=tuple(
+                SyncApp(
+                    app_id=app.app_id,
+                    org_id=app.org_id,
+                    name=app.name,
+                    client_id=app.client_id,
+                    secret_hashes=tuple(secret.hash for secret in app.secrets),
+                    secret_version=app.secret_version,
+                    ruleset_id=app.ruleset_id,
+                    enabled=app.enabled,
+                )
+                for app in content.apps
+            ),
+            rulesets=tuple(
+                SyncRuleset(ruleset.ruleset_id, ruleset.org_id, ruleset.name, ruleset.version, yaml)
+                for ruleset, yaml in content.rulesets
+            ),
+            metadata=SyncMetadata(sync_interval_seconds=self._sync_interval_seconds, proxy_id=proxy_id),
+        )
+        return msgspec.json.encode(answer)
+
+    async def _heartbeat(self, request: web.Request, signed: _Signed) -> web.Response:
+        _parse_report(signed.body, _Heartbeat)
+        await self._store.add_heartbeat(signed.proxy.proxy_id, signed.body.decode())
+        return _json({"status": "ok"})
+
+    async def _metrics(self, request: web.Request, signed: _Signed) -> web.Response:
+        metrics = _parse_report(signed.body, _Metrics)
+        await self._store.add_metrics(signed.proxy.proxy_id, metrics.window_start, signed.body.decode())
+        return _json({"status": "ok"})
+
+    async def _audit(self, request: web.Request, signed: _Signed) -> web.Response:
+        try:
+            batch_id, outcome = await self._ingest.accept(
+                signed.proxy.proxy_id, signed.proxy.org_ids, signed.body
+            )
+        except InvalidBatch as error:
+            raise Refused("invalidPayload", str(error)) from None
+        except MixedOrganisations:
+            raise Refused("mixedOrganisations") from None
+        except NotAuthorised:
+            raise Refused("notAuthorisedForTenant") from None
+        if isinstance(outcome, Expired):
+            raise Refused("batchExpired")
+        if isinstance(outcome, Limited):
+            wait = outcome.retry_after_seconds
+            raise Refused("rateLimited", f"the next batch is accepted in {wait} s", Retry_After=str(wait))
+        return _json(AuditAnswer(batch_id, outcome.accepted, isinstance(outcome, Duplicate)), status=202)
+
+
+# What reports must look like. Every member may be left out, none may have another type; unknown ones are
+# kept.
+
+
+class _Check(msgspec.Struct):
+    status: Literal["ok", "degraded", "failed"]
+    detail: str | None = None
+
+
+class _Heartbeat(msgspec.Struct, rename="camel"):
+    version: str | None = None
+    uptime_seconds: float | None = None
+    loaded_rules: int | None = None
+    sync_version: str | None = None
+    checks: dict[str, _Check] | None = None
+    last_seq: dict[str, int] | None = None
+    audit_pending: int | None = None
+    oldest_pending_seconds: float | None = None
+
+
+class _Latency(msgspec.Struct):
+    buckets: list[tuple[float, int]] | None = None
+    sum: float | None = None
+    count: int | None = None
+
+
+class _Metrics(msgspec.Struct, rename="camel"):
+    window_start: str = ""
+    window_end: str | None = None
+    evaluated: int | None = None
+    allowed: int | None = None
+    blocked: int | None = None
+    filtered: int | None = None
+    logged_only: int | None = None
+    upstream_errors: int | None = None
+    audit_pending: int | None = None
+    latency_ms: _Latency | None = None
+
+
+def _parse_report(body: bytes, cls: type[T]) -> T:
+    try:
+        orjson.loads(body)  # the typed pass skips over what it doesn't know; what is stored must be readable
+        return msgspec.json.decode(body, type=cls)
+    except msgspec.ValidationError as error:
+        raise Refused("invalidPayload", str(error)) from None
+    except (ValueError, RecursionError):
+        raise Refused("invalidPayload", "the body must be one JSON object in UTF-8") from None
+
+
+def _once(request: web.Request, name: str) -> str:
+    """The header's value where it is given exactly once and is ASCII; else empty, which no check accepts."""
+    values = request.headers.getall(name, ())
+    return values[0] if len(values) == 1 and values[0].isascii() else ""
+
+
+def _versions(request: web.Request) -> list[str]:
+    """The versions that If-None-Match names."""
+    tags = ",".join(request.headers.getall("If-None-Match", ())).split(",")
+    return [tag.strip(" \t").removeprefix("W/").strip('"') for tag in tags]
+
+
+async def _no_continue_yet(request: web.Request) -> None:
+    """`100 Continue` is sent once the head has passed its checks, not before."""
+    if request.headers.get("Expect", "").lower() != "100-continue":
+        raise web.HTTPExpectationFailed
+
+
+async def _read_body(request: web.Request, cap: int, timeout_seconds: float) -> bytes:
+    if (request.content_length or 0) > cap:
+        raise _too_large(cap)
+    if "Expect" in request.headers and request.can_read_body:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # or aiohttp takes the answer for begun
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > cap:
+                    raise _too_large(cap)
+    except TimeoutError:
+        raise Refused("requestTimeout", f"the body must come within {timeout_seconds:g} s") from None
+    except (HttpProcessingError, web.RequestPayloadError):
+        raise Refused("invalidPayload", "the body's framing is broken") from None
+    return bytes(body)
+
+
+def _too_large(cap: int) -> Refused:
+    if cap == MAX_BATCH_BYTES:
+        return Refused("batchTooLarge")
+    if cap == 0:
+        return Refused("invalidPayload", "this request has no body")
+    return Refused("payloadTooLarge", f"this body is at most {cap} bytes")
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
+
+
+@web.middleware
+async def answer_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every error leaves as the contract's JSON, and as one line in the log."""
+    try:
+        return await handler(request)
+    except Refused as error:
+        refused = error
+    except web.HTTPNotFound:
+        refused = Refused("notFound", "there is no such endpoint")
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        refused = Refused("methodNotAllowed", f"this endpoint takes {allowed}", Allow=allowed)
+    except web.HTTPExpectationFailed:
+        refused = Refused("expectationFailed", "the only expectation that is met is 100-continue")
+    except ConnectionError:
+        raise  # the sender has left; there is nobody to answer
+    except StoreBusy:
+        refused = Refused("unavailable", "too much is waiting for the disk", Retry_After="1")
+    except (StoreError, MasterKeyError) as error:
+        _log.error("%s %s: %s", request.method, request.path, error)
+        refused = Refused("unavailable", "the control plane can't do this now", Retry_After="5")
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        refused = Refused("internalError", "a fault of the control plane itself")
+    _log.info("%s %s from %s: %s", request.method, request.path, request.remote, refused.code)
+    return error_response(refused)

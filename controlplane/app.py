@@ -1,0 +1,141 @@
+"""The server: routes, listeners, background tasks, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from controlplane.agent_api import AgentApi, answer_errors
+from controlplane.clock import Clock, SystemClock
+from controlplane.forwarder import Forwarder
+from controlplane.ingest import Ingest
+from controlplane.registry import open_vault
+from controlplane.retention import Retention, WitnessedTime
+from controlplane.search import open_index
+from controlplane.secrets import Vault
+from controlplane.settings import ControlPlaneSettings, Settings
+from controlplane.store.interface import RateLimits, Store
+from controlplane.store.sqlite import SqliteStore
+
+_log = logging.getLogger(__name__)
+
+# Between two requests of a proxy's kept-alive connection; also what a head must come within.
+_KEEP_ALIVE_SECONDS = 75.0
+
+
+def build_app(
+    settings: Settings,
+    store: Store,
+    vault: Vault,
+    clock: Clock,
+    witnessed: WitnessedTime,
+    on_stored: Callable[[], None],
+) -> web.Application:
+    limits = RateLimits(org=settings.audit.rate_limit_org, proxy=settings.audit.rate_limit_proxy)
+    api = AgentApi(
+        store,
+        Ingest(store, limits, on_stored),
+        vault,
+        clock,
+        witnessed,
+        sync_interval_seconds=settings.control_plane.sync_interval_seconds,
+        body_timeout_seconds=settings.control_plane.body_timeout_seconds,
+    )
+
+    async def health(request: web.Request) -> web.Response:
+        await store.ping()
+        return web.json_response({"status": "ok"})
+
+    app = web.Application(middlewares=[answer_errors])
+    app.on_response_prepare.append(_without_server_name)
+    app.add_routes([*api.routes(), web.get("/healthz", health)])
+    return app
+
+
+async def _without_server_name(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.popall("Server", None)  # aiohttp would tell its version and Python's
+
+
+async def serve(settings: Settings, clock: Clock | None = None) -> None:
+    """Run until SIGTERM or SIGINT; in-flight requests are answered, then everything is closed."""
+    clock = clock or SystemClock()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with running(settings, clock) as addresses:
+        _log.info("listening on %s", ", ".join(addresses))
+        await stop.wait()
+        _log.info("stopping")
+    _log.info("stopped")
+
+
+@asynccontextmanager
+async def running(settings: Settings, clock: Clock) -> AsyncIterator[list[str]]:
+    """The whole control plane, between its start and its stop; the addresses that it listens on."""
+    async with AsyncExitStack() as stack:
+        store = await SqliteStore.open(settings.store.path, clock)
+        stack.push_async_callback(store.close)
+        vault = await open_vault(settings.secrets, store)
+        index = await open_index(settings.search_index, settings.store.path)
+        stack.push_async_callback(index.close)
+        witnessed = WitnessedTime()
+        forwarder = Forwarder(store, index)
+        retention = Retention(store, index, clock, witnessed, settings.retention.interval_seconds)
+        _in_background(stack, "forwarder", forwarder.run())
+        _in_background(stack, "retention", retention.run())
+        app = build_app(settings, store, vault, clock, witnessed, forwarder.wake)
+        runner = _runner(app, settings.control_plane)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        yield await _listen(runner, settings.control_plane)
+
+
+def _in_background(stack: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_say_if_failed)
+    stack.push_async_callback(_cancel, task)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _say_if_failed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.critical("%s ended: %s", task.get_name(), error, exc_info=error)
+
+
+def _runner(app: web.Application, settings: ControlPlaneSettings) -> web.AppRunner:
+    return web.AppRunner(
+        app,
+        access_log=None,
+        auto_decompress=False,  # the bytes as sent are what is signed
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        shutdown_timeout=settings.drain_seconds,
+    )
+
+
+async def _listen(runner: web.AppRunner, settings: ControlPlaneSettings) -> list[str]:
+    tls = _tls(settings)
+    for address in settings.listen:
+        await web.TCPSite(runner, address.host, address.port, ssl_context=tls, backlog=1024).start()
+    scheme = "https" if tls else "http"
+    return [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+            for host, port, *_ in runner.addresses]  # fmt: skip
+
+
+def _tls(settings: ControlPlaneSettings) -> ssl.SSLContext | None:
+    if settings.cert_file is None or settings.key_file is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.cert_file, settings.key_file)
+    return context

@@ -1,0 +1,134 @@
+"""`ruleset`: apply, list, show, history, rollback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controlplane.cli.context import (
+    FAILED,
+    INVALID_INPUT,
+    AnyOrg,
+    Cli,
+    CommandFailed,
+    Json,
+    OneOrg,
+    print_facts,
+    print_json,
+    print_list,
+)
+from controlplane.store.interface import Ruleset, RulesetVersion
+from proxy.wire.audit_event import rfc3339
+
+app = typer.Typer()
+
+_Ruleset = Annotated[str, typer.Argument(metavar="RULESET", help="Id or name.")]
+
+
+def _facts(ruleset: Ruleset) -> dict[str, Any]:
+    return {"rulesetId": ruleset.ruleset_id, "name": ruleset.name, "version": ruleset.version}
+
+
+def _listed(ruleset: Ruleset) -> dict[str, Any]:
+    return {**_facts(ruleset), "orgId": ruleset.org_id, "rules": ruleset.rule_count}
+
+
+@app.command()
+def apply(
+    ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE")], org: OneOrg, json: Json = False
+) -> None:
+    """Validate a ruleset and put it in force as a new version; the ruleset's name is the file's `name`."""
+    cli: Cli = ctx.obj
+    name, rule_count, text = _read(file)
+    ruleset, is_new = cli.run(lambda opened: opened.registry.apply_ruleset(org, name, rule_count, text))
+    print_facts({**_facts(ruleset), "changed": is_new}, as_json=json)
+
+
+def _read(file: Path) -> tuple[str, int, str]:
+    """Name, number of rules and text of the file, or every error in it."""
+    from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+
+    try:
+        text = file.read_text("utf-8")
+    except OSError as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CommandFailed(INVALID_INPUT, f"{file}: not UTF-8 text") from None
+    try:
+        ruleset = parse_ruleset(text)
+    except InvalidRuleset as error:
+        lines = [
+            f"{file}:{problem.line}:{problem.column}: "
+            + (f"{problem.where}: {problem.message}" if problem.where else problem.message)
+            for problem in error.problems
+        ]
+        raise CommandFailed(INVALID_INPUT, *lines) from None
+    return ruleset.name, len(ruleset.rules), text
+
+
+@app.command("list")
+def list_rulesets(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
+    """All rulesets with their version in force."""
+    cli: Cli = ctx.obj
+    rulesets = cli.run(lambda opened: opened.registry.rulesets(org))
+    print_list("rulesets", [_listed(ruleset) for ruleset in rulesets], as_json=json)
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    ruleset: _Ruleset,
+    org: AnyOrg = None,
+    version: Annotated[
+        int | None, typer.Option("--version", help="Not the version in force but this one.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """The text of a ruleset."""
+    cli: Cli = ctx.obj
+    found, versions = cli.run(lambda opened: opened.registry.history(ruleset, org))
+    wanted = version or found.version
+    shown = next((each for each in versions if each.version == wanted), None)
+    if shown is None:
+        raise CommandFailed(FAILED, f"ruleset {found.name} has no version {wanted}")
+    if json:
+        facts = {**_listed(found), "version": shown.version, "rules": shown.rule_count}
+        print_json({**facts, "createdAt": rfc3339(shown.created_ms), "yaml": shown.yaml})
+    else:
+        typer.echo(shown.yaml, nl=not shown.yaml.endswith("\n"))
+
+
+@app.command()
+def history(ctx: typer.Context, ruleset: _Ruleset, org: AnyOrg = None, json: Json = False) -> None:
+    """Every version of a ruleset, newest first."""
+    cli: Cli = ctx.obj
+    found, versions = cli.run(lambda opened: opened.registry.history(ruleset, org))
+    rows = [_version_facts(each, each.version == found.version) for each in versions]
+    print_list("versions", rows, as_json=json)
+
+
+def _version_facts(version: RulesetVersion, in_force: bool) -> dict[str, Any]:
+    return {
+        "version": version.version,
+        "createdAt": rfc3339(version.created_ms),
+        "rules": version.rule_count,
+        "rolledBackTo": version.rolled_back_to,
+        "inForce": in_force,
+    }
+
+
+@app.command()
+def rollback(
+    ctx: typer.Context,
+    ruleset: _Ruleset,
+    org: AnyOrg = None,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="VERSION", help="By default the one before.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Put an older text in force again, as a new version."""
+    cli: Cli = ctx.obj
+    print_facts(_facts(cli.run(lambda opened: opened.registry.roll_back(ruleset, org, to))), as_json=json)

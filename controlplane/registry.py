@@ -1,0 +1,239 @@
+"""What an operator creates: organisations, proxies, rulesets and app identities.
+
+References are ids or names. Whatever is looked up in an organisation is found only there: a foreign id is as
+unknown as one that never was.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from controlplane.clock import Clock
+from controlplane.secrets import MasterKeyError, Vault, digest, hash_client_secret, mint, read_master_key
+from controlplane.settings import SecretsSettings
+from controlplane.store.interface import (
+    App,
+    AppSecret,
+    NotFound,
+    Org,
+    Proxy,
+    RegistryStore,
+    Retention,
+    Ruleset,
+    RulesetVersion,
+    StoreError,
+)
+from proxy.wire.audit_event import uuid7
+
+_LONGEST_NAME = 200
+_MASTER_KEY_CHECK = "graphward"
+
+T = TypeVar("T", Org, Proxy, Ruleset, App)
+
+
+class InvalidName(ValueError):
+    """The name can't be one; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySecrets:
+    """Shown once, to who created them."""
+
+    proxy_id: str
+    api_key: str
+    hmac_secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppSecrets:
+    """Shown once, to who created them."""
+
+    app: App
+    client_secret: str
+
+
+async def open_vault(settings: SecretsSettings, store: RegistryStore) -> Vault:
+    """The vault, proved to be the one that the store's secrets were sealed in."""
+    vault = Vault(read_master_key(settings.master_key, settings.master_key_file))
+    sealed = await store.master_key_check(vault.seal(_MASTER_KEY_CHECK, _MASTER_KEY_CHECK))
+    try:
+        vault.open(_MASTER_KEY_CHECK, sealed)
+    except MasterKeyError as error:
+        source = "Secrets.MasterKey" if settings.master_key else str(settings.master_key_file)
+        raise MasterKeyError(f"{source}: {error}") from None
+    return vault
+
+
+class Registry:
+    def __init__(self, store: RegistryStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    # Organisations
+
+    async def add_org(self, name: str, retention: Retention) -> Org:
+        org = Org(self._new_id(), _valid_name(name), retention, self._clock.wall_ms())
+        await self._store.add_org(org)
+        return org
+
+    async def org(self, reference: str) -> Org:
+        orgs = await self._store.orgs()
+        return _only((org for org in orgs if reference in (org.org_id, org.name)), "organisation", reference)
+
+    async def set_retention(self, reference: str, retention: Retention) -> Org:
+        org = await self.org(reference)
+        await self._store.set_retention(org.org_id, retention)
+        return await self.org(org.org_id)
+
+    # Proxies
+
+    async def add_proxy(self, vault: Vault, name: str, orgs: Sequence[str]) -> ProxySecrets:
+        org_ids = tuple(dict.fromkeys([(await self.org(org)).org_id for org in orgs]))
+        proxy = Proxy(self._new_id(), _valid_name(name), True, self._clock.wall_ms(), None, org_ids)
+        minted = _mint_for(proxy.proxy_id)
+        await self._store.add_proxy(
+            proxy, digest(minted.api_key), vault.seal(proxy.proxy_id, minted.hmac_secret)
+        )
+        return minted
+
+    async def rotate_proxy_secrets(self, vault: Vault, reference: str) -> ProxySecrets:
+        proxy = await self.proxy(reference)
+        minted = _mint_for(proxy.proxy_id)
+        sealed = vault.seal(proxy.proxy_id, minted.hmac_secret)
+        await self._store.set_proxy_credentials(proxy.proxy_id, digest(minted.api_key), sealed)
+        return minted
+
+    async def proxy(self, reference: str) -> Proxy:
+        proxies = await self._store.proxies()
+        found = (proxy for proxy in proxies if reference in (proxy.proxy_id, proxy.name))
+        return _only(found, "proxy", reference)
+
+    async def proxies(self, org: str | None) -> list[Proxy]:
+        org_id = await self._org_id(org)
+        return [proxy for proxy in await self._store.proxies() if org_id is None or org_id in proxy.org_ids]
+
+    async def set_proxy_enabled(self, reference: str, enabled: bool) -> Proxy:
+        proxy = await self.proxy(reference)
+        await self._store.set_proxy_enabled(proxy.proxy_id, enabled)
+        return await self.proxy(proxy.proxy_id)
+
+    async def grant(self, reference: str, org: str) -> Proxy:
+        proxy = await self.proxy(reference)
+        await self._store.grant(proxy.proxy_id, (await self.org(org)).org_id)
+        return await self.proxy(proxy.proxy_id)
+
+    async def revoke(self, reference: str, org: str) -> Proxy:
+        proxy = await self.proxy(reference)
+        await self._store.revoke(proxy.proxy_id, (await self.org(org)).org_id)
+        return await self.proxy(proxy.proxy_id)
+
+    # Rulesets
+
+    async def apply_ruleset(self, org: str, name: str, rule_count: int, yaml: str) -> tuple[Ruleset, bool]:
+        """The ruleset in force, and whether it is a new version."""
+        org_id = (await self.org(org)).org_id
+        ruleset = Ruleset(self._new_id(), org_id, _valid_name(name), 1, rule_count, self._clock.wall_ms())
+        return await self._store.apply_ruleset(ruleset, yaml)
+
+    async def ruleset(self, reference: str, org: str | None) -> Ruleset:
+        rulesets = await self._store.rulesets(await self._org_id(org))
+        found = (ruleset for ruleset in rulesets if reference in (ruleset.ruleset_id, ruleset.name))
+        return _only(found, "ruleset", reference)
+
+    async def rulesets(self, org: str | None) -> list[Ruleset]:
+        return await self._store.rulesets(await self._org_id(org))
+
+    async def history(self, reference: str, org: str | None) -> tuple[Ruleset, list[RulesetVersion]]:
+        ruleset = await self.ruleset(reference, org)
+        return ruleset, await self._store.ruleset_versions(ruleset.ruleset_id)
+
+    async def roll_back(self, reference: str, org: str | None, version: int | None) -> Ruleset:
+        ruleset = await self.ruleset(reference, org)
+        return await self._store.roll_back(ruleset.ruleset_id, version)
+
+    # App identities
+
+    async def add_app(self, name: str, org: str, ruleset: str) -> AppSecrets:
+        org_id = (await self.org(org)).org_id
+        bound = await self.ruleset(ruleset, org_id)
+        client_secret = mint("gws")
+        app = App(
+            app_id=self._new_id(),
+            org_id=org_id,
+            name=_valid_name(name),
+            client_id=str(uuid.uuid4()),
+            ruleset_id=bound.ruleset_id,
+            ruleset_name=bound.name,
+            enabled=True,
+            created_ms=self._clock.wall_ms(),
+            secrets=(AppSecret(1, hash_client_secret(client_secret), None),),
+        )
+        await self._store.add_app(app)
+        return AppSecrets(app, client_secret)
+
+    async def app(self, reference: str, org: str | None) -> App:
+        apps = await self._store.apps(await self._org_id(org))
+        found = (app for app in apps if reference in (app.app_id, app.name, app.client_id))
+        return _only(found, "app", reference)
+
+    async def apps(self, org: str | None) -> list[App]:
+        return await self._store.apps(await self._org_id(org))
+
+    async def set_app_enabled(self, reference: str, org: str | None, enabled: bool) -> App:
+        app = await self.app(reference, org)
+        await self._store.set_app_enabled(app.app_id, enabled)
+        return await self.app(app.app_id, app.org_id)
+
+    async def bind_app(self, reference: str, org: str | None, ruleset: str) -> App:
+        app = await self.app(reference, org)
+        bound = await self.ruleset(ruleset, app.org_id)
+        await self._store.bind_app(app.app_id, bound.ruleset_id)
+        return await self.app(app.app_id, app.org_id)
+
+    async def rotate_secret(self, reference: str, org: str | None, grace_ms: int) -> AppSecrets:
+        """A new secret. The others end after the grace, and with none at once, tokens included."""
+        app = await self.app(reference, org)
+        client_secret = mint("gws")
+        rotated = await self._store.rotate_secret(app.app_id, hash_client_secret(client_secret), grace_ms)
+        return AppSecrets(rotated, client_secret)
+
+    async def _org_id(self, org: str | None) -> str | None:
+        return None if org is None else (await self.org(org)).org_id
+
+    def _new_id(self) -> str:
+        return uuid7(self._clock.wall_ms(), secrets.randbits(74))
+
+
+def _mint_for(proxy_id: str) -> ProxySecrets:
+    return ProxySecrets(proxy_id, mint("gwk"), mint("gwh"))
+
+
+def _only(found: Iterable[T], kind: str, reference: str) -> T:
+    matches = list(found)
+    if not matches:
+        raise NotFound(f"there is no {kind} {reference}")
+    if len(matches) > 1:
+        raise StoreError(f"{len(matches)} organisations have {kind} {reference}: name one with --org")
+    return matches[0]
+
+
+def _valid_name(name: str) -> str:
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
+        raise InvalidName(
+            f"a name is 1 to {_LONGEST_NAME} printable characters without spaces around them: {name!r}"
+        )
+    if _is_id(name):
+        raise InvalidName(f"a name must not look like an id: {name}")
+    return name
+
+
+def _is_id(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,88 @@
+"""What goes when its organisation's tier ends: few rows at a time, with pauses, so that nothing waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol
+
+from controlplane.clock import Clock
+from controlplane.store.interface import RETENTION_MS, Store
+
+_ROWS_AT_ONCE: Final = 500
+_PAUSE_SECONDS: Final = 0.02
+# Batch ids outlive every event that came under them, so that a late replay is still known for one.
+_BATCH_IDS_MS: Final = max(RETENTION_MS.values())
+
+_log = logging.getLogger(__name__)
+
+
+class PurgeableIndex(Protocol):
+    async def purge(self, org_id: str, before_ms: int, limit: int) -> int: ...
+
+
+class WitnessedTime:
+    """The newest time that a proxy's correctly signed timestamp has agreed with.
+
+    A host whose clock is a year ahead would purge a year too much. It doesn't, because time passes here only
+    when somebody else's clock says the same.
+    """
+
+    def __init__(self) -> None:
+        self.ms: int | None = None
+
+    def agree(self, now_ms: int) -> None:
+        self.ms = now_ms
+
+
+class Retention:
+    def __init__(
+        self,
+        store: Store,
+        index: PurgeableIndex,
+        clock: Clock,
+        witnessed: WitnessedTime,
+        interval_seconds: float,
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._clock = clock
+        self._witnessed = witnessed
+        self._interval_seconds = interval_seconds
+
+    async def run(self) -> None:
+        while True:
+            try:
+                purged = await self.purge()
+                if purged:
+                    _log.info("retention: %d events purged", purged)
+            except Exception:
+                _log.exception("retention: not purged, will be tried again")
+            await asyncio.sleep(
+                self._interval_seconds if self._witnessed.ms else min(60, self._interval_seconds)
+            )
+
+    async def purge(self) -> int:
+        """One pass over all organisations; how many events went."""
+        now_ms = self._witnessed.ms
+        if now_ms is None:
+            return 0
+        purged = 0
+        for org in await self._store.orgs():
+            before_ms = now_ms - RETENTION_MS[org.retention]
+            purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
+            await _in_steps(partial(self._index.purge, org.org_id, before_ms))
+        await _in_steps(partial(self._store.purge_batches, self._clock.steady_ms() - _BATCH_IDS_MS))
+        return purged
+
+
+async def _in_steps(purge: Callable[[int], Awaitable[int]]) -> int:
+    purged = 0
+    while True:
+        rows = await purge(_ROWS_AT_ONCE)
+        purged += rows
+        if rows < _ROWS_AT_ONCE:
+            return purged
+        await asyncio.sleep(_PAUSE_SECONDS)

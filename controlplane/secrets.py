@@ -1,0 +1,100 @@
+"""Secrets: minted once and shown once; at rest only hashes, digests and ciphertext."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+_NONCE_BYTES: Final = 12
+_KEY_BYTES: Final = 32
+
+
+class MasterKeyError(Exception):
+    """The master key can't be used; the text is one line that says why."""
+
+
+def mint(prefix: str) -> str:
+    """A new secret of 256 random bits. The prefix tells people and scanners of leaked text what it opens."""
+    return f"{prefix}_{secrets.token_urlsafe(32)}"
+
+
+def digest(api_key: str) -> bytes:
+    """What an API key is found by. It holds 256 random bits, so that a plain digest can't be searched."""
+    return sha256(api_key.encode("utf-8", "surrogateescape")).digest()
+
+
+def hash_client_secret(secret: str) -> str:
+    """argon2id with OWASP's least parameters, since a proxy verifies one at every token request."""
+    from argon2 import PasswordHasher
+    from argon2.low_level import Type
+
+    return PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID).hash(secret)
+
+
+class Vault:
+    """AES-256-GCM at rest. `owner` is authenticated too: a ciphertext opens in its own row only."""
+
+    def __init__(self, master_key: bytes) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        self._cipher = AESGCM(master_key)
+
+    def seal(self, owner: str, text: str) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, text.encode(), owner.encode())
+
+    def open(self, owner: str, sealed: bytes) -> str:
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], owner.encode()).decode()
+        except (InvalidTag, ValueError):
+            raise MasterKeyError("the master key is not the one that this store was made with") from None
+
+
+def read_master_key(text: str, path: Path) -> bytes:
+    """The master key from the setting, or from its file, which is made if absent."""
+    if text:
+        return _parse(text, "Secrets.MasterKey")
+    try:
+        return _parse(path.read_text("ascii"), str(path))
+    except FileNotFoundError:
+        return _make(path)
+    except OSError as error:
+        raise MasterKeyError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise MasterKeyError(f"{path}: must hold {2 * _KEY_BYTES} hex digits") from None
+
+
+def _parse(text: str, source: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise MasterKeyError(f"{source}: must hold {2 * _KEY_BYTES} hex digits")
+    return key
+
+
+def _make(path: Path) -> bytes:
+    """A new key file, whole or not at all: written beside, then linked; of two starts only one makes it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{secrets.token_hex(_KEY_BYTES)}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+        return _parse(path.read_text("ascii"), str(path))
+    except OSError as error:
+        raise MasterKeyError(f"{path}: {error.strerror}") from None

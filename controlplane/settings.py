@@ -1,0 +1,138 @@
+"""The control plane's settings as typed values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Literal
+
+from proxy.config import Address, SettingsError, load_settings, setting
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlaneSettings:
+    """The listener of the agent API."""
+
+    listen: tuple[Address, ...] = setting(
+        default=("127.0.0.1:8090",), address=True, doc="where to listen, one address or a list"
+    )
+    cert_file: Path | None = setting(
+        default=None, readable=True, doc="certificate chain (PEM); with KeyFile it turns on TLS"
+    )
+    key_file: Path | None = setting(default=None, readable=True, doc="private key (PEM) of CertFile")
+    sync_interval_seconds: int = setting(
+        default=30, minimum=1, maximum=86400, doc="how often proxies are told to ask for their rules"
+    )
+    body_timeout_seconds: float = setting(
+        default=30.0, minimum=1, maximum=600, doc="a request's whole body must have come within this time"
+    )
+    drain_seconds: float = setting(
+        default=10.0, minimum=0, maximum=600, doc="how long requests in flight may go on at a stop"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    path: Path = setting(
+        default="var/controlplane.db", path=True, doc="the SQLite file, made at the first start"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchIndexSettings:
+    kind: Literal["sqlite", "opensearch"] = setting(
+        default="sqlite", doc="`sqlite`: beside the store, nothing to run; `opensearch`: a cluster of yours"
+    )
+    url: str = setting(default="", url=True, doc="base address of the cluster")
+    username: str = setting(default="", doc="user of the cluster, if it asks for one")
+    password: str = setting(default="", secret=True, doc="that user's password")
+    ca_file: Path | None = setting(
+        default=None, readable=True, doc="certificates that the cluster's own is checked with"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SecretsSettings:
+    """What encrypts the proxies' HMAC secrets at rest."""
+
+    master_key_file: Path = setting(
+        default="var/master.key", path=True, doc="made with mode 0600 at the first start if absent"
+    )
+    master_key: str = setting(
+        default="", secret=True, doc="the key itself (64 hex digits), instead of MasterKeyFile"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Limits on audit batches."""
+
+    rate_limit_org: int = setting(
+        default=100,
+        minimum=1,
+        maximum=1_000_000,
+        variable="AUDIT_RATE_LIMIT_ORG",
+        doc="batches a minute of one organisation",
+    )
+    rate_limit_proxy: int = setting(
+        default=60,
+        minimum=1,
+        maximum=1_000_000,
+        variable="AUDIT_RATE_LIMIT_PROXY",
+        doc="batches a minute of one proxy instance",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    interval_seconds: float = setting(
+        default=3600.0,
+        minimum=1,
+        maximum=86400,
+        doc="how often events past their organisation's tier are purged",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        default="info", doc="the least level that is logged"
+    )
+    format: Literal["text", "json"] = setting(
+        default="text", doc="one line of text or of JSON for each record"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    control_plane: ControlPlaneSettings
+    store: StoreSettings
+    search_index: SearchIndexSettings
+    secrets: SecretsSettings
+    audit: AuditSettings
+    retention: RetentionSettings
+    log: LogSettings
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if (self.control_plane.cert_file is None) != (self.control_plane.key_file is None):
+            yield "ControlPlane.CertFile", "CertFile and KeyFile are given together or not at all"
+        if self.search_index.kind == "opensearch" and not self.search_index.url:
+            yield "SearchIndex.Url", "must be given where Kind is opensearch"
+
+
+def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings in `path`, overridden by the environment; SettingsError if they can't be used."""
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise SettingsError([f"{path}: {error.strerror or error}"]) from None
+    except UnicodeDecodeError:
+        raise SettingsError([f"{path}: not UTF-8 text"]) from None
+    base = path.resolve().parent
+    return load_settings(Settings, text, source=str(path), base=base, environ=environ, read_file=_read_file)
+
+
+def _read_file(path: PurePath) -> str:
+    return Path(path).read_text("utf-8")

@@ -1,0 +1,271 @@
+"""What the control plane asks of its store: plain values, and the methods that a store has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
+
+Retention = Literal["base", "90d", "1y", "7y"]
+
+_DAY_MS: Final = 86_400_000
+RETENTION_MS: Final[Mapping[Retention, int]] = {
+    "base": 30 * _DAY_MS,
+    "90d": 90 * _DAY_MS,
+    "1y": 366 * _DAY_MS,  # a year is a whole one, leap day included
+    "7y": (7 * 365 + 2) * _DAY_MS,  # seven years hold two leap days at most
+}
+IDEMPOTENCY_WINDOW_MS: Final = 48 * 3_600_000
+
+
+class StoreError(Exception):
+    """The operation failed; the text is one line for a person."""
+
+
+class NotFound(StoreError):
+    """There is no such thing, or none in that organisation."""
+
+
+class AlreadyExists(StoreError):
+    """The name is taken."""
+
+
+class StoreBusy(StoreError):
+    """More writes wait than the store lets wait."""
+
+
+# Audit events
+
+
+class NewEvent(NamedTuple):
+    """An event as it goes into the store."""
+
+    id: str
+    time_ms: int
+    seq: int | None
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    proxy_id: str
+    org_id: str
+    batch_id: str
+    events: Sequence[NewEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event as the search index reads it."""
+
+    position: int
+    org_id: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """Batches a minute."""
+
+    org: int
+    proxy: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    retry_after_seconds: int
+
+
+Outcome = Stored | Duplicate | Expired | Limited
+
+
+# The registry
+
+
+@dataclass(frozen=True, slots=True)
+class Org:
+    org_id: str
+    name: str
+    retention: Retention
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    proxy_id: str
+    name: str
+    enabled: bool
+    created_ms: int
+    last_seen_ms: int | None
+    org_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyCredentials:
+    """What a signed request is checked with."""
+
+    proxy_id: str
+    sealed_hmac_secret: bytes
+    org_ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ruleset:
+    """A ruleset with its version in force."""
+
+    ruleset_id: str
+    org_id: str
+    name: str
+    version: int
+    rule_count: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RulesetVersion:
+    version: int
+    yaml: str
+    rule_count: int
+    rolled_back_to: int | None
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppSecret:
+    version: int
+    hash: str
+    expires_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    app_id: str
+    org_id: str
+    name: str
+    client_id: str
+    ruleset_id: str
+    ruleset_name: str
+    enabled: bool
+    created_ms: int
+    secrets: tuple[AppSecret, ...]  # the valid ones, newest first
+
+    @property
+    def secret_version(self) -> int:
+        """The lowest version that is still valid: a token of a lower one is revoked."""
+        return min((secret.version for secret in self.secrets), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncContent:
+    """What one proxy sees of the registry, and the version of that."""
+
+    version: str
+    generated_ms: int
+    orgs: tuple[Org, ...]
+    apps: tuple[App, ...]
+    rulesets: tuple[tuple[Ruleset, str], ...]  # with the YAML text
+
+
+# What a proxy said about itself
+
+
+class Gap(NamedTuple):
+    """Sequence numbers that never came, both ends included."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    org_id: str
+    highest: int
+    gaps: tuple[Gap, ...]
+    unlisted: int  # missing numbers beyond the ranges that are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    received_ms: int
+    body: str
+
+
+class OutboxStore(Protocol):
+    """The events that an index has not been given yet, in the order in which they came."""
+
+    async def events_after(self, position: int, limit: int) -> list[StoredEvent]: ...
+    async def outbox_position(self, index: str) -> int: ...
+    async def set_outbox_position(self, index: str, position: int) -> None: ...
+
+
+class AuditStore(OutboxStore, Protocol):
+    """Audit events and what proxies report."""
+
+    async def commit_batch(self, batch: NewBatch, limits: RateLimits) -> Outcome:
+        """Durable on return. A refusal leaves no trace."""
+
+    async def add_heartbeat(self, proxy_id: str, body: str) -> None: ...
+    async def add_metrics(self, proxy_id: str, window_start: str, body: str) -> None: ...
+    async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]: ...
+    async def metrics(self, proxy_id: str, limit: int) -> list[Report]: ...
+    async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]: ...
+    async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
+        """Delete up to `limit` events; the number that were deleted."""
+
+    async def purge_batches(self, before_ms: int, limit: int) -> int:
+        """Forget up to `limit` batch ids accepted before then; the number that were forgotten."""
+
+
+class RegistryStore(Protocol):
+    """What an operator creates. Every method that changes something is durable on return."""
+
+    async def add_org(self, org: Org) -> None: ...
+    async def set_retention(self, org_id: str, retention: Retention) -> None: ...
+    async def orgs(self) -> list[Org]: ...
+    async def add_proxy(self, proxy: Proxy, api_key_digest: bytes, sealed_hmac_secret: bytes) -> None: ...
+    async def set_proxy_credentials(
+        self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes
+    ) -> None: ...
+    async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> None: ...
+    async def grant(self, proxy_id: str, org_id: str) -> None: ...
+    async def revoke(self, proxy_id: str, org_id: str) -> None: ...
+    async def proxies(self) -> list[Proxy]: ...
+    async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None: ...
+    async def apply_ruleset(self, ruleset: Ruleset, yaml: str) -> tuple[Ruleset, bool]:
+        """A new version of the ruleset, unless the text is the one in force; whether it is new."""
+
+    async def roll_back(self, ruleset_id: str, version: int | None) -> Ruleset: ...
+    async def rulesets(self, org_id: str | None) -> list[Ruleset]: ...
+    async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]: ...
+    async def add_app(self, app: App) -> None: ...
+    async def set_app_enabled(self, app_id: str, enabled: bool) -> None: ...
+    async def bind_app(self, app_id: str, ruleset_id: str) -> None: ...
+    async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int) -> App: ...
+    async def apps(self, org_id: str | None) -> list[App]: ...
+    async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
+        """What the proxy sees now, or only the version of it where the proxy has that one already."""
+
+    async def master_key_check(self, sealed: bytes) -> bytes:
+        """The text sealed under the store's master key; at the first start it is `sealed`."""
+
+
+class Store(AuditStore, RegistryStore, Protocol):
+    """The system of record."""
+
+    async def ping(self) -> None: ...
+    async def close(self) -> None: ...

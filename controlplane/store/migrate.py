@@ -1,0 +1,79 @@
+"""Numbered migrations: each in a transaction of its own, applied once, in order."""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib.resources import files
+from pathlib import Path
+
+from controlplane.store.interface import StoreError
+
+
+class DatabaseTooNew(StoreError):
+    """The file was written by a later release than this one."""
+
+
+def migrate(path: Path) -> None:
+    """Bring the file up to this release, from whichever one wrote it; a new file gets everything."""
+    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        for number, name, script in _migrations():
+            _apply(connection, number, name, script)
+        _refuse_newer(connection, path)
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path}: {error}") from error
+    finally:
+        connection.close()
+
+
+def _migrations() -> list[tuple[int, str, str]]:
+    folder = files("controlplane.store").joinpath("migrations")
+    found = sorted(
+        (each for each in folder.iterdir() if each.name.endswith(".sql")), key=lambda each: each.name
+    )
+    return [(int(each.name.partition("_")[0]), each.name, each.read_text("utf-8")) for each in found]
+
+
+def _apply(connection: sqlite3.Connection, number: int, name: str, script: str) -> None:
+    # IMMEDIATE: of two programs that start at once, the second waits here and then finds the work done.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS schema_version"
+            " (version INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT"
+        )
+        if (
+            connection.execute("SELECT 1 FROM schema_version WHERE version >= ?", (number,)).fetchone()
+            is None
+        ):
+            for statement in _statements(script):
+                connection.execute(statement)
+            connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, name))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> list[str]:
+    """The script's statements one by one: `executescript` would commit the transaction that we are in."""
+    statements, current = [], ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements
+
+
+def _refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+    newest_known = _migrations()[-1][0]
+    (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
+    if version > newest_known:
+        raise DatabaseTooNew(
+            f"{path}: written by a newer release (schema {version}, this program knows {newest_known}); "
+            "upgrade the program or restore a backup of this release"
+        )

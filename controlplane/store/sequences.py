@@ -1,0 +1,44 @@
+"""Sequence numbers as ranges: pure arithmetic on the highest that came and the gaps below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from controlplane.store.interface import Gap
+
+
+def ranges(numbers: Iterable[int]) -> list[Gap]:
+    """The numbers as ranges without a gap, in order."""
+    found: list[Gap] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1].last + 1:
+            found[-1] = Gap(found[-1].first, number)
+        else:
+            found.append(Gap(number, number))
+    return found
+
+
+def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, list[Gap]]:
+    """The highest number and the gaps after the ranges `came`; `gaps` and `came` are in order."""
+    gaps = list(gaps)
+    for each in came:
+        if each.first > highest + 1:
+            gaps.append(Gap(highest + 1, each.first - 1))
+        highest = max(highest, each.last)
+    return highest, list(_without(gaps, came))
+
+
+def _without(gaps: Iterable[Gap], came: Sequence[Gap]) -> Iterable[Gap]:
+    index = 0
+    for gap in gaps:
+        first = gap.first
+        while index < len(came) and came[index].last < first:
+            index += 1
+        reach = index
+        while reach < len(came) and came[reach].first <= gap.last:
+            if came[reach].first > first:
+                yield Gap(first, came[reach].first - 1)
+            first = max(first, came[reach].last + 1)
+            reach += 1
+        if first <= gap.last:
+            yield Gap(first, gap.last)

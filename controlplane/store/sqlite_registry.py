@@ -1,0 +1,366 @@
+"""Organisations, proxies, rulesets and app identities, in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Final
+
+import aiosqlite
+import msgspec
+
+from controlplane.clock import Clock
+from controlplane.store.database import Database, Job, one_row
+from controlplane.store.interface import (
+    AlreadyExists,
+    App,
+    AppSecret,
+    NotFound,
+    Org,
+    Proxy,
+    ProxyCredentials,
+    Retention,
+    Ruleset,
+    RulesetVersion,
+    StoreError,
+    SyncContent,
+)
+
+_ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
+_RULESET: Final = (
+    "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms FROM rulesets"
+    " JOIN ruleset_versions USING (ruleset_id) WHERE version ="
+    " (SELECT max(version) FROM ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)"
+)
+_VALID: Final = "SELECT app_id, version, hash, expires_ms FROM app_secrets JOIN apps USING (app_id)"
+_APP: Final = (
+    "SELECT app_id, apps.org_id, apps.name, client_id, ruleset_id, rulesets.name, enabled, apps.created_ms"
+    " FROM apps JOIN rulesets USING (ruleset_id)"
+)
+
+
+class RegistryTables:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    # Organisations
+
+    async def add_org(self, org: Org) -> None:
+        await self._insert(
+            "INSERT INTO orgs VALUES (?, ?, ?, ?)",
+            (org.org_id, org.name, org.retention, org.created_ms),
+            f"an organisation named {org.name} exists already",
+        )
+
+    async def set_retention(self, org_id: str, retention: Retention) -> None:
+        await self._update("UPDATE orgs SET retention = ? WHERE org_id = ?", (retention, org_id))
+
+    async def orgs(self) -> list[Org]:
+        return [Org(*row) for row in await self._database.fetch(f"{_ORG} ORDER BY name")]
+
+    # Proxies
+
+    async def add_proxy(self, proxy: Proxy, api_key_digest: bytes, sealed_hmac_secret: bytes) -> None:
+        async def job(connection: aiosqlite.Connection) -> None:
+            await connection.execute(
+                "INSERT INTO proxies (proxy_id, name, api_key_digest, hmac_secret, enabled, created_ms)"
+                " VALUES (?, ?, ?, ?, 1, ?)",
+                (proxy.proxy_id, proxy.name, api_key_digest, sealed_hmac_secret, proxy.created_ms),
+            )
+            await connection.executemany(
+                "INSERT INTO proxy_orgs VALUES (?, ?)", [(proxy.proxy_id, org_id) for org_id in proxy.org_ids]
+            )
+
+        await self._unique(job, f"a proxy named {proxy.name} exists already")
+
+    async def set_proxy_credentials(self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes) -> None:
+        await self._update(
+            "UPDATE proxies SET api_key_digest = ?, hmac_secret = ? WHERE proxy_id = ?",
+            (api_key_digest, sealed_secret, proxy_id),
+        )
+
+    async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> None:
+        await self._update("UPDATE proxies SET enabled = ? WHERE proxy_id = ?", (enabled, proxy_id))
+
+    async def grant(self, proxy_id: str, org_id: str) -> None:
+        await self._update("INSERT OR REPLACE INTO proxy_orgs VALUES (?, ?)", (proxy_id, org_id))
+
+    async def revoke(self, proxy_id: str, org_id: str) -> None:
+        await self._update("DELETE FROM proxy_orgs WHERE proxy_id = ? AND org_id = ?", (proxy_id, org_id))
+
+    async def proxies(self) -> list[Proxy]:
+        rows = await self._database.fetch(
+            "SELECT proxy_id, name, enabled, created_ms, last_seen_ms, (SELECT json_group_array(org_id)"
+            " FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id) FROM proxies ORDER BY name"
+        )
+        return [
+            Proxy(proxy_id, name, bool(enabled), created, seen, tuple(sorted(msgspec.json.decode(org_ids))))
+            for proxy_id, name, enabled, created, seen, org_ids in rows
+        ]
+
+    async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
+        rows = await self._database.fetch(
+            "SELECT proxy_id, hmac_secret, org_id FROM proxies LEFT JOIN proxy_orgs USING (proxy_id)"
+            " WHERE api_key_digest = ? AND enabled",
+            (api_key_digest,),
+        )
+        if not rows:
+            return None
+        return ProxyCredentials(
+            rows[0][0], rows[0][1], frozenset(row[2] for row in rows if row[2] is not None)
+        )
+
+    # Rulesets
+
+    async def apply_ruleset(self, ruleset: Ruleset, yaml: str) -> tuple[Ruleset, bool]:
+        async def job(connection: aiosqlite.Connection) -> tuple[Ruleset, bool]:
+            now = self._clock.wall_ms()
+            in_force = await one_row(
+                connection, f"{_RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
+            )
+            if in_force is None:
+                await connection.execute(
+                    "INSERT INTO rulesets VALUES (?, ?, ?, ?)",
+                    (ruleset.ruleset_id, ruleset.org_id, ruleset.name, now),
+                )
+                await _add_version(connection, ruleset, yaml, None, now)
+                return ruleset, True
+            current = Ruleset(*in_force)
+            if await _yaml(connection, current) == yaml:
+                return current, False
+            new = replace(current, version=current.version + 1, rule_count=ruleset.rule_count)
+            await _add_version(connection, new, yaml, None, now)
+            return new, True
+
+        return await self._database.write(job)
+
+    async def roll_back(self, ruleset_id: str, version: int | None) -> Ruleset:
+        async def job(connection: aiosqlite.Connection) -> Ruleset:
+            current = Ruleset(*await one_row(connection, f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
+            wanted = current.version - 1 if version is None else version
+            old = await one_row(
+                connection,
+                "SELECT yaml, rule_count FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
+                (ruleset_id, wanted),
+            )
+            if old is None:
+                raise NotFound(f"ruleset {current.name} has no version {wanted}")
+            if wanted == current.version:
+                raise StoreError(f"ruleset {current.name}: version {wanted} is in force already")
+            yaml, rule_count = old
+            new = replace(current, version=current.version + 1, rule_count=rule_count)
+            await _add_version(connection, new, yaml, wanted, self._clock.wall_ms())
+            return new
+
+        return await self._database.write(job)
+
+    async def rulesets(self, org_id: str | None) -> list[Ruleset]:
+        rows = await self._database.fetch(
+            f"{_RULESET} AND (?1 IS NULL OR org_id = ?1) ORDER BY name, org_id", (org_id,)
+        )
+        return [Ruleset(*row) for row in rows]
+
+    async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
+        rows = await self._database.fetch(
+            "SELECT version, yaml, rule_count, rolled_back_to, created_ms FROM ruleset_versions"
+            " WHERE ruleset_id = ? ORDER BY version DESC",
+            (ruleset_id,),
+        )
+        return [RulesetVersion(*row) for row in rows]
+
+    # App identities
+
+    async def add_app(self, app: App) -> None:
+        async def job(connection: aiosqlite.Connection) -> None:
+            await connection.execute(
+                "INSERT INTO apps VALUES (?, ?, ?, ?, ?, 1, ?)",
+                (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.created_ms),
+            )
+            for secret in app.secrets:
+                await connection.execute(
+                    "INSERT INTO app_secrets VALUES (?, ?, ?, ?, ?)",
+                    (app.app_id, secret.version, secret.hash, secret.expires_ms, app.created_ms),
+                )
+
+        await self._unique(job, f"an app named {app.name} exists already in this organisation")
+
+    async def set_app_enabled(self, app_id: str, enabled: bool) -> None:
+        await self._update("UPDATE apps SET enabled = ? WHERE app_id = ?", (enabled, app_id))
+
+    async def bind_app(self, app_id: str, ruleset_id: str) -> None:
+        await self._update("UPDATE apps SET ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
+
+    async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int) -> App:
+        async def job(connection: aiosqlite.Connection) -> App:
+            now = self._clock.wall_ms()
+            # Never lengthened: a secret that ends sooner by an earlier rotation still does.
+            await connection.execute(
+                "UPDATE app_secrets SET expires_ms = min(coalesce(expires_ms, ?2), ?2) WHERE app_id = ?1",
+                (app_id, now + grace_ms),
+            )
+            await connection.execute(
+                "INSERT INTO app_secrets SELECT ?1, max(version) + 1, ?2, NULL, ?3"
+                " FROM app_secrets WHERE app_id = ?1",
+                (app_id, secret_hash, now),
+            )
+            # Deleted rather than left expired: no clock that is set back can make it valid again.
+            await connection.execute(
+                "DELETE FROM app_secrets WHERE app_id = ? AND expires_ms <= ?", (app_id, now)
+            )
+            (app,) = await _apps(connection, "app_id = ?", (app_id,), now)
+            return app
+
+        return await self._database.write(job)
+
+    async def apps(self, org_id: str | None) -> list[App]:
+        now = self._clock.wall_ms()
+        return await self._database.read(
+            lambda connection: _apps(connection, "?1 IS NULL OR apps.org_id = ?1", (org_id,), now)
+        )
+
+    # Sync
+
+    async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
+        async def look(connection: aiosqlite.Connection) -> str | None:
+            digest = (await self._visible(connection, proxy_id)).digest()
+            state = await _sync_state(connection, proxy_id)
+            return _version(state[1], digest) if state is not None and state[0] == digest else None
+
+        async def answer(connection: aiosqlite.Connection) -> SyncContent:
+            # Looked at again, inside the writer's transaction: so a later generatedAt never goes with older
+            # content.
+            visible = await self._visible(connection, proxy_id)
+            digest = visible.digest()
+            old_digest, old_version, old_generated = await _sync_state(connection, proxy_id) or (None, 0, 0)
+            version = old_version + (digest != old_digest)
+            generated = max(self._clock.wall_ms(), old_generated + 1)
+            await connection.execute(
+                "INSERT OR REPLACE INTO sync_state VALUES (?, ?, ?, ?)",
+                (proxy_id, digest, version, generated),
+            )
+            rulesets = [(ruleset, await _yaml(connection, ruleset)) for ruleset in visible.rulesets]
+            return SyncContent(
+                _version(version, digest), generated, visible.orgs, visible.apps, tuple(rulesets)
+            )
+
+        current = await self._database.read(look)
+        if current is not None and current in known_versions:
+            return current
+        return await self._database.write(answer)
+
+    async def _visible(self, connection: aiosqlite.Connection, proxy_id: str) -> _Visible:
+        of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
+        orgs = await connection.execute_fetchall(f"{_ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
+        apps = await _apps(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
+        rulesets = await connection.execute_fetchall(
+            f"{_RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,)
+        )
+        return _Visible(
+            orgs=tuple(Org(*row) for row in orgs),
+            apps=tuple(sorted(apps, key=lambda app: app.app_id)),
+            rulesets=tuple(Ruleset(*row) for row in rulesets),
+        )
+
+    async def master_key_check(self, sealed: bytes) -> bytes:
+        async def job(connection: aiosqlite.Connection) -> bytes:
+            await connection.execute("INSERT OR IGNORE INTO master_key_check VALUES (1, ?)", (sealed,))
+            return bytes((await one_row(connection, "SELECT sealed FROM master_key_check", ()))[0])
+
+        return await self._database.write(job)
+
+    async def _insert(self, sql: str, parameters: Sequence[Any], taken: str) -> None:
+        async def job(connection: aiosqlite.Connection) -> None:
+            await connection.execute(sql, parameters)
+
+        await self._unique(job, taken)
+
+    async def _unique(self, job: Job[None], taken: str) -> None:
+        """Run `job`, whose first insert fails where a name is taken."""
+
+        async def guarded(connection: aiosqlite.Connection) -> None:
+            try:
+                await job(connection)
+            except sqlite3.IntegrityError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+                    raise AlreadyExists(taken) from None
+                raise
+
+        await self._database.write(guarded)
+
+    async def _update(self, sql: str, parameters: Sequence[Any]) -> None:
+        async def job(connection: aiosqlite.Connection) -> None:
+            await connection.execute(sql, parameters)
+
+        await self._database.write(job)
+
+
+async def _add_version(
+    connection: aiosqlite.Connection, ruleset: Ruleset, yaml: str, rolled_back_to: int | None, now: int
+) -> None:
+    await connection.execute(
+        "INSERT INTO ruleset_versions VALUES (?, ?, ?, ?, ?, ?)",
+        (ruleset.ruleset_id, ruleset.version, yaml, ruleset.rule_count, rolled_back_to, now),
+    )
+
+
+async def _yaml(connection: aiosqlite.Connection, ruleset: Ruleset) -> str:
+    (yaml,) = await one_row(
+        connection,
+        "SELECT yaml FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
+        (ruleset.ruleset_id, ruleset.version),
+    )
+    return str(yaml)
+
+
+async def _apps(
+    connection: aiosqlite.Connection, condition: str, parameters: Sequence[Any], now: int
+) -> list[App]:
+    valid: dict[str, list[AppSecret]] = {}
+    for app_id, *secret in await connection.execute_fetchall(
+        f"{_VALID} WHERE ({condition}) AND coalesce(expires_ms > {now:d}, TRUE) ORDER BY version DESC",
+        parameters,
+    ):
+        valid.setdefault(app_id, []).append(AppSecret(*secret))
+    rows = await connection.execute_fetchall(
+        f"{_APP} WHERE {condition} ORDER BY apps.name, apps.org_id", parameters
+    )
+    return [
+        App(*row[:6], bool(row[6]), row[7], tuple(valid.get(row[0], ())))  # the columns of _APP, in its order
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """What one proxy sees, without the texts of rulesets: their versions stand for them."""
+
+    orgs: tuple[Org, ...]
+    apps: tuple[App, ...]
+    rulesets: tuple[Ruleset, ...]
+
+    def digest(self) -> bytes:
+        seen = (
+            [(org.org_id, org.name) for org in self.orgs],
+            [
+                (
+                    (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.enabled),
+                    (app.secret_version, [secret.hash for secret in app.secrets]),
+                )
+                for app in self.apps
+            ],
+            [(ruleset.ruleset_id, ruleset.name, ruleset.version) for ruleset in self.rulesets],
+        )
+        return sha256(msgspec.json.encode(seen)).digest()
+
+
+def _version(number: int, digest: bytes) -> str:
+    return f"{number}-{digest[:12].hex()}"
+
+
+async def _sync_state(connection: aiosqlite.Connection, proxy_id: str) -> Any:
+    return await one_row(
+        connection, "SELECT digest, version, generated_ms FROM sync_state WHERE proxy_id = ?", (proxy_id,)
+    )
