@@ -70,7 +70,7 @@ class GraphStandIn(StandIn):
 
     async def content(self, request: Received) -> Answer:
         """What the service says, before transfer: also that of a part of a $batch."""
-        example = self._example(request)
+        example = self._example(request, request.target)
         if example is not None:
             return example
         for methods, pattern, handler in _ROUTES:
@@ -78,6 +78,10 @@ class GraphStandIn(StandIn):
             if match and (not methods or request.method in methods):
                 answer = handler(self, request, match)
                 return answer if isinstance(answer, Answer) else await answer
+        # No other page of it was published, so any query gets the one there is.
+        example = self._example(request, request.path)
+        if example is not None:
+            return example
         return problem(404, "Request_ResourceNotFound", f"Resource '{request.path}' does not exist.")
 
     def _refusal(self, request: Received) -> Answer | None:
@@ -91,14 +95,14 @@ class GraphStandIn(StandIn):
         )
         return replace(refusal, headers=(*refusal.headers, challenge))
 
-    def _example(self, request: Received) -> Answer | None:
+    def _example(self, request: Received, target: str) -> Answer | None:
         if not self._examples:
             for each in reversed(examples()):  # of two with one target, the first published wins
                 body = each.response_body.replace(PUBLISHED_BASE.encode(), self.base_url.encode())
                 answer = Answer(each.status, each.response_headers, body)
                 self._examples[each.method, unquote(each.target)] = answer
         method = "GET" if request.method == "HEAD" else request.method
-        return self._examples.get((method, unquote(request.target)))
+        return self._examples.get((method, unquote(target)))
 
     def _dressed(self, request: Received, answer: Answer) -> Answer:
         """The headers and codings that the real service puts around its answers."""
@@ -148,7 +152,7 @@ def user(number: int) -> dict[str, Any]:
         "id": str(uuid.UUID(int=0x48D31887_5FAD_4D73_A9F5_3C356E68A000 + number)),
         "businessPhones": [f"+47 22 00 00 {number:02}"],
         "displayName": name,
-        "jobTitle": "Engineer",
+        "jobTitle": "Director" if alias == "barbara" else "Engineer",
         "mail": f"{alias}@contoso.com",
         "mobilePhone": f"+47 900 00 0{number:02}",
         "userPrincipalName": f"{alias}@contoso.com",

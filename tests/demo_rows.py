@@ -1,0 +1,179 @@
+"""What the demo asks, and what must come of it: one row for each request, in the order they are sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from tests.standins.examples import Example, examples
+
+HR: Final = "hr-sync"
+REPORTING: Final = "reporting"
+UPLOAD: Final = bytes(range(256)) * 4096
+ADA: Final = "/v1.0/users/ada@contoso.com"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A request and what is expected of the answer, of the audit trail and of what the upstream saw."""
+
+    title: str
+    target: str  # empty: the page that the previous answer's nextLink leads to
+    status: int
+    verdict: str | None  # of its audit event; None where nobody known asked, so that there is no event
+    rule: str | None
+    method: str = "GET"
+    app: str = HR
+    token: Literal["own", "none", "damaged", "upstream"] = "own"
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    chunked: bool = False
+    hidden: tuple[str, ...] = ()  # properties that must not be anywhere in the answer
+    unchanged: bool = False  # the answer's body has the upstream's very bytes
+    parts: tuple[tuple[int, str], ...] = ()  # of a $batch: status and verdict of each part
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether the upstream may see it: what is blocked before, or is nobody's, stays here."""
+        return self.verdict in ("allow", "filter", "log_only") or self.rule == "no-directors"
+
+
+CONTACTS: Final = ("mobilePhone", "businessPhones", "otherMails")
+
+
+def rows() -> Iterator[Row]:
+    yield from _allowed()
+    yield from _filtered()
+    yield from _blocked()
+    yield from _disguised()
+    yield from _hidden()
+    yield from _upstream_errors()
+    yield from _uploads_and_batch()
+    yield from _reporting()
+    yield from _strangers()
+
+
+def _example(name: str) -> Example:
+    return next(each for each in examples() if each.id == name)
+
+
+def _allowed() -> Iterator[Row]:
+    for name in ("fx015", "fx016", "fx013", "fx054"):
+        target = _example(name).target
+        yield Row("allowed, byte for byte", target, 200, "allow", "read-directory", unchanged=True)
+    gzip = {"Accept-Encoding": "gzip"}
+    yield Row(
+        "compressed", "/v1.0/organization", 200, "allow", "read-directory", headers=gzip, unchanged=True
+    )
+    yield Row("HEAD", "/v1.0/organization", 200, "allow", "read-directory", method="HEAD")
+    yield Row("a megabyte", "/v1.0/bytes/1000000", 200, "allow", "read-directory")
+    yield Row("a picture", f"{ADA}/photo/$value", 200, "allow", "photos", unchanged=True)
+    known = {"If-None-Match": 'W/"photo-1"'}
+    yield Row("the same, known already", f"{ADA}/photo/$value", 304, "allow", "photos", headers=known)
+    yield Row("a condition that holds", "/v1.0/devices?$top=50", 200, "allow", "small-device-pages")
+
+
+def _filtered() -> Iterator[Row]:
+    rule = "hide-contacts"
+    yield Row("filtered list", "/v1.0/users?$top=5", 200, "filter", rule, hidden=CONTACTS)
+    yield Row("its second page", "", 200, "filter", rule, hidden=CONTACTS)
+    yield Row("its last page", "", 200, "filter", rule, hidden=CONTACTS)
+    gzip = {"Accept-Encoding": "gzip, br"}
+    yield Row("filtered, compressed", ADA, 200, "filter", rule, headers=gzip, hidden=CONTACTS)
+    yield Row("expanded", f"{ADA}?$expand=manager", 200, "filter", rule, hidden=CONTACTS)
+    yield Row("published example", "/v1.0/users", 200, "filter", rule, hidden=CONTACTS)
+    group = ("description", "mail", "proxyAddresses", "createdDateTime")
+    yield Row("whitelisted, and logged", "/v1.0/groups", 200, "filter", "group-names", hidden=group)
+    yield Row("a single one", _example("fx007").target, 200, "filter", "group-names", hidden=group)
+
+
+def _blocked() -> Iterator[Row]:
+    yield Row("blocked by rule", f"{ADA}/messages", 403, "block", "no-mail")
+    yield Row("no rule matches", "/v1.0/applications", 403, "block", "default")
+    yield Row("not from this address", "/v1.0/auditLogs/directoryAudits", 403, "block", "default")
+    yield Row("a condition that fails", "/v1.0/devices?$top=500", 403, "block", "default")
+    yield Row("blocked by its answer", "/v1.0/users/barbara@contoso.com", 403, "block", "no-directors")
+
+
+def _disguised() -> Iterator[Row]:
+    """Every spelling of the path that `no-mail` blocks."""
+    for title, target in (
+        ("capitals", "/v1.0/Users/ada@contoso.com/MESSAGES"),
+        ("percent-encoded", "/v1.0/users/ada@contoso.com/%6Dessages"),
+        ("encoded twice", "/v1.0/users/ada@contoso.com/%256Dessages"),
+        ("doubled slashes", "/v1.0//users/ada@contoso.com//messages"),
+        ("dot segments", "/v1.0/organization/../users/ada@contoso.com/./messages"),
+        ("encoded dots", "/v1.0/organization/%2e%2e/users/ada@contoso.com/messages"),
+        ("OData key form", "/v1.0/users('ada@contoso.com')/messages"),
+        ("type cast", f"{ADA}/microsoft.graph.user/messages"),
+        ("trailing slash", f"{ADA}/messages/"),
+    ):
+        yield Row(f"disguised: {title}", target, 403, "block", "no-mail")
+    yield Row("malformed target", "/v1.0/users/%00", 400, "block", None)
+
+
+def _hidden() -> Iterator[Row]:
+    rule = "hide-contacts"
+    yield Row("the hidden property itself", f"{ADA}/mobilePhone", 403, "block", rule)
+    yield Row("its raw value", f"{ADA}/mobilePhone/$value", 403, "block", rule)
+    probe = "/v1.0/users?$filter=startswith(mobilePhone,'%2B47')"
+    yield Row("a query that probes it", probe, 403, "block", rule)
+
+
+def _upstream_errors() -> Iterator[Row]:
+    allowed = ("allow", "read-directory")
+    yield Row("throttled: Retry-After stays", "/v1.0/status/429?retryAfter=7", 429, *allowed, unchanged=True)
+    yield Row("not found", "/v1.0/status/404", 404, *allowed, unchanged=True)
+    yield Row("unavailable: SDKs retry", "/v1.0/status/503?retryAfter=3", 503, *allowed, unchanged=True)
+    yield Row("a fault of the upstream", "/v1.0/status/500", 502, *allowed)
+
+
+def _uploads_and_batch() -> Iterator[Row]:
+    for title, chunked in (("upload", False), ("upload in chunks", True)):
+        target = "/v1.0/upload/report.bin"
+        yield Row(title, target, 201, "allow", "uploads", "PUT", body=UPLOAD, chunked=chunked, unchanged=True)
+    new = _example("fx003")
+    json_type = {"Content-Type": "application/json"}
+    yield Row(
+        "a body that a rule reads", new.target, 201, "allow", "create-users", "POST",
+        headers=json_type, body=new.request_body, unchanged=True,
+    )  # fmt: skip
+    outsider = new.request_body.replace(b"@contoso.onmicrosoft.com", b"@elsewhere.example")
+    yield Row(
+        "the same for an outsider",
+        new.target,
+        403,
+        "block",
+        "default",
+        "POST",
+        headers=json_type,
+        body=outsider,
+    )
+    parts = [
+        {"id": "1", "method": "GET", "url": "/organization"},
+        {"id": "2", "method": "GET", "url": "/users/ada@contoso.com/messages"},
+        {"id": "3", "method": "GET", "url": "/users/alan@contoso.com"},
+    ]
+    yield Row(
+        "three requests in one", "/v1.0/$batch", 200, "allow", None, "POST",
+        headers=json_type, body=json.dumps({"requests": parts}).encode(), hidden=CONTACTS,
+        parts=((200, "allow"), (403, "block"), (200, "filter")),
+    )  # fmt: skip
+
+
+def _reporting() -> Iterator[Row]:
+    long_target, drive, group = _example("fx031").target, _example("fx045").target, _example("fx008")
+    yield Row("log only", drive, 200, "log_only", "watch-own-data", app=REPORTING, unchanged=True)
+    yield Row("allowed by default", "/v1.0/applications", 200, "allow", "default", app=REPORTING)
+    yield Row("a long query", long_target, 200, "allow", "default", app=REPORTING)
+    yield Row(
+        "read only", group.target, 403, "block", "read-only", "POST", REPORTING, body=group.request_body
+    )
+
+
+def _strangers() -> Iterator[Row]:
+    yield Row("no token", "/v1.0/organization", 401, None, None, token="none")
+    yield Row("a damaged token", "/v1.0/organization", 401, None, None, token="damaged")
+    yield Row("an upstream token", "/v1.0/organization", 401, None, None, token="upstream")

@@ -1,0 +1,283 @@
+"""The whole system on one machine: stand-ins in this process, control plane and proxy as real processes.
+
+`async with System(directory) as system` gives addresses, applications with their credentials, and the command
+line. The demo runs it; tests that need everything at once can too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tests.standins.certificates import CertificateAuthority, ServerCertificate
+from tests.standins.graph import GraphStandIn
+from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+
+ROOT: Final = Path(__file__).parents[2]
+START_SECONDS: Final = 25
+STOP_SECONDS: Final = 10
+
+
+class SystemFailedError(Exception):
+    """Something did not start, or a command failed. The text says what and shows the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An app identity as `app add` printed it."""
+
+    name: str
+    client_id: str
+    client_secret: str
+
+
+@dataclass(slots=True)
+class Child:
+    """A process of ours, in a session of its own, so that only we stop it."""
+
+    name: str
+    process: asyncio.subprocess.Process
+    log: Path
+
+    def log_tail(self, lines: int = 15) -> str:
+        return "\n".join(self.log.read_text("utf-8", "replace").splitlines()[-lines:])
+
+    async def stop(self) -> None:
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # whoever of its children outlived it
+        await self.process.wait()
+
+
+class System:
+    """`applications` names each app identity's ruleset file."""
+
+    def __init__(self, directory: Path, applications: Mapping[str, Path], *, workers: int = 2) -> None:
+        self.directory = directory
+        self.authority = CertificateAuthority(directory / "certificates")
+        self._certificate: ServerCertificate = self.authority.server()
+        self.identity = IdentityStandIn(tls=self._certificate)
+        self.graph = GraphStandIn(tls=self._certificate, accepts=self.identity.accepts)
+        self.control_plane_config = directory / "controlplane.toml"
+        self.proxy_config = directory / "proxy.toml"
+        self.applications: dict[str, Application] = {}
+        self.children: list[Child] = []
+        self.org_id = ""
+        self._rulesets = applications
+        self._workers = workers
+        self._control_plane_port, self._proxy_port, self._admin_port = _free_ports(3)
+
+    @property
+    def proxy_url(self) -> str:
+        return f"https://127.0.0.1:{self._proxy_port}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self._admin_port}"
+
+    @property
+    def control_plane_url(self) -> str:
+        return f"https://127.0.0.1:{self._control_plane_port}"
+
+    def client_context(self) -> ssl.SSLContext:
+        return self.authority.client_context()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _start(self) -> None:
+        await self.identity.__aenter__()
+        await self.graph.__aenter__()
+        self.control_plane_config.write_text(self._control_plane_settings(), "utf-8")
+        control_plane = await self._spawn("controlplane", self.control_plane_config)
+        await self._until(control_plane, self._control_plane_listens)
+        keys = await self._register()
+        self.proxy_config.touch(mode=0o600)
+        self.proxy_config.write_text(self._proxy_settings(keys), "utf-8")
+        proxy = await self._spawn("proxy", self.proxy_config)
+        await self._until(proxy, self._proxy_is_ready)
+
+    async def _stop(self) -> None:
+        for child in reversed(self.children):
+            await child.stop()
+        await self.graph.__aexit__(None, None, None)
+        await self.identity.__aexit__(None, None, None)
+
+    # What an operator does by hand
+
+    async def cli(self, *arguments: str) -> Any:
+        """One command of the control plane's command line; its JSON."""
+        process = await asyncio.create_subprocess_exec(
+            *self.cli_command(*arguments),
+            "--json",
+            cwd=ROOT,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            out, err = await process.communicate()
+        except asyncio.CancelledError:
+            process.kill()
+            raise
+        if process.returncode != 0:
+            raise SystemFailedError(f"{' '.join(arguments[:2])} failed: {err.decode().strip()}")
+        return json.loads(out)
+
+    def cli_command(self, *arguments: str) -> Sequence[str]:
+        return [sys.executable, "-m", "controlplane", "--config", str(self.control_plane_config), *arguments]
+
+    async def _register(self) -> dict[str, str]:
+        """An organisation with its rulesets and applications; returns what `proxy add` printed."""
+        organisation = await self.cli("org", "add", "Contoso", "--retention", "90d")
+        self.org_id = organisation["orgId"]
+        keys, *rulesets = await asyncio.gather(
+            self.cli("proxy", "add", "demo-proxy", "--org", self.org_id),
+            *(
+                self.cli("ruleset", "apply", str(file), "--org", self.org_id)
+                for file in self._rulesets.values()
+            ),
+        )
+        added = await asyncio.gather(
+            *(
+                self.cli("app", "add", name, "--org", self.org_id, "--ruleset", ruleset["name"])
+                for name, ruleset in zip(self._rulesets, rulesets, strict=True)
+            )
+        )
+        for name, app in zip(self._rulesets, added, strict=True):
+            self.applications[name] = Application(name, app["clientId"], app["clientSecret"])
+        return dict(keys)
+
+    # Settings
+
+    def _control_plane_settings(self) -> str:
+        return f"""\
+[ControlPlane]
+Listen = "127.0.0.1:{self._control_plane_port}"
+CertFile = "{self._certificate.cert_file}"
+KeyFile = "{self._certificate.key_file}"
+
+[Store]
+Path = "{self.directory}/controlplane.db"
+
+[Secrets]
+MasterKeyFile = "{self.directory}/master.key"
+"""
+
+    def _proxy_settings(self, keys: Mapping[str, str]) -> str:
+        return f"""\
+[Proxy]
+Listen = "127.0.0.1:{self._proxy_port}"
+Workers = {self._workers}
+CertFile = "{self._certificate.cert_file}"
+KeyFile = "{self._certificate.key_file}"
+
+[Agent]
+ApiKey = "{keys["apiKey"]}"
+HmacSecret = "{keys["hmacSecret"]}"
+CaFile = "{self.authority.ca_file}"
+
+[RuleSync]
+SaasBaseUrl = "{self.control_plane_url}"
+IntervalSeconds = 1
+CachePath = "{self.directory}/snapshot.json"
+
+[Audit]
+LocalRetentionPath = "{self.directory}/audit"
+ReplayIntervalSeconds = 1
+
+[Token]
+SigningKeyFile = "{self.directory}/token-signing.key"
+
+[Upstream]
+BaseUrl = "{self.graph.base_url}"
+CaFile = "{self.authority.ca_file}"
+
+[Credentials]
+Provider = "environment"
+AuthorityUrl = "{self.identity.base_url}"
+TenantId = "{TENANT}"
+ClientId = "{CLIENT_ID}"
+ClientSecret = "{CLIENT_SECRET}"
+
+[Admin]
+Listen = "127.0.0.1:{self._admin_port}"
+"""
+
+    # Processes
+
+    async def _spawn(self, module: str, config: Path) -> Child:
+        log = self.directory / f"{module}.log"
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", module, "--config", str(config)),
+                cwd=ROOT,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        child = Child(module, process, log)
+        self.children.append(child)
+        return child
+
+    async def _until(self, child: Child, is_up: Any) -> None:
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                while child.process.returncode is None:
+                    if await asyncio.to_thread(is_up):
+                        return
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise SystemFailedError(f"{child.name} is not ready:\n{child.log_tail()}") from None
+        status = child.process.returncode
+        raise SystemFailedError(f"{child.name} ended with status {status}:\n{child.log_tail()}")
+
+    def _control_plane_listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._control_plane_port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _proxy_is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.admin_url}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.HTTPError):
+            return False
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that were free just now. All are held at once, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
