@@ -35,7 +35,7 @@ class SettingsError(Exception):
     """The settings can't be used. `problems` holds one line for each reason."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(_printable(problem) for problem in problems)
         super().__init__("\n".join(self.problems))
 
 
@@ -55,6 +55,11 @@ def load_settings(
     """
     settings: T = _Loader(cls, source, base, environ, read_file).load(text)
     return settings
+
+
+def _printable(text: str) -> str:
+    """One line on any terminal, whatever a file or variable holds."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.config import Address, SettingsError, describe, load_settings, reference, setting
 from proxy.config.toml_lines import key_lines
@@ -341,6 +344,58 @@ Y = 2
     def test_inline_table_and_dotted_keys_give_places_to_problems(self) -> None:
         text = 'Peer = { BaseUrl = "https://p", ApiKey = "k" }\nDoor.Open = true\nDoor.MaxSize = "x"\n'
         assert problems(text) == ("conf/example.toml:3: Door.MaxSize: must be a whole number, not 'x'",)
+
+
+def paths_of(table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in table.items():
+        yield (*prefix, key)
+        if isinstance(value, dict):
+            yield from paths_of(value, (*prefix, key))
+
+
+WORDS = (
+    "[Door] [Peer] [[Many]] [Door.Deep] MaxSize Open ApiKey 'l' a.b = = = 1 1.5 true {} # , [ ] { } . é \\"
+)
+PIECES = st.sampled_from(
+    [
+        *WORDS.split(),
+        *('"q k"', '"text"', '"""a\n"b" """', "'''c\n'''", '"', "'", '"\\n"'),
+        *("[1, 2]", "[\n1, # c\n]", "{ a = 1 }", " = ", "# [x] y = 1\n"),
+        *("\n", "\n", "\n", "\r\n", " ", "\t", "\0"),
+    ]
+)
+
+
+def problems_if_any(text: str, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    try:
+        load(text, environ)
+    except SettingsError as error:
+        return error.problems
+    return ()
+
+
+class TestAnyText:
+    """Whatever stands in a file or variable, it is settings or problems of one line, never a traceback."""
+
+    @given(st.lists(PIECES, max_size=40).map("".join))
+    def test_in_a_file(self, text: str) -> None:
+        assert all(problem.isprintable() for problem in problems_if_any(text))
+
+    @given(st.lists(PIECES, max_size=40).map("".join))
+    def test_every_key_that_the_parser_finds_has_a_line(self, text: str) -> None:
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError:
+            return
+        lines = key_lines(text)
+        assert [path for path in paths_of(document) if path not in lines] == []
+
+    @given(st.text(max_size=30))
+    def test_in_a_variable(self, text: str) -> None:
+        for name in ("MaxSize", "WaitSeconds", "Open", "Listen", "CachePath", "CertFile", "WhenFull"):
+            told = problems_if_any(MINIMAL, {f"Door__{name}": text})
+            assert all(problem.isprintable() for problem in told)
+            assert all(f"Door__{name}" in problem or "must be even" in problem for problem in told)
 
 
 @pytest.mark.parametrize(
