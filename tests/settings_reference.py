@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import controlplane.settings
+import proxy.settings
 from proxy.config import reference
-from proxy.settings import Settings
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "settings.md"
 _GENERATED: Final = "<!-- From here on written by `python -m tests.settings_reference`. -->\n"
@@ -14,7 +15,11 @@ _GENERATED: Final = "<!-- From here on written by `python -m tests.settings_refe
 
 def page_as_it_should_be() -> str:
     introduction = PAGE.read_text("utf-8").partition(_GENERATED)[0]
-    return f"{introduction}{_GENERATED}\n## Proxy\n\n{reference(Settings)}"
+    proxy_keys, control_plane_keys = (
+        reference(proxy.settings.Settings),
+        reference(controlplane.settings.Settings),
+    )
+    return f"{introduction}{_GENERATED}\n## Proxy\n\n{proxy_keys}\n## Control plane\n\n{control_plane_keys}"
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ def reference(root: type) -> str:
 def _reference(root: type) -> Iterator[str]:
     for section, (_, cls) in sections(root).items():
         yield f"### [{section}]\n"
-        if cls.__doc__:
+        # A dataclass without a docstring gets its signature for one.
+        if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
             yield f"{' '.join(cls.__doc__.split())}\n"
         yield "| Key | Type | Default | Meaning |\n|---|---|---|---|"
         for key in keys(section, cls).values():
