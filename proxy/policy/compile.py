@@ -1,0 +1,265 @@
+"""Model to matchers, once per ruleset."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from proxy.policy.canonical import SLASH, Name, Reading, Target
+from proxy.policy.conditions import NO, YES, Check, ValuesTest, compile_check, compile_values_test
+from proxy.policy.decision import NOTHING, Decision, Importance, Lane, Plan, Step
+from proxy.policy.facts import RequestFacts
+from proxy.policy.gates import ip_check, time_check
+from proxy.policy.hidden import HiddenProperties, Naming
+from proxy.policy.odata import KEY, SHADOW
+from proxy.policy.paths import PathTree, Pattern, parse_pattern
+from proxy.policy.queries import QueryGuard
+from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
+
+_MAX_PLANS = 8192  # of one method
+_MAX_METHODS = 16
+_WORK_PER_SLICE = 40  # paths and conditions; about a millisecond
+_WORK_OF_REGEX = 10
+_FUNCTION_METHODS = frozenset(("GET", "HEAD", "POST"))  # others can't call, so that what looks like a call is a key
+
+
+@dataclass(frozen=True, slots=True)
+class _CompiledRule:
+    index: int
+    rule: Rule
+    methods: frozenset[str]
+    parameter_tests: tuple[tuple[str, ValuesTest], ...]
+    checks: tuple[Check, ...]
+    decision: Decision
+    blocking: Decision  # for a path that names what the rule hides
+    hidden: HiddenProperties | None
+    guard: QueryGuard | None
+    reads_body: bool
+
+    def concerns(self, method: str) -> bool:
+        return not self.methods or method in self.methods
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A rule under one of its patterns."""
+
+    compiled: _CompiledRule
+    pattern: Pattern
+
+    def parameters_hold(self, name: Name) -> int:
+        least = YES
+        for parameter, test in self.compiled.parameter_tests:
+            least = min(least, test(self._values(parameter, name)))
+        return least
+
+    def _values(self, parameter: str, name: Name) -> tuple[str, ...]:
+        for known, at in self.pattern.parameters:
+            if known == parameter:
+                value = name.exact[at]
+                return () if value is None else (value,)
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A rule for one name of the path: where it names a hidden property, the rule blocks."""
+
+    entry: _Entry
+    held: int
+    hides: bool
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        return self.entry.compiled.index, not self.hides
+
+
+class CompiledRuleset:
+    """Finds the rules for a request; what it found is remembered for the paths that are asked for again."""
+
+    def __init__(self, rule_count: int, default: Decision, tree: PathTree[_Entry]) -> None:
+        self.rule_count = rule_count
+        self._default = default
+        self._tree = tree
+        self._plans: dict[str, dict[str, Plan]] = {}
+
+    def plan(self, method: str, target: Target) -> Plan:
+        key = target.cache_key
+        if key is None:
+            return self._make_plan(method.upper(), target.readings)
+        plans = self._plans.get(method)
+        if plans is None:
+            if len(self._plans) >= _MAX_METHODS:
+                self._plans.clear()
+            plans = self._plans[method] = {}
+        plan = plans.get(key)
+        if plan is None:
+            if len(plans) >= _MAX_PLANS:
+                plans.clear()
+            plan = plans[key] = self._make_plan(method.upper(), target.readings)
+        return plan
+
+    def _make_plan(self, method: str, readings: Iterable[Reading]) -> Plan:
+        lanes: list[Lane] = []
+        response_lanes: list[Lane] = []
+        override_matters = override_reads_body = False
+        for reading in readings:
+            candidates = self._candidates(reading)
+            if method == "POST" and any(candidate.entry.compiled.methods for candidate in candidates):
+                override_matters = True
+                override_reads_body |= any(
+                    candidate.entry.compiled.reads_body and candidate.entry.compiled.rule.when == "request"
+                    for candidate in candidates
+                )
+            concerned = [candidate for candidate in candidates if candidate.entry.compiled.concerns(method)]
+            importance = _importance(reading.kind, method)
+            default = NOTHING if importance == "shadow" else self._default
+            lanes.append(_lane(importance, concerned, "request", default))
+            response_lanes.append(_lane(importance, concerned, "response", NOTHING))
+        return Plan(
+            lanes,
+            response_lanes,
+            needs_body=override_reads_body or _read_body(lanes),
+            response_needs_body=_read_body(response_lanes),
+            override_plan=self._plan_of_override if override_matters else None,
+        )
+
+    def _plan_of_override(self, method: str, request: RequestFacts) -> Plan:
+        return self._make_plan(method, request.target.readings)
+
+    def _candidates(self, reading: Reading) -> list[_Candidate]:
+        candidates: list[_Candidate] = []
+        for name in reading.names:
+            found, above = self._tree.find(name)
+            for entry in found:
+                held = entry.parameters_hold(name)
+                if held != NO:
+                    candidates.append(_Candidate(entry, held, _names_hidden_within(entry, name)))
+            for entry in above:
+                if entry.compiled.hidden is None or not _names_hidden_below(entry, name, found):
+                    continue
+                held = entry.parameters_hold(name)
+                if held != NO:
+                    candidates.append(_Candidate(entry, held, hides=True))
+        if len(candidates) > 1:
+            candidates.sort(key=lambda candidate: candidate.order)
+        return candidates
+
+
+def compile_ruleset(ruleset: Ruleset) -> CompiledRuleset:
+    slices = compile_in_slices(ruleset)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as finished:
+            compiled: CompiledRuleset = finished.value
+            return compiled
+
+
+def compile_in_slices(ruleset: Ruleset) -> Generator[None, None, CompiledRuleset]:
+    """Yields after about a millisecond's work, so that an event loop can breathe."""
+    tree: PathTree[_Entry] = PathTree()
+    work = 0
+    for index, rule in zip(count(), ruleset.rules):
+        compiled = _compile_rule(index, rule)
+        for path in rule.match.path:
+            for pattern in parse_pattern(path):
+                tree.add(pattern, _Entry(compiled, pattern))
+        work += _work_of(rule)
+        if work >= _WORK_PER_SLICE:
+            work = 0
+            yield
+    default = Decision(ruleset.default, DEFAULT_RULE_ID, reason="default")
+    return CompiledRuleset(len(ruleset.rules), default, tree)
+
+
+def _work_of(rule: Rule) -> int:
+    tests = [test for condition in rule.conditions for test in condition.tests]
+    regexes = sum(test.operator == "matches" for test in tests)
+    return 1 + len(rule.match.path) + len(tests) + _WORK_OF_REGEX * (regexes + (rule.time is not None))
+
+
+def _compile_rule(index: int, rule: Rule) -> _CompiledRule:
+    checks: list[Check] = []
+    if rule.ip is not None:
+        checks.append(ip_check(rule.ip))
+    if rule.time is not None:
+        checks.append(time_check(rule.time))
+    parameters = [condition for condition in rule.conditions if condition.source == "param"]
+    # Conditions on bodies last: what is cheaper to ask may spare the parsing.
+    others = [condition for condition in rule.conditions if condition.source != "param"]
+    others.sort(key=lambda condition: condition.source in ("body", "property"))
+    checks += [compile_check(condition) for condition in others]
+    methods = {method.upper() for method in rule.match.methods}
+    if "GET" in methods:
+        methods.add("HEAD")  # the same request without the body of its answer, RFC 9110 §9.3.2
+    reason = "rule" if rule.when == "request" else "responseRule"
+    filters = rule.verdict == "filter" and rule.transforms is not None
+    return _CompiledRule(
+        index=index,
+        rule=rule,
+        methods=frozenset(methods),
+        parameter_tests=tuple((condition.name, compile_values_test(condition)) for condition in parameters),
+        checks=tuple(checks),
+        decision=Decision(rule.verdict, rule.id, transforms=rule.transforms if filters else None, reason=reason),
+        blocking=Decision("block", rule.id, reason="hiddenProperty"),
+        hidden=HiddenProperties(rule.transforms) if filters and rule.transforms is not None else None,
+        guard=QueryGuard(rule.transforms) if rule.guard_queries and rule.transforms is not None else None,
+        reads_body=any(condition.source in ("body", "property") for condition in others),
+    )
+
+
+def _names_hidden_within(entry: _Entry, name: Name) -> bool:
+    hidden = entry.compiled.hidden
+    if hidden is None:
+        return False
+    return hidden.named_within(name.folded[entry.pattern.wildcards_from :]) is not Naming.NOTHING
+
+
+def _names_hidden_below(entry: _Entry, name: Name, found: list[_Entry]) -> bool:
+    hidden = entry.compiled.hidden
+    at = len(entry.pattern.segments)
+    naming = Naming.NOTHING if hidden is None else hidden.named_below(name.folded[at:])
+    if naming is not Naming.UNLISTED:
+        return naming is Naming.HIDDEN
+    return not any(_spells_out(other.pattern, at) for other in found)
+
+
+def _spells_out(pattern: Pattern, at: int) -> bool:
+    return at < len(pattern.segments) and pattern.segments[at] is not None
+
+
+def _importance(kind: int, method: str) -> Importance:
+    if kind & SHADOW or (kind & KEY and method in _FUNCTION_METHODS):
+        return "shadow"
+    return "slash" if kind & SLASH else "certain"
+
+
+def _lane(importance: Importance, candidates: list[_Candidate], when: str, default: Decision) -> Lane:
+    steps: list[Step] = []
+    for candidate in candidates:
+        compiled = candidate.entry.compiled
+        if compiled.rule.when != when:
+            continue
+        held = candidate.held
+        checks = compiled.checks if held == YES else (_perhaps, *compiled.checks)
+        decision = compiled.blocking if candidate.hides else compiled.decision
+        steps.append(Step(checks, decision, None if candidate.hides else compiled.guard, compiled.reads_body))
+        if not checks and decision.verdict != "log_only":
+            break  # decides whatever the request is: rules after it are never tried
+    lane = Lane(importance, tuple(steps), default)
+    if any(step.checks or step.guard for step in steps):
+        return lane
+    return Lane(importance, lane.steps, default, lane.judge(_NO_FACTS))
+
+
+def _read_body(lanes: list[Lane]) -> bool:
+    return any(step.reads_body for lane in lanes for step in lane.steps)
+
+
+def _perhaps(request: object, answer: object) -> int:
+    return 1
+
+
+_NO_FACTS = RequestFacts("", Target("", "", None, (), None), (), "", 0.0)

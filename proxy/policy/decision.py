@@ -1,0 +1,221 @@
+"""Request (and answer) facts in, verdict and reason out.
+
+A plan holds the rules that concern one method and path. It has a lane for each reading of the path: rules in file
+order, tried until one decides. The strictest lane's verdict is the request's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from proxy.policy.canonical import MalformedTarget
+from proxy.policy.conditions import NO, YES, Check
+from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts
+from proxy.policy.queries import QueryGuard
+from proxy.policy.transforms import Transforms
+
+__all__ = ["AnswerFacts", "Decision", "MalformedBody", "Plan", "RequestFacts"]
+
+Verdict = Literal["allow", "filter", "block", "log_only"]
+Importance = Literal["certain", "shadow", "slash"]
+
+# Fields by which a POST asks to be taken for another method.
+_METHOD_OVERRIDES = frozenset((b"x-http-method", b"x-http-method-override", b"x-method-override"))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    rule_id: str
+    logged_rule_ids: tuple[str, ...] = ()
+    transforms: Transforms | None = None
+    reason: str = "rule"  # rule, default, hiddenProperty, responseRule
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rule that concerns the path: what it decides if all its checks hold."""
+
+    checks: tuple[Check, ...]
+    decision: Decision
+    guard: QueryGuard | None = None
+    reads_body: bool = False
+
+    def held(self, request: RequestFacts, answer: AnswerFacts | None) -> int:
+        least = YES
+        for check in self.checks:
+            held = check(request, answer)
+            if held == NO:
+                return NO
+            if held < least:
+                least = held
+        return least
+
+    def decided(self, request: RequestFacts) -> Decision:
+        if self.guard is not None and self.guard.is_probed_by(request.target):
+            return replace(self.decision, verdict="block", transforms=None, reason="hiddenProperty")
+        return self.decision
+
+
+# What a lane says where no rule decides and that means nothing.
+NOTHING = Decision("allow", "default", reason="default")
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The rules for one reading of the path, in file order. `constant` is the outcome where no check is needed."""
+
+    importance: Importance
+    steps: tuple[Step, ...]
+    default: Decision
+    constant: Decision | None = None
+
+    def judge(self, request: RequestFacts, answer: AnswerFacts | None = None) -> Decision:
+        if self.constant is not None:
+            return self.constant
+        logged: tuple[str, ...] = ()
+        floor: Decision | None = None
+        for step in self.steps:
+            held = step.held(request, answer)
+            if held == NO:
+                continue
+            if step.decision.verdict == "log_only":
+                logged += (step.decision.rule_id,)
+                continue
+            decision = step.decided(request)
+            if held == YES or decision.verdict == "block":
+                break
+            if decision.verdict == "filter":  # perhaps: filter, and let the search go on
+                floor = decision if floor is None else _strictest(floor, decision)
+        else:
+            decision = self.default
+            if logged and decision.verdict == "allow":
+                decision = replace(decision, verdict="log_only", rule_id=logged[0], reason="rule")
+        if floor is not None:
+            decision = _strictest(decision, floor)
+        return _with_logged(decision, logged)
+
+
+class Plan:
+    """The rules that concern one method and path."""
+
+    __slots__ = (
+        "_lanes",
+        "_only",
+        "_override_plan",
+        "_response_lanes",
+        "_slash_lanes",
+        "constant",
+        "has_response_rules",
+        "needs_body",
+        "response_needs_body",
+    )
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        response_lanes: Sequence[Lane],
+        *,
+        needs_body: bool,
+        response_needs_body: bool,
+        override_plan: Callable[[str, RequestFacts], Plan] | None,
+    ) -> None:
+        self._lanes = tuple(lane for lane in lanes if lane.importance != "slash")
+        self._slash_lanes = tuple(lane for lane in lanes if lane.importance == "slash")
+        self._response_lanes = tuple(lane for lane in response_lanes if lane.steps)
+        self._override_plan = override_plan
+        self._only = self._lanes[0] if len(lanes) == 1 and override_plan is None else None
+        self.constant = None if self._only is None else self._only.constant
+        self.needs_body = needs_body
+        self.has_response_rules = bool(self._response_lanes)
+        self.response_needs_body = response_needs_body
+
+    def decide(self, request: RequestFacts) -> Decision:
+        """Raises MalformedTarget where an encoded slash would change the verdict, MalformedBody (a kind of it)
+        where a condition asks for a property of a body that is no JSON."""
+        if self.constant is not None:
+            return self.constant
+        if self._only is not None:
+            return self._only.judge(request)
+        decision = self._judge_as_written(request)
+        if self._override_plan is not None:
+            for method in _overriding_methods(request):
+                other = self._override_plan(method, request)._judge_as_written(request)
+                decision = _strictest(decision, other)
+        return decision
+
+    def decide_response(self, request: RequestFacts, decision: Decision, answer: AnswerFacts) -> Decision:
+        """The request's decision made stricter by what the answer is; `block` replaces the answer."""
+        if not self._response_lanes:
+            return decision
+        outcome = NOTHING
+        for lane in self._response_lanes:
+            outcome = _strictest(outcome, lane.judge(request, answer))
+        logged = _merged(decision.logged_rule_ids, outcome.logged_rule_ids)
+        if outcome.verdict == "block":
+            return replace(outcome, logged_rule_ids=logged)
+        if outcome.verdict == "filter":
+            return replace(
+                outcome, transforms=_combined(decision.transforms, outcome.transforms), logged_rule_ids=logged
+            )
+        if outcome.verdict == "log_only" and decision.verdict == "allow" and decision.reason == "default":
+            return replace(decision, verdict="log_only", rule_id=logged[0], logged_rule_ids=logged, reason="rule")
+        return _with_logged(decision, outcome.logged_rule_ids)
+
+    def _judge_as_written(self, request: RequestFacts) -> Decision:
+        decision: Decision | None = None
+        for lane in self._lanes:
+            outcome = lane.judge(request)
+            decision = outcome if decision is None else _strictest(decision, outcome)
+        if decision is None:
+            raise MalformedTarget("the target has no certain reading")
+        for lane in self._slash_lanes:
+            if _effect(lane.judge(request)) != _effect(decision):
+                raise MalformedTarget("an encoded slash that would change the verdict if it were a slash")
+        return decision
+
+
+def _strictest(first: Decision, second: Decision) -> Decision:
+    """Of two readings' verdicts the one to apply: block before filter before allow."""
+    by_rule = first.reason == "default" and second.reason != "default"
+    if second.verdict == "block" and (first.verdict != "block" or by_rule):
+        stricter, other = second, first
+    elif first.verdict == "block" or second.verdict != "filter":
+        stricter, other = (second, first) if by_rule and first.verdict == "allow" else (first, second)
+    elif first.verdict != "filter":
+        stricter, other = second, first
+    else:
+        stricter, other = replace(first, transforms=_combined(first.transforms, second.transforms)), second
+    return _with_logged(stricter, other.logged_rule_ids)
+
+
+def _with_logged(decision: Decision, logged: tuple[str, ...]) -> Decision:
+    if not logged:
+        return decision
+    return replace(decision, logged_rule_ids=_merged(decision.logged_rule_ids, logged))
+
+
+def _merged(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(first + second))
+
+
+def _combined(first: Transforms | None, second: Transforms | None) -> Transforms | None:
+    if first is None or second is None:
+        return first or second
+    return first.combined(second)
+
+
+def _effect(decision: Decision) -> object:
+    """What the client would notice."""
+    return ("allow" if decision.verdict == "log_only" else decision.verdict), decision.transforms
+
+
+def _overriding_methods(request: RequestFacts) -> set[str]:
+    return {
+        method.strip().upper()
+        for name, value in request.headers
+        if name.lower() in _METHOD_OVERRIDES
+        for method in value.decode("latin-1").split(",")
+    }

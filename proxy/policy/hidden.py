@@ -1,0 +1,63 @@
+"""Whether a path names a property that a filter hides, and so would show it without the filter."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from proxy.policy.facts import property_path
+from proxy.policy.transforms import Transforms
+
+_RAW_VALUE = "$value"
+
+Path = tuple[str, ...]
+
+
+class Naming(Enum):
+    NOTHING = 0
+    HIDDEN = 1
+    UNLISTED = 2  # not in the whitelist: hidden unless a rule names the segment in its own words
+
+
+class HiddenProperties:
+    """The folded property paths of one filter."""
+
+    __slots__ = ("_allow", "_strip")
+
+    def __init__(self, transforms: Transforms) -> None:
+        self._strip = [property_path(path) for path in transforms.strip]
+        self._allow = None if transforms.allow is None else [property_path(path) for path in transforms.allow]
+
+    def named_below(self, tail: Path) -> Naming:
+        """`tail` follows the path of an entity that the filter concerns."""
+        if any(_leads_to(tail, path) for path in self._strip):
+            return Naming.HIDDEN
+        if tail[0] == _RAW_VALUE:  # the entity as raw text, which no filter can read
+            return Naming.UNLISTED
+        if self._allow is None or tail[0].startswith("$"):
+            return Naming.NOTHING
+        return Naming.NOTHING if self._is_listed(tail) else Naming.UNLISTED
+
+    def named_within(self, wild: Path) -> Naming:
+        """`wild` is what the wildcards at the end of the filter's own pattern stand for."""
+        tails = [wild[at:] for at in range(len(wild))]
+        if any(_leads_to(tail, path) for path in self._strip for tail in tails):
+            return Naming.HIDDEN
+        if self._allow is None or not wild or wild[-1] != _RAW_VALUE:
+            return Naming.NOTHING
+        return Naming.NOTHING if any(self._is_listed(tail) for tail in tails) else Naming.HIDDEN
+
+    def _is_listed(self, tail: Path) -> bool:
+        return self._allow is not None and any(_leads_to(tail, path) for path in self._allow)
+
+
+def _leads_to(tail: Path, path: Path) -> bool:
+    """Whether `tail` begins with the property path; a key may follow each collection on the way."""
+    at = 0
+    for index, part in enumerate(path):
+        if at < len(tail) and tail[at] == part:
+            at += 1
+        elif index and at + 1 < len(tail) and tail[at + 1] == part:
+            at += 2
+        else:
+            return False
+    return True

@@ -1,0 +1,480 @@
+"""YAML to the model of a ruleset, every error with its line and column; JSON Schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, cast
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
+
+from proxy.policy import yaml_document
+from proxy.policy.conditions import InvalidRegex, compile_regex
+from proxy.policy.gates import minutes, parse_network
+from proxy.policy.paths import InvalidPattern, parse_pattern
+from proxy.policy.ruleset import (
+    DAYS,
+    DEFAULT_RULE_ID,
+    REQUEST_SOURCES,
+    RESPONSE_SOURCES,
+    Condition,
+    IpGate,
+    Match,
+    Operator,
+    Rule,
+    Ruleset,
+    Scalar,
+    Test,
+    TimeGate,
+)
+from proxy.policy.transforms import Transforms
+
+MAX_RULES = 20_000
+MAX_OPERANDS = 10_000
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
+_PROPERTY = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")
+_RULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_SOURCES = (*REQUEST_SOURCES, *RESPONSE_SOURCES)
+_LIST_OPERATORS = ("in", "not_in")
+_NUMBER_OPERATORS = ("at_least", "at_most")
+_TEXT_OPERATORS = ("prefix", "suffix", "contains", "matches")
+_OPERATORS = ("equals", "not_equals", *_LIST_OPERATORS, *_TEXT_OPERATORS, *_NUMBER_OPERATORS, "exists")
+_MISSING_TRANSFORMS = "a filter needs transforms: strip_properties or allow_properties"
+
+
+@dataclass(frozen=True)
+class RulesetProblem:
+    line: int
+    column: int
+    where: str
+    message: str
+
+
+class InvalidRuleset(ValueError):  # noqa: N818 - names what is refused
+    """Holds every problem, in document order."""
+
+    def __init__(self, problems: Iterable[RulesetProblem]) -> None:
+        self.problems = tuple(sorted(set(problems), key=lambda one: (one.line, one.column, one.where, one.message)))
+        super().__init__("; ".join(f"{one.line}:{one.column}: {one.where}: {one.message}" for one in self.problems))
+
+
+def parse_ruleset(text: str) -> Ruleset:
+    """Raises InvalidRuleset with everything that is wrong."""
+    try:
+        document = yaml_document.parse(text)
+    except yaml_document.InvalidYaml as error:
+        raise InvalidRuleset([RulesetProblem(*one) for one in error.problems]) from None
+    problems = [RulesetProblem(*one) for one in document.problems]
+    model: _Ruleset | None = None
+    try:
+        model = _Ruleset.model_validate(document.value)
+    except ValidationError as error:
+        problems += _shape_problems(document, error)
+    problems += [document_problem(document, where, message) for where, message in _contradictions(document.value)]
+    if problems or model is None:
+        raise InvalidRuleset(problems)
+    return _to_plain(model)
+
+
+def ruleset_json_schema() -> dict[str, object]:
+    schema: dict[str, object] = _Ruleset.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+# -- the shape of the document -----------------------------------------------------------------------------------
+
+
+def _checked_path(text: str) -> str:
+    try:
+        parse_pattern(text)
+    except InvalidPattern as error:
+        raise ValueError(str(error)) from None
+    except UnicodeError:
+        raise ValueError("a path is Unicode text, percent escapes UTF-8") from None
+    return text
+
+
+def _checked_network(text: str) -> str:
+    try:
+        parse_network(text)
+    except ValueError as error:
+        raise ValueError(f"no network or address: {error}") from None
+    return text
+
+
+def _checked_minutes(text: str) -> str:
+    minutes(text)
+    return text
+
+
+def _checked_start(text: str) -> str:
+    if minutes(text) == minutes("24:00"):
+        raise ValueError("24:00 is an end; a day begins at 00:00")
+    return text
+
+
+def _checked_timezone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (ValueError, OSError, LookupError):
+        raise ValueError(f"no time zone of the IANA database: {text!r}") from None
+    return text
+
+
+def _checked_method(text: str) -> str:
+    if not _TOKEN.fullmatch(text):
+        raise ValueError("a method is a token such as GET")
+    return text.upper()
+
+
+def _checked_rule_id(text: str) -> str:
+    if not _RULE_ID.fullmatch(text):
+        raise ValueError("a rule id is up to 128 letters, digits and ._:- and begins with a letter or digit")
+    if text.lower() == DEFAULT_RULE_ID:
+        raise ValueError(f"the id `{DEFAULT_RULE_ID}` is reserved for requests that no rule decides")
+    return text
+
+
+def _checked_property(text: str) -> str:
+    if not _PROPERTY.fullmatch(text):
+        raise ValueError("a property is a name, or names joined by dots, without spaces and slashes")
+    return text
+
+
+def _checked_field_name(text: str) -> str:
+    if not _TOKEN.fullmatch(text):
+        raise ValueError("no name of a header field")
+    return text
+
+
+_Path = Annotated[StrictStr, AfterValidator(_checked_path)]
+_Network = Annotated[StrictStr, AfterValidator(_checked_network)]
+_Property = Annotated[StrictStr, AfterValidator(_checked_property)]
+_FieldName = Annotated[StrictStr, AfterValidator(_checked_field_name)]
+_Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+_Scalars = Annotated[list[_Scalar], Field(min_length=1, max_length=MAX_OPERANDS)]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=False)
+
+
+class _Match(_Shape):
+    path: Annotated[list[_Path], Field(min_length=1)]
+    methods: Annotated[list[Annotated[StrictStr, AfterValidator(_checked_method)]], Field(min_length=1)] | None = None
+
+
+class _Condition(_Shape):
+    param: StrictStr | None = None
+    query: Annotated[StrictStr, Field(min_length=1)] | None = None
+    header: _FieldName | None = None
+    body: _Property | None = None
+    status: Literal[True] | StrictInt | Annotated[list[StrictInt], Field(min_length=1)] | None = None
+    response_header: _FieldName | None = None
+    property: _Property | None = None
+    equals: _Scalar | None = None
+    not_equals: _Scalar | None = None
+    in_: _Scalars | None = Field(None, alias="in")
+    not_in: _Scalars | None = None
+    prefix: StrictStr | None = None
+    suffix: StrictStr | None = None
+    contains: StrictStr | None = None
+    matches: StrictStr | None = None
+    at_least: StrictInt | StrictFloat | None = None
+    at_most: StrictInt | StrictFloat | None = None
+    exists: StrictBool | None = None
+
+
+class _Ip(_Shape):
+    in_: Annotated[list[_Network], Field(min_length=1)] | None = Field(None, alias="in")
+    not_in: Annotated[list[_Network], Field(min_length=1)] | None = None
+
+
+class _Time(_Shape):
+    days: Annotated[list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]], Field(min_length=1)] | None = None
+    from_: Annotated[StrictStr, AfterValidator(_checked_start)] | None = Field(None, alias="from")
+    to: Annotated[StrictStr, AfterValidator(_checked_minutes)] | None = None
+    timezone: Annotated[StrictStr, AfterValidator(_checked_timezone)] = "UTC"
+
+
+class _Transforms(_Shape):
+    strip_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
+    allow_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
+
+
+class _Rule(_Shape):
+    id: Annotated[StrictStr, AfterValidator(_checked_rule_id)]
+    description: StrictStr | None = None
+    when: Literal["request", "response"] = "request"
+    match: _Match
+    conditions: list[_Condition] | None = None
+    ip: _Ip | None = None
+    time: _Time | None = None
+    verdict: Literal["allow", "filter", "block", "log_only"]
+    transforms: _Transforms | None = None
+    guard_queries: StrictBool = False
+
+
+class _Ruleset(_Shape):
+    version: Literal[1]
+    name: Annotated[StrictStr, Field(min_length=1, max_length=128)]
+    default: Literal["allow", "block"] = "block"
+    rules: Annotated[list[_Rule], Field(max_length=MAX_RULES)]
+
+
+# -- what is wrong with the shape --------------------------------------------------------------------------------
+
+
+def _shape_problems(document: yaml_document.Document, error: ValidationError) -> Iterator[RulesetProblem]:
+    seen: set[tuple[int | str, ...]] = set()
+    for one in error.errors(include_url=False, include_context=True):
+        where = document.known_part(one["loc"])
+        missing = one["type"] == "missing"
+        if where in seen and not missing:
+            continue  # the members of a union complain one by one
+        seen.add(where)
+        yield document_problem(document, where, _shape_message(cast("dict[str, Any]", one)), missing=missing)
+
+
+def document_problem(
+    document: yaml_document.Document, where: tuple[int | str, ...], message: str, *, missing: bool = False
+) -> RulesetProblem:
+    at_key = message.startswith("unknown key") or missing
+    line, column = document.mark(where, at_key=at_key)
+    return RulesetProblem(line, column, yaml_document.spelled(where), message)
+
+
+def _shape_message(error: dict[str, Any]) -> str:
+    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    name = str(error["loc"][-1]) if error["loc"] else ""
+    if kind == "extra_forbidden":
+        return f"unknown key `{name}`" + _suggestion(name, _keys_beside(error["loc"]))
+    if kind == "missing":
+        return f"`{name}` is missing"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        known = re.findall(r"'([^']*)'", str(context["expected"]))
+        return f"{given!r} is none of {context['expected']}" + _suggestion(str(given), known)
+    if kind in ("model_type", "model_attributes_type"):
+        return f"keys and values are wanted here, not {_kind_of(given)}"
+    if kind == "list_type":
+        return f"a list is wanted here, not {_kind_of(given)}"
+    if kind == "too_short":
+        return "the list is empty"
+    if kind.startswith(("string", "int", "float", "bool")) and kind.endswith("type"):
+        return f"{_WANTED.get(kind, 'another type')} is wanted here, not {_kind_of(given)}"
+    return str(error["msg"])
+
+
+_WANTED = {
+    "string_type": "text",
+    "int_type": "a number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+}
+
+
+def _kind_of(value: object) -> str:
+    if value is None:
+        return "nothing"
+    names = {dict: "keys and values", list: "a list", str: "text", bool: "true or false", int: "a number"}
+    return names.get(type(value), "a number")
+
+
+def _keys_beside(where: tuple[int | str, ...]) -> list[str]:
+    """The keys that are known where an unknown one stands."""
+    shapes: dict[str, type[_Shape]] = {
+        "match": _Match, "conditions": _Condition, "ip": _Ip, "time": _Time, "transforms": _Transforms, "rules": _Rule
+    }
+    names = [part for part in where[:-1] if isinstance(part, str)]
+    shape = shapes.get(names[-1], _Ruleset) if names else _Ruleset
+    return [info.alias or name for name, info in shape.model_fields.items()]
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return f", did you mean `{close[0]}`?" if close else ""
+
+
+# -- what contradicts itself though the shape is right -----------------------------------------------------------
+
+_Where = tuple[int | str, ...]
+_Found = Iterator[tuple[_Where, str]]
+
+
+def _contradictions(value: object) -> _Found:
+    rules = value.get("rules") if isinstance(value, dict) else None
+    if not isinstance(rules, list):
+        return
+    first_with: dict[str, int] = {}
+    for at, rule in enumerate(rules):
+        if not isinstance(rule, dict):
+            continue
+        where = ("rules", at)
+        rule_id = rule.get("id")
+        if isinstance(rule_id, str) and first_with.setdefault(rule_id, at) != at:
+            yield (*where, "id"), f"the id `{rule_id}` is that of rules[{first_with[rule_id]}] already"
+        yield from _transform_contradictions(where, rule)
+        yield from _gate_contradictions(where, rule)
+        conditions = rule.get("conditions")
+        for index, condition in enumerate(conditions if isinstance(conditions, list) else ()):
+            if isinstance(condition, dict):
+                yield from _condition_contradictions((*where, "conditions", index), rule, condition)
+
+
+def _transform_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
+    verdict, transforms = rule.get("verdict"), rule.get("transforms")
+    if verdict == "filter" and transforms is None:
+        yield (*where, "verdict"), _MISSING_TRANSFORMS
+    if verdict in ("allow", "block", "log_only"):
+        if "transforms" in rule:
+            yield (*where, "transforms"), f"only a filter has transforms, and the verdict is {verdict}"
+        if "guard_queries" in rule:
+            yield (*where, "guard_queries"), f"only a filter guards queries, and the verdict is {verdict}"
+    if isinstance(transforms, dict):
+        given = [key for key in ("strip_properties", "allow_properties") if key in transforms]
+        if len(given) == 2:
+            yield (*where, "transforms"), "strip_properties and allow_properties never stand in one rule"
+        if not given:
+            yield (*where, "transforms"), _MISSING_TRANSFORMS
+
+
+def _gate_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
+    ip, time = rule.get("ip"), rule.get("time")
+    if isinstance(ip, dict) and not {"in", "not_in"} & ip.keys():
+        yield (*where, "ip"), "a gate by address needs `in` or `not_in`"
+    if not isinstance(time, dict):
+        return
+    if not {"days", "from", "to"} & time.keys():
+        yield (*where, "time"), "a gate by time needs `days`, or `from` and `to`"
+    if ("from" in time) != ("to" in time):
+        yield (*where, "time"), "`from` and `to` stand together"
+    elif "from" in time and time["from"] == time["to"]:
+        yield (*where, "time", "to"), "`from` and `to` are the same; leave both out for whole days"
+
+
+def _condition_contradictions(where: _Where, rule: dict[str, Any], condition: dict[str, Any]) -> _Found:
+    sources = [key for key in _SOURCES if key in condition]
+    if len(sources) != 1:
+        found = " and ".join(sources) if sources else "none"
+        yield where, f"a condition looks at one of {', '.join(_SOURCES)}; here: {found}"
+    shorthand = isinstance(condition.get("status"), list) or type(condition.get("status")) is int
+    if not shorthand and not any(operator in condition for operator in _OPERATORS):
+        yield where, f"a condition needs an operator: {', '.join(_OPERATORS)}"
+    for source in sources:
+        if source in RESPONSE_SOURCES and rule.get("when") != "response":
+            yield (*where, source), f"`{source}` is known only in a rule with `when: response`"
+        if condition[source] is None and source != "status":
+            yield (*where, source), f"`{source}` needs a name"
+    if "param" in sources:
+        yield from _unknown_parameter((*where, "param"), rule, condition["param"])
+    if "status" in sources:
+        yield from _status_contradictions(where, condition)
+    for operator in _OPERATORS:
+        if operator in condition:
+            yield from _operand_contradictions((*where, operator), operator, condition[operator])
+
+
+def _unknown_parameter(where: _Where, rule: dict[str, Any], name: object) -> _Found:
+    match = rule.get("match")
+    paths = match.get("path") if isinstance(match, dict) else None
+    if not isinstance(name, str) or not isinstance(paths, list):
+        return
+    known: set[str] = set()
+    for path in paths:
+        try:
+            patterns = parse_pattern(path) if isinstance(path, str) else ()
+        except (InvalidPattern, UnicodeError):
+            return  # reported by itself; the parameter may be in it
+        known |= {parameter for pattern in patterns for parameter, _ in pattern.parameters}
+    if name not in known:
+        yield where, f"no path of the rule names a parameter {{{name}}}" + _suggestion(name, known)
+
+
+def _status_contradictions(where: _Where, condition: dict[str, Any]) -> _Found:
+    for operator in _OPERATORS:
+        operand = condition.get(operator)
+        operands = operand if isinstance(operand, list) else [operand]
+        if operator in _TEXT_OPERATORS and operand is not None:
+            yield (*where, operator), "a status is a number"
+        elif operator not in (*_NUMBER_OPERATORS, "exists") and any(isinstance(one, str) for one in operands):
+            yield (*where, operator), "a status is a number"
+
+
+def _operand_contradictions(where: _Where, operator: str, operand: object) -> _Found:
+    if operand is None:
+        yield where, f"`{operator}` needs a value"
+    elif operator == "matches" and isinstance(operand, str):
+        try:
+            compile_regex(operand)
+        except InvalidRegex as error:
+            yield where, f"no regular expression of RE2: {error}"
+    elif operator in ("prefix", "suffix", "contains") and operand == "":
+        yield where, f"`{operator}` of an empty text holds for every value"
+
+
+# -- the plain model ---------------------------------------------------------------------------------------------
+
+
+def _to_plain(model: _Ruleset) -> Ruleset:
+    return Ruleset(name=model.name, default=model.default, rules=tuple(map(_plain_rule, model.rules)), version=1)
+
+
+def _plain_rule(rule: _Rule) -> Rule:
+    return Rule(
+        id=rule.id,
+        description=rule.description or "",
+        when=rule.when,
+        match=Match(path=tuple(rule.match.path), methods=tuple(rule.match.methods or ())),
+        conditions=tuple(map(_plain_condition, rule.conditions or ())),
+        ip=None if rule.ip is None else IpGate(_tuple(rule.ip.in_), _tuple(rule.ip.not_in)),
+        time=None if rule.time is None else _plain_time(rule.time),
+        verdict=rule.verdict,
+        transforms=None if rule.transforms is None else _plain_transforms(rule.transforms),
+        guard_queries=rule.guard_queries,
+    )
+
+
+def _plain_time(time: _Time) -> TimeGate:
+    days = DAYS if time.days is None else tuple(time.days)
+    return TimeGate(days, time.from_ or "00:00", time.to or "24:00", time.timezone)
+
+
+def _plain_transforms(transforms: _Transforms) -> Transforms:
+    return Transforms(_tuple(transforms.strip_properties) or (), _tuple(transforms.allow_properties))
+
+
+def _plain_condition(condition: _Condition) -> Condition:
+    given = condition.model_dump(by_alias=True, exclude_none=True)
+    source = next(key for key in _SOURCES if key in condition.model_fields_set)
+    tests = [Test(cast(Operator, key), _operand(given[key])) for key in _OPERATORS if key in given]
+    if source != "status":
+        return Condition(cast(Any, source), given[source], tuple(tests))
+    if isinstance(condition.status, list):
+        tests.append(Test("in", tuple(condition.status)))
+    elif condition.status is not None and condition.status is not True:
+        tests.append(Test("equals", condition.status))
+    return Condition("status", "", tuple(tests))
+
+
+def _operand(value: Any) -> Scalar | tuple[Scalar, ...]:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(values)

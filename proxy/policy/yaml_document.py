@@ -1,0 +1,251 @@
+"""A YAML document as plain values that remember their lines; bounded in size, depth and number of nodes.
+
+Read event by event, so that no nesting exhausts a stack and no alias unfolds unnoticed. Of YAML's implicit types only
+those of JSON are taken (YAML 1.2 core): `no` and `18:00` are text, as their writer meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+MAX_CHARACTERS = 8 * 1024 * 1024
+MAX_NODES = 1_000_000  # aliases count as what they stand for
+MAX_DEPTH = 32
+
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
+_NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}")
+_CONSTANTS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_CONSTANTS_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_KNOWN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map", "int", "float", "bool", "null"))
+
+Where = tuple[int | str, ...]
+Problem = tuple[int, int, str, str]
+Mark = tuple[int, int]
+
+
+class InvalidYaml(ValueError):  # noqa: N818 - names what is refused
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problem[3] for problem in problems))
+
+
+@dataclass(slots=True)
+class _Node:
+    mark: Mark
+    value: Any = None
+    size: int = 1
+    keys: dict[str, Mark] = field(default_factory=dict)
+    below: dict[int | str, _Node] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A collection whose end is still to come."""
+
+    node: _Node
+    where: Where
+    anchor: str | None
+    is_mapping: bool
+    key: str | None = None
+    key_is_next: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    root: _Node
+    problems: tuple[Problem, ...]
+
+    @property
+    def value(self) -> object:
+        return self.root.value
+
+    def known_part(self, where: Where) -> Where:
+        """As much of the way as the document has; a missing or unknown key at its end stays."""
+        node = self.root
+        known: list[int | str] = []
+        for at, part in enumerate(where):
+            below = node.below.get(part)
+            if below is None:
+                if at == len(where) - 1 and isinstance(part, str) and isinstance(node.value, dict):
+                    known.append(part)
+                break
+            known.append(part)
+            node = below
+        return tuple(known)
+
+    def mark(self, where: Where, *, at_key: bool) -> Mark:
+        """Line and column, counted from 1, of what is there or of the nearest thing around it."""
+        node = self.root
+        for at, part in enumerate(where):
+            below = node.below.get(part)
+            if below is None:
+                return node.mark
+            if at_key and at == len(where) - 1 and isinstance(part, str):
+                return node.keys[part]
+            node = below
+        return node.mark
+
+
+def spelled(where: Where) -> str:
+    """`rules[3].match.path[0]`"""
+    text = ""
+    for part in where:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or "document"
+
+
+def parse(text: str) -> Document:
+    """Raises InvalidYaml where there is no document to speak of."""
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidYaml([(1, 1, "document", f"longer than {MAX_CHARACTERS} characters")])
+    builder = _Builder()
+    try:
+        for event in _events(text):
+            builder.take(event)
+    except yaml.MarkedYAMLError as error:
+        at = error.problem_mark or error.context_mark
+        line, column = (at.line + 1, at.column + 1) if at is not None else (1, 1)
+        problem = (line, column, "document", f"no YAML: {error.problem or error.context}")
+        raise InvalidYaml([*builder.problems, problem]) from None
+    except (yaml.YAMLError, UnicodeError, ValueError) as error:
+        if isinstance(error, InvalidYaml):
+            raise
+        raise InvalidYaml([*builder.problems, (1, 1, "document", f"no YAML: {error}")]) from None
+    if builder.root is None:
+        raise InvalidYaml([(1, 1, "document", "the document is empty")])
+    return Document(builder.root, tuple(builder.problems))
+
+
+def _events(text: str) -> Iterator[Any]:
+    return iter(yaml.parse(text, Loader=yaml.CSafeLoader))
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.root: _Node | None = None
+        self.problems: list[Problem] = []
+        self._open: list[_Open] = []
+        self._anchors: dict[str, _Node] = {}
+        self._nodes = 0
+        self._documents = 0
+
+    def take(self, event: Any) -> None:
+        if isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                raise InvalidYaml([*self.problems, (*_mark(event), "document", "one document is wanted, not several")])
+        elif isinstance(event, yaml.ScalarEvent):
+            self._add(self._scalar(event), event)
+        elif isinstance(event, yaml.AliasEvent):
+            self._add(self._aliased(event), event)
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            self._begin(event)
+        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+            self._end()
+
+    def _begin(self, event: Any) -> None:
+        where = self._where()
+        if len(self._open) >= MAX_DEPTH:
+            raise InvalidYaml([*self.problems, (*_mark(event), spelled(where), f"nested deeper than {MAX_DEPTH}")])
+        if self._open and self._open[-1].is_mapping and self._open[-1].key_is_next:
+            raise InvalidYaml([*self.problems, (*_mark(event), spelled(where), "a key is text")])
+        is_mapping = isinstance(event, yaml.MappingStartEvent)
+        self._nodes += 1
+        self._check_tag(event)
+        node = _Node(_mark(event), {} if is_mapping else [])
+        self._open.append(_Open(node, where, event.anchor, is_mapping))
+
+    def _end(self) -> None:
+        closed = self._open.pop()
+        if closed.anchor:
+            self._anchors[closed.anchor] = closed.node
+        self._place(closed.node)
+
+    def _add(self, node: _Node, event: Any) -> None:
+        self._nodes += node.size
+        if self._nodes > MAX_NODES:
+            raise InvalidYaml([*self.problems, (*_mark(event), spelled(self._where()), f"more than {MAX_NODES} nodes")])
+        around = self._open[-1] if self._open else None
+        if around is not None and around.is_mapping and around.key_is_next:
+            self._take_key(around, node, event)
+            return
+        if isinstance(event, yaml.ScalarEvent) and event.anchor:
+            self._anchors[event.anchor] = node
+        self._place(node)
+
+    def _take_key(self, around: _Open, node: _Node, event: Any) -> None:
+        key = event.value if isinstance(event, yaml.ScalarEvent) else node.value
+        if not isinstance(key, str):
+            raise InvalidYaml([*self.problems, (*node.mark, spelled(around.where), "a key is text")])
+        if key == "<<":
+            self._problem(node.mark, around.where, "merge keys (<<) are not taken")
+        elif key in around.node.below:
+            self._problem(_mark(event), (*around.where, key), f"the key `{key}` is here twice")
+        else:
+            around.node.keys[key] = _mark(event)
+        around.key = key
+        around.key_is_next = False
+
+    def _place(self, node: _Node) -> None:
+        if not self._open:
+            self.root = node
+            return
+        around = self._open[-1]
+        around.node.size += node.size
+        if not around.is_mapping:
+            around.node.below[len(around.node.value)] = node
+            around.node.value.append(node.value)
+            return
+        key = around.key or ""
+        if key not in around.node.below and key != "<<":
+            around.node.below[key] = node
+            around.node.value[key] = node.value
+        around.key_is_next = True
+
+    def _scalar(self, event: Any) -> _Node:
+        self._check_tag(event)
+        mark = _mark(event)
+        if event.tag is not None and event.tag.endswith(":str"):
+            return _Node(mark, event.value)
+        return _Node(mark, _plain_value(event.value) if event.implicit[0] or event.tag else event.value)
+
+    def _aliased(self, event: Any) -> _Node:
+        target = self._anchors.get(event.anchor)
+        if target is None:
+            message = f"the alias `*{event.anchor}` stands before the end of what it names, or names nothing"
+            raise InvalidYaml([*self.problems, (*_mark(event), spelled(self._where()), message)])
+        return target
+
+    def _check_tag(self, event: Any) -> None:
+        if event.tag is not None and event.tag not in _KNOWN_TAGS and event.tag != "!":
+            self._problem(_mark(event), self._where(), f"the tag {event.tag} is not taken")
+
+    def _problem(self, mark: Mark, where: Where, message: str) -> None:
+        self.problems.append((*mark, spelled(where), message))
+
+    def _where(self) -> Where:
+        if not self._open:
+            return ()
+        around = self._open[-1]
+        if around.is_mapping:
+            return around.where if around.key_is_next else (*around.where, around.key or "")
+        return (*around.where, len(around.node.value))
+
+
+def _plain_value(text: str) -> object:
+    if text in _CONSTANTS:
+        return None
+    if text in _CONSTANTS_TRUTH:
+        return _CONSTANTS_TRUTH[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def _mark(event: Any) -> Mark:
+    return event.start_mark.line + 1, event.start_mark.column + 1
