@@ -72,7 +72,11 @@ LATENCY_FIRST: Final = 160  # counts per bucket, not cumulative
 LATENCY_SUM_US: Final = LATENCY_FIRST + len(LATENCY_BOUNDS_MS) + 1
 LATENCY_COUNT: Final = LATENCY_SUM_US + 1
 
-SLOTS_BYTES: Final = 4096
+# On the agent's page only: what metrics posts have reported, so that a restart of the agent repeats nothing.
+REPORTED_FIRST: Final = 256
+REPORTED_UNTIL_MS: Final = 511
+
+SLOT_BYTES: Final = 4096
 _BOUNDS_US: Final = tuple(int(bound * 1000) for bound in LATENCY_BOUNDS_MS)
 
 
@@ -98,10 +102,11 @@ class CounterPages:
     """The pages of all slots: one per worker, then one for the agent."""
 
     def __init__(self, workers: int) -> None:
-        shared = memoryview(mmap.mmap(-1, (workers + 1) * SLOTS_BYTES))
-        pages = [Counters(shared[at * SLOTS_BYTES : (at + 1) * SLOTS_BYTES]) for at in range(workers + 1)]
+        shared = memoryview(mmap.mmap(-1, (workers + 1) * SLOT_BYTES))
+        pages = [Counters(shared[at * SLOT_BYTES : (at + 1) * SLOT_BYTES]) for at in range(workers + 1)]
         self.workers = tuple(pages[:workers])
         self.agent = pages[workers]
 
     def total(self, index: int) -> int:
-        return sum(page.values[index] for page in self.workers) + self.agent.values[index]
+        """Of all workers together, the dead ones included."""
+        return sum(page.values[index] for page in self.workers)

@@ -151,13 +151,17 @@ class SegmentReader:
         self.path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self.header = read_header(self._fd)
+            self.look_again()
         except BaseException:
             os.close(self._fd)
             raise
+        self.reached = Reached.WAITING
+
+    def look_again(self) -> None:
+        """Reads the header: None until the segment is put to use."""
+        self.header = read_header(self._fd)
         self.offset = self.header.data_offset if self.header is not None else 0
         self.ordinal = self.header.first_ordinal if self.header is not None else 0
-        self.reached = Reached.WAITING
 
     def close(self) -> None:
         os.close(self._fd)

@@ -53,7 +53,7 @@ _PAGE: Final = mmap.PAGESIZE
 _head = struct.Struct("<IQ").pack
 
 
-class SpoolFull(Exception):  # noqa: N818 - a state that the data path asks for, by the name of that state
+class SpoolFull(Exception):
     """No room for the record: `ready` was ignored."""
 
 

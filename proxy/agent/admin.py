@@ -1,0 +1,63 @@
+"""The operator's listener: alive, ready, metrics. Loopback by default; it gives away no secret and takes no
+order."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from proxy.agent.health import AuditStatus, Health
+from proxy.agent.metrics import exposition
+from proxy.agent.sync import Sync
+from proxy.counters import CounterPages
+
+_JSON: Final = "application/json"
+
+
+class Admin:
+    def __init__(
+        self,
+        counters: CounterPages,
+        sync: Sync,
+        health: Health,
+        audit: Callable[[], Awaitable[AuditStatus | None]],
+    ) -> None:
+        self._counters = counters
+        self._sync = sync
+        self._health = health
+        self._audit = audit
+
+    async def start(self, host: str, port: int) -> web.AppRunner:
+        application = web.Application()
+        application.router.add_get("/healthz", self._alive)
+        application.router.add_get("/readyz", self._ready)
+        application.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, host, port, reuse_address=True).start()
+        return runner
+
+    async def _alive(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        await self._audit()
+        reasons = self._health.not_ready()
+        snapshot = self._sync.snapshot
+        body = {
+            "ready": not reasons,
+            "reasons": reasons,
+            "loadedRules": snapshot.rule_count if snapshot is not None else 0,
+            "syncVersion": snapshot.version if snapshot is not None else None,
+            "syncAgeSeconds": self._sync.age_seconds,
+            "checks": self._health.checks(),
+        }
+        return web.Response(
+            body=msgspec.json.encode(body), status=503 if reasons else 200, content_type=_JSON
+        )
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = exposition(self._counters, self._sync, self._health, await self._audit())
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,0 +1,167 @@
+"""The audit side of the agent: a thread for the disk, a collector, a shipper, a directory of its own."""
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from proxy.agent.collector import Collector
+from proxy.agent.control_plane import ControlPlane
+from proxy.agent.health import AuditStatus
+from proxy.agent.journal import Journal, JournalStatus
+from proxy.agent.shipper import Shipper
+from proxy.audit.spool import WhenFull
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_POLL_SECONDS: Final = 0.15
+_DISK_RETRY_SECONDS: Final = 1.0
+_VERIFY_SECONDS: Final = 2.0
+_LOCK_RETRY_SECONDS: Final = 5.0
+_STATUS_KEPT_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    retention: Path
+    url: str
+    max_disk_bytes: int
+    when_full: WhenFull
+    max_batch_size: int
+    replay_interval: float
+    catch_up: bool
+
+
+@dataclass(slots=True)
+class _Parts:
+    journal: Journal
+    collector: Collector
+    shipper: Shipper
+
+
+class Audit:
+    def __init__(
+        self, options: AuditOptions, control_plane: ControlPlane, proxy_id: Callable[[], str | None]
+    ) -> None:
+        self._options = options
+        self._control_plane = control_plane
+        self._proxy_id = proxy_id
+        self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="audit-disk")
+        self._parts: _Parts | None = None
+        self._lock_fd: int | None = None
+        self._status: AuditStatus | None = None
+        self._status_at = float("-inf")
+        self._disk_problem: str | None = None
+
+    async def run(self) -> None:
+        """Collects and ships until it is cancelled; `stop` does the rest."""
+        await self._own_directory()
+        parts = self._parts = await self._on_disk(self._open)
+        parts.shipper.notify(await self._on_disk(parts.journal.pending))
+        verified_at = time.monotonic()
+        while True:
+            busy = await self._collect(parts)
+            if time.monotonic() - verified_at > _VERIFY_SECONDS:
+                verified_at = time.monotonic()
+                with contextlib.suppress(OSError):
+                    await self._on_disk(parts.journal.verify_files)
+            if not busy:
+                await asyncio.sleep(_DISK_RETRY_SECONDS if self._disk_problem else _POLL_SECONDS)
+
+    async def stop(self, deadline: float) -> None:
+        """The last records of workers that have ended, and what can be sent of them in time."""
+        parts = self._parts
+        if parts is not None:
+            ends = time.monotonic() + deadline
+            while await self._collect(parts) and time.monotonic() < ends:
+                pass
+            await parts.shipper.stop(max(0.0, ends - time.monotonic()))
+            await self._on_disk(parts.collector.close)
+        self._disk.shutdown(wait=True)
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+
+    async def status(self) -> AuditStatus | None:
+        """Of now, give or take a moment; None while another process owns the directory."""
+        parts = self._parts
+        if parts is not None and time.monotonic() - self._status_at > _STATUS_KEPT_SECONDS:
+            journal, backlog = await self._on_disk(self._look, parts)
+            self._status_at = time.monotonic()
+            self._status = AuditStatus(
+                journal=journal,
+                backlog=backlog,
+                stalled=self._disk_problem or parts.collector.stalled,
+                not_going_out=parts.shipper.problems(),
+                set_aside=parts.shipper.set_aside(),
+            )
+        return self._status
+
+    def last_status(self) -> AuditStatus | None:
+        return self._status
+
+    def _look(self, parts: _Parts) -> tuple[JournalStatus, int]:
+        with contextlib.suppress(OSError):
+            parts.journal.verify_files()
+        return parts.journal.status(), parts.collector.backlog()
+
+    async def _collect(self, parts: _Parts) -> bool:
+        try:
+            busy = await self._on_disk(parts.collector.run_pass)
+        except OSError as error:
+            if self._disk_problem is None:
+                log.error("audit events stay in the spool: %s", error)
+            self._disk_problem = str(error)
+            return False
+        if self._disk_problem is not None:
+            log.info("audit events are collected again")
+            self._disk_problem = None
+        parts.shipper.notify(await self._on_disk(parts.journal.pending))
+        return busy
+
+    async def _own_directory(self) -> None:
+        """Waits until this is the only agent on the directory; two would give out numbers twice."""
+        self._options.retention.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self._options.retention / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log.error("another process collects from %s; waiting for it to end", self._options.retention)
+                await asyncio.sleep(_LOCK_RETRY_SECONDS)
+            else:
+                self._lock_fd = fd
+                return
+
+    def _open(self) -> _Parts:
+        options = self._options
+        journal = Journal(options.retention, max_bytes=options.max_disk_bytes)
+        collector = Collector(
+            options.retention,
+            journal,
+            max_bytes=options.max_disk_bytes,
+            when_full=options.when_full,
+            proxy_id=self._proxy_id,
+        )
+        shipper = Shipper(
+            journal,
+            self._disk,
+            self._control_plane,
+            url=options.url,
+            max_batch_size=options.max_batch_size,
+            replay_interval=options.replay_interval,
+            catch_up=options.catch_up,
+        )
+        return _Parts(journal, collector, shipper)
+
+    async def _on_disk(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, functools.partial(call, *args))

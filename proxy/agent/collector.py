@@ -1,0 +1,335 @@
+"""Moves records from the workers' spool segments into journals: each one once, whoever is killed when.
+
+A pass reads what there is, gives every record its organisation's next sequence number, writes the
+journals, saves cursors and numbers in one state, and only then deletes segments that are used up. What is
+missing from a stream (a deleted segment, a damaged stretch) takes its numbers all the same: segment
+headers count records per organisation.
+"""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.agent.journal import Journal
+from proxy.agent.statefile import Cursor
+from proxy.audit.record import event_line, organisation
+from proxy.audit.segment import (
+    DamagedSegmentError,
+    Header,
+    Reached,
+    SegmentName,
+    SegmentReader,
+    parse_name,
+)
+from proxy.audit.spool import WhenFull, spool_directory, used_bytes
+
+log = logging.getLogger(__name__)
+
+_PASS_BYTES: Final = 256 * 1024  # of each stream
+_PASS_GROWTH: Final = 4 * 1024 * 1024  # room that a pass may need in the journals
+_STALE_SECONDS: Final = 60.0  # a prepared file that nobody took this long belongs to nobody
+
+
+class Collector:
+    """One pass at a time, all of it on the journal's thread."""
+
+    def __init__(
+        self,
+        retention: Path,
+        journal: Journal,
+        *,
+        max_bytes: int,
+        when_full: WhenFull,
+        proxy_id: Callable[[], str | None],
+        settle_seconds: float = 1.0,
+    ) -> None:
+        self._spool = spool_directory(retention)
+        self._retention = retention
+        self._journal = journal
+        self._max_bytes = max_bytes
+        self._when_full = when_full
+        self._proxy_id = proxy_id
+        # How long a stream may stand still before its end is asked after: its writer may be between stores.
+        self._settle_seconds = settle_seconds
+        self._open: dict[str, SegmentReader] = {}
+        self._used_up: list[Path] = []
+        self._still_since: dict[str, float] = {}
+        self._grew = True  # room has to be measured before the journals may grow again
+        self.stalled: str | None = None  # why records wait in the spool
+        self.collected = 0  # events since the start
+
+    def run_pass(self) -> bool:
+        """Collects; whether there is more to collect at once. OSError: nothing was collected, try again."""
+        try:
+            busy = self._pass()
+        except OSError as error:
+            self.stalled = str(error)
+            self._start_over()
+            self._journal.verify_files()
+            raise
+        for path in self._used_up:
+            path.unlink(missing_ok=True)
+        self._used_up.clear()
+        return busy
+
+    def close(self) -> None:
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+
+    def backlog(self) -> int:
+        """Records that wait in the spool, as far as segment headers tell."""
+        waiting = 0
+        for stream, numbers in self._segments().items():
+            cursor = self._journal.state.streams.get(stream)
+            done = cursor.ordinal if cursor is not None else 0
+            for number in reversed(numbers):
+                with contextlib.suppress(OSError, DamagedSegmentError):
+                    reader = SegmentReader(self._path(stream, number))
+                    header = reader.header
+                    reader.close()
+                    if header is not None:
+                        waiting += max(0, header.first_ordinal - done)
+                        break
+        return waiting
+
+    def _start_over(self) -> None:
+        self._journal.rollback()
+        self._used_up.clear()
+        self.close()
+
+    def _pass(self) -> bool:
+        if self._grew:
+            self._grew = not self._find_room()
+            if self._grew:
+                return False
+        self.stalled = None
+        segments = self._segments()
+        busy = changed = False
+        for stream in segments.keys() | self._journal.state.streams.keys():
+            read, more = self._collect_stream(stream, segments.get(stream, []))
+            changed = changed or read
+            busy = busy or more
+        if changed:
+            self._grew = True
+            self._journal.commit()
+        return busy
+
+    def _find_room(self) -> bool:
+        growth = min(_PASS_GROWTH, self._max_bytes // 32)
+        while (used := used_bytes(self._retention)) + growth > self._max_bytes:
+            if self._when_full == "drop-oldest" and self._journal.drop_oldest():
+                continue
+            self.stalled = f"Audit.MaxDiskBytes: {used} of {self._max_bytes} bytes in use"
+            return False
+        return True
+
+    def _segments(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        try:
+            names = os.listdir(self._spool)
+        except FileNotFoundError:
+            return found
+        for text in names:
+            name = parse_name(text)
+            if name is not None:
+                found.setdefault(name.stream, []).append(name.number)
+            elif text.endswith(".tmp"):
+                self._remove_stale(self._spool / text)
+        for numbers in found.values():
+            numbers.sort()
+        return found
+
+    def _remove_stale(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                path.unlink()
+
+    def _path(self, stream: str, number: int) -> Path:
+        return self._spool / str(SegmentName(stream, number))
+
+    def _collect_stream(self, stream: str, numbers: list[int]) -> tuple[bool, bool]:
+        """(whether the state changed, whether there is more at once)"""
+        reader = self._open.get(stream)
+        if reader is None:
+            reader = self._next_segment(stream, numbers)
+            if reader is None:
+                return self._without_segment(stream, numbers), False
+        cursor = self._journal.state.streams[stream]
+        before = cursor.ordinal, cursor.offset
+        header = reader.header
+        assert header is not None
+        for ordinal, payload in reader.records(_PASS_BYTES):
+            self._take(cursor, header, ordinal, payload)
+        cursor.offset, cursor.ordinal = reader.offset, max(cursor.ordinal, reader.ordinal)
+        if reader.reached is Reached.MORE:
+            self._still_since.pop(stream, None)
+            return True, True
+        if reader.reached in (Reached.ROTATED, Reached.CLOSED):
+            self._finish_segment(stream, cursor, reader, closed=reader.reached is Reached.CLOSED)
+            return True, True
+        changed = (cursor.ordinal, cursor.offset) != before
+        if changed:
+            self._still_since.pop(stream, None)
+            return True, False
+        return self._stands_still(stream, cursor, reader, numbers)
+
+    def _take(self, cursor: Cursor, header: Header, ordinal: int, payload: bytes) -> None:
+        missing = ordinal - cursor.ordinal
+        if missing:
+            cursor.unplaced += missing
+        cursor.ordinal = ordinal + 1
+        org_id = organisation(payload)
+        cursor.counts[org_id] = cursor.counts.get(org_id, 0) + 1
+        try:
+            line = event_line(payload, header.id_prefix, self._journal.next_seq(org_id), self._proxy_id())
+        except msgspec.DecodeError:
+            self._journal.skip(org_id, 1, "record not understood")
+            return
+        self._journal.add(org_id, line)
+        self.collected += 1
+
+    def _next_segment(self, stream: str, numbers: list[int]) -> SegmentReader | None:
+        """The segment at the cursor, or the next there is; None if none is in use yet."""
+        cursor = self._journal.state.streams.get(stream)
+        for number in numbers:
+            path = self._path(stream, number)
+            if cursor is not None and (cursor.finished or number < cursor.number):
+                self._used_up.append(path)  # saved as used up, killed before it was deleted
+                continue
+            try:
+                reader = SegmentReader(path)
+            except FileNotFoundError:
+                continue
+            except DamagedSegmentError as error:
+                log.error("%s: %s; set aside", path, error)
+                path.rename(path.with_suffix(".damaged"))
+                continue
+            if reader.header is None and reader.writer_is_gone():
+                reader.look_again()  # it may have been put to use between the look and the end
+                if reader.header is None:
+                    self._used_up.append(path)
+                    reader.close()
+                    continue
+            if reader.header is None:
+                reader.close()
+                return None
+            self._begin_segment(stream, reader, reader.header)
+            return reader
+        return None
+
+    def _begin_segment(self, stream: str, reader: SegmentReader, header: Header) -> None:
+        cursor = self._journal.state.streams.get(stream)
+        self._open[stream] = reader
+        self._still_since.pop(stream, None)
+        if cursor is not None and cursor.offset and cursor.number == header.number:
+            reader.offset, reader.ordinal = cursor.offset, cursor.ordinal
+            return
+        if cursor is None:
+            cursor = Cursor(0, 0, 0, {})
+            self._journal.state.streams[stream] = cursor
+        self._account_for_missing(cursor, header)
+        cursor.number, cursor.offset = header.number, header.data_offset
+
+    def _account_for_missing(self, cursor: Cursor, header: Header) -> None:
+        """Numbers for the records that lie before this segment and were never seen."""
+        cursor.unplaced += max(0, header.first_ordinal - cursor.ordinal)
+        cursor.ordinal = max(cursor.ordinal, header.first_ordinal)
+        for org_id, count in header.counts.items():
+            missing = count - cursor.counts.get(org_id, 0)
+            if missing > 0:
+                self._journal.skip(org_id, missing, "spool segment deleted or damaged")
+                cursor.counts[org_id] = count
+                cursor.unplaced = max(0, cursor.unplaced - missing)
+        self._settle_unplaced(cursor)
+
+    def _settle_unplaced(self, cursor: Cursor) -> None:
+        """What no header tells the organisation of: certain if there is but one, else it is counted only."""
+        if not cursor.unplaced:
+            return
+        if len(cursor.counts) == 1:
+            org_id = next(iter(cursor.counts))
+            self._journal.skip(org_id, cursor.unplaced, "spool segment deleted or damaged")
+            cursor.counts[org_id] += cursor.unplaced
+        else:
+            log.error("%d audit events of unknown organisations are missing", cursor.unplaced)
+            self._journal.miss_unplaced(cursor.unplaced)
+        cursor.unplaced = 0
+
+    def _finish_segment(self, stream: str, cursor: Cursor, reader: SegmentReader, *, closed: bool) -> None:
+        cursor.number += 1
+        cursor.offset = 0
+        if closed:
+            self._settle_unplaced(cursor)
+            cursor.finished = True
+        reader.close()
+        del self._open[stream]
+        self._still_since.pop(stream, None)
+        self._used_up.append(reader.path)
+
+    def _has_stood(self, stream: str) -> bool:
+        now = time.monotonic()
+        return now - self._still_since.setdefault(stream, now) >= self._settle_seconds
+
+    def _stands_still(
+        self, stream: str, cursor: Cursor, reader: SegmentReader, numbers: list[int]
+    ) -> tuple[bool, bool]:
+        """Nothing new for a while: the worker has nothing to write, or is dead, or something is damaged."""
+        if not self._has_stood(stream):
+            return False, False
+        over = reader.writer_is_gone() or self._later_in_use(stream, cursor.number, numbers)
+        if over and any(True for _ in self._last_look(cursor, reader)):
+            return True, True
+        if over or reader.reached is Reached.UNREADABLE:
+            if reader.skip_damage():
+                log.error("%s: a damaged stretch is skipped", reader.path)
+                cursor.offset = reader.offset
+                return True, True
+            if over:
+                gone = not self._later_in_use(stream, cursor.number, numbers)
+                self._finish_segment(stream, cursor, reader, closed=gone)
+                return True, not gone
+        self._still_since.pop(stream, None)
+        return False, False
+
+    def _last_look(self, cursor: Cursor, reader: SegmentReader) -> list[int]:
+        """Records that were written between the look that found nothing and the writer's end."""
+        header = reader.header
+        assert header is not None
+        taken = []
+        for ordinal, payload in reader.records(_PASS_BYTES):
+            self._take(cursor, header, ordinal, payload)
+            taken.append(ordinal)
+        cursor.offset, cursor.ordinal = reader.offset, max(cursor.ordinal, reader.ordinal)
+        return taken
+
+    def _later_in_use(self, stream: str, number: int, numbers: list[int]) -> bool:
+        for later in numbers:
+            if later > number:
+                with contextlib.suppress(OSError, DamagedSegmentError):
+                    reader = SegmentReader(self._path(stream, later))
+                    in_use = reader.header is not None
+                    reader.close()
+                    if in_use:
+                        return True
+        return False
+
+    def _without_segment(self, stream: str, numbers: list[int]) -> bool:
+        """No segment to read: between two, or the stream is over and its cursor can go."""
+        if numbers or not self._has_stood(stream):
+            return False
+        cursor = self._journal.state.streams.pop(stream, None)
+        self._still_since.pop(stream, None)
+        if cursor is None:
+            return False
+        if not cursor.finished:
+            log.error("spool stream %s ended without its last segment; what it held is lost", stream)
+            self._settle_unplaced(cursor)
+            self._journal.state.lost_ends += 1
+        return True

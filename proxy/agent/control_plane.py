@@ -1,0 +1,133 @@
+"""Signed calls to the control plane: one session, exact bytes, no redirects, bounded answers."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from proxy.wire.signing import (
+    API_KEY_HEADER,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    sign,
+    verify_response,
+)
+
+_TIMEOUT_SECONDS: Final = 30.0
+_CONNECT_SECONDS: Final = 10.0
+
+
+class CallFailed(Exception):
+    """No whole answer: unreachable, timed out, broke off, or larger than is believable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    is_signed: bool  # by the holder of our secret, in answer to this very request
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this proxy is to its control plane."""
+
+    api_key: str = field(repr=False)
+    hmac_secret: bytes = field(repr=False)
+
+
+def tls_context(ca_file: Path | None) -> ssl.SSLContext:
+    """Verifies certificate and host name, by the given authorities or the system's."""
+    context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+class ControlPlane:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        identity: Identity,
+        *,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._session = session
+        self._identity = identity
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=_CONNECT_SECONDS)
+        self._clock = clock
+
+    async def get(self, url: str, headers: Mapping[str, str], *, max_bytes: int) -> Answer:
+        return await self._call("GET", url, b"", headers, max_bytes)
+
+    async def post(self, url: str, body: bytes, *, max_bytes: int = 64 * 1024) -> Answer:
+        return await self._call("POST", url, body, {"Content-Type": "application/json"}, max_bytes)
+
+    async def _call(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], max_bytes: int
+    ) -> Answer:
+        timestamp = str(int(self._clock()))
+        signature = sign(self._identity.hmac_secret, timestamp, body)
+        signed = {
+            **headers,
+            API_KEY_HEADER: self._identity.api_key,
+            TIMESTAMP_HEADER: timestamp,
+            SIGNATURE_HEADER: signature,
+        }
+        try:
+            async with self._session.request(
+                method,
+                url,
+                data=body if method == "POST" else None,
+                headers=signed,
+                allow_redirects=False,  # a signature is for one address only
+                timeout=self._timeout,
+            ) as response:
+                content = await _bounded(response, max_bytes)
+                answer_signature = response.headers.get(SIGNATURE_HEADER, "")
+                return Answer(
+                    response.status,
+                    response.headers,
+                    content,
+                    verify_response(self._identity.hmac_secret, signature, content, answer_signature),
+                )
+        except TimeoutError:
+            raise CallFailed("timed out") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise CallFailed(f"{type(error).__name__}: {error}") from None
+
+
+async def _bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > max_bytes:
+            raise CallFailed(f"answer is larger than {max_bytes} bytes")
+    return bytes(content)
+
+
+def open_session(ca_file: Path | None) -> aiohttp.ClientSession:
+    """A session that keeps no cookies and takes no proxy or password from the environment."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=tls_context(ca_file), limit=32),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=True,
+        trust_env=False,
+        headers={"User-Agent": "graphward-proxy"},
+    )
+
+
+async def sleep_until_set(event: asyncio.Event, seconds: float) -> bool:
+    """Waits, but not past the event; whether it was set."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

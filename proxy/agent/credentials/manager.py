@@ -1,0 +1,134 @@
+"""Keeps a valid upstream token for all workers: ahead of its end, one fetch at a time, never past its end."""
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from proxy.agent.control_plane import sleep_until_set
+from proxy.agent.credentials.provider import CredentialError, CredentialProvider, UpstreamToken
+from proxy.channel import Credential, CredentialUnavailable
+from proxy.wire.models import Check
+
+log = logging.getLogger(__name__)
+
+_REFRESH_AT: Final = 0.8  # of its life a token is replaced, or this long before its end if that comes first:
+_REFRESH_AHEAD: Final = 300.0
+_FIRST_BACKOFF: Final = 1.0
+_LONGEST_BACKOFF: Final = 30.0
+_REJECTION_PAUSE: Final = 10.0  # an upstream that refuses every token must not become a storm of fetches
+_LONGEST_SLEEP: Final = 60.0  # wall clocks jump; a token's end is looked at again at least this often
+
+
+class CredentialManager:
+    def __init__(
+        self,
+        provider: CredentialProvider,
+        *,
+        announce: Callable[[Credential | CredentialUnavailable], None],
+        clock: Callable[[], float] = time.time,
+        first_backoff: float = _FIRST_BACKOFF,
+        rejection_pause: float = _REJECTION_PAUSE,
+    ) -> None:
+        self._provider = provider
+        self._announce = announce
+        self._clock = clock
+        self._first_backoff = first_backoff
+        self._rejection_pause = rejection_pause
+        self._token: UpstreamToken | None = None
+        self._generation = 0
+        self._refresh_at = -math.inf
+        self._failures = 0
+        self._problem: str | None = None
+        self._retry_after = first_backoff
+        self._rejected = asyncio.Event()
+        self._rejected_at = -math.inf
+
+    @property
+    def expires_at(self) -> float | None:
+        return self._token.expires_at if self._token is not None else None
+
+    def current(self) -> Credential | CredentialUnavailable:
+        """What a worker is to be told now; a token past its end is never handed out."""
+        token = self._token
+        if token is not None and token.expires_at > self._clock():
+            # JSON has no infinity; a static token is told to be good for very long.
+            return Credential(self._generation, token.token, min(token.expires_at, self._clock() + 1e9))
+        return CredentialUnavailable(self._problem or "no upstream token yet", self._retry_after)
+
+    def rejected(self, generation: int) -> None:
+        """A worker's word that the upstream refused the token of that generation."""
+        now = time.monotonic()
+        if generation != self._generation or now - self._rejected_at < self._rejection_pause:
+            return
+        self._rejected_at = now
+        log.warning("the upstream refused the token; fetching another")
+        self._rejected.set()
+
+    def check(self) -> Check:
+        if isinstance(self.current(), CredentialUnavailable):
+            return Check("failed", self._problem or "no upstream token yet")
+        return Check("degraded", self._problem) if self._problem else Check("ok")
+
+    async def run(self) -> None:
+        while True:
+            if self._clock() >= self._refresh_at or self._rejected.is_set():
+                self._rejected.clear()
+                pause = await self._refresh()
+            else:
+                pause = self._refresh_at - self._clock()
+            if self._rejected.is_set():
+                continue
+            was_valid = self._is_valid()
+            # Ends and refreshes are wall-clock times, so no sleep goes further than the next of them.
+            ends_in = self._token.expires_at - self._clock() if was_valid and self._token else math.inf
+            await sleep_until_set(self._rejected, max(0.01, min(pause, ends_in, _LONGEST_SLEEP)))
+            if was_valid and not self._is_valid():
+                log.error("the upstream token has ended and there is no other")
+                self._announce(self.current())
+
+    def _is_valid(self) -> bool:
+        return self._token is not None and self._token.expires_at > self._clock()
+
+    async def _refresh(self) -> float:
+        """One fetch; the seconds until the next is due."""
+        try:
+            token = await self._provider.fetch()
+            if token.expires_at <= self._clock():
+                raise CredentialError("the token that was fetched has ended already")
+        except CredentialError as error:
+            return self._failed(str(error))
+        if self._problem is not None:
+            log.info("an upstream token was fetched again")
+        now = self._clock()
+        self._failures, self._problem = 0, None
+        self._token = token
+        # Grows across restarts of the agent too, so that workers can tell a stale message.
+        self._generation = max(self._generation + 1, int(now * 1000))
+        self._refresh_at = _refresh_time(now, token.expires_at)
+        self._announce(self.current())
+        return self._refresh_at - now
+
+    def _failed(self, problem: str) -> float:
+        backoff = min(_LONGEST_BACKOFF, self._first_backoff * 2.0 ** min(self._failures, 10))
+        pause = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+        self._failures += 1
+        self._problem = problem
+        self._retry_after = max(1.0, pause)
+        self._refresh_at = self._clock() + pause
+        log.error("no new upstream token: %s", problem)
+        if not self._is_valid():
+            self._announce(self.current())
+        return pause
+
+
+def _refresh_time(now: float, expires_at: float) -> float:
+    if math.isinf(expires_at):
+        return math.inf
+    life = expires_at - now
+    ahead = max(life * (1 - _REFRESH_AT), min(_REFRESH_AHEAD, life / 2))
+    # Jitter, so that a fleet that started at one instant does not ask at one instant.
+    return expires_at - ahead * random.uniform(1.0, 1.2)  # noqa: S311 - not a secret

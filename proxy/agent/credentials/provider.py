@@ -1,0 +1,19 @@
+"""What every provider of upstream tokens is: something that fetches one token, or says why it could not."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamToken:
+    token: str = field(repr=False)
+    expires_at: float  # Unix seconds; infinity for one that has no known end
+
+
+class CredentialError(Exception):
+    """No token. The text is fit for a log: it never has a secret, a token or an answer's body in it."""
+
+
+class CredentialProvider(Protocol):
+    async def fetch(self) -> UpstreamToken:
+        """A token that was valid when it was given out; CredentialError if there is none."""

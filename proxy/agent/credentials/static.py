@@ -1,0 +1,13 @@
+"""The token of the settings, as it stands: for tests."""
+
+import math
+
+from proxy.agent.credentials.provider import UpstreamToken
+
+
+class StaticProvider:
+    def __init__(self, access_token: str) -> None:
+        self._token = UpstreamToken(access_token, math.inf)
+
+    async def fetch(self) -> UpstreamToken:
+        return self._token

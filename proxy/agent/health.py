@@ -1,0 +1,157 @@
+"""The state of each concern of one proxy, as heartbeat, readiness and metrics tell it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.agent.credentials.manager import CredentialManager
+from proxy.agent.journal import JournalStatus
+from proxy.agent.statefile import Gap
+from proxy.agent.sync import Sync
+from proxy.counters import (
+    ALIVE_AT,
+    REQUESTS,
+    SNAPSHOT_GENERATION,
+    SPOOL_READY,
+    UPSTREAM_ERRORS,
+    CounterPages,
+    Counters,
+)
+from proxy.wire.models import Check, CheckStatus
+
+_ALIVE_SECONDS: Final = 10  # a worker says so every second
+_GAP_SHOWN_SECONDS: Final = 86400.0
+_UPSTREAM_WINDOW_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditStatus:
+    """Of events on this host; made on the journal's thread."""
+
+    journal: JournalStatus
+    backlog: int  # records still in the spool
+    stalled: str | None
+    not_going_out: dict[str, str]  # per organisation, why
+    set_aside: dict[str, str]  # per organisation, the latest refused batch
+
+    @property
+    def pending(self) -> int:
+        return self.journal.pending + self.backlog
+
+    def oldest_seconds(self, now: float) -> float:
+        oldest = self.journal.oldest_ms
+        return 0.0 if oldest is None else max(0.0, now - oldest / 1000)
+
+
+class Health:
+    def __init__(
+        self,
+        counters: CounterPages,
+        sync: Sync,
+        credentials: CredentialManager,
+        audit: Callable[[], AuditStatus | None],
+        *,
+        max_staleness: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._counters = counters
+        self._sync = sync
+        self._credentials = credentials
+        self._audit = audit
+        self._max_staleness = max_staleness
+        self._clock = clock
+        self._upstream_seen: list[tuple[float, int, int]] = []
+
+    def checks(self) -> dict[str, Check]:
+        return {
+            "sync": self._sync.check(),
+            "audit": self._audit_check(),
+            "spool": self._spool_check(),
+            "credentials": self._credentials.check(),
+            "workers": self._workers_check(),
+            "upstream": self._upstream_check(),
+        }
+
+    def not_ready(self) -> list[str]:
+        """Why traffic would be refused now; empty if it would not."""
+        reasons = []
+        age = self._sync.age_seconds
+        if age is None:
+            reasons.append("there are no rules")
+        elif self._max_staleness and age > self._max_staleness:
+            reasons.append(f"the rules were confirmed {age:.0f} s ago, over RuleSync.MaxStalenessSeconds")
+        if self._credentials.check().status == "failed":
+            reasons.append("there is no upstream token")
+        alive = self._alive()
+        if not alive:
+            reasons.append("no worker is alive")
+        elif not any(page.values[SPOOL_READY] for page in alive):
+            reasons.append("there is no room for audit events")
+        return reasons
+
+    def _alive(self) -> list[Counters]:
+        now = int(self._clock())
+        return [page for page in self._counters.workers if abs(now - page.values[ALIVE_AT]) <= _ALIVE_SECONDS]
+
+    def _audit_check(self) -> Check:
+        status = self._audit()
+        if status is None:
+            return Check("failed", "another process holds Audit.LocalRetentionPath; nothing is collected")
+        details = [
+            *self._gap_details(status.journal.gaps),
+            *(f"organisation {org_id}: {problem}" for org_id, problem in status.not_going_out.items()),
+            *(
+                f"organisation {org_id} refused and set aside: {what}"
+                for org_id, what in status.set_aside.items()
+            ),
+        ]
+        if status.journal.unplaced:
+            details.append(f"{status.journal.unplaced} events of unknown organisations are missing")
+        if status.journal.lost_ends:
+            details.append(f"{status.journal.lost_ends} spool streams were deleted before their end")
+        if status.stalled is not None:
+            return Check("failed", "; ".join([f"events stay in the spool: {status.stalled}", *details]))
+        return Check("degraded", "; ".join(details)) if details else Check("ok")
+
+    def _gap_details(self, gaps: tuple[Gap, ...]) -> list[str]:
+        now = self._clock()
+        return [
+            f"organisation {gap.org_id} seq {gap.first}-{gap.last} missing: {gap.cause}"
+            for gap in gaps
+            if abs(now - gap.noticed_at) < _GAP_SHOWN_SECONDS
+        ]
+
+    def _spool_check(self) -> Check:
+        alive = self._alive()
+        full = sum(1 for page in alive if not page.values[SPOOL_READY])
+        if not full:
+            return Check("ok")
+        status: CheckStatus = "failed" if full == len(alive) else "degraded"
+        return Check(status, f"{full} of {len(alive)} workers have no room for audit events")
+
+    def _workers_check(self) -> Check:
+        alive = self._alive()
+        dead = len(self._counters.workers) - len(alive)
+        if dead:
+            return Check(
+                "degraded" if alive else "failed", f"{dead} of {len(alive) + dead} workers are not alive"
+            )
+        generation = self._sync.snapshot.generation if self._sync.snapshot is not None else 0
+        behind = sum(1 for page in alive if page.values[SNAPSHOT_GENERATION] != generation)
+        if behind:
+            return Check("degraded", f"{behind} of {len(alive)} workers do not have the newest rules yet")
+        return Check("ok")
+
+    def _upstream_check(self) -> Check:
+        """Of the requests of the last minute, how many the upstream failed."""
+        now = time.monotonic()
+        requests, errors = self._counters.total(REQUESTS), self._counters.total(UPSTREAM_ERRORS)
+        self._upstream_seen.append((now, requests, errors))
+        while len(self._upstream_seen) > 2 and self._upstream_seen[1][0] < now - _UPSTREAM_WINDOW_SECONDS:
+            self._upstream_seen.pop(0)
+        _, requests_before, errors_before = self._upstream_seen[0]
+        asked, failed = requests - requests_before, errors - errors_before
+        if not failed:
+            return Check("ok")
+        return Check("failed" if failed * 2 > asked else "degraded", f"{failed} of {asked} requests failed")

@@ -1,0 +1,76 @@
+"""Tells the control plane that this proxy lives, and the state of each concern, in one message."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from proxy import __version__
+from proxy.agent.control_plane import CallFailed, ControlPlane
+from proxy.agent.health import AuditStatus, Health
+from proxy.agent.sync import Sync
+from proxy.wire.models import Heartbeat
+
+log = logging.getLogger(__name__)
+
+_MAX_DETAIL: Final = 2000
+
+
+class HeartbeatSender:
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        *,
+        url: str,
+        sync: Sync,
+        health: Health,
+        audit: Callable[[], Awaitable[AuditStatus | None]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._control_plane = control_plane
+        self._url = url
+        self._sync = sync
+        self._health = health
+        self._audit = audit
+        self._clock = clock
+        self._started = time.monotonic()
+        self._failing = False
+
+    async def run(self) -> None:
+        while True:
+            await self.once()
+            await asyncio.sleep(self._sync.interval * random.uniform(0.9, 1.0))  # noqa: S311 - not a secret
+
+    async def once(self) -> bool:
+        body = msgspec.json.encode(await self.message())
+        try:
+            answer = await self._control_plane.post(self._url, body)
+            problem = None if answer.status == 200 else f"control plane answered {answer.status}"
+        except CallFailed as failure:
+            problem = str(failure)
+        if problem is not None and not self._failing:
+            log.error("heartbeat failed: %s", problem)
+        self._failing = problem is not None
+        return problem is None
+
+    async def message(self) -> Heartbeat:
+        status = await self._audit()
+        snapshot = self._sync.snapshot
+        checks = {
+            name: msgspec.structs.replace(check, detail=check.detail[:_MAX_DETAIL])
+            for name, check in self._health.checks().items()
+        }
+        return Heartbeat(
+            version=__version__,
+            uptime_seconds=round(time.monotonic() - self._started, 3),
+            loaded_rules=snapshot.rule_count if snapshot is not None else 0,
+            sync_version=snapshot.version if snapshot is not None else None,
+            checks=checks,
+            last_seq=status.journal.last_seq if status is not None else {},
+            audit_pending=status.pending if status is not None else 0,
+            oldest_pending_seconds=round(status.oldest_seconds(self._clock()), 3) if status else 0.0,
+        )

@@ -1,0 +1,494 @@
+"""Journals: events with their sequence numbers, a JSON line each, per organisation; and what became of them.
+
+Everything here runs on one thread. Each public method leaves disk and memory agreed: it either saved the
+state or raised OSError and changed nothing. A kill between writing lines and saving the state leaves
+bytes beyond a file's committed length, which the next start cuts off, so an event enters a journal
+exactly once.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.agent.statefile import (
+    Batch,
+    Gap,
+    JournalFile,
+    OrganisationState,
+    StateFile,
+    decode_state,
+    encode_state,
+)
+from proxy.snapshot import sync_directory, write_by_rename
+from proxy.wire.audit_event import rfc3339, uuid7
+
+log = logging.getLogger(__name__)
+
+_PLAIN_NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_FILE_NAME: Final = re.compile(r"([0-9]{1,20})\.ndjson")
+_MAX_FILE: Final = 8 * 1024 * 1024
+_MIN_FILE: Final = 64 * 1024
+_FILES_IN_BUDGET: Final = 64  # so that room comes back in steps of 1/64 at most
+_IDLE_SHARE: Final = 8  # a file that is all sent is given up once it has 1/8 of its size
+_MAX_GAPS: Final = 64
+_MAX_LINE: Final = 128 * 1024
+
+
+class _LineHead(msgspec.Struct):
+    seq: int
+    time: str
+
+
+_line_decoder = msgspec.json.Decoder(_LineHead)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatus:
+    last_seq: dict[str, int]
+    pending: int
+    oldest_ms: int | None  # time of the oldest event that is not delivered
+    gaps: tuple[Gap, ...]
+    missing: int
+    unplaced: int
+    rejected_batches: int
+    dropped: int
+    lost_ends: int
+
+
+class Journal:
+    def __init__(self, retention: Path, *, max_bytes: int) -> None:
+        self._root = retention / "journal"
+        self._rejected = retention / "rejected"
+        self._file_bytes = min(_MAX_FILE, max(_MIN_FILE, max_bytes // _FILES_IN_BUDGET))
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._rejected.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._state_file = StateFile(retention)
+        self.state, damaged = self._state_file.load()
+        self._saved = encode_state(self.state)
+        self._lines: dict[str, bytearray] = {}
+        self._rebuild() if damaged else self._cut_to_committed()
+
+    # What the collector does.
+
+    def next_seq(self, org_id: str) -> int:
+        return self._organisation(org_id).next_seq
+
+    def add(self, org_id: str, line: bytes) -> None:
+        """Takes a line that carries `next_seq`; it counts once `commit` has returned."""
+        self._lines.setdefault(org_id, bytearray()).extend(line)
+        organisation = self._organisation(org_id)
+        file = self._file_for(organisation)
+        file.last = organisation.next_seq
+        file.count += 1
+        file.length += len(line)
+        organisation.next_seq += 1
+        if file.length >= self._file_bytes:
+            self._write_lines(org_id)
+
+    def skip(self, org_id: str, count: int, cause: str) -> None:
+        """Numbers that are known to be missing get no event, so that whoever counts can name them."""
+        organisation = self._organisation(org_id)
+        first = organisation.next_seq
+        organisation.next_seq += count
+        self._note_gap(org_id, first, first + count - 1, count, cause)
+
+    def miss_unplaced(self, count: int) -> None:
+        self.state.missing += count
+        self.state.unplaced += count
+
+    def commit(self) -> None:
+        for org_id in list(self._lines):
+            self._write_lines(org_id)
+        self._save()
+
+    def rollback(self) -> None:
+        """Back to the last saved state; files may have bytes beyond it, which the next write overwrites."""
+        self._lines.clear()
+        self.state = decode_state(self._saved)
+
+    # What the shipper does.
+
+    def pending(self) -> dict[str, int]:
+        return {org_id: held.pending for org_id, held in self.state.organisations.items() if held.pending}
+
+    def oldest_ms(self, org_id: str) -> int | None:
+        organisation = self._organisation(org_id)
+        if not organisation.pending:
+            return None
+        head = self._first_line(org_id, organisation)
+        return None if head is None else _milliseconds(head.time)
+
+    def plan(self, org_id: str, *, max_events: int | None, max_bytes: int) -> Batch | None:
+        """The batch to send now: the one begun, else a new one, saved before anybody can see its id."""
+        organisation = self._organisation(org_id)
+        while not organisation.batches and self._head_file(org_id, organisation) is not None:
+            file = organisation.files[0]
+            data = self._read(
+                org_id, file, organisation.sent, min(file.length - organisation.sent, max_bytes)
+            )
+            good, heads = _good_lines(data, max_events)
+            if good:
+                organisation.batches.append(
+                    Batch(
+                        batch_id=new_batch_id(),
+                        file=file.first,
+                        start=organisation.sent,
+                        end=organisation.sent + good,
+                        count=len(heads),
+                        first_seq=heads[0],
+                        last_seq=heads[-1],
+                    )
+                )
+            else:
+                self._lose_line(org_id, organisation, data)
+            self._save()
+        return organisation.batches[0] if organisation.batches else None
+
+    def body(self, org_id: str, batch: Batch) -> bytes | None:
+        """The bytes of a batch, the same at every attempt; None if its file was deleted or cut meanwhile."""
+        organisation = self._organisation(org_id)
+        file = self._head_file(org_id, organisation)
+        if file is None or batch not in organisation.batches:
+            return None
+        lines = self._read(org_id, file, batch.start, batch.end - batch.start)
+        return b'{"batchId":"%s","events":[%s]}' % (batch.batch_id.encode(), lines[:-1].replace(b"\n", b","))
+
+    def done(self, org_id: str, batch: Batch) -> None:
+        """The batch was delivered or set aside."""
+        organisation = self._organisation(org_id)
+        if not organisation.batches or organisation.batches[0].batch_id != batch.batch_id:
+            return  # its file went away while it was on the wire
+        organisation.batches.pop(0)
+        organisation.sent = batch.end
+        organisation.sent_count += batch.count
+        organisation.sent_seq = batch.last_seq
+        consumed = self._consumed_files(organisation)
+        self._save()
+        for file in consumed:
+            self._path(org_id, file.first).unlink(missing_ok=True)
+
+    def renew(self, org_id: str, batch: Batch) -> None:
+        """The same events under a new id."""
+        organisation = self._organisation(org_id)
+        if organisation.batches and organisation.batches[0].batch_id == batch.batch_id:
+            organisation.batches[0] = msgspec.structs.replace(batch, batch_id=new_batch_id())
+            self._save()
+
+    def split(self, org_id: str, batch: Batch) -> bool:
+        """Two halves with new ids in place of the batch; False if it is a single event."""
+        organisation = self._organisation(org_id)
+        if not organisation.batches or organisation.batches[0].batch_id != batch.batch_id:
+            return True
+        lines = self._read(org_id, organisation.files[0], batch.start, batch.end - batch.start)
+        length, heads = _good_lines(lines, max(1, batch.count // 2))
+        if batch.count < 2 or not heads:
+            return False
+        rest = _good_lines(lines[length:], None)[1] or [batch.last_seq]
+        middle = batch.start + length
+        first = msgspec.structs.replace(
+            batch, batch_id=new_batch_id(), end=middle, count=len(heads), last_seq=heads[-1]
+        )
+        second = msgspec.structs.replace(
+            batch, batch_id=new_batch_id(), start=middle, count=batch.count - len(heads), first_seq=rest[0]
+        )
+        organisation.batches[:1] = [first, second]
+        self._save()
+        return True
+
+    def set_aside(self, org_id: str, batch: Batch, body: bytes, status: int, answer: str) -> Path:
+        """Keeps a batch that was refused for good where an operator finds it, with the answer."""
+        about = {
+            "orgId": org_id,
+            "status": status,
+            "answer": answer,
+            "refusedAt": rfc3339(int(time.time() * 1000)),
+            "firstSeq": batch.first_seq,
+            "lastSeq": batch.last_seq,
+            "count": batch.count,
+        }
+        path = self._rejected / f"{batch.batch_id}.json"
+        write_by_rename(path, msgspec.json.encode(about)[:-1] + b',"batch":' + body + b"}\n")
+        self.state.rejected_batches += 1
+        self.done(org_id, batch)
+        return path
+
+    # What everybody asks.
+
+    def status(self) -> JournalStatus:
+        oldest = [ms for org_id in self.state.organisations if (ms := self.oldest_ms(org_id)) is not None]
+        return JournalStatus(
+            last_seq={org_id: held.next_seq - 1 for org_id, held in self.state.organisations.items()},
+            pending=sum(self.pending().values()),
+            oldest_ms=min(oldest, default=None),
+            gaps=tuple(self.state.gaps),
+            missing=self.state.missing,
+            unplaced=self.state.unplaced,
+            rejected_batches=self.state.rejected_batches,
+            dropped=self.state.dropped,
+            lost_ends=self.state.lost_ends,
+        )
+
+    def verify_files(self) -> None:
+        """Notices files that somebody deleted or cut, without waiting for their turn to be sent."""
+        before = self.state.missing
+        for org_id, organisation in self.state.organisations.items():
+            for file in list(organisation.files):
+                self._verify(org_id, organisation, file)
+        if self.state.missing != before:
+            self._save()
+
+    def drop_oldest(self) -> int:
+        """Deletes the oldest journal file of all, under drop-oldest; how many events went with it."""
+        times = {
+            org_id: ms for org_id in self.state.organisations if (ms := self.oldest_ms(org_id)) is not None
+        }
+        if not times:
+            return 0
+        org_id = min(times, key=lambda each: times[each])
+        organisation = self._organisation(org_id)
+        file = organisation.files[0]
+        count = file.count - organisation.sent_count
+        self._remove_from_state(org_id, organisation, file, "dropped to make room")
+        self.state.dropped += count
+        self._save()
+        self._path(org_id, file.first).unlink(missing_ok=True)
+        return count
+
+    # Files.
+
+    def _organisation(self, org_id: str) -> OrganisationState:
+        return self.state.organisations.setdefault(org_id, OrganisationState())
+
+    def _path(self, org_id: str, first: int) -> Path:
+        return self._root / _directory_name(org_id) / f"{first}.ndjson"
+
+    def _file_for(self, organisation: OrganisationState) -> JournalFile:
+        """The file that the next line goes to."""
+        if not organisation.files or organisation.files[-1].length >= self._file_bytes:
+            organisation.files.append(JournalFile(organisation.next_seq, organisation.next_seq, 0, 0))
+        return organisation.files[-1]
+
+    def _write_lines(self, org_id: str) -> None:
+        data = self._lines.pop(org_id)
+        organisation = self._organisation(org_id)
+        file = organisation.files[-1]
+        committed = file.length - len(data)
+        path = self._path(org_id, file.first)
+        if committed:
+            fd = self._open_to_append(org_id, organisation, file, committed)
+        else:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            at, offset = 0, file.length - len(data)
+            while at < len(data):
+                at += os.pwrite(fd, memoryview(data)[at:], offset + at)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        if not committed:
+            sync_directory(path.parent)
+            sync_directory(self._root)
+
+    def _open_to_append(
+        self, org_id: str, organisation: OrganisationState, file: JournalFile, committed: int
+    ) -> int:
+        """The file to add to; if it is not what was committed, only the new lines are left to be kept."""
+        path = self._path(org_id, file.first)
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            if os.fstat(fd).st_size >= committed:
+                return fd
+            os.close(fd)
+        raise _JournalGoneError(org_id, file.first)
+
+    def _verify(self, org_id: str, organisation: OrganisationState, file: JournalFile) -> bool:
+        """Whether the file is as long as was committed; if not, what is left is kept and the gap noted."""
+        path = self._path(org_id, file.first)
+        try:
+            if path.stat().st_size >= file.length:
+                return True
+            content = path.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        length, heads = _good_lines(content, None)
+        begun = file is organisation.files[0]
+        if length <= (organisation.sent if begun else 0):
+            self._remove_from_state(org_id, organisation, file, "journal file deleted or cut")
+            path.unlink(missing_ok=True)
+            return False
+        self._note_gap(org_id, heads[-1] + 1, file.last, file.count - len(heads), "journal file cut")
+        file.length, file.count, file.last = length, len(heads), heads[-1]
+        if begun:
+            organisation.batches = [each for each in organisation.batches if each.end <= length]
+        os.truncate(path, length)
+        return False
+
+    def _remove_from_state(
+        self, org_id: str, organisation: OrganisationState, file: JournalFile, cause: str
+    ) -> None:
+        begun = file is organisation.files[0]
+        count = file.count - (organisation.sent_count if begun else 0)
+        if count:
+            first = max(file.first, organisation.sent_seq + 1) if begun else file.first
+            self._note_gap(org_id, first, file.last, count, cause)
+        organisation.files.remove(file)
+        if begun:
+            organisation.batches = []
+            organisation.sent = organisation.sent_count = 0
+
+    def _head_file(self, org_id: str, organisation: OrganisationState) -> JournalFile | None:
+        """The file that has the next events to send, None if there are none."""
+        while organisation.files and organisation.pending:
+            file = organisation.files[0]
+            if not self._verify(org_id, organisation, file):
+                self._save()
+            elif file.length > organisation.sent:
+                return file
+            else:
+                consumed = self._consumed_files(organisation)
+                if not consumed:
+                    organisation.sent_count = file.count  # a damaged line may have swallowed another
+                    return None
+                self._save()
+                for each in consumed:
+                    self._path(org_id, each.first).unlink(missing_ok=True)
+        return None
+
+    def _consumed_files(self, organisation: OrganisationState) -> list[JournalFile]:
+        """Takes off the files that are all sent, the last one only if it is worth it."""
+        consumed: list[JournalFile] = []
+        while organisation.files and organisation.sent >= organisation.files[0].length:
+            file = organisation.files[0]
+            if len(organisation.files) == 1 and file.length < self._file_bytes // _IDLE_SHARE:
+                break
+            consumed.append(organisation.files.pop(0))
+            organisation.sent = organisation.sent_count = 0
+        return consumed
+
+    def _read(self, org_id: str, file: JournalFile, start: int, length: int) -> bytes:
+        with self._path(org_id, file.first).open("rb") as opened:
+            return os.pread(opened.fileno(), length, start)
+
+    def _first_line(self, org_id: str, organisation: OrganisationState) -> _LineHead | None:
+        try:
+            file = next(each for each in organisation.files if each.count)
+            start = organisation.sent if file is organisation.files[0] else 0
+            if start >= file.length:
+                file, start = next(each for each in organisation.files[1:] if each.count), 0
+            data = self._read(org_id, file, start, min(_MAX_LINE, file.length - start))
+            return _line_decoder.decode(data.split(b"\n", 1)[0])
+        except (StopIteration, OSError, msgspec.DecodeError):
+            return None
+
+    def _lose_line(self, org_id: str, organisation: OrganisationState, data: bytes) -> None:
+        """Steps over a line that is not what was written."""
+        file = organisation.files[0]
+        end = data.find(b"\n") + 1 or len(data)
+        lost = min(organisation.sent_seq + 1 if organisation.sent else file.first, file.last)
+        self._note_gap(org_id, lost, lost, 1, "journal line damaged")
+        organisation.sent += end
+        organisation.sent_count = min(organisation.sent_count + 1, file.count)
+        organisation.sent_seq = lost
+
+    def _note_gap(self, org_id: str, first: int, last: int, count: int, cause: str) -> None:
+        self.state.missing += count
+        self.state.gaps.append(Gap(org_id, first, last, cause, time.time()))
+        del self.state.gaps[:-_MAX_GAPS]
+        log.error("audit events %d to %d of organisation %s are missing: %s", first, last, org_id, cause)
+
+    # State.
+
+    def _save(self) -> None:
+        body = encode_state(self.state)
+        try:
+            self._state_file.save(body)
+        except OSError:
+            self.rollback()
+            raise
+        self._saved = body
+
+    def _cut_to_committed(self) -> None:
+        """After a kill: files and bytes that no saved state knows of are no events yet."""
+        known = {
+            self._path(org_id, file.first): file.length
+            for org_id, organisation in self.state.organisations.items()
+            for file in organisation.files
+        }
+        for path in self._files():
+            length = known.get(path)
+            if length is None:
+                path.unlink()
+            elif path.stat().st_size > length:
+                os.truncate(path, length)
+        self.verify_files()
+
+    def _rebuild(self) -> None:
+        """The state was damaged: all that the journals hold is taken as unsent, numbers go on behind it."""
+        log.error("the audit state is damaged; it is rebuilt from the journals, some events may go out twice")
+        names = {_directory_name(org_id): org_id for org_id in self.state.organisations}
+        for path in sorted(self._files(), key=lambda path: int(path.stem)):
+            length, heads = _good_lines(path.read_bytes(), None)
+            if not heads:
+                path.unlink()
+                continue
+            os.truncate(path, length)
+            organisation = self._organisation(names.get(path.parent.name, path.parent.name))
+            organisation.files.append(JournalFile(int(path.stem), heads[-1], length, len(heads)))
+            organisation.next_seq = heads[-1] + 1
+        self._save()
+
+    def _files(self) -> Iterator[Path]:
+        for path in self._root.glob("*/*.ndjson"):
+            if _FILE_NAME.fullmatch(path.name):
+                yield path
+
+
+class _JournalGoneError(OSError):
+    """The journal's last file is no longer what was committed; verify_files finds out and goes on."""
+
+    def __init__(self, org_id: str, first: int) -> None:
+        super().__init__(f"journal file {first} of organisation {org_id} was deleted or cut")
+
+
+def _directory_name(org_id: str) -> str:
+    if _PLAIN_NAME.fullmatch(org_id):
+        return org_id
+    return "sha256-" + hashlib.sha256(org_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def new_batch_id() -> str:
+    return uuid7(int(time.time() * 1000), int.from_bytes(os.urandom(10)) >> 6)
+
+
+def _milliseconds(text: str) -> int | None:
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
+    """(bytes, sequence numbers) of the whole and well-formed lines that the data begins with."""
+    start = 0
+    heads: list[int] = []
+    while limit is None or len(heads) < limit:
+        end = data.find(b"\n", start)
+        if end < 0:
+            break
+        try:
+            heads.append(_line_decoder.decode(data[start:end]).seq)
+        except msgspec.DecodeError:
+            break
+        start = end + 1
+    return start, heads

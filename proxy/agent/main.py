@@ -1,0 +1,213 @@
+"""The agent process: everything of a proxy that talks to the control plane or the identity provider."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Final
+
+import aiohttp
+import uvloop
+
+from proxy.agent.admin import Admin
+from proxy.agent.audit import Audit, AuditOptions
+from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.credentials.environment import EnvironmentProvider
+from proxy.agent.credentials.manager import CredentialManager
+from proxy.agent.credentials.provider import CredentialProvider
+from proxy.agent.credentials.static import StaticProvider
+from proxy.agent.health import Health
+from proxy.agent.heartbeat import HeartbeatSender
+from proxy.agent.metrics import MetricsReporter
+from proxy.agent.sync import Sync
+from proxy.channel import Channel, Credential, CredentialRejected, Hello, Message, SnapshotReady, Synced
+from proxy.counters import ALIVE_AT, CounterPages
+from proxy.settings import Settings
+from proxy.snapshot import Snapshot
+from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS: Final = 5.0
+
+
+def run_agent(settings: Settings, channels: list[socket.socket], counters: CounterPages) -> int:
+    """The whole life of the agent, in a process of its own; the exit status. SIGTERM ends it in good order.
+
+    `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(settings, channels, counters))
+
+
+async def _run(settings: Settings, channels: list[socket.socket], counters: CounterPages) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    # A terminal's Ctrl-C reaches every process; only the supervisor acts on it, workers first.
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    async with contextlib.AsyncExitStack() as stack:
+        agent = await _Agent.open(settings, channels, counters, stack)
+        return await agent.run(stopping)
+
+
+class _Agent:
+    """Wires the parts together; each is a task of its own."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        counters: CounterPages,
+        calls: ControlPlane,
+        deliveries: ControlPlane,
+        provider: CredentialProvider,
+    ) -> None:
+        base = settings.rule_sync.saas_base_url.rstrip("/")
+        self._channels: list[Channel] = []
+        self._counters = counters
+        self._sync = Sync(
+            calls,
+            url=base + SYNC_PATH,
+            cache_path=settings.rule_sync.cache_path,
+            interval=settings.rule_sync.interval_seconds,
+            require_signed=settings.rule_sync.require_signed_response,
+            announce=self._rules_confirmed,
+        )
+        self._credentials = CredentialManager(provider, announce=self._tell_all)
+        self._audit = Audit(
+            AuditOptions(
+                retention=settings.audit.local_retention_path,
+                url=settings.audit_url,
+                max_disk_bytes=settings.audit.max_disk_bytes,
+                when_full=settings.audit.when_full,
+                max_batch_size=settings.audit.max_batch_size,
+                replay_interval=settings.audit.replay_interval_seconds,
+                catch_up=settings.audit.catch_up,
+            ),
+            deliveries,
+            lambda: self._sync.proxy_id,
+        )
+        self._health = Health(
+            counters,
+            self._sync,
+            self._credentials,
+            self._audit.last_status,
+            max_staleness=settings.rule_sync.max_staleness_seconds,
+        )
+        self._heartbeat = HeartbeatSender(
+            calls,
+            url=base + HEARTBEAT_PATH,
+            sync=self._sync,
+            health=self._health,
+            audit=self._audit.status,
+        )
+        self._metrics = MetricsReporter(
+            calls, counters, url=base + METRICS_PATH, sync=self._sync, audit=self._audit.status
+        )
+        self._admin = Admin(counters, self._sync, self._health, self._audit.status)
+        self._admin_address = settings.admin.listen
+
+    @classmethod
+    async def open(
+        cls,
+        settings: Settings,
+        channels: list[socket.socket],
+        counters: CounterPages,
+        stack: contextlib.AsyncExitStack,
+    ) -> "_Agent":
+        identity = Identity(settings.agent.api_key, settings.agent.hmac_secret.encode())
+        # Two sessions, so that deliveries that hang take no connection from sync and heartbeat.
+        calls = await stack.enter_async_context(open_session(settings.agent.ca_file))
+        deliveries = await stack.enter_async_context(open_session(settings.agent.ca_file))
+        provider = await _provider(settings, stack)
+        agent = cls(
+            settings, counters, ControlPlane(calls, identity), ControlPlane(deliveries, identity), provider
+        )
+        for end in channels:
+            agent._listen_to(end, stack)
+        return agent
+
+    async def run(self, stopping: asyncio.Event) -> int:
+        """Until SIGTERM, or until a part fails in a way nobody foresaw: then a new process is the cure."""
+        admin = await self._admin.start(self._admin_address.host, self._admin_address.port)
+        tasks = [
+            self._start("sync", self._sync.run()),
+            self._start("credentials", self._credentials.run()),
+            self._start("audit", self._audit.run()),
+            self._start("heartbeat", self._heartbeat.run()),
+            self._start("metrics", self._metrics.run()),
+            self._start("alive", self._say_alive()),
+        ]
+        stop = self._start("stop", stopping.wait())
+        done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        failed = [task for task in done if task is not stop]
+        for task in failed:
+            log.critical("%s failed", task.get_name(), exc_info=task.exception())
+        for task in (stop, *tasks):
+            task.cancel()
+        await asyncio.gather(stop, *tasks, return_exceptions=True)
+        await self._audit.stop(_STOP_SECONDS)
+        await admin.cleanup()
+        return 1 if failed else 0
+
+    @staticmethod
+    def _start(name: str, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
+        return asyncio.create_task(work, name=name)
+
+    async def _say_alive(self) -> None:
+        while True:
+            self._counters.agent.values[ALIVE_AT] = int(time.time())
+            await asyncio.sleep(1.0)
+
+    def _listen_to(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
+        channel = Channel(end, lambda message: self._told(channel, message))
+        self._channels.append(channel)
+        stack.callback(channel.close)
+
+    def _told(self, channel: Channel, message: Message) -> None:
+        match message:
+            case Hello():
+                self._bring_up_to_date(channel)
+            case CredentialRejected(generation=generation):
+                self._credentials.rejected(generation)
+            case _:
+                log.warning("a worker sent a message that is the agent's to send: %s", type(message).__name__)
+
+    def _bring_up_to_date(self, channel: Channel) -> None:
+        snapshot = self._sync.snapshot
+        if snapshot is not None:
+            channel.send(SnapshotReady())
+            channel.send(Synced(snapshot.synced_at))
+        channel.send(self._credentials.current())
+
+    def _rules_confirmed(self, snapshot: Snapshot, is_new: bool) -> None:
+        if is_new:
+            log.info("rules version %s are in force: %d rules", snapshot.version, snapshot.rule_count)
+            self._tell_all(SnapshotReady())
+        self._tell_all(Synced(snapshot.synced_at))
+
+    def _tell_all(self, message: Message) -> None:
+        if isinstance(message, Credential):
+            log.info(
+                "upstream token of generation %d, good until %.0f", message.generation, message.expires_at
+            )
+        for channel in self._channels:
+            channel.send(message)
+
+
+async def _provider(settings: Settings, stack: contextlib.AsyncExitStack) -> CredentialProvider:
+    credentials = settings.credentials
+    if credentials.provider == "static":
+        return StaticProvider(credentials.access_token)
+    session: aiohttp.ClientSession = await stack.enter_async_context(open_session(settings.identity_ca_file))
+    return EnvironmentProvider(
+        session,
+        authority_url=credentials.authority_url,
+        tenant_id=credentials.tenant_id,
+        client_id=credentials.client_id,
+        client_secret=credentials.client_secret,
+        scope=credentials.scope,
+    )

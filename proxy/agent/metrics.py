@@ -1,0 +1,196 @@
+"""Counters of all workers together: reported to the control plane as deltas, exposed to Prometheus as they
+are."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from proxy import __version__
+from proxy import counters as c
+from proxy.agent.control_plane import CallFailed, ControlPlane
+from proxy.agent.health import AuditStatus, Health
+from proxy.agent.sync import Sync
+from proxy.wire.audit_event import rfc3339
+from proxy.wire.models import Latency, Metrics
+
+log = logging.getLogger(__name__)
+
+_REPORTED: Final = (
+    c.ALLOWED,
+    c.BLOCKED,
+    c.FILTERED,
+    c.LOGGED_ONLY,
+    c.UPSTREAM_ERRORS,
+    *range(c.LATENCY_FIRST, c.LATENCY_COUNT + 1),
+)
+_GAUGES: Final = (
+    ("connections_open", c.CONNECTIONS_OPEN, "Client connections"),
+    ("requests_in_flight", c.IN_FLIGHT, "Requests that have begun and not ended"),
+    ("upstream_connections_open", c.UPSTREAM_OPEN, "Connections to the upstream"),
+)
+
+
+class MetricsReporter:
+    """Posts what was counted since the last post that arrived; until one does, the window stays open.
+
+    What was reported is kept on the agent's own page of counters, which outlives the agent.
+    """
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        counters: c.CounterPages,
+        *,
+        url: str,
+        sync: Sync,
+        audit: Callable[[], Awaitable[AuditStatus | None]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._control_plane = control_plane
+        self._counters = counters
+        self._url = url
+        self._sync = sync
+        self._audit = audit
+        self._clock = clock
+        self._failing = False
+        own = counters.agent.values
+        if not own[c.REPORTED_UNTIL_MS]:
+            own[c.REPORTED_UNTIL_MS] = int(clock() * 1000)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._sync.interval * random.uniform(0.9, 1.0))  # noqa: S311 - not a secret
+            await self.once()
+
+    async def once(self) -> bool:
+        status = await self._audit()
+        until_ms = int(self._clock() * 1000)
+        totals = {index: self._counters.total(index) for index in _REPORTED}
+        body = msgspec.json.encode(self._message(totals, until_ms, status))
+        try:
+            answer = await self._control_plane.post(self._url, body)
+            problem = None if answer.status == 200 else f"control plane answered {answer.status}"
+        except CallFailed as failure:
+            problem = str(failure)
+        if problem is None:
+            own = self._counters.agent.values
+            for index, total in totals.items():
+                own[c.REPORTED_FIRST + index] = total
+            own[c.REPORTED_UNTIL_MS] = until_ms
+        elif not self._failing:
+            log.error("metrics report failed, its window stays open: %s", problem)
+        self._failing = problem is not None
+        return problem is None
+
+    def _message(self, totals: dict[int, int], until_ms: int, status: AuditStatus | None) -> Metrics:
+        own = self._counters.agent.values
+        delta = {index: total - own[c.REPORTED_FIRST + index] for index, total in totals.items()}
+        verdicts = [delta[index] for index in (c.ALLOWED, c.BLOCKED, c.FILTERED, c.LOGGED_ONLY)]
+        cumulative = accumulate(delta[c.LATENCY_FIRST + at] for at in range(len(c.LATENCY_BOUNDS_MS)))
+        return Metrics(
+            window_start=rfc3339(own[c.REPORTED_UNTIL_MS]),
+            window_end=rfc3339(until_ms),
+            evaluated=sum(verdicts),
+            allowed=delta[c.ALLOWED],
+            blocked=delta[c.BLOCKED],
+            filtered=delta[c.FILTERED],
+            logged_only=delta[c.LOGGED_ONLY],
+            upstream_errors=delta[c.UPSTREAM_ERRORS],
+            audit_pending=status.pending if status is not None else 0,
+            latency_ms=Latency(
+                buckets=tuple(zip(c.LATENCY_BOUNDS_MS, cumulative, strict=True)),
+                sum=delta[c.LATENCY_SUM_US] / 1000,
+                count=delta[c.LATENCY_COUNT],
+            ),
+        )
+
+
+def exposition(counters: c.CounterPages, sync: Sync, health: Health, audit: AuditStatus | None) -> bytes:
+    """The text that Prometheus scrapes."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(counters, sync, health, audit))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    def __init__(
+        self, counters: c.CounterPages, sync: Sync, health: Health, audit: AuditStatus | None
+    ) -> None:
+        self._counters = counters
+        self._sync = sync
+        self._health = health
+        self._audit = audit
+
+    def collect(self) -> Iterator[Metric]:
+        for index, name in enumerate(c.COUNTER_NAMES):
+            words = name.replace("_", " ")
+            yield CounterMetricFamily(
+                f"graphward_{name}", f"Count of: {words}", value=self._counters.total(index)
+            )
+        for name, index, words in _GAUGES:
+            yield GaugeMetricFamily(f"graphward_{name}", words, value=self._counters.total(index))
+        yield self._latency()
+        yield from self._rules()
+        yield from self._checks()
+        if self._audit is not None:
+            yield from self._audit_families(self._audit)
+
+    def _latency(self) -> Metric:
+        counts = [self._counters.total(c.LATENCY_FIRST + at) for at in range(len(c.LATENCY_BOUNDS_MS) + 1)]
+        bounds = [str(bound / 1000) for bound in c.LATENCY_BOUNDS_MS] + ["+Inf"]
+        return HistogramMetricFamily(
+            "graphward_request_duration_seconds",
+            "Duration of whole requests",
+            buckets=list(zip(bounds, accumulate(counts), strict=True)),
+            sum_value=self._counters.total(c.LATENCY_SUM_US) / 1e6,
+        )
+
+    def _rules(self) -> Iterator[Metric]:
+        snapshot = self._sync.snapshot
+        build = GaugeMetricFamily("graphward_build_info", "Version of the proxy", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        yield GaugeMetricFamily(
+            "graphward_loaded_rules", "Rules in force", value=snapshot.rule_count if snapshot else 0
+        )
+        if self._sync.age_seconds is not None:
+            yield GaugeMetricFamily(
+                "graphward_sync_age_seconds",
+                "Since the control plane last confirmed the rules",
+                value=self._sync.age_seconds,
+            )
+
+    def _checks(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "graphward_check", "State of a concern: 0 ok, 1 degraded, 2 failed", labels=["check"]
+        )
+        for name, check in self._health.checks().items():
+            family.add_metric([name], ("ok", "degraded", "failed").index(check.status))
+        yield family
+        ready = 0 if self._health.not_ready() else 1
+        yield GaugeMetricFamily("graphward_ready", "Whether traffic is served", value=ready)
+
+    def _audit_families(self, audit: AuditStatus) -> Iterator[Metric]:
+        gauges = (
+            ("pending", "Events that are not delivered", audit.pending),
+            ("oldest_pending_seconds", "Age of the oldest of them", audit.oldest_seconds(time.time())),
+        )
+        totals = (
+            ("missing", "Events that were lost", audit.journal.missing),
+            ("dropped", "Events deleted unsent to make room", audit.journal.dropped),
+            ("rejected_batches", "Batches refused for good and set aside", audit.journal.rejected_batches),
+        )
+        for name, words, value in gauges:
+            yield GaugeMetricFamily(f"graphward_audit_{name}", words, value=value)
+        for name, words, value in totals:
+            yield CounterMetricFamily(f"graphward_audit_{name}", words, value=value)

@@ -1,0 +1,275 @@
+"""Delivers journals as signed batches, each organisation on its own: retry, back-off, split, set aside.
+
+The whole of what the control plane may answer is in `_after`; docs/audit.md has it as a table.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from proxy.agent.control_plane import Answer, CallFailed, ControlPlane, sleep_until_set
+from proxy.agent.journal import Journal
+from proxy.agent.statefile import Batch
+from proxy.wire.models import ErrorBody
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LARGEST_BODY: Final = 4_500_000  # of the 5 MiB that the control plane takes
+_SMALLEST_BODY: Final = 64 * 1024
+_ENVELOPE: Final = 128  # bytes of a body that are not events
+_LINGER_SECONDS: Final = 1.5  # per organisation: 40 batches a minute in all, well below an instance's 60
+_LARGE_AT_ONCE: Final = 4  # batches that are larger than ordinary ones, in memory at the same time
+_FIRST_BACKOFF: Final = 1.0
+_LONGEST_RETRY_AFTER: Final = 86400.0
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+
+_error_decoder = msgspec.json.Decoder(ErrorBody)
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """What the shipper knows of one organisation besides the journal."""
+
+    org_id: str
+    pending: int = 0
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: int = 0  # attempts in a row that brought nothing
+    largest_body: int = LARGEST_BODY
+    problem: str | None = None
+    set_aside: str | None = None  # the latest batch that was refused for good
+
+
+class Shipper:
+    def __init__(
+        self,
+        journal: Journal,
+        disk: Executor,
+        control_plane: ControlPlane,
+        *,
+        url: str,
+        max_batch_size: int,
+        replay_interval: float,
+        catch_up: bool,
+        linger: float = _LINGER_SECONDS,
+    ) -> None:
+        self._journal = journal
+        self._disk = disk
+        self._control_plane = control_plane
+        self._url = url
+        self._max_batch_size = max_batch_size
+        self._replay_interval = replay_interval
+        self._catch_up = catch_up
+        self._linger = linger
+        self._deliveries: dict[str, _Delivery] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+        self._stopping = asyncio.Event()
+        self.delivered = 0  # events since the start
+
+    def notify(self, pending: dict[str, int]) -> None:
+        """Tells how many events each organisation has in its journal."""
+        for org_id, count in pending.items():
+            delivery = self._deliveries.setdefault(org_id, _Delivery(org_id))
+            delivery.pending = count
+            if count >= self._max_batch_size:
+                delivery.wake.set()
+            task = self._tasks.get(org_id)
+            if count and (task is None or task.done()):
+                if task is not None and (error := task.exception()):
+                    log.error("delivery for organisation %s failed: %r", org_id, error)
+                self._tasks[org_id] = asyncio.create_task(self._deliver(delivery), name=f"ship {org_id}")
+
+    def problems(self) -> dict[str, str]:
+        """Per organisation, why its events do not go out at present."""
+        return {org_id: held.problem for org_id, held in self._deliveries.items() if held.problem}
+
+    def set_aside(self) -> dict[str, str]:
+        """Per organisation, the latest batch that was refused for good since the start."""
+        return {org_id: held.set_aside for org_id, held in self._deliveries.items() if held.set_aside}
+
+    async def stop(self, deadline: float) -> None:
+        """Sends what can be sent within the deadline, without waiting for anything to be retried."""
+        self._stopping.set()
+        for delivery in self._deliveries.values():
+            delivery.wake.set()
+        tasks = [task for task in self._tasks.values() if not task.done()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=deadline)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _on_disk(self, call: Callable[..., T], *args: object, **named: object) -> T:
+        work = functools.partial(call, *args, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+
+    async def _deliver(self, delivery: _Delivery) -> None:
+        """Sends until the organisation has nothing pending; `notify` begins it anew."""
+        while delivery.pending:
+            try:
+                await self._gather_events(delivery)
+                wait = await self._send_one(delivery)
+            except OSError as error:
+                wait = self._put_off(delivery, f"local disk: {error}")
+            if wait and await sleep_until_set(self._stopping, wait):
+                return  # a stop is no reason to come back sooner than was asked
+
+    async def _gather_events(self, delivery: _Delivery) -> None:
+        """Lets a small batch grow for a moment, so that a steady trickle stays far below the rate limit."""
+        delivery.wake.clear()
+        active = sum(1 for each in self._deliveries.values() if each.pending)
+        if delivery.pending < self._max_batch_size and not self._stopping.is_set():
+            await sleep_until_set(delivery.wake, self._linger * max(1, active))
+
+    async def _send_one(self, delivery: _Delivery) -> float:
+        """One attempt at one batch; the seconds to wait before the next, 0 for none."""
+        oldest = await self._on_disk(self._journal.oldest_ms, delivery.org_id)
+        age = 0.0 if oldest is None else time.time() - oldest / 1000
+        behind = self._catch_up and age > self._replay_interval
+        batch = await self._on_disk(
+            self._journal.plan,
+            delivery.org_id,
+            max_events=None if behind else self._max_batch_size,
+            max_bytes=delivery.largest_body - _ENVELOPE,
+        )
+        if batch is None:
+            delivery.pending = 0
+            return 0.0
+        async with self._large if batch.count > self._max_batch_size else contextlib.nullcontext():
+            body = await self._on_disk(self._journal.body, delivery.org_id, batch)
+            if body is None:
+                return 0.0
+            wait = await self._attempt(delivery, batch, body)
+        pending = await self._on_disk(self._journal.pending)
+        delivery.pending = pending.get(delivery.org_id, 0)
+        return wait
+
+    async def _attempt(self, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        try:
+            answer = await self._control_plane.post(self._url, body)
+        except CallFailed as failure:
+            return self._put_off(delivery, f"control plane: {failure}")
+        return await self._after(answer, delivery, batch, body)
+
+    async def _after(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        """What an answer means for the batch; the seconds to wait before the next attempt."""
+        handler = _HANDLERS.get(answer.status)
+        if handler is None:
+            return self._put_off(delivery, f"control plane answered {_describe(answer)}")
+        return await handler(self, answer, delivery, batch, body)
+
+    async def _accepted(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        await self._on_disk(self._journal.done, delivery.org_id, batch)
+        if delivery.problem:
+            log.info("audit events of organisation %s go out again", delivery.org_id)
+        delivery.failures, delivery.problem = 0, None
+        self.delivered += batch.count
+        return 0.0
+
+    async def _refused(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        text = _describe(answer)
+        path = await self._on_disk(
+            self._journal.set_aside,
+            delivery.org_id,
+            batch,
+            body,
+            answer.status,
+            answer.body[:4096].decode("utf-8", "replace"),
+        )
+        delivery.failures = 0
+        delivery.problem = None
+        delivery.set_aside = f"{batch.count} events, seq {batch.first_seq}-{batch.last_seq}: {text}"
+        log.error(
+            "audit batch %s of organisation %s was refused for good and set aside in %s: %s",
+            batch.batch_id, delivery.org_id, path, text,
+        )  # fmt: skip
+        return 0.0
+
+    async def _too_large(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
+        if await self._on_disk(self._journal.split, delivery.org_id, batch):
+            log.warning("audit batch %s of %d bytes was too large; split", batch.batch_id, len(body))
+            return 0.0
+        return await self._refused(answer, delivery, batch, body)
+
+    async def _expired(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        """The id was used more than 48 hours ago. The events go out again under a new one."""
+        await self._on_disk(self._journal.renew, delivery.org_id, batch)
+        delivery.failures += 1
+        return 0.0 if delivery.failures == 1 else self._put_off(delivery, "control plane answered 409 again")
+
+    async def _limited(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        wait = retry_after(answer.headers.get("Retry-After"), time.time())
+        delivery.problem = f"control plane answered {_describe(answer)}"
+        if wait is None:
+            wait = self._replay_interval
+        wait = max(wait, min(_FIRST_BACKOFF, self._replay_interval))
+        log.info("audit events of organisation %s wait %.0f s: rate limit", delivery.org_id, wait)
+        # Never sooner; a little later, so that a fleet does not come back at one instant.
+        return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
+
+    async def _unauthorised(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        return self._put_off(
+            delivery,
+            f"control plane answered {_describe(answer)}: check this host's clock and the Agent keys",
+        )
+
+    def _put_off(self, delivery: _Delivery, problem: str) -> float:
+        """Keeps everything for the next attempt, at most one replay interval away."""
+        log.error("audit events of organisation %s are kept: %s", delivery.org_id, problem)
+        delivery.problem = problem
+        backoff = min(self._replay_interval, _FIRST_BACKOFF * 2.0 ** min(delivery.failures, 20))
+        delivery.failures += 1
+        return backoff * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+
+
+_Handler = Callable[[Shipper, Answer, _Delivery, Batch, bytes], Awaitable[float]]
+
+_HANDLERS: Final[dict[int, _Handler]] = {
+    202: Shipper._accepted,
+    400: Shipper._refused,
+    401: Shipper._unauthorised,
+    403: Shipper._refused,
+    409: Shipper._expired,
+    413: Shipper._too_large,
+    429: Shipper._limited,
+}
+
+
+def retry_after(text: str | None, now: float) -> float | None:
+    """Seconds that a Retry-After asks for, as a number or a date (RFC 9110 §10.2.3); None for neither."""
+    if text is None:
+        return None
+    text = text.strip(" \t")
+    if _SECONDS.fullmatch(text):
+        return min(float(text), _LONGEST_RETRY_AFTER)
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    wait = (date - datetime.fromtimestamp(now, UTC)).total_seconds()
+    return min(max(0.0, wait), _LONGEST_RETRY_AFTER)
+
+
+def _describe(answer: Answer) -> str:
+    try:
+        error = _error_decoder.decode(answer.body).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return str(answer.status)
+    return f"{answer.status} {error.code}: {error.message[:200]}"

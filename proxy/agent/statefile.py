@@ -1,0 +1,154 @@
+"""The collector's and shipper's state on disk: two slots, written in turn and in place.
+
+A rename needs room for a second file, and a full disk is exactly when batches must go out to make room.
+So each save overwrites the older of two preallocated slots; a kill or a crash within it leaves the newer
+one whole.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.snapshot import sync_directory
+
+_FIRST_LINE: Final = re.compile(rb"graphward-audit-state 1 ([0-9]{1,20}) ([0-9]{1,12}) ([0-9a-f]{64})\n")
+_ROUND_TO: Final = 64 * 1024
+
+
+class JournalFile(msgspec.Struct):
+    """What is committed of one journal file; whatever the file has beyond `length` never happened."""
+
+    first: int  # its name: the first sequence number
+    last: int
+    length: int
+    count: int
+
+
+class Batch(msgspec.Struct):
+    """A batch that may have been sent: from now on its id always stands for exactly these bytes."""
+
+    batch_id: str
+    file: int
+    start: int
+    end: int
+    count: int
+    first_seq: int
+    last_seq: int
+
+
+class OrganisationState(msgspec.Struct):
+    next_seq: int = 1
+    files: list[JournalFile] = []
+    sent: int = 0  # bytes of files[0] that are done with
+    sent_count: int = 0
+    sent_seq: int = 0  # the last sequence number that is done with
+    batches: list[Batch] = []  # within files[0], from `sent` on without a gap
+
+    @property
+    def pending(self) -> int:
+        return sum(file.count for file in self.files) - self.sent_count
+
+
+class Cursor(msgspec.Struct):
+    """How far a worker's stream has been collected."""
+
+    number: int
+    offset: int  # 0: at the segment's beginning
+    ordinal: int
+    counts: dict[str, int]  # per organisation, records collected or known to be missing
+    unplaced: int = 0  # missing records of which no header has told the organisation yet
+    finished: bool = False
+
+
+class Gap(msgspec.Struct):
+    """Sequence numbers that will never be delivered."""
+
+    org_id: str
+    first: int
+    last: int
+    cause: str
+    noticed_at: float
+
+
+class State(msgspec.Struct):
+    streams: dict[str, Cursor] = {}
+    organisations: dict[str, OrganisationState] = {}
+    gaps: list[Gap] = []  # the latest ones
+    missing: int = 0  # events lost, of all time
+    unplaced: int = 0  # of these, the ones whose organisation nobody knows
+    rejected_batches: int = 0
+    dropped: int = 0  # events deleted unsent, under drop-oldest
+    lost_ends: int = 0  # streams whose last segment was deleted, so that nobody knows what it held
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(State)
+
+
+def encode_state(state: State) -> bytes:
+    return _encoder.encode(state)
+
+
+def decode_state(body: bytes) -> State:
+    return _decoder.decode(body)
+
+
+class StateFile:
+    def __init__(self, directory: Path) -> None:
+        self._slots = (directory / "state.0", directory / "state.1")
+        self._generation = 0
+
+    def load(self) -> tuple[State, bool]:
+        """The newest whole state; and whether one was there to be found and none was whole."""
+        newest: tuple[int, bytes] | None = None
+        damaged = False
+        for slot in self._slots:
+            try:
+                content = slot.read_bytes()
+            except FileNotFoundError:
+                continue
+            read = _read_slot(content)
+            if read is None:
+                # Zeros only: preallocated, and killed before its first save.
+                damaged = damaged or bool(content.strip(b"\0"))
+            elif newest is None or read[0] > newest[0]:
+                newest = read
+        if newest is None:
+            return State(), damaged
+        self._generation = newest[0]
+        return decode_state(newest[1]), False
+
+    def save(self, body: bytes) -> None:
+        generation = self._generation + 1
+        digest = hashlib.sha256(b"%d %d " % (generation, len(body)) + body).hexdigest().encode()
+        content = b"graphward-audit-state 1 %d %d %s\n" % (generation, len(body), digest) + body
+        slot = self._slots[generation % 2]
+        new = not slot.exists()
+        fd = os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = -(-len(content) // _ROUND_TO) * _ROUND_TO
+            if os.fstat(fd).st_size < size:
+                os.posix_fallocate(fd, 0, size)
+            view = memoryview(content)
+            at = 0
+            while at < len(content):
+                at += os.pwrite(fd, view[at:], at)
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        if new:
+            sync_directory(slot.parent)
+        self._generation = generation
+
+
+def _read_slot(content: bytes) -> tuple[int, bytes] | None:
+    first = _FIRST_LINE.match(content)
+    if first is None:
+        return None
+    body = content[first.end() : first.end() + int(first[2])]
+    digest = hashlib.sha256(b"%s %s " % (first[1], first[2]) + body).hexdigest().encode()
+    return (int(first[1]), body) if digest == first[3] else None

@@ -1,0 +1,267 @@
+"""Fetches rules and app identities, proves, persists and announces them; until then the old ones stay."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
+from proxy.policy.ruleset import Ruleset
+from proxy.snapshot import (
+    App,
+    Snapshot,
+    SnapshotDamaged,
+    SnapshotRuleset,
+    mark_synced,
+    read_snapshot,
+    write_by_rename,
+    write_snapshot,
+)
+from proxy.wire.models import Check, SyncAnswer, SyncRuleset
+
+log = logging.getLogger(__name__)
+
+_MAX_BODY: Final = 64 * 1024 * 1024
+_FIRST_BACKOFF: Final = 1.0
+_SHORTEST_INTERVAL: Final = 1.0
+_FAILED_AFTER: Final = 10  # intervals without a good sync that turn degraded into failed
+
+_answer_decoder = msgspec.json.Decoder(SyncAnswer)
+
+
+class SyncRefused(Exception):
+    """The answer can not be taken; the rules in force stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    snapshot: Snapshot
+    is_new: bool
+
+
+class Sync:
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        *,
+        url: str,
+        cache_path: Path,
+        interval: float,
+        require_signed: bool,
+        announce: Callable[[Snapshot, bool], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._control_plane = control_plane
+        self._url = url
+        self._cache_path = cache_path
+        self._highest_path = cache_path.with_name(cache_path.name + ".generated-at")
+        self._configured_interval = interval
+        self._require_signed = require_signed
+        self._announce = announce  # (snapshot, whether it is another one than before)
+        self._clock = clock
+        self._ask_whole = False  # the next request must not be answered 304
+        self._failures = 0
+        self._problem: str | None = None
+        self._good_at = time.monotonic()  # of the last good sync, or the start
+        self.snapshot = self._restored()
+
+    @property
+    def interval(self) -> float:
+        """The configured interval, or the control plane's if that is shorter."""
+        asked = self.snapshot.sync_interval_seconds if self.snapshot is not None else None
+        if asked is None or not _SHORTEST_INTERVAL <= asked < self._configured_interval:
+            return self._configured_interval
+        return asked
+
+    @property
+    def proxy_id(self) -> str | None:
+        return self.snapshot.proxy_id if self.snapshot is not None else None
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Since the control plane last confirmed the rules in force; None without rules."""
+        return None if self.snapshot is None else max(0.0, self._clock() - self.snapshot.synced_at)
+
+    def check(self) -> Check:
+        if self._problem is None:
+            return Check("ok")
+        lost = time.monotonic() - self._good_at > _FAILED_AFTER * self._configured_interval
+        return Check("failed" if self.snapshot is None or lost else "degraded", self._problem)
+
+    async def run(self) -> None:
+        while True:
+            await self.once()
+            await asyncio.sleep(self._pause())
+
+    async def once(self) -> bool:
+        """One attempt; whether the rules in force are confirmed now."""
+        try:
+            fetched = await self._fetch()
+        except (SyncRefused, CallFailed, OSError) as error:
+            self._failures += 1
+            self._problem = str(error)
+            log.error("sync failed, the rules in force stay: %s", error)
+            return False
+        if self._problem is not None:
+            log.info("sync works again")
+        self._failures, self._problem, self._good_at = 0, None, time.monotonic()
+        self.snapshot = fetched.snapshot
+        self._announce(fetched.snapshot, fetched.is_new)
+        return True
+
+    def _pause(self) -> float:
+        """To the next attempt. Jitter only shortens it, so that a change takes effect within one interval."""
+        interval = self.interval
+        if self._failures:
+            interval = min(interval, _FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 20))
+        return interval * random.uniform(0.9, 1.0)  # noqa: S311 - not a secret
+
+    def _restored(self) -> Snapshot | None:
+        try:
+            return read_snapshot(self._cache_path)
+        except FileNotFoundError:
+            return None
+        except (SnapshotDamaged, OSError) as error:
+            log.error("the snapshot on disk is not used: %s", error)
+            return None
+
+    async def _fetch(self) -> _Fetched:
+        held = None if self._ask_whole else self.snapshot
+        etag = held.etag if held is not None else None
+        headers = {"Accept": "application/json"}
+        if etag is not None:
+            headers["If-None-Match"] = etag
+        answer = await self._control_plane.get(self._url, headers, max_bytes=_MAX_BODY)
+        self._ask_whole = False
+        if answer.status == 304 and held is not None and etag is not None:
+            return await self._unchanged(held, answer)
+        if answer.status != 200:
+            raise SyncRefused(f"control plane answered {answer.status}")
+        self._check_signature(answer)
+        return await asyncio.to_thread(self._apply, answer)
+
+    async def _unchanged(self, held: Snapshot, answer: Answer) -> _Fetched:
+        if self._require_signed and not answer.is_signed:
+            self._ask_whole = True  # a whole answer can be proved, whatever is wrong with this one
+            raise SyncRefused("a 304 is not signed for this request")
+        confirmed = msgspec.structs.replace(held, synced_at=self._clock())
+        try:
+            await asyncio.to_thread(mark_synced, self._cache_path, confirmed.synced_at)
+        except FileNotFoundError:
+            await asyncio.to_thread(write_snapshot, self._cache_path, confirmed)
+        return _Fetched(confirmed, is_new=False)
+
+    def _check_signature(self, answer: Answer) -> None:
+        if self._require_signed and not answer.is_signed:
+            raise SyncRefused("the answer is not signed for this request")
+
+    def _apply(self, answer: Answer) -> _Fetched:
+        """Everything that takes time or the disk: decode, check, parse, persist."""
+        try:
+            synced = _answer_decoder.decode(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SyncRefused(f"the answer is no sync body: {error}") from None
+        generated = _instant(synced.generated_at)
+        highest = self._highest_applied()
+        if highest is not None and generated < _instant(highest):
+            raise SyncRefused(f"generatedAt {synced.generated_at} is older than {highest}, applied before")
+        snapshot = self._to_snapshot(synced, answer.headers.get("ETag"))
+        held = self.snapshot
+        if held is not None and _same_rules(held, snapshot):
+            snapshot = msgspec.structs.replace(snapshot, generation=held.generation)
+        # The mark first: after a kill in between, the same answer is still new enough to be taken.
+        write_by_rename(self._highest_path, synced.generated_at.encode())
+        write_snapshot(self._cache_path, snapshot)
+        return _Fetched(snapshot, is_new=held is None or snapshot.generation != held.generation)
+
+    def _highest_applied(self) -> str | None:
+        candidates = [self.snapshot.generated_at] if self.snapshot is not None else []
+        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, SyncRefused):
+            text = self._highest_path.read_bytes().decode()
+            _instant(text)
+            candidates.append(text)
+        return max(candidates, key=_instant, default=None)
+
+    def _to_snapshot(self, synced: SyncAnswer, etag: str | None) -> Snapshot:
+        _refuse_twice("clientId", [app.client_id for app in synced.apps])
+        _refuse_twice("appId", [app.app_id for app in synced.apps])
+        _refuse_twice("rulesetId", [held.ruleset_id for held in synced.rulesets])
+        now = self._clock()
+        return Snapshot(
+            version=synced.version,
+            generated_at=synced.generated_at,
+            generation=max(int(now * 1000), self.snapshot.generation + 1 if self.snapshot else 0),
+            synced_at=now,
+            etag=etag,
+            proxy_id=synced.metadata.proxy_id,
+            sync_interval_seconds=synced.metadata.sync_interval_seconds,
+            orgs={org.org_id: org.name for org in synced.orgs},
+            apps=tuple(
+                App(
+                    app_id=app.app_id,
+                    org_id=app.org_id,
+                    name=app.name,
+                    client_id=app.client_id,
+                    secret_hashes=app.secret_hashes,
+                    secret_version=app.secret_version,
+                    ruleset_id=app.ruleset_id,
+                    enabled=app.enabled,
+                )
+                for app in synced.apps
+            ),
+            rulesets=self._parsed(synced.rulesets),
+        )
+
+    def _parsed(self, delivered: tuple[SyncRuleset, ...]) -> tuple[SnapshotRuleset, ...]:
+        """Every ruleset as a model; one whose text is the one in force is not parsed again."""
+        held = {each.ruleset_id: each for each in self.snapshot.rulesets} if self.snapshot else {}
+        parsed = []
+        for each in delivered:
+            digest = hashlib.sha256(each.yaml.encode("utf-8", "surrogatepass")).hexdigest()
+            before = held.get(each.ruleset_id)
+            same = before is not None and before.digest == digest
+            ruleset = before.ruleset if before is not None and same else _parse(each)
+            parsed.append(
+                SnapshotRuleset(each.ruleset_id, each.org_id, each.name, each.version, digest, ruleset)
+            )
+        return tuple(parsed)
+
+
+def _parse(delivered: SyncRuleset) -> Ruleset:
+    # Here, because the YAML and validation libraries are large and only this one place of a proxy needs them.
+    from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+
+    try:
+        return parse_ruleset(delivered.yaml)
+    except InvalidRuleset as invalid:
+        first = invalid.problems[0]
+        raise SyncRefused(
+            f"ruleset {delivered.name} version {delivered.version} is invalid, line {first.line} column "
+            f"{first.column}: {first.where}: {first.message} ({len(invalid.problems)} problems in all)"
+        ) from None
+
+
+def _same_rules(one: Snapshot, other: Snapshot) -> bool:
+    return (one.orgs, one.apps, one.rulesets) == (other.orgs, other.apps, other.rulesets)
+
+
+def _refuse_twice(what: str, values: list[str]) -> None:
+    if len(set(values)) != len(values):
+        raise SyncRefused(f"the answer has the same {what} twice")
+
+
+def _instant(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise SyncRefused(f"generatedAt {text[:64]!r} is no time") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,0 +1,125 @@
+"""The persisted snapshot: rules and app identities that the agent proved good, for workers and restarts.
+
+The file is one line `graphward-snapshot <format> <sha256 of the rest>` and a JSON body. It is replaced by
+rename, so a reader finds the old one or the new one. Whatever else it finds, a flipped bit or half a
+file, is SnapshotDamaged and nothing of it is used.
+
+Staleness: the file's modification time is the time of the last good sync, an unchanged answer included
+(`mark_synced`), and becomes `Snapshot.synced_at` on reading. A worker measures MaxStalenessSeconds from
+there when it starts; afterwards each `Synced` message restarts the measure on its monotonic clock, so
+that a clock that jumps neither stops the service nor keeps it going.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.policy.ruleset import Ruleset
+
+_FORMAT: Final = b"1"
+_FIRST_LINE: Final = re.compile(rb"graphward-snapshot 1 ([0-9a-f]{64})\n")
+_FIRST_LINE_BYTES: Final = len(b"graphward-snapshot 1 \n") + 64
+
+
+class App(msgspec.Struct, frozen=True):
+    app_id: str
+    org_id: str
+    name: str
+    client_id: str
+    secret_hashes: tuple[str, ...]
+    secret_version: int
+    ruleset_id: str | None
+    enabled: bool
+
+
+class SnapshotRuleset(msgspec.Struct, frozen=True):
+    ruleset_id: str
+    org_id: str
+    name: str
+    version: int
+    digest: str  # of the YAML text, so that an unchanged one is not parsed again
+    ruleset: Ruleset
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    version: str
+    generated_at: str
+    generation: int  # grows with each snapshot that this proxy puts in place
+    synced_at: float  # of the file: see above
+    etag: str | None
+    proxy_id: str | None
+    sync_interval_seconds: float | None
+    orgs: dict[str, str]
+    apps: tuple[App, ...]
+    rulesets: tuple[SnapshotRuleset, ...]
+
+    @property
+    def rule_count(self) -> int:
+        return sum(len(held.ruleset.rules) for held in self.rulesets)
+
+
+class SnapshotDamaged(Exception):
+    """The file is not a whole snapshot of ours."""
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Snapshot)
+
+
+def write_snapshot(path: Path, snapshot: Snapshot) -> None:
+    body = _encoder.encode(snapshot)
+    digest = hashlib.sha256(body).hexdigest().encode()
+    write_by_rename(path, b"graphward-snapshot " + _FORMAT + b" " + digest + b"\n" + body)
+    mark_synced(path, snapshot.synced_at)
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """The snapshot in the file; SnapshotDamaged or FileNotFoundError where there is none to trust."""
+    with path.open("rb") as file:
+        content = file.read()
+        synced_at = os.fstat(file.fileno()).st_mtime
+    first = _FIRST_LINE.match(content)
+    if first is None:
+        raise SnapshotDamaged(f"{path}: not a snapshot of a format known here")
+    body = memoryview(content)[_FIRST_LINE_BYTES:]
+    if hashlib.sha256(body).hexdigest().encode() != first[1]:
+        raise SnapshotDamaged(f"{path}: checksum does not match")
+    try:
+        snapshot = _decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise SnapshotDamaged(f"{path}: {error}") from error
+    return msgspec.structs.replace(snapshot, synced_at=synced_at)
+
+
+def mark_synced(path: Path, at: float) -> None:
+    """Notes that the control plane confirmed this very snapshot at that Unix time."""
+    os.utime(path, (at, at))
+
+
+def write_by_rename(path: Path, content: bytes) -> None:
+    """Replaces a file so that every reader, and a machine that crashes, finds the old content or the new."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
