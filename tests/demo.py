@@ -97,7 +97,8 @@ class Demo:
         form_type = {"Content-Type": "application/x-www-form-urlencoded"}
         result = await self._exchange(row, row.target, form_type)
         if result.status != 200:
-            raise SystemFailedError(f"no token for {name}: {result.status} {result.body.decode()}")
+            log = self.system.children[-1].log_tail()
+            raise SystemFailedError(f"no token for {name}: {result.status} {result.body.decode()}\n{log}")
         self.tokens[name] = json.loads(result.body)["access_token"]
 
     async def _send(self, row: Row) -> None:
@@ -110,10 +111,11 @@ class Demo:
 
     def _next_page(self) -> str:
         """The target that the last answer's link leads to, as an SDK follows it."""
-        link = str(json.loads(self.results[-1].body)["@odata.nextLink"])
-        if not link.startswith(f"{self.system.proxy_url}/"):
-            raise SystemFailedError(f"nextLink leads past the proxy: {link}")
-        return link.removeprefix(self.system.proxy_url)
+        last = self.results[-1]
+        link = str(json.loads(last.body).get("@odata.nextLink")) if last.status == 200 else "none"
+        # A link that leads elsewhere is not followed, and its row fails by its status.
+        here = link.startswith(f"{self.system.proxy_url}/")
+        return link.removeprefix(self.system.proxy_url) if here else "/v1.0/$no-link-to-the-proxy"
 
     async def _exchange(self, row: Row, target: str, headers: dict[str, str]) -> Result:
         result = Result(row, str(uuid.uuid4()), target)
@@ -135,11 +137,16 @@ class Demo:
 
     def _request(self, row: Row, result: Result, fields: dict[str, str], body: Any) -> None:
         connection = self._connection
-        connection.request(row.method, result.target, body, fields, encode_chunked=row.chunked)
-        answer = connection.getresponse()
-        result.status = answer.status
-        result.headers = answer.getheaders()
-        result.wire_body = answer.read()
+        try:
+            connection.request(row.method, result.target, body, fields, encode_chunked=row.chunked)
+            answer = connection.getresponse()
+            result.status = answer.status
+            result.headers = answer.getheaders()
+            result.wire_body = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            result.status, result.body = 0, f"connection lost: {error}".encode()
+            connection.close()
+            return
         coded = result.header("Content-Encoding") == "gzip"
         result.body = gzip.decompress(result.wire_body) if coded else result.wire_body
         if answer.will_close:
@@ -290,7 +297,8 @@ def changes(result: Result) -> str:
         return "no body" if not result.body else "answer replaced"
     before, after = json.loads(result.upstream_body), json.loads(result.body)
     gone = sorted(property_names(before) - property_names(after))
-    told = [f"removed {', '.join(gone)}"] if gone else []
+    more = f" and {len(gone) - 5} more" if len(gone) > 5 else ""
+    told = [f"removed {', '.join(gone[:5])}{more}"] if gone else []
     if isinstance(before, dict) and before.get("@odata.nextLink") != after.get("@odata.nextLink"):
         told.append("nextLink leads to the proxy")
     return "; ".join(told) or f"{len(result.upstream_body):,} to {len(result.body):,} bytes"
