@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -38,7 +38,8 @@ def _nested(depth: int) -> bytes:
     return rb'[\[{](?:[^\[\]{}"]++|' + _STRING + inner + rb")*+[\]}]"
 
 
-_VALUE = re.compile(rb"\s*+(?:" + _STRING + b"|" + _SCALAR + b"|" + _nested(4) + b")", re.DOTALL)
+_ANY_VALUE = _STRING + b"|" + _SCALAR + b"|" + _nested(4)
+_VALUE = re.compile(rb"\s*+(?:" + _ANY_VALUE + b")", re.DOTALL)
 _BRACKET_OR_STRING = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
 # These read a text that `validate` has passed: they find, they do not check.
@@ -49,21 +50,45 @@ WHITESPACE = re.compile(rb"\s*+")
 
 def validate(text: bytes) -> None:
     """Raise JsonTextError unless `text` is strictly valid. Takes some 900 levels of nesting."""
+    if not is_utf8(text):
+        raise JsonTextError("not UTF-8")
     try:
-        if not text.isascii():
-            text.decode()
         try:
             _skip_whole_value(text)
         except msgspec.DecodeError:
             if b"\\u" not in text:
                 raise
             _skip_whole_value(_SURROGATE_ESCAPE.sub(rb"\\u0020", text))
-    except UnicodeDecodeError as error:
-        raise JsonTextError("not UTF-8") from error
     except msgspec.DecodeError as error:
         raise JsonTextError(f"not JSON: {error}") from error
     except RecursionError as error:
         raise JsonTextError("nested too deeply") from error
+
+
+def run_of_members_but(names: Iterable[str]) -> re.Pattern[bytes]:
+    """Matches, at any place between members, as many whole members with their commas as there are.
+
+    It stops at a member named like one of `names`, in any letter case and with or without an annotation, and
+    at any whose name needs a closer look. It may match nothing.
+    """
+    alternatives = []
+    for name in names:
+        if not name.isascii():
+            return re.compile(b"")
+        alternatives.append(re.escape(name.encode()))
+    stop = b"|".join(alternatives)
+    name_token = (rb'(?!"(?i:' + stop + rb')["@])' if alternatives else b"") + rb'"[^"\\]*+"'
+    return re.compile(rb"(?:\s*+" + name_token + rb"\s*+:\s*+(?:" + _ANY_VALUE + rb")\s*+,)*+", re.DOTALL)
+
+
+def is_utf8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def decoded_string(token: bytes) -> str:
@@ -98,14 +123,21 @@ def value_end(text: bytes, start: int) -> int:
     raise JsonTextError("value without an end")
 
 
+def require_after_value(text: bytes, position: int) -> re.Match[bytes]:
+    """The comma or bracket that follows a value, in group 1."""
+    found = AFTER_VALUE.match(text, position)
+    if found is None:
+        raise JsonTextError("value without an end")
+    return found
+
+
 def members(text: bytes, start: int) -> Iterator[Member]:
     """The members of the object that begins at `start`, duplicates included."""
     position = start + 1
     while found := NAME.match(text, position):
         position = value_end(text, found.end())
         yield Member(decoded_string(found[1]), found.start(1), found.end(), position)
-        after = AFTER_VALUE.match(text, position)
-        if after is None or after[1] != b",":
+        if require_after_value(text, position)[1] != b",":
             return
 
 
@@ -117,7 +149,7 @@ def elements(text: bytes, start: int) -> Iterator[tuple[int, int]]:
     while True:
         end = value_end(text, position)
         yield position, end
-        after = AFTER_VALUE.match(text, end)
-        if after is None or after[1] != b",":
+        after = require_after_value(text, end)
+        if after[1] != b",":
             return
         position = value_start(text, after.end())

@@ -1,0 +1,338 @@
+"""JSON bytes in, JSON bytes out: hides properties and leaves every other byte as it was.
+
+What is hidden, where the rules leave a choice:
+
+- A filter can only vouch for properties that it finds by name. A list item that is no object, a bare `value`
+  and a top-level array have none, and may be the hidden property itself: they fail.
+- An annotation (`mail@odata.type`, `members@delta`) shares the fate of its property.
+- Under an allow list an object's own annotations go, except those that an SDK needs to read the object at all
+  (`_NEEDED_TO_READ`): `@odata.id`, `@odata.editLink` and the like spell the key of the object. They can be
+  allowed by name. At the top level all `@odata.*` stay.
+- A property that is allowed in part (`manager.mail`) but holds no object has no such part: it goes, unless
+  it is null.
+- Letter case means nothing, but a letter outside ASCII never stands for one inside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Optional
+
+from proxy.policy import json_text, shapes
+from proxy.policy.shapes import Fate
+from proxy.policy.transforms import Transforms
+
+
+class FilterFailed(ValueError):
+    """The body can't be filtered; it must not be passed on."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CompiledFilter:
+    """One rule's transforms, ready to be applied to any number of answers."""
+
+    def __init__(self, transforms: Transforms) -> None:
+        strip = _tree(transforms.strip)
+        allow = None if transforms.allow is None else _tree(transforms.allow)
+        items = _Level(strip, allow, bare=_Bare.FAILS)
+        self._single = _Level(strip, allow, document=True)
+        self._collection = _Level(strip, allow, document=True, value_fate=items)
+        self._wrapped = _Level(strip, allow, document=True, value_fate=_Level(strip, allow))
+        # What follows makes it faster and changes no answer.
+        self._plans: list[shapes.Plan] = []
+        self._lessons_left = _MAX_LESSONS
+
+    def apply(self, body: bytes) -> bytes:
+        """The body without what is hidden. Raises FilterFailed where that can't be vouched for."""
+        filtered = self._apply_a_plan(body)
+        if filtered is None:
+            level, filtered = self.apply_by_reading(body)
+            self._learn(body, level, filtered)
+        return filtered
+
+    def _apply_a_plan(self, body: bytes) -> bytes | None:
+        if not json_text.is_utf8(body):
+            raise FilterFailed("not UTF-8")
+        for index, plan in enumerate(self._plans):
+            filtered = plan.apply(body)
+            if filtered is not None:
+                if index:
+                    self._plans.insert(0, self._plans.pop(index))
+                return filtered
+        return None
+
+    def _learn(self, body: bytes, level: _Level, filtered: bytes) -> None:
+        """Keep a plan for answers like this one, for which it must do exactly what reading it did."""
+        if not self._lessons_left or level not in (self._single, self._collection):
+            return
+        self._lessons_left -= 1
+        plan = shapes.learn(body, level)
+        if plan is not None and plan.apply(body) == filtered:
+            self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
+
+    def apply_by_reading(self, body: bytes) -> tuple[_Level, bytes]:
+        """The same as `apply`, member by member: for any answer, and the measure for the faster way."""
+        try:
+            json_text.validate(body)
+            start = json_text.value_start(body)
+            if body[start] != _OPEN_OBJECT:
+                raise FilterFailed("the answer is no JSON object")
+            level = self._document_level(body, start)
+            walk = _Walk(body)
+            walk.object(level, start)
+        except json_text.JsonTextError as error:
+            raise FilterFailed(str(error)) from error
+        except RecursionError as error:
+            raise FilterFailed("nested too deeply") from error
+        return level, walk.remainder()
+
+    def _document_level(self, body: bytes, start: int) -> _Level:
+        """The level of the document, by what its `value` is: items, an object, or a property like others."""
+        members = list(json_text.members(body, start))
+        values = [member for member in members if _fold(member.name) == "value"]
+        if not values:
+            return self._single
+        if len(values) > 1:
+            raise FilterFailed("more than one `value`")
+        first = body[values[0].value_start]
+        if first == _OPEN_ARRAY:
+            return self._collection
+        if self._single.allow is not None:
+            return self._single
+        if first == _OPEN_OBJECT:
+            return self._wrapped
+        alone = all(member.name.startswith("@") for member in members if member is not values[0])
+        if alone and first != _NULL:
+            raise FilterFailed("a bare value, which may be the hidden property")
+        return self._single
+
+
+def compile_filter(transforms: Transforms) -> CompiledFilter:
+    return CompiledFilter(transforms)
+
+
+# The names that a set of paths leads through; None where a path ends, which means the whole of that property.
+_Tree = dict[str, Optional["_Tree"]]
+
+_NEEDED_TO_READ = frozenset({"@odata.type", "@odata.etag", "@odata.context", "@removed"})
+_NEEDED_TO_READ_A_PART = frozenset(
+    {"odata.type", "odata.count", "odata.context", "odata.nextlink", "odata.deltalink"}
+)
+_OPEN_OBJECT, _OPEN_ARRAY, _NULL = b"{[n"
+_MAX_CACHED_NAMES = 4096
+_MAX_PLANS = 4
+_MAX_LESSONS = 64  # a filter whose answers come in ever new shapes stops making plans for them
+
+
+class _Bare(Enum):
+    """What becomes of a value that is no object where objects are looked into."""
+
+    STAYS = "stays"
+    GOES = "goes"
+    FAILS = "fails"
+
+
+class _Level:
+    """What to hide of an object at one place in the answer."""
+
+    __slots__ = ("_children", "_fates", "allow", "bare", "document", "plain_run", "strip", "value_fate")
+
+    def __init__(
+        self,
+        strip: _Tree,
+        allow: _Tree | None,
+        *,
+        bare: _Bare | None = None,
+        document: bool = False,
+        value_fate: _Level | None = None,
+    ) -> None:
+        self.strip = strip
+        self.allow = allow  # None: all is allowed
+        self.bare = bare or (_Bare.STAYS if allow is None else _Bare.GOES)
+        self.document = document
+        self.value_fate = value_fate
+        # Members that need no decision: they stay, or go under an allow list.
+        self.plain_run = json_text.run_of_members_but(self._names_to_decide_on())
+        self._fates: dict[bytes, Fate | _Level] = {}
+        self._children: dict[str, _Level] = {}
+
+    def fate(self, token: bytes) -> Fate | _Level:
+        """Whether the member of this name stays, goes, or is to be looked into."""
+        fate = self._fates.get(token)
+        if fate is None:
+            if len(self._fates) >= _MAX_CACHED_NAMES:
+                self._fates.clear()
+            fate = self._fates[token] = self.decide(json_text.decoded_string(token))
+        return fate
+
+    def _names_to_decide_on(self) -> Iterator[str]:
+        yield from self.strip
+        if self.value_fate is not None:
+            yield "value"
+        if self.allow is not None:
+            yield from self.allow
+            yield ""  # and with an @ the object's own annotations
+
+    def decide(self, name: str) -> Fate | _Level:
+        base, at, annotation = name.partition("@")
+        if not base:
+            return self._decide_on_own_annotation(_fold(name))
+        name, base, annotation = _fold(name), _fold(base), _fold(annotation)
+        if self.value_fate is not None and name == "value":
+            return self.value_fate
+        strip = self.strip.get(base, _Tree())
+        if strip is None or (at and name in self.strip):
+            return Fate.DROP
+        allow: _Tree | None = None
+        if self.allow is not None:
+            if base not in self.allow:
+                return Fate.KEEP if name in self.allow else Fate.DROP
+            allow = self.allow[base]
+        if not strip and allow is None:
+            return Fate.KEEP
+        if at and annotation != "delta" and allow is not None:
+            return Fate.KEEP if annotation in _NEEDED_TO_READ_A_PART else Fate.DROP
+        return self._child(base, strip, allow)
+
+    def _decide_on_own_annotation(self, name: str) -> Fate:
+        if self.document and name.startswith("@odata."):
+            return Fate.KEEP
+        if name in self.strip:
+            return Fate.DROP
+        if self.allow is None or name in self.allow or name in _NEEDED_TO_READ:
+            return Fate.KEEP
+        return Fate.DROP
+
+    def _child(self, name: str, strip: _Tree, allow: _Tree | None) -> _Level:
+        child = self._children.get(name)
+        if child is None:
+            child = self._children[name] = _Level(strip, allow)
+        return child
+
+
+class _Walk:
+    """One way through a valid text, noting what is to be cut out of it."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._cuts: list[tuple[int, int]] = []  # in order, not overlapping
+
+    def remainder(self) -> bytes:
+        if not self._cuts:
+            return self._text
+        pieces = []
+        position = 0
+        for start, end in self._cuts:
+            pieces.append(self._text[position:start])
+            position = end
+        pieces.append(self._text[position:])
+        return b"".join(pieces)
+
+    def object(self, level: _Level, start: int) -> int:
+        """Look through the object that begins at `start`; returns its end."""
+        text = self._text
+        position = start + 1
+        kept_end = None  # where the last member that stays ends
+        while True:
+            run_end = level.plain_run.match(text, position).end()  # type: ignore[union-attr]
+            if run_end > position:
+                if level.allow is None:
+                    kept_end = len(text[position : run_end - 1].rstrip()) + position
+                else:
+                    self._cut(json_text.value_start(text, position), json_text.value_start(text, run_end))
+            found = json_text.NAME.match(text, run_end)
+            if found is None:
+                return json_text.require_after_value(text, position).end()  # of an object without members
+            stays, end = self._member(level, found)
+            after = json_text.require_after_value(text, end)
+            position = after.end()
+            last = after[1] == b"}"
+            if stays:
+                kept_end = end
+            elif not last:
+                self._cut(found.start(1), json_text.value_start(text, position))
+            elif kept_end is not None:
+                self._cut(kept_end, end)
+            else:
+                self._cut(start + 1, position - 1)
+            if last:
+                return position
+
+    def _cut(self, start: int, end: int) -> None:
+        while self._cuts and self._cuts[-1][0] >= start:
+            self._cuts.pop()
+        self._cuts.append((start, end))
+
+    def _member(self, level: _Level, name: re.Match[bytes]) -> tuple[bool, int]:
+        """Whether the member of this name stays, and where it ends."""
+        fate = level.fate(name[1])
+        if isinstance(fate, _Level):
+            end = self._inside(fate, name.end())
+            if end is not None:
+                return True, end
+        return fate is Fate.KEEP, json_text.value_end(self._text, name.end())
+
+    def _inside(self, level: _Level, start: int) -> int | None:
+        """Look through the objects of a value; returns its end, or None if the value has to go."""
+        first = self._text[start]
+        if first == _OPEN_OBJECT:
+            return self.object(level, start)
+        if first == _OPEN_ARRAY:
+            return self._array(level, start)
+        if first == _NULL or level.bare is _Bare.STAYS:
+            return json_text.value_end(self._text, start)
+        if level.bare is _Bare.FAILS:
+            raise FilterFailed("a list item that is no object, which may be the hidden property")
+        return None
+
+    def _array(self, level: _Level, start: int) -> int | None:
+        text = self._text
+        cuts = len(self._cuts)
+        position = json_text.value_start(text, start + 1)
+        if text[position : position + 1] == b"]":
+            return position + 1
+        while True:
+            end = self._inside(level, position)
+            if end is None:
+                del self._cuts[cuts:]  # the array goes as a whole
+                return None
+            after = json_text.require_after_value(text, end)
+            if after[1] == b"]":
+                return after.end()
+            position = json_text.value_start(text, after.end())
+
+
+def _fold(name: str) -> str:
+    folded = name.casefold()
+    # The Kelvin sign folds to k, the sharp s to ss: no property is spelled like that.
+    return folded if folded.isascii() == name.isascii() else name
+
+
+def _tree(paths: Iterable[str]) -> _Tree:
+    tree: _Tree = {}
+    for path in paths:
+        _plant(tree, _segments(path))
+    return tree
+
+
+def _plant(tree: _Tree, segments: list[str]) -> None:
+    first, *rest = segments
+    if not rest:
+        tree[first] = None
+        return
+    branch = tree.setdefault(first, {})
+    if branch is not None:  # otherwise a shorter path means all of it already
+        _plant(branch, rest)
+
+
+def _segments(path: str) -> list[str]:
+    """`manager.photo@odata.mediaReadLink` is two: the dots of an annotation's name lead nowhere."""
+    name, at, annotation = path.partition("@")
+    segments = name.split(".")
+    segments[-1] += at + annotation
+    return [_fold(segment) for segment in segments]
