@@ -1,0 +1,126 @@
+"""Links that an SDK follows, turned from the upstream to the proxy; every other byte stays.
+
+`@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @, anywhere in a JSON body. In
+valid JSON a quote that is followed by a colon closes a name, so that the end of the name, the colon and the
+beginning of the link are told by standing together, and text within a string can't imitate them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+# Between the name and the link. No service writes more white space; the bound is what a stream may hold back.
+_MAX_SPACE = 256
+_SPACE = b"[ \\t\\r\\n]{0,%d}" % _MAX_SPACE
+_ESCAPED = 6  # bytes of a character spelled as \u0040
+_LONGEST_NAME = b"@odata.deltaLink"
+_DEFAULT_PORTS = {b"https": b":443", b"http": b":80"}
+
+# The last escape of a name. Only a name with one needs the slower pattern.
+_NAME_WITH_ESCAPE = re.compile(rb'\\u00[^"\\]{2}[^"\\]*+"' + _SPACE + b":")
+_MAY_BEGIN_A_NAME = re.compile(rb"@(?:[oO\\]|\Z)|\\(?:u|\Z)")
+
+
+class _Patterns(NamedTuple):
+    plain: re.Pattern[bytes]  # for names as every service writes them
+    escaped: re.Pattern[bytes]  # for names with any letter as an escape
+    longest: int  # bytes that a match of either can have, with the character that follows it
+    header: re.Pattern[bytes]
+
+
+class LinkRewriter:
+    """Rewrites the links of one upstream to one address of the proxy."""
+
+    def __init__(self, upstream_base: bytes, proxy_base: bytes) -> None:
+        self._patterns = _patterns(upstream_base)
+        self._plain_subn = self._patterns.plain.subn
+        self._replacement = rb"\g<1>" + proxy_base.replace(b"\\", rb"\\") + rb"\g<2>"
+
+    def rewrite(self, body: bytes) -> bytes | None:
+        """The body with its links turned, or None if there was none to turn."""
+        if b"\\" in body and _NAME_WITH_ESCAPE.search(body):
+            rewritten, count = self._patterns.escaped.subn(self._replacement, body)
+        else:
+            rewritten, count = self._plain_subn(self._replacement, body)
+        return rewritten if count else None
+
+    def header(self, value: bytes) -> bytes:
+        """The value of Location, Content-Location or Operation-Location."""
+        return self._patterns.header.sub(self._replacement, value)
+
+    def stream(self) -> LinkStream:
+        return LinkStream(self)
+
+    def rewritable(self, text: bytes) -> int:
+        """How much of a text that goes on can be rewritten by now: no link begins there and ends beyond."""
+        longest = self._patterns.longest
+        decided = max(0, len(text) - longest)
+        for found in self._patterns.escaped.finditer(text, max(0, decided - longest)):
+            decided = max(decided, found.end())
+        undecided = _MAY_BEGIN_A_NAME.search(text, decided)
+        return undecided.start() if undecided else len(text)
+
+
+class LinkStream:
+    """The same for a body in chunks. Holds back at most one name and the beginning of its link."""
+
+    def __init__(self, rewriter: LinkRewriter) -> None:
+        self._rewriter = rewriter
+        self._waiting = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What can be sent by now."""
+        text = self._waiting + chunk
+        end = self._rewriter.rewritable(text)
+        done, self._waiting = text[:end], text[end:]
+        return self._rewriter.rewrite(done) or done
+
+    def finish(self) -> bytes:
+        done, self._waiting = self._waiting, b""
+        return self._rewriter.rewrite(done) or done
+
+
+@lru_cache(maxsize=16)
+def _patterns(upstream_base: bytes) -> _Patterns:
+    origin, path, default_port = _split_base(upstream_base)
+    link = _spelled(origin) + (b"(?:" + _spelled(default_port) + b")?" if default_port else b"")
+    link += _spelled(path, fold=False)
+    boundary = rb"([\"?#/]|\\/|" + b"|".join(_escape(char) for char in (b"/", b"?", b"#")) + b")"
+    colon = b'"' + _SPACE + b":" + _SPACE + b'"'
+    names = b"(?:" + b"|".join(_spelled(name) for name in (b"next", b"delta")) + b")"
+    folded_origin = re.escape(origin) + (b"(?:" + default_port + b")?" if default_port else b"")
+    return _Patterns(
+        plain=re.compile(rb"(@(?i:odata\.(?:next|delta)link)" + colon + b")" + link + boundary),
+        escaped=re.compile(
+            b"(" + _spelled(b"@odata.") + names + _spelled(b"link") + colon + b")" + link + boundary
+        ),
+        longest=_ESCAPED * len(_LONGEST_NAME + upstream_base + b":443/") + 2 * _MAX_SPACE + len(b'":"'),
+        header=re.compile(rb"(\A)(?i:" + folded_origin + b")" + re.escape(path) + rb"([/?#]|\Z)"),
+    )
+
+
+def _split_base(base: bytes) -> tuple[bytes, bytes, bytes]:
+    """Scheme and host, path, and the port that may be written though it need not be (RFC 3986 §6.2.3)."""
+    scheme, _, rest = base.partition(b"://")
+    host, slash, path = rest.partition(b"/")
+    has_port = re.search(rb":[0-9]+\Z", host)
+    return scheme + b"://" + host, slash + path, b"" if has_port else _DEFAULT_PORTS.get(scheme.lower(), b"")
+
+
+def _spelled(text: bytes, *, fold: bool = True) -> bytes:
+    """A pattern for the text as it can stand in a JSON string."""
+    return b"".join(_spelled_char(bytes([char]), fold=fold) for char in text)
+
+
+def _spelled_char(char: bytes, *, fold: bool) -> bytes:
+    variants = sorted({char.lower(), char.upper()}) if fold else [char]
+    spellings = [re.escape(variant) for variant in variants] + [_escape(variant) for variant in variants]
+    if char == b"/":
+        spellings.append(rb"\\/")
+    return b"(?:" + b"|".join(spellings) + b")"
+
+
+def _escape(char: bytes) -> bytes:
+    return rb"\\u00(?i:" + char.hex().encode() + b")"
