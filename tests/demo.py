@@ -319,15 +319,17 @@ def property_names(value: Any, prefix: str = "") -> set[str]:
 def hints(demo: Demo) -> Iterator[str]:
     """Commands to copy, and where things are."""
     system = demo.system
-    trusted = f"--cacert {shlex.quote(str(system.authority.ca_file))}"
-    bearer = f'-H "Authorization: Bearer {demo.tokens[HR]}"'
     app = system.applications[HR]
-    yield "[bold]Try it[/bold] (the token is real, for an hour)"
-    for target in ("/v1.0/users?$top=2", "/v1.0/users/ada@contoso.com/messages", "/v1.0/groups"):
-        yield escape(f"curl {trusted} {bearer} '{system.proxy_url}{target}'")
+    yield "[bold]Try it[/bold] from another terminal, in this directory (the token is good for an hour):"
+    yield escape(f"CA={shlex.quote(str(system.authority.ca_file))}")
+    yield escape(f"TOKEN={demo.tokens[HR]}")
+    disguised = "/v1.0/organization/../users/ada@contoso.com/%6Dessages"
+    for target in ("/v1.0/users?$top=2", "/v1.0/groups", disguised):
+        bearer = '--cacert "$CA" -H "Authorization: Bearer $TOKEN"'
+        yield escape(f"curl --path-as-is {bearer} '{system.proxy_url}{target}'")
     form = f"-d grant_type=client_credentials -d client_id={app.client_id}"
     secret = shlex.quote(f"client_secret={app.client_secret}")
-    yield escape(f"curl {trusted} {form} --data-urlencode {secret} {system.proxy_url}/proxy/token")
+    yield escape(f'curl --cacert "$CA" {form} --data-urlencode {secret} {system.proxy_url}/proxy/token')
     yield escape(f"curl {system.admin_url}/readyz {system.admin_url}/metrics")
     yield escape(shlex.join(system.cli_command("audit", "search", "verdict:block", "--limit", "5")))
     yield ""
