@@ -112,7 +112,7 @@ class Demo:
     def _next_page(self) -> str:
         """The target that the last answer's link leads to, as an SDK follows it."""
         last = self.results[-1]
-        link = str(json.loads(last.body).get("@odata.nextLink")) if last.status == 200 else "none"
+        link = str((parsed(last.body) or {}).get("@odata.nextLink"))
         # A link that leads elsewhere is not followed, and its row fails by its status.
         here = link.startswith(f"{self.system.proxy_url}/")
         return link.removeprefix(self.system.proxy_url) if here else "/v1.0/$no-link-to-the-proxy"
@@ -229,7 +229,7 @@ def _complaints(result: Result) -> Iterator[str]:
         yield "the answer is not compressed"
     if row.status == 429 and result.header("Retry-After") != "7":
         yield "Retry-After is not intact"
-    if row.status in (403, 502) and "error" not in json.loads(result.body):
+    if row.status in (403, 502) and "error" not in (parsed(result.body) or {}):
         yield "no error body"
 
 
@@ -286,6 +286,8 @@ def table(results: list[Result]) -> Table:
 
 def changes(result: Result) -> str:
     """In a few words: what the client's body lost or gained on the way."""
+    if not result.status:
+        return result.body.decode()
     if not result.seen:
         return "the proxy's own answer" if result.row.verdict != "block" else "never left the proxy"
     if result.upstream_body is None:
@@ -295,13 +297,24 @@ def changes(result: Result) -> str:
         return f"nothing ({len(result.body):,} bytes{coded})"
     if not result.body or result.status >= 400:
         return "no body" if not result.body else "answer replaced"
-    before, after = json.loads(result.upstream_body), json.loads(result.body)
+    before, after = parsed(result.upstream_body), parsed(result.body)
+    if before is None or after is None:
+        return f"{len(result.upstream_body):,} to {len(result.body):,} bytes"
     gone = sorted(property_names(before) - property_names(after))
     more = f" and {len(gone) - 5} more" if len(gone) > 5 else ""
     told = [f"removed {', '.join(gone[:5])}{more}"] if gone else []
-    if isinstance(before, dict) and before.get("@odata.nextLink") != after.get("@odata.nextLink"):
+    if before.get("@odata.nextLink") != after.get("@odata.nextLink"):
         told.append("nextLink leads to the proxy")
     return "; ".join(told) or f"{len(result.upstream_body):,} to {len(result.body):,} bytes"
+
+
+def parsed(body: bytes) -> dict[str, Any] | None:
+    """A JSON object, or None for whatever else."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def property_names(value: Any, prefix: str = "") -> set[str]:
