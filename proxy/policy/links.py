@@ -34,30 +34,29 @@ class LinkRewriter:
     """Rewrites the links of one upstream to one address of the proxy."""
 
     def __init__(self, upstream_base: bytes, proxy_base: bytes) -> None:
-        self._patterns = _patterns(upstream_base)
-        self._plain_subn = self._patterns.plain.subn
+        self._plain, self._escaped, self._longest, self._header = _patterns(upstream_base)
         self._replacement = rb"\g<1>" + proxy_base.replace(b"\\", rb"\\") + rb"\g<2>"
 
     def rewrite(self, body: bytes) -> bytes | None:
         """The body with its links turned, or None if there was none to turn."""
+        pattern = self._plain
         if b"\\" in body and _NAME_WITH_ESCAPE.search(body):
-            rewritten, count = self._patterns.escaped.subn(self._replacement, body)
-        else:
-            rewritten, count = self._plain_subn(self._replacement, body)
-        return rewritten if count else None
+            pattern = self._escaped
+        if pattern.search(body) is None:
+            return None
+        return pattern.sub(self._replacement, body)
 
     def header(self, value: bytes) -> bytes:
         """The value of Location, Content-Location or Operation-Location."""
-        return self._patterns.header.sub(self._replacement, value)
+        return self._header.sub(self._replacement, value)
 
     def stream(self) -> LinkStream:
         return LinkStream(self)
 
     def rewritable(self, text: bytes) -> int:
         """How much of a text that goes on can be rewritten by now: no link begins there and ends beyond."""
-        longest = self._patterns.longest
-        decided = max(0, len(text) - longest)
-        for found in self._patterns.escaped.finditer(text, max(0, decided - longest)):
+        decided = max(0, len(text) - self._longest)
+        for found in self._escaped.finditer(text, max(0, decided - self._longest)):
             decided = max(decided, found.end())
         undecided = _MAY_BEGIN_A_NAME.search(text, decided)
         return undecided.start() if undecided else len(text)
