@@ -1,0 +1,210 @@
+"""A control plane on real sockets and a real file, a clock to turn by hand, a proxy that signs by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from multidict import CIMultiDict
+
+from controlplane.app import running
+from controlplane.clock import Clock
+from controlplane.registry import Registry, open_vault
+from controlplane.settings import Settings, read_settings
+from controlplane.store.interface import Retention
+from controlplane.store.sqlite import SqliteStore
+
+SYNC = "/api/v1/agent/sync"
+HEARTBEAT = "/api/v1/agent/heartbeat"
+AUDIT = "/api/v1/agent/audit"
+METRICS = "/api/v1/agent/metrics"
+
+NOON_MS = 1_795_262_400_000  # 2026-11-21T12:00:00Z
+
+RULESET = (
+    "version: 1\nname: {name}\nrules:\n  - id: r1\n    match: {{path: [/v1.0/users]}}\n    verdict: allow\n"
+)
+
+
+class FakeClock:
+    """Both times stand still until a test moves them."""
+
+    def __init__(self, ms: int = NOON_MS) -> None:
+        self.wall = ms
+        self.steady = ms
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def steady_ms(self) -> int:
+        return self.steady
+
+    def not_before(self, ms: int) -> None:
+        self.steady = max(self.steady, ms)
+
+    def advance(self, *, seconds: float = 0, hours: float = 0) -> None:
+        ms = round(seconds * 1000 + hours * 3_600_000)
+        self.wall += ms
+        self.steady += ms
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def code(self) -> str:
+        return str(self.json["error"]["code"])
+
+
+@dataclass
+class ProxyClient:
+    """Signs as the specification says, with nothing of ours."""
+
+    session: aiohttp.ClientSession
+    base_url: str
+    clock: Clock
+    proxy_id: str
+    api_key: str
+    hmac_secret: str
+    org_ids: list[str] = field(default_factory=list)
+
+    def signature(self, timestamp: str, body: bytes) -> str:
+        return hmac.new(
+            self.hmac_secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256
+        ).hexdigest()
+
+    def headers(self, body: bytes, timestamp: str | None = None) -> CIMultiDict[str]:
+        timestamp = timestamp or str(self.clock.wall_ms() // 1000)
+        return CIMultiDict(
+            {
+                "X-Api-Key": self.api_key,
+                "X-Timestamp": timestamp,
+                "X-Hmac-Signature": self.signature(timestamp, body),
+            }
+        )
+
+    async def send(
+        self,
+        path: str,
+        body: bytes = b"",
+        *,
+        timestamp: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        method: str | None = None,
+        data: Any = None,
+    ) -> Answer:
+        """A signed request; `headers` replaces the signing ones, `data` the body that is signed."""
+        method = method or ("GET" if path == SYNC else "POST")
+        sent = self.headers(body, timestamp) if headers is None else headers
+        payload = data if data is not None else body
+        if isinstance(payload, bytes):
+            payload = io.BytesIO(payload) if payload else None
+        async with self.session.request(method, self.base_url + path, data=payload, headers=sent) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    async def audit(self, batch: Mapping[str, Any]) -> Answer:
+        return await self.send(AUDIT, json.dumps(batch).encode())
+
+    async def sync(self, etag: str | None = None) -> Answer:
+        headers = self.headers(b"")
+        if etag is not None:
+            headers["If-None-Match"] = etag
+        return await self.send(SYNC, headers=headers)
+
+
+class Plane:
+    """A running control plane, and what an operator does to it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: FakeClock,
+        base_url: str,
+        session: aiohttp.ClientSession,
+        store: SqliteStore,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.base_url = base_url
+        self.session = session
+        self.store = store
+        self.registry = Registry(store, clock)
+
+    async def org(self, name: str, retention: Retention = "base") -> str:
+        return (await self.registry.add_org(name, retention)).org_id
+
+    async def proxy(self, name: str, *orgs: str) -> ProxyClient:
+        vault = await open_vault(self.settings.secrets, self.store)
+        minted = await self.registry.add_proxy(vault, name, orgs)
+        return ProxyClient(
+            self.session,
+            self.base_url,
+            self.clock,
+            minted.proxy_id,
+            minted.api_key,
+            minted.hmac_secret,
+            [(await self.registry.org(org)).org_id for org in orgs],
+        )
+
+    async def ruleset(self, org: str, name: str, text: str | None = None) -> str:
+        applied, _ = await self.registry.apply_ruleset(org, name, 1, text or RULESET.format(name=name))
+        return applied.ruleset_id
+
+    async def stored(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every event in the system of record, with its organisation."""
+        events = await self.store.events_after(0, 1_000_000)
+        return [(event.org_id, json.loads(event.body)) for event in events]
+
+
+def write_settings(folder: Path, **sections: str) -> Path:
+    lines = ['[ControlPlane]\nListen = "127.0.0.1:0"', '[Store]\nPath = "var/controlplane.db"']
+    lines += ['[Secrets]\nMasterKeyFile = "var/master.key"']
+    lines += [f"[{name}]\n{text}" for name, text in sections.items()]
+    path = folder / "controlplane.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@asynccontextmanager
+async def started(folder: Path, clock: FakeClock, **sections: str) -> AsyncIterator[Plane]:
+    """The control plane between a start and a stop; a second start in the folder goes on where it was."""
+    settings = read_settings(write_settings(folder, **sections), {})
+    async with running(settings, clock) as addresses, aiohttp.ClientSession(auto_decompress=False) as session:
+        operator = await SqliteStore.open(settings.store.path, clock)
+        try:
+            yield Plane(settings, clock, addresses[0], session, operator)
+        finally:
+            await operator.close()
+
+
+def event(org_id: str, number: int, **members: Any) -> dict[str, Any]:
+    return {
+        "id": f"event-{number}",
+        "time": "2026-11-21T04:25:58.123Z",
+        "orgId": org_id,
+        "method": "GET",
+        "path": "/v1.0/users",
+        "status": 200,
+        "verdict": "allow",
+        "seq": number,
+        **members,
+    }
+
+
+def batch(batch_id: str, org_id: str, numbers: Iterable[int]) -> dict[str, Any]:
+    return {"batchId": batch_id, "events": [event(org_id, number) for number in numbers]}

@@ -1,0 +1,311 @@
+"""The commands, run as an operator runs them: what they print, where errors go, with which status."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.plane import RULESET, write_settings
+from tests.controlplane.processes import ROOT, cli, facts
+
+UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_settings(tmp_path)
+
+
+@pytest.fixture
+def hr(config: Path) -> Path:
+    """Organisation `acme`, and a good ruleset file `hr`."""
+    facts(config, "org", "add", "acme")
+    path = config.parent / "hr.yaml"
+    path.write_text(RULESET.format(name="hr"))
+    return path
+
+
+def _fails(config: Path, status: int, *arguments: str) -> list[str]:
+    """The lines on standard error of a command that must fail with this status and print nothing else."""
+    done = cli(config, *arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()
+
+
+def test_org(config: Path) -> None:
+    added = facts(config, "org", "add", "acme", "--retention", "1y")
+    assert added == {"orgId": added["orgId"], "name": "acme", "retention": "1y"}
+    assert UUID7.fullmatch(added["orgId"])
+    assert facts(config, "org", "add", "beta")["retention"] == "base"
+    assert [org["name"] for org in facts(config, "org", "list")["orgs"]] == ["acme", "beta"]
+    assert facts(config, "org", "show", added["orgId"])["name"] == "acme"
+    assert facts(config, "org", "set-retention", "acme", "7y")["retention"] == "7y"
+    assert _fails(config, 1, "org", "add", "acme") == ["an organisation named acme exists already"]
+    assert len(_fails(config, 2, "org", "add", "x", "--retention", "5y")) == 1
+
+
+def test_proxy(config: Path) -> None:
+    facts(config, "org", "add", "acme")
+    facts(config, "org", "add", "beta")
+    added = facts(config, "proxy", "add", "edge-1", "--org", "acme", "--org", "beta")
+    assert set(added) == {"proxyId", "apiKey", "hmacSecret"}
+    assert UUID7.fullmatch(added["proxyId"])
+    shown = facts(config, "proxy", "show", "edge-1")
+    assert (shown["orgs"], shown["enabled"], shown["lastSeen"]) == (["acme", "beta"], True, None)
+    assert facts(config, "proxy", "disable", added["proxyId"])["enabled"] is False
+    assert facts(config, "proxy", "enable", "edge-1")["enabled"] is True
+    assert facts(config, "proxy", "revoke", "edge-1", "--org", "beta")["orgs"] == ["acme"]
+    assert facts(config, "proxy", "list", "--org", "beta")["proxies"] == []
+    assert facts(config, "proxy", "grant", "edge-1", "--org", "beta")["orgs"] == ["acme", "beta"]
+    renewed = facts(config, "proxy", "rotate-secret", "edge-1")
+    assert renewed["proxyId"] == added["proxyId"]
+    assert renewed["apiKey"] != added["apiKey"]
+    assert renewed["hmacSecret"] != added["hmacSecret"]
+    # A secret is printed once, by what made it.
+    for command in (("list",), ("show", "edge-1")):
+        printed = json.dumps(facts(config, "proxy", *command))
+        assert renewed["apiKey"] not in printed
+        assert renewed["hmacSecret"] not in printed
+    assert _fails(config, 1, "proxy", "add", "edge-1", "--org", "acme") == [
+        "a proxy named edge-1 exists already"
+    ]
+    assert _fails(config, 1, "proxy", "add", "p", "--org", "nobody") == ["there is no organisation nobody"]
+    assert len(_fails(config, 2, "proxy", "add", "p")) == 1
+
+
+def test_ruleset(config: Path, hr: Path) -> None:
+    applied = facts(config, "ruleset", "apply", str(hr), "--org", "acme")
+    assert applied == {"rulesetId": applied["rulesetId"], "name": "hr", "version": 1, "changed": True}
+    # The same text again is no new version, and says so.
+    assert facts(config, "ruleset", "apply", str(hr), "--org", "acme") == {**applied, "changed": False}
+    second = RULESET.format(name="hr") + "# second\n"
+    hr.write_text(second)
+    assert facts(config, "ruleset", "apply", str(hr), "--org", "acme")["version"] == 2
+    assert facts(config, "ruleset", "show", "hr")["yaml"] == second
+    assert facts(config, "ruleset", "show", "hr", "--version", "1")["yaml"] == RULESET.format(name="hr")
+    assert cli(config, "ruleset", "show", "hr").stdout == second
+    # A rollback goes forward: version 3 with the text of version 1.
+    rolled_back = facts(config, "ruleset", "rollback", "hr", "--org", "acme")
+    assert rolled_back == {"rulesetId": applied["rulesetId"], "name": "hr", "version": 3}
+    history = facts(config, "ruleset", "history", applied["rulesetId"])["versions"]
+    assert [(each["version"], each["rolledBackTo"], each["inForce"]) for each in history] == [
+        (3, 1, True),
+        (2, None, False),
+        (1, None, False),
+    ]
+    assert facts(config, "ruleset", "rollback", "hr", "--to", "2")["version"] == 4
+    assert facts(config, "ruleset", "show", "hr")["yaml"] == second
+    assert _fails(config, 1, "ruleset", "rollback", "hr", "--to", "9") == ["ruleset hr has no version 9"]
+    assert _fails(config, 1, "ruleset", "show", "hr", "--version", "9") == ["ruleset hr has no version 9"]
+    assert facts(config, "ruleset", "list")["rulesets"][0]["rules"] == 1
+
+
+def test_a_bad_ruleset_is_refused_whole_with_every_error_by_line_and_column(config: Path, hr: Path) -> None:
+    facts(config, "ruleset", "apply", str(hr), "--org", "acme")
+    hr.write_text(
+        "version: 1\nname: hr\nrules:\n  - id: r1\n    verdict: maybe\n    match: {path: [/v1.0/users]}\n"
+        "  - id: r2\n    verdict: allow\n    match: {path: [users]}\n    surprise: 1\n"
+    )
+    lines = _fails(config, 2, "ruleset", "apply", str(hr), "--org", "acme")
+    assert len(lines) >= 3
+    places = [re.match(re.escape(str(hr)) + r":(\d+):(\d+): ", line) for line in lines]
+    assert all(places)
+    assert {int(place[1]) for place in places if place} >= {5, 9, 10}
+    # The version in force stays.
+    assert facts(config, "ruleset", "show", "hr")["version"] == 1
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"", b"- [", b"name: 7\n"])
+def test_a_file_that_is_no_ruleset_is_named(config: Path, content: bytes | None) -> None:
+    facts(config, "org", "add", "acme")
+    path = config.parent / "bad.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    lines = _fails(config, 2, "ruleset", "apply", str(path), "--org", "acme")
+    assert lines
+    assert all(line.startswith(f"{path}:") for line in lines)
+
+
+def test_app(config: Path, hr: Path) -> None:
+    ruleset = facts(config, "ruleset", "apply", str(hr), "--org", "acme")["rulesetId"]
+    added = facts(config, "app", "add", "payroll", "--org", "acme", "--ruleset", "hr")
+    assert set(added) == {"appId", "clientId", "clientSecret"}
+    shown = facts(config, "app", "show", "payroll")
+    assert (shown["clientId"], shown["rulesetId"], shown["secretVersion"]) == (added["clientId"], ruleset, 1)
+    assert facts(config, "app", "show", added["clientId"])["appId"] == added["appId"]
+    rotated = facts(config, "app", "rotate-secret", "payroll", "--org", "acme", "--grace", "24h")
+    assert (rotated["clientId"], rotated["secretVersion"]) == (added["clientId"], 1)
+    assert rotated["clientSecret"] != added["clientSecret"]
+    assert [each["version"] for each in facts(config, "app", "show", "payroll")["secrets"]] == [2, 1]
+    assert facts(config, "app", "rotate-secret", "payroll")["secretVersion"] == 3
+    assert [each["version"] for each in facts(config, "app", "show", "payroll")["secrets"]] == [3]
+    assert facts(config, "app", "disable", "payroll")["enabled"] is False
+    assert facts(config, "app", "enable", added["appId"])["enabled"] is True
+    hr.write_text(RULESET.format(name="other"))
+    facts(config, "ruleset", "apply", str(hr), "--org", "acme")
+    assert facts(config, "app", "bind", "payroll", "--ruleset", "other")["ruleset"] == "other"
+    assert [app["name"] for app in facts(config, "app", "list", "--org", "acme")["apps"]] == ["payroll"]
+    printed = json.dumps([facts(config, "app", "list"), facts(config, "app", "show", "payroll")])
+    assert added["clientSecret"] not in printed
+    assert "argon2" not in printed
+    assert len(_fails(config, 2, "app", "rotate-secret", "payroll", "--grace", "soon")) == 1
+    assert _fails(config, 1, "app", "add", "payroll", "--org", "acme", "--ruleset", "hr") == [
+        "an app named payroll exists already in this organisation"
+    ]
+
+
+def test_one_tenants_things_are_unknown_in_another(config: Path, hr: Path) -> None:
+    facts(config, "org", "add", "rival")
+    ruleset = facts(config, "ruleset", "apply", str(hr), "--org", "rival")["rulesetId"]
+    app = facts(config, "app", "add", "spy", "--org", "rival", "--ruleset", "hr")["appId"]
+    acme = ("--org", "acme")
+    for foreign in (ruleset, "hr"):
+        assert _fails(config, 1, "app", "add", "x", *acme, "--ruleset", foreign) == [
+            f"there is no ruleset {foreign}"
+        ]
+        for command in ("show", "history", "rollback"):
+            assert _fails(config, 1, "ruleset", command, foreign, *acme) == [f"there is no ruleset {foreign}"]
+    for foreign in (app, "spy"):
+        for command in ("show", "disable", "enable", "rotate-secret"):
+            assert _fails(config, 1, "app", command, foreign, *acme) == [f"there is no app {foreign}"]
+    assert (
+        facts(config, "app", "list", *acme)["apps"]
+        == facts(config, "ruleset", "list", *acme)["rulesets"]
+        == []
+    )
+    # Nor can an app be bound across, and its own organisation still has it untouched.
+    facts(config, "org", "add", "third")
+    hr.write_text(RULESET.format(name="third-rules"))
+    third = facts(config, "ruleset", "apply", str(hr), "--org", "third")["rulesetId"]
+    assert _fails(config, 1, "app", "bind", "spy", "--ruleset", third) == [f"there is no ruleset {third}"]
+    assert facts(config, "app", "show", app)["secretVersion"] == 1
+
+
+def test_a_name_that_two_organisations_have_needs_an_org(config: Path, hr: Path) -> None:
+    facts(config, "org", "add", "beta")
+    for org in ("acme", "beta"):
+        facts(config, "ruleset", "apply", str(hr), "--org", org)
+        facts(config, "app", "add", "payroll", "--org", org, "--ruleset", "hr")
+    (line,) = _fails(config, 1, "app", "show", "payroll")
+    assert "--org" in line
+    assert len(_fails(config, 1, "ruleset", "show", "hr")) == 1
+    assert facts(config, "app", "show", "payroll", "--org", "beta")["name"] == "payroll"
+
+
+@pytest.mark.parametrize(
+    "name", ["", " acme", "a\nb", "\x1b[31m", "x" * 201, "01934d7a-0000-7000-8000-000000000000"]
+)
+def test_a_name_that_could_mislead_is_refused(config: Path, name: str) -> None:
+    (line,) = _fails(config, 2, "org", "add", name)
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frobnicate",),
+        ("org",),
+        ("org", "add"),
+        ("org", "add", "a", "b"),
+        ("org", "list", "--colour"),
+        ("app", "add", "x"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(config: Path, arguments: tuple[str, ...]) -> None:
+    assert len(_fails(config, 2, *arguments)) == 1
+
+
+def test_without_json_the_same_facts_are_printed_for_a_person(config: Path) -> None:
+    added = facts(config, "org", "add", "acme")
+    for command in (("show", "acme"), ("list",)):
+        printed = cli(config, "org", *command).stdout
+        assert added["orgId"] in printed
+        assert "acme" in printed
+        assert "{" not in printed
+
+
+def test_settings_that_cannot_be_used_are_told_line_by_line(config: Path) -> None:
+    config.write_text('[Store]\nPth = "x"\n[Audit]\nRateLimitOrg = 0\n')
+    for arguments in ((), ("org", "list")):
+        lines = _fails(config, 2, *arguments)
+        assert [line.split(" ")[0] for line in lines] == [f"{config}:2:", f"{config}:4:"]
+        assert "Path" in lines[0]
+    (line,) = _fails(config.parent / "absent.toml", 2, "org", "list")
+    assert str(config.parent / "absent.toml") in line
+
+
+def test_another_master_key_is_refused(config: Path) -> None:
+    facts(config, "org", "add", "acme")
+    facts(config, "proxy", "add", "edge-1", "--org", "acme")
+    key = config.parent / "var" / "master.key"
+    key.unlink()
+    for arguments in (("proxy", "add", "edge-2", "--org", "acme"), ()):
+        (line,) = _fails(config, 1, *arguments)
+        assert str(key) in line
+    key.write_text("not a key\n")
+    (line,) = _fails(config, 1, "proxy", "add", "edge-2", "--org", "acme")
+    assert str(key) in line
+
+
+def test_the_master_key_may_come_from_the_environment(config: Path) -> None:
+    facts(config, "org", "add", "acme")
+    done = cli(config, "proxy", "add", "p", "--org", "acme", "--json", Secrets__MasterKey="ab" * 32)
+    assert done.returncode == 0
+    assert not (config.parent / "var" / "master.key").exists()
+
+
+def test_the_sample_settings_run_as_they_stand(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    sample = tmp_path / "conf" / "controlplane.toml"
+    sample.write_text((ROOT / "conf" / "controlplane.toml").read_text())
+    facts(sample, "org", "add", "acme")
+    assert (tmp_path / "var" / "controlplane.db").exists()
+
+
+def test_missing_events_are_named(config: Path) -> None:
+    """From what has come and what the proxy says that it has handed out."""
+    org = facts(config, "org", "add", "acme")["orgId"]
+    proxy = facts(config, "proxy", "add", "edge-1", "--org", "acme")["proxyId"]
+    _sql(
+        config,
+        f"INSERT INTO sequences VALUES ('{proxy}', '{org}', 10, 0);"
+        f"INSERT INTO sequence_gaps VALUES ('{proxy}', '{org}', 4, 6), ('{proxy}', '{org}', 9, 9);"
+        f"""INSERT INTO heartbeats VALUES ('{proxy}', 5, '{{"lastSeq": {{"{org}": 12, "foreign": 9}}}}');""",
+    )
+    shown: dict[str, Any] = facts(config, "proxy", "show", "edge-1")
+    assert shown["sequences"] == [
+        {"orgId": org, "highestSeq": 10, "missing": [[4, 6], [9, 9]], "missingCount": 4, "undelivered": 2}
+    ]
+
+
+def _sql(config: Path, script: str) -> None:
+    connection = sqlite3.connect(config.parent / "var" / "controlplane.db")
+    connection.executescript(script)
+    connection.close()
+
+
+def test_the_command_line_starts_without_what_it_does_not_need(config: Path) -> None:
+    """An operator waits for these imports at each command."""
+    code = (
+        "import sys; from controlplane.cli import main; "
+        f"main(['--config', {str(config)!r}, 'org', 'list', '--json']); "
+        "print(sorted({'aiohttp', 'argon2', 'cryptography', 'uvloop', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

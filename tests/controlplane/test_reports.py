@@ -1,0 +1,150 @@
+"""Heartbeats and metrics, and the gaps that sequence numbers name."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from controlplane.store.interface import Gap
+from controlplane.store.sequences import fold, ranges
+from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch
+
+GOOD_HEARTBEAT: dict[str, Any] = {
+    "version": "0.1.0",
+    "uptimeSeconds": 12.5,
+    "loadedRules": 3,
+    "syncVersion": "7-abc",
+    "checks": {"upstream": {"status": "ok", "detail": ""}, "vault": {"status": "degraded", "detail": "slow"}},
+    "lastSeq": {},
+    "auditPending": 4,
+    "oldestPendingSeconds": 1.5,
+}
+GOOD_METRICS: dict[str, Any] = {
+    "windowStart": "2026-11-21T12:00:00.000Z",
+    "windowEnd": "2026-11-21T12:01:00.000Z",
+    "evaluated": 10,
+    "allowed": 5,
+    "blocked": 1,
+    "filtered": 3,
+    "loggedOnly": 1,
+    "upstreamErrors": 0,
+    "auditPending": 0,
+    "latencyMs": {"buckets": [[0.5, 3], [1, 9]], "sum": 7.25, "count": 10},
+}
+
+
+async def test_a_heartbeat_is_kept_and_counts_as_a_sign_of_life(plane: Plane, proxy: ProxyClient) -> None:
+    assert (await plane.registry.proxy("edge-1")).last_seen_ms is None
+    answer = await proxy.send(HEARTBEAT, json.dumps(GOOD_HEARTBEAT).encode())
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    (report,) = await plane.store.heartbeats(proxy.proxy_id, 10)
+    assert json.loads(report.body) == GOOD_HEARTBEAT
+    assert (await plane.registry.proxy("edge-1")).last_seen_ms == plane.clock.wall
+
+
+async def test_a_window_that_is_reported_twice_counts_once(plane: Plane, proxy: ProxyClient) -> None:
+    for _ in range(2):
+        assert (await proxy.send(METRICS, json.dumps(GOOD_METRICS).encode())).status == 200
+    (report,) = await plane.store.metrics(proxy.proxy_id, 10)
+    assert json.loads(report.body) == GOOD_METRICS
+
+
+async def test_the_history_is_short(plane: Plane, proxy: ProxyClient) -> None:
+    for number in range(203):
+        plane.clock.advance(seconds=30)
+        await plane.store.add_heartbeat(proxy.proxy_id, f'{{"loadedRules":{number}}}')
+    reports = await plane.store.heartbeats(proxy.proxy_id, 1000)
+    assert len(reports) == 200
+    assert json.loads(reports[0].body) == {"loadedRules": 202}
+
+
+@pytest.mark.parametrize("path", [HEARTBEAT, METRICS])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"null", b"{", b'{"a": NaN}', b'{"\xff": 1}', b'{"x": "\\ud800"}', b"[" * 9999]
+)
+async def test_a_report_that_is_no_object_is_400(proxy: ProxyClient, path: str, body: bytes) -> None:
+    answer = await proxy.send(path, body)
+    assert (answer.status, answer.code) == (400, "invalidPayload")
+
+
+@pytest.mark.parametrize(
+    ("path", "member", "value"),
+    [
+        (HEARTBEAT, "uptimeSeconds", "long"),
+        (HEARTBEAT, "loadedRules", 1.5),
+        (HEARTBEAT, "checks", {"upstream": {"status": "fine"}}),
+        (HEARTBEAT, "checks", {"upstream": "ok"}),
+        (HEARTBEAT, "lastSeq", {"org": "7"}),
+        (METRICS, "windowStart", 7),
+        (METRICS, "evaluated", "7"),
+        (METRICS, "latencyMs", {"buckets": [[1]]}),
+    ],
+)
+async def test_a_member_of_another_type_is_400(
+    proxy: ProxyClient, path: str, member: str, value: object
+) -> None:
+    good = GOOD_HEARTBEAT if path == HEARTBEAT else GOOD_METRICS
+    answer = await proxy.send(path, json.dumps({**good, member: value}).encode())
+    assert (answer.status, answer.code) == (400, "invalidPayload")
+
+
+async def test_a_report_is_bounded(proxy: ProxyClient) -> None:
+    assert (await proxy.send(HEARTBEAT, b'{"x": "' + b"x" * 300_000 + b'"}')).status == 413
+
+
+# Sequence numbers
+
+
+async def _sequence(plane: Plane, proxy: ProxyClient) -> tuple[int, list[tuple[int, int]]]:
+    (state,) = await plane.store.sequences(proxy.proxy_id, 100)
+    return state.highest, [(gap.first, gap.last) for gap in state.gaps]
+
+
+async def test_a_gap_is_named_and_filled_by_what_comes_late(plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    await proxy.audit(batch("b1", org, [1, 2, 3]))
+    assert await _sequence(plane, proxy) == (3, [])
+    await proxy.audit(batch("b2", org, [10, 7]))
+    assert await _sequence(plane, proxy) == (10, [(4, 6), (8, 9)])
+    await proxy.audit(batch("b3", org, [5]))
+    assert await _sequence(plane, proxy) == (10, [(4, 4), (6, 6), (8, 9)])
+    await proxy.audit(batch("b4", org, [4, 6, 8, 9, 11]))
+    assert await _sequence(plane, proxy) == (11, [])
+
+
+async def test_sequences_are_of_one_proxy_and_one_organisation(plane: Plane) -> None:
+    first, second = await plane.org("one"), await plane.org("two")
+    proxy, other = await plane.proxy("both", "one", "two"), await plane.proxy("other", "one")
+    await proxy.audit(batch("b1", first, [1, 3]))
+    await proxy.audit(batch("b2", second, [1]))
+    await other.audit({"batchId": "b", "events": [{**batch("", first, [5])["events"][0], "id": "x"}]})
+    states = {state.org_id: state for state in await plane.store.sequences(proxy.proxy_id, 9)}
+    assert [(states[org].highest, states[org].gaps) for org in (first, second)] == [(3, ((2, 2),)), (1, ())]
+    (state,) = await plane.store.sequences(other.proxy_id, 9)
+    assert state.gaps == ((1, 4),)
+
+
+async def test_ranges_beyond_reason_are_counted_rather_than_kept(
+    plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.store.sqlite_audit._MOST_GAPS", 3)
+    await proxy.audit(batch("b1", proxy.org_ids[0], range(2, 22, 2)))
+    (state,) = await plane.store.sequences(proxy.proxy_id, 2)
+    assert (state.highest, state.gaps, state.unlisted) == (20, ((1, 1), (3, 3)), 8)
+
+
+def test_gaps_are_what_a_set_says() -> None:
+    """Random arrivals, against the definition: missing is what is below the highest and did not come."""
+    generator = random.Random(7)
+    for _ in range(200):
+        highest, gaps, came = 0, list[Gap](), set[int]()
+        for _ in range(generator.randint(1, 8)):
+            numbers = [generator.randint(0, 40) for _ in range(generator.randint(1, 10))]
+            came.update(numbers)
+            highest, gaps = fold(highest, gaps, ranges(numbers))
+            missing = set(range(1, max(came) + 1)) - came
+            assert highest == max(came)
+            assert gaps == ranges(missing)

@@ -1,0 +1,235 @@
+"""Every statement on the signatures of agent requests, with its edges."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import json
+
+import pytest
+from multidict import CIMultiDict
+
+from tests.controlplane.plane import AUDIT, HEARTBEAT, METRICS, SYNC, FakeClock, Plane, ProxyClient, batch
+
+
+@pytest.mark.parametrize("path", [SYNC, HEARTBEAT, AUDIT, METRICS])
+async def test_a_signed_request_is_accepted(proxy: ProxyClient, path: str) -> None:
+    body = {
+        SYNC: b"",
+        AUDIT: json.dumps(batch("b1", proxy.org_ids[0], [1])).encode(),
+        HEARTBEAT: b'{"version": "1"}',
+        METRICS: b'{"windowStart": "2026-11-21T12:00:00.000Z"}',
+    }[path]
+    answer = await proxy.send(path, body)
+    assert answer.status == (202 if path == AUDIT else 200)
+
+
+async def test_the_raw_bytes_are_signed(proxy: ProxyClient) -> None:
+    spaced = b' {"version" : "1",\r\n"uptimeSeconds":1.50}\n '
+    assert (await proxy.send(HEARTBEAT, spaced)).status == 200
+    for changed in (
+        spaced.strip(),
+        spaced + b"\n",
+        spaced.replace(b"\r\n", b"\n"),
+        json.dumps(json.loads(spaced)).encode(),
+    ):
+        answer = await proxy.send(HEARTBEAT, spaced, data=changed)
+        assert (answer.status, answer.code) == (401, "invalidSignature")
+
+
+@pytest.mark.parametrize("skew", [-300, -1, 0, 1, 300])
+async def test_a_timestamp_within_300_seconds_is_accepted(proxy: ProxyClient, skew: int) -> None:
+    timestamp = str(proxy.clock.wall_ms() // 1000 + skew)
+    assert (await proxy.send(SYNC, timestamp=timestamp)).status == 200
+
+
+@pytest.mark.parametrize("skew", [-301, 301, -86400, 86400 * 365])
+async def test_a_timestamp_beyond_300_seconds_is_refused_though_the_signature_holds(
+    proxy: ProxyClient, skew: int
+) -> None:
+    timestamp = str(proxy.clock.wall_ms() // 1000 + skew)
+    answer = await proxy.send(SYNC, timestamp=timestamp)
+    assert (answer.status, answer.code) == (401, "timestampOutOfRange")
+
+
+async def test_the_timestamp_is_compared_with_the_host_clock_even_where_that_jumps(
+    proxy: ProxyClient, clock: FakeClock
+) -> None:
+    clock.wall -= 365 * 86_400_000
+    assert (await proxy.send(SYNC)).status == 200
+    before = await proxy.send(SYNC, timestamp=str(clock.steady // 1000))
+    assert before.code == "timestampOutOfRange"
+
+
+def _spellings(now: int) -> list[str]:
+    arabic = "".join(chr(0x660 + int(digit)) for digit in str(now))
+    return [
+        "+{n}",
+        "-{n}",
+        "{n}.0",
+        "{n}e0",
+        "0x1",
+        "1_795_262_400",
+        arabic,
+        "9" * 5000,
+        "NaN",
+        "{n} {n}",
+        "{n},{n}",
+    ]
+
+
+@pytest.mark.parametrize("spelling", _spellings(1_795_262_400))
+async def test_a_timestamp_is_plain_digits(proxy: ProxyClient, spelling: str) -> None:
+    timestamp = spelling.format(n=proxy.clock.wall_ms() // 1000)
+    answer = await proxy.send(SYNC, timestamp=timestamp)
+    assert (answer.status, answer.code) == (401, "timestampOutOfRange")
+
+
+async def test_an_uppercase_digest_is_a_mismatch(proxy: ProxyClient) -> None:
+    headers = proxy.headers(b"")
+    headers["X-Hmac-Signature"] = headers["X-Hmac-Signature"].upper()
+    answer = await proxy.send(SYNC, headers=headers)
+    assert (answer.status, answer.code) == (401, "invalidSignature")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "0" * 64, "0" * 63, "0" * 65, "ä" * 64, "sha256=" + "0" * 57, "g" * 64]
+)
+async def test_a_wrong_signature_is_a_mismatch(proxy: ProxyClient, wrong: str) -> None:
+    headers = proxy.headers(b"")
+    headers["X-Hmac-Signature"] = wrong
+    answer = await proxy.send(SYNC, headers=headers)
+    assert (answer.status, answer.code) == (401, "invalidSignature")
+
+
+async def test_a_signature_of_another_proxy_is_a_mismatch(plane: Plane, proxy: ProxyClient) -> None:
+    other = await plane.proxy("edge-2", "acme")
+    headers = proxy.headers(b"")
+    headers["X-Hmac-Signature"] = other.headers(b"")["X-Hmac-Signature"]
+    assert (await proxy.send(SYNC, headers=headers)).code == "invalidSignature"
+
+
+@pytest.mark.parametrize("key", ["", "unknown", "gwk_" + "A" * 43, "k" * 8000, "ключ"])
+async def test_an_unknown_api_key_is_refused(proxy: ProxyClient, key: str) -> None:
+    headers = proxy.headers(b"")
+    headers["X-Api-Key"] = key
+    answer = await proxy.send(SYNC, headers=headers)
+    assert (answer.status, answer.code) == (401, "unknownApiKey")
+
+
+async def test_a_disabled_proxy_is_unknown_until_it_is_enabled(plane: Plane, proxy: ProxyClient) -> None:
+    await plane.registry.set_proxy_enabled("edge-1", False)
+    assert (await proxy.send(SYNC)).code == "unknownApiKey"
+    await plane.registry.set_proxy_enabled("edge-1", True)
+    assert (await proxy.send(SYNC)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("X-Api-Key", "unknownApiKey"),
+        ("X-Timestamp", "timestampOutOfRange"),
+        ("X-Hmac-Signature", "invalidSignature"),
+    ],
+)
+@pytest.mark.parametrize("twice", [True, False])
+async def test_each_header_is_given_exactly_once(
+    proxy: ProxyClient, name: str, code: str, twice: bool
+) -> None:
+    headers = proxy.headers(b"")
+    if twice:
+        headers.add(name, headers[name])
+    else:
+        del headers[name]
+    answer = await proxy.send(SYNC, headers=headers)
+    assert (answer.status, answer.code) == (401, code)
+
+
+async def test_header_names_have_no_case(proxy: ProxyClient) -> None:
+    headers = CIMultiDict({name.lower(): value for name, value in proxy.headers(b"").items()})
+    assert (await proxy.send(SYNC, headers=headers)).status == 200
+
+
+async def test_authorization_hmac_is_not_read(proxy: ProxyClient) -> None:
+    headers = proxy.headers(b"")
+    headers["Authorization"] = "HMAC key-id=somebody-else, signature=nonsense"
+    assert (await proxy.send(SYNC, headers=headers)).status == 200
+    only = {"Authorization": f"HMAC key-id={proxy.api_key}, signature={headers['X-Hmac-Signature']}"}
+    assert (await proxy.send(SYNC, headers=only)).code == "unknownApiKey"
+
+
+async def test_a_401_says_no_more_than_its_code(proxy: ProxyClient) -> None:
+    bad = proxy.headers(b"")
+    bad["X-Hmac-Signature"] = "0" * 64
+    answer = await proxy.send(SYNC, headers=bad)
+    everything = f"{dict(answer.headers)}{answer.body!r}"
+    assert proxy.signature(bad["X-Timestamp"], b"") not in everything
+    assert proxy.hmac_secret not in everything
+    assert "aiohttp" not in everything
+    assert set(answer.json) == {"error"}
+    assert set(answer.json["error"]) == {"code", "message"}
+
+
+async def test_a_compressed_body_is_refused_though_its_bytes_are_signed(proxy: ProxyClient) -> None:
+    body = gzip.compress(b'{"version": "1"}')
+    headers = proxy.headers(body)
+    headers["Content-Encoding"] = "gzip"
+    answer = await proxy.send(HEARTBEAT, body, headers=headers)
+    assert (answer.status, answer.code) == (400, "invalidPayload")
+    # A bomb is refused as cheaply: it is never expanded.
+    unsigned = {"Content-Encoding": "gzip", "X-Api-Key": "unknown"}
+    assert (await proxy.send(AUDIT, gzip.compress(bytes(10_000_000)), headers=unsigned)).status == 401
+
+
+async def test_a_sync_has_no_body(proxy: ProxyClient) -> None:
+    answer = await proxy.send(SYNC, b"{}")
+    assert (answer.status, answer.code) == (400, "invalidPayload")
+
+
+@pytest.mark.parametrize("fault", ["X-Api-Key", "X-Timestamp", "X-Hmac-Signature"])
+async def test_a_body_is_not_asked_for_before_the_head_is_good(proxy: ProxyClient, fault: str) -> None:
+    """With Expect: 100-continue the sender learns of its refusal before it has sent a byte of the body."""
+    headers = proxy.headers(b"")
+    headers[fault] = "wrong"
+    host, port = proxy.base_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    lines = [f"POST {AUDIT} HTTP/1.1", "Host: x", "Content-Length: 5000000", "Expect: 100-continue"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    assert await reader.readline() == b"HTTP/1.1 401 Unauthorized\r\n"
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_good_head_is_told_to_continue(proxy: ProxyClient) -> None:
+    body = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
+    host, port = proxy.base_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    lines = [f"POST {AUDIT} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", "Expect: 100-continue"]
+    lines += [f"{name}: {value}" for name, value in proxy.headers(body).items()]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+    assert await reader.readline() == b"\r\n"
+    writer.write(body)
+    assert await reader.readline() == b"HTTP/1.1 202 Accepted\r\n"
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_signatures_are_compared_in_constant_time(
+    proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[object] = []
+    compare = hmac.compare_digest
+
+    def watched(left: str, right: str) -> bool:
+        compared.append(right)
+        return compare(left, right)
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+    headers = proxy.headers(b"")
+    headers["X-Hmac-Signature"] = hashlib.sha256(b"").hexdigest()
+    assert (await proxy.send(SYNC, headers=headers)).status == 401
+    assert compared == [headers["X-Hmac-Signature"]]

@@ -1,0 +1,185 @@
+"""Sync: what a proxy is given, signed, and never an older state after a newer one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+
+from argon2 import PasswordHasher
+
+from tests.controlplane.plane import RULESET, Answer, FakeClock, Plane, ProxyClient, started
+
+HOUR_MS = 3_600_000
+
+
+async def test_a_proxy_is_given_its_organisations_apps_and_rulesets(plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    ruleset = await plane.ruleset("acme", "hr-sync")
+    created = await plane.registry.add_app("payroll", "acme", "hr-sync")
+    answer = await proxy.sync()
+    assert answer.status == 200
+    content = answer.json
+    assert content["orgs"] == [{"orgId": org, "name": "acme"}]
+    (app,) = content["apps"]
+    (secret_hash,) = app.pop("secretHashes")
+    assert app == {
+        "appId": created.app.app_id,
+        "orgId": org,
+        "name": "payroll",
+        "clientId": created.app.client_id,
+        "secretVersion": 1,
+        "rulesetId": ruleset,
+        "enabled": True,
+    }
+    assert secret_hash.startswith("$argon2id$")
+    assert PasswordHasher().verify(secret_hash, created.client_secret)
+    assert content["rulesets"] == [
+        {
+            "rulesetId": ruleset,
+            "orgId": org,
+            "name": "hr-sync",
+            "version": 1,
+            "yaml": RULESET.format(name="hr-sync"),
+        }
+    ]
+    assert content["metadata"] == {"syncIntervalSeconds": 30, "proxyId": proxy.proxy_id}
+    assert content["generatedAt"] == "2026-11-21T12:00:00.000Z"
+    assert created.client_secret not in answer.body.decode()
+
+
+async def test_nothing_of_another_tenant_is_sent(plane: Plane, proxy: ProxyClient) -> None:
+    foreign = await plane.org("rival")
+    await plane.ruleset("rival", "secret-rules")
+    await plane.registry.add_app("secret-app", "rival", "secret-rules")
+    answer = await proxy.sync()
+    assert answer.json["apps"] == answer.json["rulesets"] == []
+    assert foreign not in answer.body.decode()
+    # Nor does it show by a new version that something happened there.
+    await plane.registry.add_app("second", "rival", "secret-rules")
+    assert (await proxy.sync(answer.headers["ETag"])).status == 304
+
+
+def _assert_signed(proxy: ProxyClient, answer: Answer, request_signature: str) -> None:
+    payload = b"response." + request_signature.encode() + b"." + answer.body
+    expected = hmac.new(proxy.hmac_secret.encode(), payload, hashlib.sha256).hexdigest()
+    assert answer.headers["X-Hmac-Signature"] == expected
+
+
+async def test_the_answer_is_signed_for_this_very_request(proxy: ProxyClient) -> None:
+    headers = proxy.headers(b"")
+    answer = await proxy.send("/api/v1/agent/sync", headers=headers)
+    _assert_signed(proxy, answer, headers["X-Hmac-Signature"])
+    headers["If-None-Match"] = answer.headers["ETag"]
+    unchanged = await proxy.send("/api/v1/agent/sync", headers=headers)
+    assert (unchanged.status, unchanged.body) == (304, b"")
+    _assert_signed(proxy, unchanged, headers["X-Hmac-Signature"])
+
+
+async def test_if_none_match_may_name_several_and_be_weak_or_strong(proxy: ProxyClient) -> None:
+    etag = (await proxy.sync()).headers["ETag"]
+    strong = etag.removeprefix("W/")
+    for match in (etag, strong, f'"x", {etag}', f'"x" ,W/"y",{strong}'):
+        assert (await proxy.sync(match)).status == 304
+    for match in ("", '"x"', "*", etag[:-2], "é", ",,,", '"' * 1000):
+        assert (await proxy.sync(match)).status == 200
+
+
+async def test_each_change_is_a_new_version(plane: Plane, proxy: ProxyClient) -> None:
+    registry = plane.registry
+    await plane.ruleset("acme", "one")
+    await plane.ruleset("acme", "two")
+    await registry.add_app("payroll", "acme", "one")
+    seen = [(await proxy.sync()).headers["ETag"]]
+
+    async def changed() -> None:
+        assert (await proxy.sync(seen[-1])).status == 200
+        seen.append((await proxy.sync()).headers["ETag"])
+        assert (await proxy.sync(seen[-1])).status == 304
+
+    await registry.set_app_enabled("payroll", None, False)
+    await changed()
+    assert (await proxy.sync()).json["apps"][0]["enabled"] is False
+    await registry.set_app_enabled("payroll", None, True)
+    await changed()
+    await registry.bind_app("payroll", None, "two")
+    await changed()
+    await registry.rotate_secret("payroll", None, 0)
+    await changed()
+    await plane.ruleset("acme", "one", RULESET.format(name="one") + "# changed\n")
+    await changed()
+    await registry.roll_back("one", "acme", None)
+    await changed()
+    # A state that was there before is a new version all the same: a version never comes back.
+    assert len(set(seen)) == len(seen)
+
+
+async def test_generated_at_never_goes_back(tmp_path: Path, clock: FakeClock) -> None:
+    times = []
+    async with started(tmp_path, clock) as plane:
+        await plane.org("acme")
+        proxy = await plane.proxy("edge-1", "acme")
+        times.append((await proxy.sync()).json["generatedAt"])
+        clock.wall -= 24 * HOUR_MS
+        times.append((await proxy.sync()).json["generatedAt"])
+        await plane.ruleset("acme", "one")
+        times.append((await proxy.sync()).json["generatedAt"])
+    clock.wall -= 365 * 24 * HOUR_MS
+    async with started(tmp_path, clock) as plane:
+        proxy.base_url, proxy.session = plane.base_url, plane.session
+        await plane.ruleset("acme", "two")
+        times.append((await proxy.sync()).json["generatedAt"])
+    assert times == sorted(times)
+    assert len(set(times)) == 4
+
+
+async def test_a_rotation_without_grace_revokes_the_old_secret_and_its_version(
+    plane: Plane, proxy: ProxyClient
+) -> None:
+    await plane.ruleset("acme", "one")
+    old = await plane.registry.add_app("payroll", "acme", "one")
+    new = await plane.registry.rotate_secret("payroll", "acme", 0)
+    (app,) = (await proxy.sync()).json["apps"]
+    assert app["secretVersion"] == 2
+    (secret_hash,) = app["secretHashes"]
+    assert PasswordHasher().verify(secret_hash, new.client_secret)
+    assert new.client_secret != old.client_secret
+
+
+async def test_a_rotation_with_grace_keeps_the_old_secret_and_its_tokens_until_the_grace_ends(
+    plane: Plane, proxy: ProxyClient, clock: FakeClock
+) -> None:
+    await plane.ruleset("acme", "one")
+    await plane.registry.add_app("payroll", "acme", "one")
+    await plane.registry.rotate_secret("payroll", "acme", 24 * HOUR_MS)
+    answer = await proxy.sync()
+    (app,) = answer.json["apps"]
+    assert (app["secretVersion"], len(app["secretHashes"])) == (1, 2)
+    clock.advance(hours=23.9)
+    assert (await proxy.sync(answer.headers["ETag"])).status == 304
+    clock.advance(hours=0.1)
+    # Its end is a change by itself, though nobody touched the registry.
+    ended = await proxy.sync(answer.headers["ETag"])
+    (after,) = ended.json["apps"]
+    assert (after["secretVersion"], after["secretHashes"]) == (2, app["secretHashes"][:1])
+
+
+async def test_an_emergency_rotation_ends_a_running_grace(plane: Plane, proxy: ProxyClient) -> None:
+    await plane.ruleset("acme", "one")
+    await plane.registry.add_app("payroll", "acme", "one")
+    await plane.registry.rotate_secret("payroll", "acme", 24 * HOUR_MS)
+    await plane.registry.rotate_secret("payroll", "acme", 0)
+    (app,) = (await proxy.sync()).json["apps"]
+    assert (app["secretVersion"], len(app["secretHashes"])) == (3, 1)
+    # A clock that is set back brings nothing to life again.
+    plane.clock.wall -= 365 * 24 * HOUR_MS
+    (app,) = (await proxy.sync()).json["apps"]
+    assert (app["secretVersion"], len(app["secretHashes"])) == (3, 1)
+
+
+async def test_a_revoked_organisation_is_no_longer_sent(plane: Plane, proxy: ProxyClient) -> None:
+    await plane.ruleset("acme", "one")
+    assert len((await proxy.sync()).json["rulesets"]) == 1
+    await plane.registry.revoke("edge-1", "acme")
+    content = (await proxy.sync()).json
+    assert content["orgs"] == content["apps"] == content["rulesets"] == []
