@@ -328,8 +328,18 @@ async def _apps(
         f"{_APP} WHERE {condition} ORDER BY apps.name, apps.org_id", parameters
     )
     return [
-        App(*row[:6], bool(row[6]), row[7], tuple(valid.get(row[0], ())))  # the columns of _APP, in its order
-        for row in rows
+        App(
+            app_id,
+            org_id,
+            name,
+            client_id,
+            ruleset_id,
+            ruleset,
+            bool(on),
+            created,
+            tuple(valid.get(app_id, ())),
+        )
+        for app_id, org_id, name, client_id, ruleset_id, ruleset, on, created in rows
     ]
 
 
