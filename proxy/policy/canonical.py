@@ -36,6 +36,7 @@ MAX_SEGMENTS = 256
 MAX_READINGS = 64
 MAX_ODD_PATH = 8192  # a path that needs more than splitting costs work per character and reading
 MAX_CACHED_PATH = 512
+_MAX_CACHED_NAME = 64
 
 # Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
 SLASH = 4
@@ -110,7 +111,18 @@ def canonicalise(target: str) -> Target:
 
 def option_name(name: str) -> str:
     """The name under which a query option is known: OData 4.01 takes `$top`, `top` and `$TOP` for one."""
+    if len(name) <= _MAX_CACHED_NAME:
+        return _option_name_cached(name)
+    return _option_name(name)
+
+
+def _option_name(name: str) -> str:
+    if "%" in name or "+" in name:
+        name = _fully_decoded(name.replace("+", " "))
     return fold(name).strip().lstrip("$")
+
+
+_option_name_cached = lru_cache(maxsize=1024)(_option_name)
 
 
 @dataclass(slots=True)
@@ -319,18 +331,14 @@ def _parse_options(query: str) -> dict[str, tuple[str, ...]]:
     options: dict[str, tuple[str, ...]] = {}
     for piece in query.split("&"):
         name, _, value = piece.partition("=")
-        if "%" in name or "+" in name:
-            name = _fully_decoded(name.replace("+", " "))
         name = option_name(name)
-        if name:
-            options[name] = options.get(name, ()) + _value_readings(value)
+        values = _value_readings(value) if "%" in value or "+" in value else (value,)
+        options[name] = options[name] + values if name in options else values
     return options
 
 
 def _value_readings(value: str) -> tuple[str, ...]:
     """A value as OData reads it, as a form would (`+` is a space), and decoded as often as it can be."""
-    if "%" not in value and "+" not in value:
-        return (value,)
     once = _leniently_decoded(value)
     form = _leniently_decoded(value.replace("+", " "))
     return tuple(dict.fromkeys((once, form, _fully_decoded(value), _fully_decoded(form))))

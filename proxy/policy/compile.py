@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from proxy.policy.canonical import SLASH, Name, Reading, Target
@@ -30,11 +30,10 @@ class _CompiledRule:
     rule: Rule
     methods: frozenset[str]
     parameter_tests: tuple[tuple[str, ValuesTest], ...]
-    checks: tuple[Check, ...]
-    decision: Decision
-    blocking: Decision  # for a path that names what the rule hides
+    step: Step
+    blocking: Step  # for a path that names what the rule hides
     hidden: HiddenProperties | None
-    guard: QueryGuard | None
+    on_response: bool
     reads_body: bool
 
     def concerns(self, method: str) -> bool:
@@ -49,6 +48,8 @@ class _Entry:
     pattern: Pattern
 
     def parameters_hold(self, name: Name) -> int:
+        if not self.compiled.parameter_tests:
+            return YES
         least = YES
         for parameter, test in self.compiled.parameter_tests:
             least = min(least, test(self._values(parameter, name)))
@@ -62,7 +63,7 @@ class _Entry:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Candidate:
     """A rule for one name of the path: where it names a hidden property, the rule blocks."""
 
@@ -109,14 +110,15 @@ class CompiledRuleset:
             if method == "POST" and any(candidate.entry.compiled.methods for candidate in candidates):
                 override_matters = True
                 override_reads_body |= any(
-                    candidate.entry.compiled.reads_body and candidate.entry.compiled.rule.when == "request"
+                    candidate.entry.compiled.reads_body and not candidate.entry.compiled.on_response
                     for candidate in candidates
                 )
             concerned = [candidate for candidate in candidates if candidate.entry.compiled.concerns(method)]
             importance = _importance(reading.kind, method)
             default = NOTHING if importance == "shadow" else self._default
-            lanes.append(_lane(importance, concerned, "request", default))
-            response_lanes.append(_lane(importance, concerned, "response", NOTHING))
+            lanes.append(_lane(importance, concerned, default, on_response=False))
+            if any(candidate.entry.compiled.on_response for candidate in concerned):
+                response_lanes.append(_lane(importance, concerned, NOTHING, on_response=True))
         return Plan(
             lanes,
             response_lanes,
@@ -194,19 +196,22 @@ def _compile_rule(index: int, rule: Rule) -> _CompiledRule:
     methods = {method.upper() for method in rule.match.methods}
     if "GET" in methods:
         methods.add("HEAD")  # the same request without the body of its answer, RFC 9110 §9.3.2
-    reason = "rule" if rule.when == "request" else "responseRule"
-    filters = rule.verdict == "filter" and rule.transforms is not None
+    on_response = rule.when == "response"
+    transforms = rule.transforms if rule.verdict == "filter" else None
+    decision = Decision(rule.verdict, rule.id, (), transforms, "responseRule" if on_response else "rule")
+    blocking = Decision("block", rule.id, reason="hiddenProperty")
+    guard = QueryGuard(transforms) if rule.guard_queries and transforms is not None else None
+    reads_body = any(condition.source in ("body", "property") for condition in others)
     return _CompiledRule(
         index=index,
         rule=rule,
         methods=frozenset(methods),
         parameter_tests=tuple((condition.name, compile_values_test(condition)) for condition in parameters),
-        checks=tuple(checks),
-        decision=Decision(rule.verdict, rule.id, transforms=rule.transforms if filters else None, reason=reason),
-        blocking=Decision("block", rule.id, reason="hiddenProperty"),
-        hidden=HiddenProperties(rule.transforms) if filters and rule.transforms is not None else None,
-        guard=QueryGuard(rule.transforms) if rule.guard_queries and rule.transforms is not None else None,
-        reads_body=any(condition.source in ("body", "property") for condition in others),
+        step=Step(tuple(checks), decision, guard, reads_body),
+        blocking=Step(tuple(checks), blocking, None, reads_body),
+        hidden=None if transforms is None else HiddenProperties(transforms),
+        on_response=on_response,
+        reads_body=reads_body,
     )
 
 
@@ -236,22 +241,24 @@ def _importance(kind: int, method: str) -> Importance:
     return "slash" if kind & SLASH else "certain"
 
 
-def _lane(importance: Importance, candidates: list[_Candidate], when: str, default: Decision) -> Lane:
+def _lane(importance: Importance, candidates: list[_Candidate], default: Decision, *, on_response: bool) -> Lane:
     steps: list[Step] = []
+    asks = False
     for candidate in candidates:
         compiled = candidate.entry.compiled
-        if compiled.rule.when != when:
+        if compiled.on_response is not on_response:
             continue
-        held = candidate.held
-        checks = compiled.checks if held == YES else (_perhaps, *compiled.checks)
-        decision = compiled.blocking if candidate.hides else compiled.decision
-        steps.append(Step(checks, decision, None if candidate.hides else compiled.guard, compiled.reads_body))
-        if not checks and decision.verdict != "log_only":
+        step = compiled.blocking if candidate.hides else compiled.step
+        if candidate.held != YES:
+            step = replace(step, checks=(_perhaps, *step.checks))
+        steps.append(step)
+        asks = asks or bool(step.checks) or step.guard is not None
+        if not step.checks and step.decision.verdict != "log_only":
             break  # decides whatever the request is: rules after it are never tried
     lane = Lane(importance, tuple(steps), default)
-    if any(step.checks or step.guard for step in steps):
-        return lane
-    return Lane(importance, lane.steps, default, lane.judge(_NO_FACTS))
+    if not asks:
+        lane.constant = lane.judge(_NO_FACTS)
+    return lane
 
 
 def _read_body(lanes: list[Lane]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from proxy.policy.canonical import option_name
 from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts, Value, property_path, values_at
 from proxy.policy.odata import fold
-from proxy.policy.ruleset import Condition, Scalar, Test
+from proxy.policy.ruleset import Comparison, Condition, Scalar
 
 NO, PERHAPS, YES = 0, 1, 2
 
@@ -65,6 +65,8 @@ def compile_values_test(condition: Condition) -> ValuesTest:
         if not values:
             return missing
         first = one(values[0])
+        if len(values) == 1:
+            return first
         for value in values[1:]:
             if one(value) != first:
                 return PERHAPS
@@ -135,17 +137,19 @@ def _field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Sequ
     found = [value for name, value in headers if len(name) == size and name.lower() == wanted]
     if not found:
         return ()
+    if len(found) == 1 and b"," not in found[0]:
+        return (found[0].decode("latin-1").strip(" \t"),)
     texts = [value.decode("latin-1").strip(" \t") for value in found]
     return texts + [part.strip(" \t") for text in texts if "," in text for part in text.split(",")]
 
 
-def _when_missing(test: Test) -> int:
+def _when_missing(test: Comparison) -> int:
     if test.operator == "exists":
         return NO if test.operand else YES
     return PERHAPS if test.operator in _NEGATIVE else NO
 
 
-def _value_test(test: Test, caseless: Callable[[str], bool]) -> ValueTest:
+def _value_test(test: Comparison, caseless: Callable[[str], bool]) -> ValueTest:
     operand = test.operand
     match test.operator:
         case "exists":
@@ -232,10 +236,12 @@ def _regex_test(expression: Any) -> ValueTest:
 
 
 def _compared(value: Value, holds: Callable[[int | float], bool]) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        if not isinstance(value, str) or _NUMBER.fullmatch(value) is None:
+    if isinstance(value, str):
+        if _NUMBER.fullmatch(value) is None:
             return PERHAPS  # what a server makes of `+5`, `1e3` or `five` is its own affair
         value = float(value) if "." in value else int(value)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        return PERHAPS
     return YES if holds(value) else NO
 
 

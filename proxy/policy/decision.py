@@ -43,16 +43,6 @@ class Step:
     guard: QueryGuard | None = None
     reads_body: bool = False
 
-    def held(self, request: RequestFacts, answer: AnswerFacts | None) -> int:
-        least = YES
-        for check in self.checks:
-            held = check(request, answer)
-            if held == NO:
-                return NO
-            if held < least:
-                least = held
-        return least
-
     def decided(self, request: RequestFacts) -> Decision:
         if self.guard is not None and self.guard.is_probed_by(request.target):
             return replace(self.decision, verdict="block", transforms=None, reason="hiddenProperty")
@@ -63,7 +53,7 @@ class Step:
 NOTHING = Decision("allow", "default", reason="default")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lane:
     """The rules for one reading of the path, in file order. `constant` is the outcome where no check is needed."""
 
@@ -78,13 +68,19 @@ class Lane:
         logged: tuple[str, ...] = ()
         floor: Decision | None = None
         for step in self.steps:
-            held = step.held(request, answer)
+            held = YES
+            for check in step.checks:
+                one = check(request, answer)
+                if one < held:
+                    held = one
+                    if one == NO:
+                        break
             if held == NO:
                 continue
             if step.decision.verdict == "log_only":
                 logged += (step.decision.rule_id,)
                 continue
-            decision = step.decided(request)
+            decision = step.decision if step.guard is None else step.decided(request)
             if held == YES or decision.verdict == "block":
                 break
             if decision.verdict == "filter":  # perhaps: filter, and let the search go on
@@ -95,7 +91,7 @@ class Lane:
                 decision = replace(decision, verdict="log_only", rule_id=logged[0], reason="rule")
         if floor is not None:
             decision = _strictest(decision, floor)
-        return _with_logged(decision, logged)
+        return _with_logged(decision, logged) if logged else decision
 
 
 class Plan:

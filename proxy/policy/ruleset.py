@@ -20,7 +20,7 @@ Operator = Literal[
 ]
 
 
-class Test(msgspec.Struct, frozen=True, array_like=True):
+class Comparison(msgspec.Struct, frozen=True, array_like=True):
     """One operator and what it compares with."""
 
     operator: Operator
@@ -32,7 +32,7 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
 
     source: Literal["param", "query", "header", "body", "status", "response_header", "property"]
     name: str
-    tests: tuple[Test, ...]
+    tests: tuple[Comparison, ...]
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from proxy.policy.ruleset import (
     DEFAULT_RULE_ID,
     REQUEST_SOURCES,
     RESPONSE_SOURCES,
+    Comparison,
     Condition,
     IpGate,
     Match,
@@ -37,7 +38,6 @@ from proxy.policy.ruleset import (
     Rule,
     Ruleset,
     Scalar,
-    Test,
     TimeGate,
 )
 from proxy.policy.transforms import Transforms
@@ -462,13 +462,13 @@ def _plain_transforms(transforms: _Transforms) -> Transforms:
 def _plain_condition(condition: _Condition) -> Condition:
     given = condition.model_dump(by_alias=True, exclude_none=True)
     source = next(key for key in _SOURCES if key in condition.model_fields_set)
-    tests = [Test(cast(Operator, key), _operand(given[key])) for key in _OPERATORS if key in given]
+    tests = [Comparison(cast(Operator, key), _operand(given[key])) for key in _OPERATORS if key in given]
     if source != "status":
         return Condition(cast(Any, source), given[source], tuple(tests))
     if isinstance(condition.status, list):
-        tests.append(Test("in", tuple(condition.status)))
+        tests.append(Comparison("in", tuple(condition.status)))
     elif condition.status is not None and condition.status is not True:
-        tests.append(Test("equals", condition.status))
+        tests.append(Comparison("equals", condition.status))
     return Condition("status", "", tuple(tests))
 
 

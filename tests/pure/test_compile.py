@@ -1,0 +1,111 @@
+"""Rulesets of any size compile in slices, and their rules are found whatever else is in them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from proxy.policy.canonical import canonicalise
+from proxy.policy.compile import compile_in_slices, compile_ruleset
+from proxy.policy.decision import Plan
+from proxy.policy.ruleset import Match, Rule, Ruleset
+from proxy.policy.ruleset_yaml import parse_ruleset
+from tests.pure.rules import compiled, decide, verdict
+
+
+def _many(count: int) -> Ruleset:
+    rules = [Rule(f"r{n}", Match((f"/v1.0/area{n}/{{id}}",)), "allow") for n in range(count)]
+    return Ruleset("many", "block", tuple(rules))
+
+
+def _rules_looked_at(ruleset: Ruleset, target: str) -> list[int]:
+    """How many rules the tree hands over for each name of the target."""
+    tree = compile_ruleset(ruleset)._tree
+    return [len(tree.find(name)[0]) for reading in canonicalise(target).readings for name in reading.names]
+
+
+def test_unrelated_rules_are_not_looked_at() -> None:
+    assert _rules_looked_at(_many(10), "/v1.0/area7/x") == _rules_looked_at(_many(5000), "/v1.0/area7/x") == [1]
+
+
+def test_compiling_in_slices_gives_the_loop_air_and_the_same_rules() -> None:
+    slices = compile_in_slices(_many(1000))
+    pauses = 0
+    while True:
+        try:
+            next(slices)
+        except StopIteration as finished:
+            rules = finished.value
+            break
+        pauses += 1
+    assert pauses > 20
+    assert rules.rule_count == 1000
+    assert decide(rules, "/v1.0/area999/x").rule_id == "r999"
+
+
+def test_patterns_cover_what_the_contract_says() -> None:
+    rules = compiled("""
+- {id: rest, match: {path: ["/a/{x}/**"]}, verdict: allow}
+- {id: one, match: {path: ["/b/*/c"]}, verdict: allow}
+- {id: root, match: {path: ["/"]}, verdict: allow}
+- {id: word, match: {path: ["/d/word/{x}", "/d/{x}/other"]}, verdict: allow}
+""")
+    for path in ("/a/1", "/a/1/", "/a/1/2/3", "/b/1/c", "/", "/d/word/1", "/d/word/other", "/d/1/other"):
+        assert verdict(rules, path) == "allow", path
+    for path in ("/a", "/b/c", "/b/1/2/c", "/b/1/c/d", "/x", "/d/1/word", "/d/word"):
+        assert verdict(rules, path) == "block", path
+
+
+def test_parameters_belong_to_the_path_that_matched() -> None:
+    rules = compiled("""
+- {id: it, match: {path: ["/a/{id}/b", "/c/{other}/{id}"]}, conditions: [{param: id, equals: "5"}], verdict: allow}
+""")
+    assert [verdict(rules, path) for path in ("/a/5/b", "/c/1/5", "/c/5/1")] == ["allow", "allow", "block"]
+
+
+def test_a_path_without_the_parameter_does_not_match_a_condition_on_it() -> None:
+    rules = compiled("""
+- {id: it, match: {path: ["/a/{id}", "/b"]}, conditions: [{param: id, equals: "5"}], verdict: allow}
+""")
+    assert verdict(rules, "/b") == "block"
+
+
+def test_a_known_path_has_its_plan_ready() -> None:
+    rules = compiled("- {id: it, match: {path: [/a]}, verdict: allow}")
+    first = rules.plan("GET", canonicalise("/a?x=1"))
+    assert isinstance(first, Plan)
+    assert rules.plan("GET", canonicalise("/a?y=2")) is first
+
+
+def test_plans_of_paths_that_a_parameter_alias_completes_are_not_mixed_up() -> None:
+    rules = compiled("""
+- {id: it, match: {path: ["/a/{id}"]}, conditions: [{param: id, equals: ada}], verdict: allow}
+""")
+    assert verdict(rules, "/a(@p)?@p='ada'") == "allow"
+    assert verdict(rules, "/a(@p)?@p='alan'") == "block"
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    rules = compiled("- {id: it, match: {path: ['/a/{id}']}, verdict: allow}")
+    for n in range(9000):
+        rules.plan("GET", canonicalise(f"/a/{n}"))
+    for n in range(100):
+        rules.plan(f"M{n}", canonicalise("/a/1"))
+    assert sum(map(len, rules._plans.values())) <= 8192 + 16
+
+
+def test_the_model_crosses_processes_unchanged() -> None:
+    ruleset = parse_ruleset("""
+version: 1
+name: x
+rules:
+  - id: a
+    when: response
+    match: {path: ["/u/{id}"]}
+    conditions: [{param: id, in: [a, 5, true, 1.5]}, {status: 200}, {property: p, exists: false}]
+    ip: {not_in: [10.0.0.0/8]}
+    time: {days: [mon]}
+    verdict: filter
+    transforms: {allow_properties: [id]}
+    guard_queries: true
+""")
+    assert msgspec.json.decode(msgspec.json.encode(ruleset), type=Ruleset) == ruleset
