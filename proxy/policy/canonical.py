@@ -1,9 +1,9 @@
 """A target's readings, whatever its spelling; refuses what is malformed.
 
-Nobody knows for certain how a server further on reads an odd target: how often it decodes, whether it decodes before
-it splits, what it does with a backslash. So a target has *readings*, and a verdict must hold for all of them. Within
-one reading a resource may go by several *names* (a file by its path and as an item), and a rule that knows any of
-them applies.
+Nobody knows for certain how a server further on reads an odd target: how often it decodes, whether it
+decodes before it splits, what it does with a backslash. So a target has *readings*, and a verdict must hold
+for all of them. Within one reading a resource may go by several *names* (a file by its path and as an item),
+and a rule that knows any of them applies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SLASH = 4
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ODD_PATH = re.compile(
-    r"[%\\;(' ]|//|/\.\.?(?:/|\Z)|/\Z|:(?:/|\Z)|/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
+    r"[%\\;(' ]|//|/\.\.?(?:/|\Z)|/\Z|:(?:/|\Z)|"
+    r"/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
 )
 _PARAMETER_ALIAS = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
 
@@ -54,7 +55,7 @@ class MalformedTarget(ValueError):
 
 
 class Name(NamedTuple):
-    """One name of a resource. `exact` is None where the segment is only what a rule spells out, never an id."""
+    """One name of a resource. `exact` is None where a segment is only a rule's own word, never an id."""
 
     folded: tuple[str, ...]
     exact: tuple[str | None, ...]
@@ -301,7 +302,9 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
         names = [name + parts for name in names for parts in meaning.names]
     return Reading(
         kind,
-        tuple(Name(tuple(part.folded for part in name), tuple(part.exact for part in name)) for name in names),
+        tuple(
+            Name(tuple(part.folded for part in name), tuple(part.exact for part in name)) for name in names
+        ),
     )
 
 

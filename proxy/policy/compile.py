@@ -21,7 +21,9 @@ _MAX_PLANS = 8192  # of one method
 _MAX_METHODS = 16
 _WORK_PER_SLICE = 40  # paths and conditions; about a millisecond
 _WORK_OF_REGEX = 10
-_FUNCTION_METHODS = frozenset(("GET", "HEAD", "POST"))  # others can't call, so that what looks like a call is a key
+_FUNCTION_METHODS = frozenset(
+    ("GET", "HEAD", "POST")
+)  # others can't call, so that what looks like a call is a key
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,9 @@ def _importance(kind: int, method: str) -> Importance:
     return "slash" if kind & SLASH else "certain"
 
 
-def _lane(importance: Importance, candidates: list[_Candidate], default: Decision, *, on_response: bool) -> Lane:
+def _lane(
+    importance: Importance, candidates: list[_Candidate], default: Decision, *, on_response: bool
+) -> Lane:
     steps: list[Step] = []
     asks = False
     for candidate in candidates:

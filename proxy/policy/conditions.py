@@ -1,7 +1,7 @@
 """Conditions as functions of the facts, with three answers: a value that can be read two ways holds perhaps.
 
-`PERHAPS` is what keeps spelling from deciding: a rule that blocks takes it for yes, a rule that allows for no, a rule
-that filters filters and lets the search go on.
+`PERHAPS` keeps spelling from deciding: a rule that blocks takes it for yes, a rule that allows for no,
+a rule that filters filters and lets the search go on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CASELESS_ID = re.compile(r".*@.*|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-
 _NEGATIVE = frozenset(("not_equals", "not_in"))
 
 
-class InvalidRegex(ValueError):  # noqa: N818 - says what is invalid
+class InvalidRegex(ValueError):
     """RE2 refuses the expression."""
 
 

@@ -1,7 +1,7 @@
 """Request (and answer) facts in, verdict and reason out.
 
-A plan holds the rules that concern one method and path. It has a lane for each reading of the path: rules in file
-order, tried until one decides. The strictest lane's verdict is the request's.
+A plan holds the rules that concern one method and path. It has a lane for each reading of the path: rules in
+file order, tried until one decides. The strictest lane's verdict is the request's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NOTHING = Decision("allow", "default", reason="default")
 
 @dataclass(slots=True)
 class Lane:
-    """The rules for one reading of the path, in file order. `constant` is the outcome where no check is needed."""
+    """The rules for one reading of the path, in file order; `constant` where no check is needed."""
 
     importance: Importance
     steps: tuple[Step, ...]
@@ -129,8 +129,11 @@ class Plan:
         self.response_needs_body = response_needs_body
 
     def decide(self, request: RequestFacts) -> Decision:
-        """Raises MalformedTarget where an encoded slash would change the verdict, MalformedBody (a kind of it)
-        where a condition asks for a property of a body that is no JSON."""
+        """The verdict before the upstream is called.
+
+        Raises MalformedTarget where an encoded slash would change the verdict, and MalformedBody (a kind of
+        it) where a condition asks for a property of a body that is no JSON.
+        """
         if self.constant is not None:
             return self.constant
         if self._only is not None:
@@ -157,7 +160,9 @@ class Plan:
                 outcome, transforms=_combined(decision.transforms, outcome.transforms), logged_rule_ids=logged
             )
         if outcome.verdict == "log_only" and decision.verdict == "allow" and decision.reason == "default":
-            return replace(decision, verdict="log_only", rule_id=logged[0], logged_rule_ids=logged, reason="rule")
+            return replace(
+                decision, verdict="log_only", rule_id=logged[0], logged_rule_ids=logged, reason="rule"
+            )
         return _with_logged(decision, outcome.logged_rule_ids)
 
     def _judge_as_written(self, request: RequestFacts) -> Decision:

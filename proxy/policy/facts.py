@@ -59,7 +59,9 @@ class AnswerFacts:
 
     __slots__ = ("_document", "body", "headers", "status")
 
-    def __init__(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | None = None) -> None:
+    def __init__(
+        self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | None = None
+    ) -> None:
         self.status = status
         self.headers = headers
         self.body = body

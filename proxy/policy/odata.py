@@ -12,32 +12,43 @@ CERTAIN = 0  # a verdict must hold for it
 SHADOW = 1  # unlikely: only a rule that blocks or filters it counts
 KEY = 2  # perhaps a key, more likely a call: unlikely where the method can call a function
 
-# Types that paths cast to. A qualified name that is none of these may be an operation as well, and is judged as both.
-_KNOWN_TYPES = frozenset(
-    """
-    administrativeunit aaduserconversationmember androidlobapp androidmanagedappprotection androidstoreapp
-    androidcompliancepolicy application approlassignment approleassignment attributerulemembers calendar
-    certificatebasedauthconfiguration channel contact contract conversationmember countrynamedlocation
-    custommanagedappprotection device directoryaudit directoryobject directoryrole directorysetting
-    driveitem educationassignment educationclass educationfeedbackresourceoutcome educationuser
-    emailauthenticationmethod endpoint event eventmessage eventmessagerequest eventmessageresponse
-    extensionproperty federatedidentitycredential fido2authenticationmethod fileassessmentrequest fileattachment
-    group grouplifecyclepolicy hoplocation identityprovider identityproviderbase inferenceclassificationoverride
-    ioscompliancepolicy ioslobapp iosmanagedappprotection iosstoreapp iosvppapp ipnamedlocation itemattachment
-    itemattachmentcontent macoscompliancepolicy macoslobapp mailassessmentrequest mailfolder mailsearchfolder
-    managedapp manageddevice managedmobilelobapp message microsoftauthenticatorauthenticationmethod mobileapp
-    multivaluelegacyextendedproperty namedlocation officegraphinsights opentypeextension openshift
-    orgcontact organization outlookitem passwordauthenticationmethod permissiongrantpolicy
-    phoneauthenticationmethod place planner post referenceattachment room roomlist serviceprincipal
-    sharepointidentityset signin singlevaluelegacyextendedproperty site socialidentityprovider
-    softwareoathauthenticationmethod teamsapp teamworktag temporaryaccesspassauthenticationmethod
-    textclassificationrequest threatassessmentrequest urlassessmentrequest user
-    useridentity webapp win32lobapp windows10compliancepolicy windowshelloforbusinessauthenticationmethod
-    windowsuniversalappx workforceintegration workingtimeschedule workspace
-    """.split()
-)
+# Types that paths cast to. A qualified name that is none of these may be an operation as well, and is judged
+# as both.
+_TYPES = """
+    administrativeunit aaduserconversationmember androidlobapp androidmanagedappprotection
+    androidstoreapp androidcompliancepolicy application approlassignment approleassignment
+    attributerulemembers calendar certificatebasedauthconfiguration channel contact contract
+    conversationmember countrynamedlocation custommanagedappprotection device directoryaudit
+    directoryobject directoryrole directorysetting driveitem educationassignment educationclass
+    educationfeedbackresourceoutcome educationuser emailauthenticationmethod endpoint event eventmessage
+    eventmessagerequest eventmessageresponse extensionproperty federatedidentitycredential
+    fido2authenticationmethod fileassessmentrequest fileattachment group grouplifecyclepolicy
+    hoplocation identityprovider identityproviderbase inferenceclassificationoverride
+    ioscompliancepolicy ioslobapp iosmanagedappprotection iosstoreapp iosvppapp ipnamedlocation
+    itemattachment itemattachmentcontent macoscompliancepolicy macoslobapp mailassessmentrequest
+    mailfolder mailsearchfolder managedapp manageddevice managedmobilelobapp message
+    microsoftauthenticatorauthenticationmethod mobileapp multivaluelegacyextendedproperty namedlocation
+    officegraphinsights opentypeextension openshift orgcontact organization outlookitem
+    passwordauthenticationmethod permissiongrantpolicy phoneauthenticationmethod place planner post
+    referenceattachment room roomlist serviceprincipal sharepointidentityset signin
+    singlevaluelegacyextendedproperty site socialidentityprovider softwareoathauthenticationmethod
+    teamsapp teamworktag temporaryaccesspassauthenticationmethod textclassificationrequest
+    threatassessmentrequest urlassessmentrequest user useridentity webapp win32lobapp
+    windows10compliancepolicy windowshelloforbusinessauthenticationmethod windowsuniversalappx
+    workforceintegration workingtimeschedule workspace
+"""
+_KNOWN_TYPES = frozenset(_TYPES.split())
 _KEY_NAMES = frozenset(
-    "id appid deviceid externalid onpremisesimmutableid roletemplateid uniquename userprincipalname".split()
+    (
+        "id",
+        "appid",
+        "deviceid",
+        "externalid",
+        "onpremisesimmutableid",
+        "roletemplateid",
+        "uniquename",
+        "userprincipalname",
+    )
 )
 _FUNCTION_NAME = re.compile(
     r"delta|reminderview|calendarview|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
@@ -68,7 +79,7 @@ class MalformedSegment(ValueError):
 
 
 def fold(text: str) -> str:
-    """Resource names that a server could take for one another become equal (Unicode NFKC_Casefold, trimmed)."""
+    """Resource names that a server could take for one another become equal (NFKC_Casefold, trimmed)."""
     if text.isascii():
         return text.lower().strip(" ")
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -90,16 +101,18 @@ def meanings_of(text: str, aliases: Mapping[str, str]) -> tuple[Meaning, ...]:
 
 
 def file_path_meanings(text: str, aliases: Mapping[str, str]) -> tuple[Meaning, ...]:
-    """Between the colons of `root:/a (1)/b:` segments are names of files; what else they could be counts to block."""
+    """Between the colons of `root:/a (1)/b:` segments name files; what else they could be counts to block."""
     plain = _plain(text)
-    others = tuple(Meaning(SHADOW, meaning.names) for meaning in meanings_of(text, aliases) if meaning != plain)
+    others = tuple(
+        Meaning(SHADOW, meaning.names) for meaning in meanings_of(text, aliases) if meaning != plain
+    )
     return (plain, *others)
 
 
 def colon_forms(segments: Sequence[str]) -> list[tuple[list[str], frozenset[int]]]:
     """The names of a path with `root:/a/b:` in it, each with the positions that are names of files.
 
-    A file found by its path is an item like one found by its id: `root:/a/b:/content` is also `items/{id}/content`.
+    A file found by its path is an item as one found by its id: `root:/a/b:/content` is `items/{id}/content`.
     """
     opening = next((at for at, text in enumerate(segments) if _opens_file_path(segments, at, text)), None)
     if opening is None:
@@ -266,6 +279,8 @@ def _opens_file_path(segments: Sequence[str], at: int, text: str) -> bool:
     if not text.endswith(":") or at == 0:
         return False
     before = segments[at - 1]
-    return fold(text[:-1]) == "root" or fold(before) in _OPENS_FILE_PATH or (
-        fold(text.partition("(")[0]) in _OPENS_FILE_PATH and text.endswith("):")
+    return (
+        fold(text[:-1]) == "root"
+        or fold(before) in _OPENS_FILE_PATH
+        or (fold(text.partition("(")[0]) in _OPENS_FILE_PATH and text.endswith("):"))
     )

@@ -64,7 +64,9 @@ def _words(text: str) -> list[str]:
     if not text.startswith("/"):
         raise InvalidPattern("a path begins with a slash")
     if any(char in text for char in "?#\\"):
-        raise InvalidPattern("a path pattern has no query, fragment or backslash; conditions look at query options")
+        raise InvalidPattern(
+            "a path pattern has no query, fragment or backslash; conditions look at query options"
+        )
     words = text[1:].removesuffix("/").split("/") if text != "/" else []
     if len(words) > MAX_PATTERN_SEGMENTS:
         raise InvalidPattern(f"more than {MAX_PATTERN_SEGMENTS} segments")
@@ -112,7 +114,7 @@ class _Node(Generic[T]):
 
 
 class PathTree(Generic[T]):
-    """Finds what was put under the patterns that cover a name; costs by the path, not by the number of patterns."""
+    """Finds what is under the patterns that cover a name; costs by the path, not by their number."""
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()

@@ -1,4 +1,4 @@
-"""Whether query options probe a hidden property: a filter on it tells its value though the answer doesn't show it."""
+"""Whether query options probe a hidden property: a filter on it tells its value though no answer shows it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _TOKEN = re.compile(
 _SEARCH_NAME = re.compile(r"([^\W\d]\w*)\s*:")
 _SEARCH_WORDS = ("AND", "OR", "NOT")
 _SEARCH_TERM = re.compile(r'"[^"]*"|[^\s()]+')
-_WORDS = frozenset(
-    (
-        *"eq ne gt ge lt le and or not in has add sub mul div mod divby asc desc true false null inf nan".split(),
-        *"as with from min max sum average countdistinct any all contains startswith endswith length".split(),
-        *"indexof substring tolower toupper trim concat year month day hour minute second date time now".split(),
-        *"round floor ceiling cast isof matchespattern aggregate groupby topcount bottomcount".split(),
-        *"select filter orderby search expand apply compute top skip count levels".split(),
-    )
-)
+_LANGUAGE = """
+    eq ne gt ge lt le and or not in has add sub mul div mod divby asc desc true false null inf nan as
+    with from min max sum average countdistinct any all contains startswith endswith length indexof
+    substring tolower toupper trim concat year month day hour minute second date time now round floor
+    ceiling cast isof matchespattern aggregate groupby topcount bottomcount select filter orderby search
+    expand apply compute top skip count levels
+"""
+_WORDS = frozenset(_LANGUAGE.split())
 
 
 class QueryGuard:

@@ -16,7 +16,17 @@ DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DEFAULT_RULE_ID = "default"
 
 Operator = Literal[
-    "equals", "not_equals", "in", "not_in", "prefix", "suffix", "contains", "matches", "at_least", "at_most", "exists"
+    "equals",
+    "not_equals",
+    "in",
+    "not_in",
+    "prefix",
+    "suffix",
+    "contains",
+    "matches",
+    "at_least",
+    "at_most",
+    "exists",
 ]
 
 
@@ -46,7 +56,7 @@ class IpGate(msgspec.Struct, frozen=True):
 
 
 class TimeGate(msgspec.Struct, frozen=True):
-    """Open on `days` from `start` until just before `end` (HH:MM); past midnight where `end` is the earlier."""
+    """Open on `days` from `start` until just before `end` (HH:MM), past midnight if `end` is the earlier."""
 
     days: tuple[str, ...] = DAYS
     start: str = "00:00"

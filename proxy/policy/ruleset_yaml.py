@@ -64,12 +64,16 @@ class RulesetProblem:
     message: str
 
 
-class InvalidRuleset(ValueError):  # noqa: N818 - names what is refused
+class InvalidRuleset(ValueError):
     """Holds every problem, in document order."""
 
     def __init__(self, problems: Iterable[RulesetProblem]) -> None:
-        self.problems = tuple(sorted(set(problems), key=lambda one: (one.line, one.column, one.where, one.message)))
-        super().__init__("; ".join(f"{one.line}:{one.column}: {one.where}: {one.message}" for one in self.problems))
+        self.problems = tuple(
+            sorted(set(problems), key=lambda one: (one.line, one.column, one.where, one.message))
+        )
+        super().__init__(
+            "; ".join(f"{one.line}:{one.column}: {one.where}: {one.message}" for one in self.problems)
+        )
 
 
 def parse_ruleset(text: str) -> Ruleset:
@@ -84,7 +88,9 @@ def parse_ruleset(text: str) -> Ruleset:
         model = _Ruleset.model_validate(document.value)
     except ValidationError as error:
         problems += _shape_problems(document, error)
-    problems += [document_problem(document, where, message) for where, message in _contradictions(document.value)]
+    problems += [
+        document_problem(document, where, message) for where, message in _contradictions(document.value)
+    ]
     if problems or model is None:
         raise InvalidRuleset(problems)
     return _to_plain(model)
@@ -95,7 +101,8 @@ def ruleset_json_schema() -> dict[str, object]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-# -- the shape of the document -----------------------------------------------------------------------------------
+# -- the shape of the document
+# -----------------------------------------------------------------------------------
 
 
 def _checked_path(text: str) -> str:
@@ -175,7 +182,9 @@ class _Shape(BaseModel):
 
 class _Match(_Shape):
     path: Annotated[list[_Path], Field(min_length=1)]
-    methods: Annotated[list[Annotated[StrictStr, AfterValidator(_checked_method)]], Field(min_length=1)] | None = None
+    methods: (
+        Annotated[list[Annotated[StrictStr, AfterValidator(_checked_method)]], Field(min_length=1)] | None
+    ) = None
 
 
 class _Condition(_Shape):
@@ -205,7 +214,9 @@ class _Ip(_Shape):
 
 
 class _Time(_Shape):
-    days: Annotated[list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]], Field(min_length=1)] | None = None
+    days: (
+        Annotated[list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]], Field(min_length=1)] | None
+    ) = None
     from_: Annotated[StrictStr, AfterValidator(_checked_start)] | None = Field(None, alias="from")
     to: Annotated[StrictStr, AfterValidator(_checked_minutes)] | None = None
     timezone: Annotated[StrictStr, AfterValidator(_checked_timezone)] = "UTC"
@@ -236,7 +247,8 @@ class _Ruleset(_Shape):
     rules: Annotated[list[_Rule], Field(max_length=MAX_RULES)]
 
 
-# -- what is wrong with the shape --------------------------------------------------------------------------------
+# -- what is wrong with the shape
+# --------------------------------------------------------------------------------
 
 
 def _shape_problems(document: yaml_document.Document, error: ValidationError) -> Iterator[RulesetProblem]:
@@ -299,7 +311,12 @@ def _kind_of(value: object) -> str:
 def _keys_beside(where: tuple[int | str, ...]) -> list[str]:
     """The keys that are known where an unknown one stands."""
     shapes: dict[str, type[_Shape]] = {
-        "match": _Match, "conditions": _Condition, "ip": _Ip, "time": _Time, "transforms": _Transforms, "rules": _Rule
+        "match": _Match,
+        "conditions": _Condition,
+        "ip": _Ip,
+        "time": _Time,
+        "transforms": _Transforms,
+        "rules": _Rule,
     }
     names = [part for part in where[:-1] if isinstance(part, str)]
     shape = shapes.get(names[-1], _Ruleset) if names else _Ruleset
@@ -311,7 +328,8 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     return f", did you mean `{close[0]}`?" if close else ""
 
 
-# -- what contradicts itself though the shape is right -----------------------------------------------------------
+# -- what contradicts itself though the shape is right
+# -----------------------------------------------------------
 
 _Where = tuple[int | str, ...]
 _Found = Iterator[tuple[_Where, str]]
@@ -410,9 +428,7 @@ def _status_contradictions(where: _Where, condition: dict[str, Any]) -> _Found:
     for operator in _OPERATORS:
         operand = condition.get(operator)
         operands = operand if isinstance(operand, list) else [operand]
-        if operator in _TEXT_OPERATORS and operand is not None:
-            yield (*where, operator), "a status is a number"
-        elif operator not in (*_NUMBER_OPERATORS, "exists") and any(isinstance(one, str) for one in operands):
+        if operator not in (*_NUMBER_OPERATORS, "exists") and any(isinstance(one, str) for one in operands):
             yield (*where, operator), "a status is a number"
 
 
@@ -428,11 +444,14 @@ def _operand_contradictions(where: _Where, operator: str, operand: object) -> _F
         yield where, f"`{operator}` of an empty text holds for every value"
 
 
-# -- the plain model ---------------------------------------------------------------------------------------------
+# -- the plain model
+# ---------------------------------------------------------------------------------------------
 
 
 def _to_plain(model: _Ruleset) -> Ruleset:
-    return Ruleset(name=model.name, default=model.default, rules=tuple(map(_plain_rule, model.rules)), version=1)
+    return Ruleset(
+        name=model.name, default=model.default, rules=tuple(map(_plain_rule, model.rules)), version=1
+    )
 
 
 def _plain_rule(rule: _Rule) -> Rule:

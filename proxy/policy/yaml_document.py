@@ -1,7 +1,7 @@
 """A YAML document as plain values that remember their lines; bounded in size, depth and number of nodes.
 
-Read event by event, so that no nesting exhausts a stack and no alias unfolds unnoticed. Of YAML's implicit types only
-those of JSON are taken (YAML 1.2 core): `no` and `18:00` are text, as their writer meant.
+Read event by event, so that no nesting exhausts a stack and no alias unfolds unnoticed. Of YAML's implicit
+types only those of JSON are taken (YAML 1.2 core): `no` and `18:00` are text, as their writer meant.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}")
 _CONSTANTS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _CONSTANTS_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_KNOWN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map", "int", "float", "bool", "null"))
+_KNOWN_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map", "int", "float", "bool", "null")
+)
 
 Where = tuple[int | str, ...]
 Problem = tuple[int, int, str, str]
 Mark = tuple[int, int]
 
 
-class InvalidYaml(ValueError):  # noqa: N818 - names what is refused
+class InvalidYaml(ValueError):
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         super().__init__("; ".join(problem[3] for problem in problems))
@@ -138,7 +140,9 @@ class _Builder:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                raise InvalidYaml([*self.problems, (*_mark(event), "document", "one document is wanted, not several")])
+                raise InvalidYaml(
+                    [*self.problems, (*_mark(event), "document", "one document is wanted, not several")]
+                )
         elif isinstance(event, yaml.ScalarEvent):
             self._add(self._scalar(event), event)
         elif isinstance(event, yaml.AliasEvent):
@@ -151,7 +155,9 @@ class _Builder:
     def _begin(self, event: Any) -> None:
         where = self._where()
         if len(self._open) >= MAX_DEPTH:
-            raise InvalidYaml([*self.problems, (*_mark(event), spelled(where), f"nested deeper than {MAX_DEPTH}")])
+            raise InvalidYaml(
+                [*self.problems, (*_mark(event), spelled(where), f"nested deeper than {MAX_DEPTH}")]
+            )
         if self._open and self._open[-1].is_mapping and self._open[-1].key_is_next:
             raise InvalidYaml([*self.problems, (*_mark(event), spelled(where), "a key is text")])
         is_mapping = isinstance(event, yaml.MappingStartEvent)
@@ -169,7 +175,9 @@ class _Builder:
     def _add(self, node: _Node, event: Any) -> None:
         self._nodes += node.size
         if self._nodes > MAX_NODES:
-            raise InvalidYaml([*self.problems, (*_mark(event), spelled(self._where()), f"more than {MAX_NODES} nodes")])
+            raise InvalidYaml(
+                [*self.problems, (*_mark(event), spelled(self._where()), f"more than {MAX_NODES} nodes")]
+            )
         around = self._open[-1] if self._open else None
         if around is not None and around.is_mapping and around.key_is_next:
             self._take_key(around, node, event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -77,11 +78,41 @@ def test_what_some_server_might_take_for_a_blocked_path_is_blocked(target: str) 
 @pytest.mark.parametrize(
     "target",
     [
-        "", "v1.0/users", "*", "https://graph.microsoft.com/v1.0", "/a%00b", "/a%0ab", "/a%7f", "/a\tb", "/a\x00", "/é",
-        "/a%", "/a%4", "/a%zz", "/a%u0041", "/%ff", "/%c0%af", "/%ed%a0%80", "/%252500", "/%25c0%25af", "/a#b", "/a?b#c",
-        "/..", "/a/../..", "/a/%2e%2e/%2e%2e/b", "/a/..%2f..%2fb", "/a?x=%00", "/a?x=%ff", "/a?x=%g1", "/a?x=%",
-        "/%2525252525252541", "/users(@who)", "/users(@who)?@who='a'&@who='b'", "/" + "a/" * 300,
-        "/" + "%41" * 9000, "/x(a=b)" * 12,
+        "",
+        "v1.0/users",
+        "*",
+        "https://graph.microsoft.com/v1.0",
+        "/a%00b",
+        "/a%0ab",
+        "/a%7f",
+        "/a\tb",
+        "/a\x00",
+        "/é",
+        "/a%",
+        "/a%4",
+        "/a%zz",
+        "/a%u0041",
+        "/%ff",
+        "/%c0%af",
+        "/%ed%a0%80",
+        "/%252500",
+        "/%25c0%25af",
+        "/a#b",
+        "/a?b#c",
+        "/..",
+        "/a/../..",
+        "/a/%2e%2e/%2e%2e/b",
+        "/a/..%2f..%2fb",
+        "/a?x=%00",
+        "/a?x=%ff",
+        "/a?x=%g1",
+        "/a?x=%",
+        "/%2525252525252541",
+        "/users(@who)",
+        "/users(@who)?@who='a'&@who='b'",
+        "/" + "a/" * 300,
+        "/" + "%41" * 9000,
+        "/x(a=b)" * 12,
     ],
 )
 def test_the_malformed_is_refused(target: str) -> None:
@@ -92,9 +123,18 @@ def test_the_malformed_is_refused(target: str) -> None:
 @pytest.mark.parametrize(
     "segment",
     [
-        "ada@contoso.com", "o'brien@contoso.com", "contoso1_gmail.com%23EXT%23@contoso.com", "AAMkADhMGAAA=",
-        "19:4a95f7d8@thread.tacv2", "19%3A4a95f7d8%40thread.skype", "b!-RIj2DuyvEyV1T4NlOaMHk8XkS_I8MdF",
-        "contoso.sharepoint.com,da60e844-ba1d-49bc-b4d4-d5e36bae9019,712a596e", "a,b", "100%25", "%C3%A9t%C3%A9", "x-y~z_.",
+        "ada@contoso.com",
+        "o'brien@contoso.com",
+        "contoso1_gmail.com%23EXT%23@contoso.com",
+        "AAMkADhMGAAA=",
+        "19:4a95f7d8@thread.tacv2",
+        "19%3A4a95f7d8%40thread.skype",
+        "b!-RIj2DuyvEyV1T4NlOaMHk8XkS_I8MdF",
+        "contoso.sharepoint.com,da60e844-ba1d-49bc-b4d4-d5e36bae9019,712a596e",
+        "a,b",
+        "100%25",
+        "%C3%A9t%C3%A9",
+        "x-y~z_.",
     ],
 )
 def test_ids_as_they_occur_stay_one_segment(segment: str) -> None:
@@ -104,7 +144,8 @@ def test_ids_as_they_occur_stay_one_segment(segment: str) -> None:
 
 def test_ids_compare_exactly_after_decoding() -> None:
     rules = compiled("""
-- {id: it, match: {path: ["/v1.0/x/{id}"]}, conditions: [{param: id, in: ["o'brien", "été", "O"]}], verdict: allow}
+- {id: it, match: {path: ["/v1.0/x/{id}"]}, verdict: allow,
+   conditions: [{param: id, in: ["o'brien", "été", "O"]}]}
 """)
     for spelled in ("o'brien", "%6f%27brien", "%C3%A9t%C3%A9"):
         assert verdict(rules, f"/v1.0/x/{spelled}") == "allow"
@@ -117,21 +158,29 @@ def test_ids_compare_exactly_after_decoding() -> None:
     [
         ("/v1.0/me/drive/root/delta", "/v1.0/me/drive/root/delta(token='1230')"),
         ("/v1.0/me/drive/root/delta(token='1230')", "/v1.0/me/drive/root/Delta( TOKEN = '1230')"),
-        ("/v1.0/i/{id}/filterByCurrentUser(on='reviewer')", "/v1.0/i/5/filterByCurrentUser(on=@r)?@r='reviewer'"),
+        (
+            "/v1.0/i/{id}/filterByCurrentUser(on='reviewer')",
+            "/v1.0/i/5/filterByCurrentUser(on=@r)?@r='reviewer'",
+        ),
         ("/v1.0/groups/{id}/members/microsoft.graph.user", "/v1.0/groups/5/members/graph.user"),
         ("/v1.0/drives/{d}/root:/**", "/v1.0/drives/5/root:/a/b:/children"),
         ("/v1.0/drives/{d}/items/{item}/children", "/v1.0/drives/5/root:/a%20(1)/b:/children"),
         ("/v1.0/drives/{d}/root/children", "/v1.0/drives/5/root:/:/children"),
         ("/v1.0/drives/{d}/items/{item}/content", "/v1.0/drives/5/items/7:/a/b.txt:/content"),
         ("/v1.0/sites/{site}/lists", "/v1.0/sites/contoso.sharepoint.com:/teams/hr:/lists"),
-        ("/v1.0/me/messages/{id}/extensions/{x}",
-         "/v1.0/me/messages/5/extensions/microsoft.graph.openTypeExtension.com.contoso.x"),
+        (
+            "/v1.0/me/messages/{id}/extensions/{x}",
+            "/v1.0/me/messages/5/extensions/microsoft.graph.openTypeExtension.com.contoso.x",
+        ),
     ],
 )
 def test_calls_casts_and_files_are_known_by_their_names(pattern: str, target: str) -> None:
     path = json.dumps(pattern)
     assert verdict(compiled(f"- {{id: it, match: {{path: [{path}]}}, verdict: allow}}"), target) == "allow"
-    assert verdict(compiled(f"- {{id: it, match: {{path: [{path}]}}, verdict: block}}", "allow"), target) == "block"
+    assert (
+        verdict(compiled(f"- {{id: it, match: {{path: [{path}]}}, verdict: block}}", "allow"), target)
+        == "block"
+    )
 
 
 def test_a_cast_is_no_id() -> None:
@@ -153,12 +202,15 @@ def test_published_examples_are_allowed_by_rules_for_their_plain_paths() -> None
     for line in EXAMPLES.read_text().splitlines():
         example = json.loads(line)
         if not example["placeholders"]:
-            path = example["target"].partition("?")[0].partition("(")[0].replace("%3A", ":").replace("%40", "@")
+            path = (
+                example["target"].partition("?")[0].partition("(")[0].replace("%3A", ":").replace("%40", "@")
+            )
             rules = compiled(f"- {{id: it, match: {{path: [{json.dumps(path)}]}}, verdict: allow}}")
             assert verdict(rules, example["target"], example["method"]) == "allow", example["target"]
 
 
-# -- spellings by the thousand ------------------------------------------------------------------------------------
+# -- spellings by the thousand
+# ------------------------------------------------------------------------------------
 
 SEED = ["v1.0", "users", "ada@contoso.com", "mailFolders", "inbox", "messages", "AAMkAD="]
 BLOCK = '- {id: no, match: {path: ["/v1.0/users/{id}/mailFolders/{f}/messages/**"]}, verdict: block}'
@@ -187,26 +239,30 @@ def spellings(draw: st.DrawFn) -> str:
             continue
         text = segment if at in IDS else _letter_case(segment, draw(bits))
         if at + 1 in IDS and draw(st.booleans()):
-            text += draw(st.sampled_from(["('{}')", "(id='{}')", "( '{}' )", "(ID = '{}')", "(%27{}%27)"])).format(
-                SEED[at + 1]
-            )
+            text += draw(
+                st.sampled_from(["('{}')", "(id='{}')", "( '{}' )", "(ID = '{}')", "(%27{}%27)"])
+            ).format(SEED[at + 1])
             skip = True
         elif at not in IDS and draw(st.booleans()):
             text += draw(st.sampled_from(["()", ";a=b", ";"])) if at else ""
         if "%" not in text:
             text = _percent(text, draw(bits), draw(st.integers(0, 2)))
-        cast = draw(st.sampled_from(["", "", "", "/microsoft.graph.user", "/Graph.MailFolder", "/microsoft.graph.zzz"]))
-        separator = draw(st.sampled_from(["/", "/", "//", "/./", "/x/../", "/%2e/", "/y/%2E%2e/", "\\", "/x/..;z/"]))
+        cast = draw(
+            st.sampled_from(
+                ["", "", "", "/microsoft.graph.user", "/Graph.MailFolder", "/microsoft.graph.zzz"]
+            )
+        )
+        separator = draw(
+            st.sampled_from(["/", "/", "//", "/./", "/x/../", "/%2e/", "/y/%2E%2e/", "\\", "/x/..;z/"])
+        )
         path += ("/" if not at else separator) + text + (cast if at in IDS else "")
     return path + draw(st.sampled_from(["", "/", "//", "/.", "?$top=1", "/$count", "/$value", "/x/.."]))
 
 
 @given(spellings())
 def test_no_spelling_of_a_blocked_path_gets_through(target: str) -> None:
-    try:
+    with contextlib.suppress(MalformedTarget):
         assert verdict(RULES, target) == "block"
-    except MalformedTarget:
-        pass
 
 
 @given(st.text(st.sampled_from("/%2fFeE5cC()'=;:@.\\ua$?&0"), max_size=60))

@@ -24,7 +24,9 @@ def _rules_looked_at(ruleset: Ruleset, target: str) -> list[int]:
 
 
 def test_unrelated_rules_are_not_looked_at() -> None:
-    assert _rules_looked_at(_many(10), "/v1.0/area7/x") == _rules_looked_at(_many(5000), "/v1.0/area7/x") == [1]
+    assert (
+        _rules_looked_at(_many(10), "/v1.0/area7/x") == _rules_looked_at(_many(5000), "/v1.0/area7/x") == [1]
+    )
 
 
 def test_compiling_in_slices_gives_the_loop_air_and_the_same_rules() -> None:
@@ -57,7 +59,8 @@ def test_patterns_cover_what_the_contract_says() -> None:
 
 def test_parameters_belong_to_the_path_that_matched() -> None:
     rules = compiled("""
-- {id: it, match: {path: ["/a/{id}/b", "/c/{other}/{id}"]}, conditions: [{param: id, equals: "5"}], verdict: allow}
+- {id: it, match: {path: ["/a/{id}/b", "/c/{other}/{id}"]},
+   conditions: [{param: id, equals: "5"}], verdict: allow}
 """)
     assert [verdict(rules, path) for path in ("/a/5/b", "/c/1/5", "/c/5/1")] == ["allow", "allow", "block"]
 
