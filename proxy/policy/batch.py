@@ -1,0 +1,355 @@
+"""Requests within a request: Graph's JSON batching, read strictly and put together again byte by byte.
+
+A part is judged as if it came alone, so it must mean the same to us and to the upstream. What another reader
+might take differently is refused: a name twice or in another letter case, an address elsewhere, a version of
+its own, a batch within the batch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from proxy.policy import json_text
+
+MAX_PARTS = 20  # Graph's own limit
+
+_PART_NAMES = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
+_ANSWER_NAMES = frozenset({"id", "status", "headers", "body"})
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|stagingbeta")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_MAX_DECODINGS = 8
+# What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
+_TARGET_CHARS = "%/?:@!$&'()*+,;=-._~[]"
+_DEFAULT_PORTS = {"https": ":443", "http": ":80"}
+
+
+class MalformedBatch(ValueError):
+    """Not a batch, or one that can be read in more than one way."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    id: str
+    method: str
+    url: str  # as written
+    target: str  # as if it came alone: /v1.0/users?$top=1
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None  # exact text; None if absent or null
+    depends_on: tuple[str, ...]  # ids as the parts themselves spell them
+    raw: bytes  # exact text, save that an absolute url is made relative
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    id: str
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes | None
+    raw: bytes
+
+    def with_body(self, body: bytes) -> bytes:
+        """The text of the answer with another body, its other bytes as they were."""
+        for member in json_text.members(self.raw, 0):
+            if member.name == "body":
+                return self.raw[: member.value_start] + body + self.raw[member.value_end :]
+        raise MalformedBatch("a response without a body")
+
+
+def parse_batch(body: bytes, version: str, *, upstream_base: str, proxy_base: str) -> tuple[BatchPart, ...]:
+    """The parts of the body of POST /{version}/$batch, in their order."""
+    bases = (upstream_base, proxy_base)
+    parts = tuple(_part(member, version, bases) for member in _entries(body, "requests"))
+    if not parts:
+        raise MalformedBatch("a batch without requests")
+    if len(parts) > MAX_PARTS:
+        raise MalformedBatch(f"more than {MAX_PARTS} requests")
+    return _with_known_dependencies(parts)
+
+
+def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> bytes:
+    """The batch with only the parts whose ids are in `keep`. Nothing kept may depend on anything else."""
+    requests = _member(body, "requests")
+    kept = b",".join(part.raw for part in parts if part.id in keep)
+    return body[: requests.value_start] + b"[" + kept + b"]" + body[requests.value_end :]
+
+
+def parse_batch_answer(body: bytes) -> tuple[BatchAnswer, ...]:
+    answers = tuple(_answer(entry) for entry in _entries(body, "responses"))
+    if len({answer.id.casefold() for answer in answers}) < len(answers):
+        raise MalformedBatch("two responses with one id")
+    return answers
+
+
+def made_answer(part_id: str, status: int, headers: Mapping[str, str], body: bytes) -> bytes:
+    """The text of an answer of our own; `body` is a JSON text."""
+    head = json.dumps({"id": part_id, "status": status, "headers": dict(headers)}, separators=(",", ":"))
+    return head[:-1].encode() + b',"body":' + body + b"}"
+
+
+def merged_answer(
+    order: Sequence[str], finished: Sequence[tuple[str, bytes]], own: Mapping[str, bytes]
+) -> bytes:
+    """The answer to the whole batch.
+
+    `order` has the ids of the request's parts. `finished` has id and text of the upstream's answers and keeps
+    its order; `own` has the texts of the others by id. Each of ours comes before the answer of the next part
+    that the upstream has answered.
+    """
+    answered = {part_id for part_id, _ in finished}
+    before: dict[str, list[bytes]] = {}
+    waiting: list[bytes] = []
+    for part_id in order:
+        if part_id in answered:
+            before[part_id], waiting = waiting, []
+        elif part_id in own:
+            waiting.append(own[part_id])
+    texts: list[bytes] = []
+    for part_id, text in finished:
+        texts += before.get(part_id, [])
+        texts.append(text)
+    return b'{"responses":[' + b",".join(texts + waiting) + b"]}"
+
+
+# Reading
+
+
+def _entries(body: bytes, name: str) -> Iterator[bytes]:
+    """The texts of the objects in the array of this name, the one member that matters."""
+    found = _member(body, name)
+    if body[found.value_start : found.value_start + 1] != b"[":
+        raise MalformedBatch(f"`{name}` is no array")
+    for start, end in json_text.elements(body, found.value_start):
+        if body[start : start + 1] != b"{":
+            raise MalformedBatch(f"something in `{name}` is no object")
+        yield body[start:end]
+
+
+def _member(body: bytes, name: str) -> json_text.Member:
+    try:
+        json_text.validate(body)
+    except json_text.JsonTextError as error:
+        raise MalformedBatch(str(error)) from error
+    start = json_text.value_start(body)
+    if body[start : start + 1] != b"{":
+        raise MalformedBatch("not an object")
+    found = _members(body, start, frozenset({name})).get(name)
+    if found is None:
+        raise MalformedBatch(f"no `{name}`")
+    return found
+
+
+def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Member]:
+    """The members of an object by name: none twice, none that differs from `names` only in letter case."""
+    found: dict[str, json_text.Member] = {}
+    seen: set[str] = set()
+    folded = {name.casefold() for name in names}
+    for member in json_text.members(text, start):
+        fold = member.name.casefold()
+        if fold in seen or (fold in folded and member.name not in names):
+            raise MalformedBatch(f"`{_printable(member.name)}` twice or in another letter case")
+        seen.add(fold)
+        found[member.name] = member
+    return found
+
+
+class _Entry:
+    """One object of the array, and typed access to its members."""
+
+    def __init__(self, raw: bytes, names: Set[str]) -> None:
+        self.raw = raw
+        self.members = _members(raw, 0, names)
+
+    def text(self, name: str) -> bytes | None:
+        """The exact text of a member's value; None if it is absent or null."""
+        member = self.members.get(name)
+        if member is None:
+            return None
+        value = self.raw[member.value_start : member.value_end]
+        return None if value == b"null" else value
+
+    def string(self, name: str) -> str:
+        value = self.text(name)
+        if value is None:
+            raise MalformedBatch(f"an entry without `{name}`")
+        return _string(value, name)
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        value = self.text("headers")
+        if value is None:
+            return ()
+        if value[:1] != b"{":
+            raise MalformedBatch("`headers` is no object")
+        headers = []
+        for name, member in _members(value, 0, frozenset()).items():
+            content = value[member.value_start : member.value_end]
+            if content != b"null":
+                headers.append((name, _string(content, "headers")))
+        return tuple(headers)
+
+
+def _string(value: bytes, name: str) -> str:
+    if value[:1] != b'"':
+        raise MalformedBatch(f"`{name}` is no string")
+    text = json_text.decoded_string(value)
+    if _CONTROL.search(text):
+        raise MalformedBatch(f"a control character in `{name}`")
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise MalformedBatch(f"half a character in `{name}`")
+    return text
+
+
+def _part(raw: bytes, version: str, bases: tuple[str, str]) -> BatchPart:
+    entry = _Entry(raw, _PART_NAMES)
+    method, url = entry.string("method"), entry.string("url")
+    part_id = entry.string("id")
+    if not part_id:
+        raise MalformedBatch("an empty `id`")
+    if not _TOKEN.fullmatch(method):
+        raise MalformedBatch("`method` is no method")
+    headers = entry.headers()
+    if not all(_TOKEN.fullmatch(name) for name, _ in headers):
+        raise MalformedBatch("a name in `headers` is none of a header")
+    relative = _relative_url(url, version, bases)
+    if relative != url:
+        where = entry.members["url"]
+        raw = raw[: where.value_start] + json.dumps(relative).encode() + raw[where.value_end :]
+    return BatchPart(
+        id=part_id,
+        method=method.upper(),  # whether the upstream minds letter case is its own affair
+        url=url,
+        target=_target(relative, version),
+        headers=headers,
+        body=entry.text("body"),
+        depends_on=_depends_on(entry),
+        raw=raw,
+    )
+
+
+def _answer(raw: bytes) -> BatchAnswer:
+    entry = _Entry(raw, _ANSWER_NAMES)
+    status = entry.text("status") or b""
+    if not re.fullmatch(rb"[1-5][0-9]{2}", status):
+        raise MalformedBatch("`status` is no status")
+    return BatchAnswer(entry.string("id"), int(status), entry.headers(), entry.text("body"), raw)
+
+
+def _depends_on(entry: _Entry) -> tuple[str, ...]:
+    value = entry.text("dependsOn")
+    if value is None:
+        return ()
+    if value[:1] != b"[":
+        raise MalformedBatch("`dependsOn` is no array")
+    return tuple(_string(value[start:end], "dependsOn") for start, end in json_text.elements(value, 0))
+
+
+def _with_known_dependencies(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, ...]:
+    """The parts, their dependencies spelled like the ids that they name: Graph compares ids without case."""
+    ids = {part.id.casefold(): part.id for part in parts}
+    if len(ids) < len(parts):
+        raise MalformedBatch("two requests with one id")
+    dependencies: dict[str, set[str]] = {}
+    for part in parts:
+        for needed in part.depends_on:
+            if needed.casefold() not in ids:
+                raise MalformedBatch("`dependsOn` names no request of the batch")
+        dependencies[part.id] = {ids[needed.casefold()] for needed in part.depends_on}
+    _refuse_cycles(dependencies)
+    return tuple(
+        BatchPart(
+            part.id,
+            part.method,
+            part.url,
+            part.target,
+            part.headers,
+            part.body,
+            tuple(ids[needed.casefold()] for needed in part.depends_on),
+            part.raw,
+        )
+        for part in parts
+    )
+
+
+def _refuse_cycles(dependencies: Mapping[str, Set[str]]) -> None:
+    done: set[str] = set()
+    while len(done) < len(dependencies):
+        ready = {name for name, needed in dependencies.items() if name not in done and needed <= done}
+        if not ready:
+            raise MalformedBatch("requests that depend on each other")
+        done |= ready
+
+
+# Addresses
+
+
+def _relative_url(url: str, version: str, bases: tuple[str, str]) -> str:
+    """The url as the upstream takes it, relative to the version's root."""
+    if _SCHEME.match(url):
+        url = _without_base(url, version, bases)
+    path = url.partition("?")[0]
+    if not path.strip("/"):
+        raise MalformedBatch("a `url` without a path")
+    if "#" in url:
+        raise MalformedBatch("a fragment in a `url`")
+    for reading in _readings(path):
+        if reading.startswith(("//", "/\\", "\\")) or _SCHEME.match(reading):
+            raise MalformedBatch("a `url` that leads elsewhere")
+        if "$batch" in reading:
+            raise MalformedBatch("a batch within the batch")
+        if _VERSION.fullmatch(_first_segment(reading)):
+            raise MalformedBatch("a `url` with a version of its own")
+    return url
+
+
+def _without_base(url: str, version: str, bases: tuple[str, str]) -> str:
+    for base in bases:
+        scheme, _, rest = base.partition("://")
+        host, slash, path = rest.partition("/")
+        origins = [f"{scheme}://{host}"]
+        if not re.search(r":[0-9]+\Z", host):
+            origins.append(origins[0] + _DEFAULT_PORTS.get(scheme.lower(), ""))
+        for origin in origins:
+            root = f"{origin}{slash}{path}/{version}/"
+            if (
+                url.casefold().startswith(f"{origin}/".casefold())
+                and url[: len(root)].casefold() == root.casefold()
+            ):
+                return url[len(root) - 1 :]
+    raise MalformedBatch("a `url` that leads elsewhere, or to another version")
+
+
+def _readings(path: str) -> Iterator[str]:
+    """The path as it stands and with each further decoding, as careless readers might see it."""
+    for _ in range(_MAX_DECODINGS):
+        yield unicodedata.normalize("NFKC", path).casefold()
+        decoded = unquote(path, errors="replace")
+        if decoded == path:
+            return
+        path = decoded
+    raise MalformedBatch("a `url` encoded over and over")
+
+
+def _first_segment(path: str) -> str:
+    """The first segment that counts, dot segments removed (RFC 3986 §5.2.4)."""
+    segments: list[str] = []
+    for segment in re.split(r"[/\\]", path):
+        name = segment.partition(";")[0].strip()
+        if name == "..":
+            segments = segments[:-1]
+        elif name not in ("", "."):
+            segments.append(name)
+    return segments[0] if segments else ""
+
+
+def _target(url: str, version: str) -> str:
+    return f"/{version}/" + quote(url.removeprefix("/"), safe=_TARGET_CHARS)
+
+
+def _printable(name: str) -> str:
+    return name[:40].encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,318 @@
+"""Which batches are read and how, and that what can be read in two ways is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.policy.batch import (
+    BatchPart,
+    MalformedBatch,
+    made_answer,
+    merged_answer,
+    parse_batch,
+    parse_batch_answer,
+    reduced_batch,
+)
+
+UPSTREAM = "https://graph.microsoft.com"
+PROXY = "http://127.0.0.1:8080"
+
+
+def parsed(body: bytes, version: str = "v1.0") -> tuple[BatchPart, ...]:
+    return parse_batch(body, version, upstream_base=UPSTREAM, proxy_base=PROXY)
+
+
+def batch(*parts: dict[str, Any]) -> bytes:
+    return json.dumps({"requests": list(parts)}).encode()
+
+
+def get(url: str, **more: Any) -> dict[str, Any]:
+    return {"id": "1", "method": "GET", "url": url, **more}
+
+
+def refused(body: bytes) -> None:
+    with pytest.raises(MalformedBatch):
+        parsed(body)
+
+
+def test_a_part_is_read_whole() -> None:
+    raw = (
+        b'{ "id":"a", "method": "PATCH","url":"/users/1?$select=id" ,\n'
+        b'"headers":{"Content-Type":"application/json","x":"\\u00e6"},'
+        b'"body": {"n": 1.0E+400, "n": 2 }, "dependsOn":["B"]}'
+    )
+    body = b' {"requests" : [ ' + raw + b' ,{"id":"b","method":"get","url":"me"}] }\n'
+    first, second = parsed(body)
+    assert first == BatchPart(
+        id="a",
+        method="PATCH",
+        url="/users/1?$select=id",
+        target="/v1.0/users/1?$select=id",
+        headers=(("Content-Type", "application/json"), ("x", "æ")),
+        body=b'{"n": 1.0E+400, "n": 2 }',
+        depends_on=("b",),
+        raw=raw,
+    )
+    assert (second.method, second.target, second.body, second.headers) == ("GET", "/v1.0/me", None, ())
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("/users", "/v1.0/users"),
+        ("users", "/v1.0/users"),
+        ("users?$filter=city eq null&$count=true", "/v1.0/users?$filter=city%20eq%20null&$count=true"),
+        ("/users('ada%40contoso.com')/messages", "/v1.0/users('ada%40contoso.com')/messages"),
+        ("/users/Ærlig", "/v1.0/users/%C3%86rlig"),
+        ("/me/drive/root:/a b.txt:/content", "/v1.0/me/drive/root:/a%20b.txt:/content"),
+        ('/users?$search="displayName:x"', "/v1.0/users?$search=%22displayName:x%22"),
+        ("/users/../me", "/v1.0/users/../me"),
+        ("/users?$filter=a eq 'v1.0/$batch//'", "/v1.0/users?$filter=a%20eq%20'v1.0/$batch//'"),
+    ],
+)
+def test_a_url_is_relative_to_the_version(url: str, target: str) -> None:
+    (part,) = parsed(batch(get(url)))
+    assert part.url == url
+    assert part.target == target
+    assert json.loads(part.raw)["url"] == url
+
+
+@pytest.mark.parametrize(
+    "base",
+    [UPSTREAM, PROXY, "HTTPS://Graph.Microsoft.com", "https://graph.microsoft.com:443"],
+)
+def test_an_absolute_url_of_ours_is_made_relative(base: str) -> None:
+    raw = b'{"id":"1", "method":"GET","url": "' + base.encode() + b'/v1.0/users?$top=1","x":1.0}'
+    (part,) = parsed(b'{"requests":[' + raw + b"]}")
+    assert part.target == "/v1.0/users?$top=1"
+    assert part.raw == b'{"id":"1", "method":"GET","url": "/users?$top=1","x":1.0}'
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://evil.example/v1.0/users",
+        "https://graph.microsoft.com.evil.example/v1.0/users",
+        "https://graph.microsoft.com@evil.example/v1.0/users",
+        "https://graph.microsoft.com:8443/v1.0/users",
+        "https://graph.microsoft.com/beta/users",
+        "https://graph.microsoft.com/v1.0",
+        "https://graph.microsoft.com",
+        "http://graph.microsoft.com/v1.0/users",
+        "//evil.example/users",
+        "/\\evil.example/users",
+        "\\\\evil.example/users",
+        "%2F%2Fevil.example/users",
+        "file:///etc/passwd",
+        "javascript:1",
+        "",
+        "/",
+        "?$top=1",
+        "#",
+        "/users#x",
+        "/users\n",
+        "/us\ters",
+        "/users\u0000",
+        # a batch within, in any spelling
+        "/$batch",
+        "$batch",
+        "/$BATCH?x=1",
+        "/%24batch",
+        "/%2524batch",
+        "/%24%62atch",
+        "/users/../$batch",
+        "/$batch/",
+        "/$batch()",
+        "/＄batch",
+        "https://graph.microsoft.com/v1.0/$batch",
+        # a version of its own: the upstream may take it for the root
+        "/v1.0/users",
+        "v1.0/users",
+        "/V1.0/users",
+        "/beta/me",
+        "/%62eta/me",
+        "/./beta/me",
+        "/users/../beta/me",
+        "/x/%2e%2e/beta/me",
+        "/beta;x=1/me",
+        "https://graph.microsoft.com/v1.0/beta/me",
+        "/%25252525252525252525252525252561",
+    ],
+)
+def test_a_url_that_may_lead_elsewhere_is_refused(url: str) -> None:
+    refused(batch(get(url)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"requests":null}',
+        b'{"requests":{}}',
+        b'{"requests":[]}',
+        b'{"requests":[1]}',
+        b'{"requests":[[]]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me"},]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me"}]} x',
+        b'\xef\xbb\xbf{"requests":[{"id":"1","method":"GET","url":"/me"}]}',
+        '{"requests":[{"id":"1","method":"GET","url":"/me"}]}'.encode("utf-16"),
+        b'{"requests":[{"id":"1","method":"GET","url":"/me"}],"requests":[]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me"}],"Requests":[]}',
+        b'{"Requests":[{"id":"1","method":"GET","url":"/me"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me"}],"reque\\u0073ts":[]}',
+        b'{"requests":[{"method":"GET","url":"/me"}]}',
+        b'{"requests":[{"id":"1","url":"/me"}]}',
+        b'{"requests":[{"id":"1","method":"GET"}]}',
+        b'{"requests":[{"id":1,"method":"GET","url":"/me"}]}',
+        b'{"requests":[{"id":"","method":"GET","url":"/me"}]}',
+        b'{"requests":[{"id":"1","method":1,"url":"/me"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":["/me"]}]}',
+        b'{"requests":[{"id":"1","method":"GET /x","url":"/me"}]}',
+        b'{"requests":[{"id":"1","method":"","url":"/me"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me\\ud800"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","url":"/users"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","\\u0075rl":"/users"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","URL":"/users"}]}',
+        b'{"requests":[{"id":"1","method":"GET","Url":"/users"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","Method":"DELETE"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","headers":[]}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","headers":{"a":1}}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","headers":{"a":"x\\r\\ny"}}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","headers":{"a b":"x"}}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","headers":{"a":"x","A":"y"}}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","dependsOn":"1"}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","dependsOn":[1]}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","dependsOn":["2"]}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","dependsOn":["1"]}]}',
+        b'{"requests":[{"id":"1","method":"GET","url":"/me","DependsOn":[]}]}',
+        b'{"requests":[{"id":"a","method":"GET","url":"/me"},{"id":"A","method":"GET","url":"/me"}]}',
+        b'{"requests":' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    ],
+)
+def test_what_is_no_batch_or_can_be_read_in_two_ways_is_refused(body: bytes) -> None:
+    refused(body)
+
+
+def test_twenty_requests_are_a_batch_and_twenty_one_are_not() -> None:
+    parts = [get("/me", id=str(index)) for index in range(21)]
+    assert len(parsed(batch(*parts[:20]))) == 20
+    refused(batch(*parts))
+
+
+def test_requests_in_a_circle_are_refused_and_in_a_line_are_not() -> None:
+    line = [get("/me", id="1"), get("/me", id="2", dependsOn=["1"]), get("/me", id="3", dependsOn=["1", "2"])]
+    assert [part.depends_on for part in parsed(batch(*line))] == [(), ("1",), ("1", "2")]
+    refused(batch(get("/me", id="1", dependsOn=["3"]), *line[1:]))
+
+
+def test_null_is_as_good_as_absent() -> None:
+    (part,) = parsed(batch(get("/me", headers=None, body=None, dependsOn=None)))
+    assert (part.headers, part.body, part.depends_on) == ((), None, ())
+
+
+def test_a_method_override_is_there_to_be_judged() -> None:
+    (part,) = parsed(batch(get("/me", headers={"X-HTTP-Method-Override": "DELETE"})))
+    assert part.headers == (("X-HTTP-Method-Override", "DELETE"),)
+
+
+def test_the_smaller_batch_keeps_the_bytes_of_what_it_keeps() -> None:
+    first = b'{"id":"1" , "method":"POST","url":"/x","body":{"n":1e5}}'
+    second = b'{"id":"2","method":"GET","url":"/y"}'
+    third = b'{"id":"3","method":"GET",\n"url":"http:\\/\\/127.0.0.1:8080/v1.0/z"}'
+    body = b'{"a":1,"requests": [' + first + b"," + second + b" ,\n" + third + b'] ,"b":2}'
+    parts = parsed(body)
+    relative = b'{"id":"3","method":"GET",\n"url":"/z"}'
+    assert (
+        reduced_batch(body, parts, {"1", "3"})
+        == b'{"a":1,"requests": [' + first + b"," + relative + b'] ,"b":2}'
+    )
+    assert reduced_batch(body, parts, {"2"}) == b'{"a":1,"requests": [' + second + b'] ,"b":2}'
+
+
+ANSWER = (
+    b'{"responses":[{"id":"2","status":200,"headers":{"Content-Type":"application/json"},"body": {"n":1.0E5 } },'
+    b'{"id":"1","status":204}]}'
+)
+
+
+def test_an_answer_is_read_whole() -> None:
+    second, first = parse_batch_answer(ANSWER)
+    assert (second.id, second.status, second.headers) == ("2", 200, (("Content-Type", "application/json"),))
+    assert second.body == b'{"n":1.0E5 }'
+    assert second.raw == ANSWER[14 : ANSWER.index(b',{"id":"1"')]
+    assert (first.id, first.status, first.body) == ("1", 204, None)
+
+
+def test_another_body_leaves_the_other_bytes() -> None:
+    second, first = parse_batch_answer(ANSWER)
+    assert second.with_body(b'{"x":1}') == second.raw.replace(b'{"n":1.0E5 }', b'{"x":1}')
+    with pytest.raises(MalformedBatch):
+        first.with_body(b"{}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"responses":[1]}',
+        b'{"responses":[],"Responses":[]}',
+        b'{"responses":[{"id":"1"}]}',
+        b'{"responses":[{"id":"1","status":"200"}]}',
+        b'{"responses":[{"id":"1","status":2000}]}',
+        b'{"responses":[{"id":"1","status":2e2}]}',
+        b'{"responses":[{"status":200}]}',
+        b'{"responses":[{"id":"1","status":200,"body":{},"body":{"mobilePhone":1}}]}',
+        b'{"responses":[{"id":"1","status":200,"body":{},"Body":{"mobilePhone":1}}]}',
+        b'{"responses":[{"id":"1","status":200},{"id":"1","status":200}]}',
+        b'{"responses":[{"id":"1","status":200}]',
+    ],
+)
+def test_an_answer_that_can_be_read_in_two_ways_is_refused(body: bytes) -> None:
+    with pytest.raises(MalformedBatch):
+        parse_batch_answer(body)
+
+
+def test_our_answers_take_their_places_among_the_upstreams() -> None:
+    own = {"1": b'"one"', "4": b'"four"'}
+    finished = [("3", b'"three"'), ("2", b'"two"')]
+    merged = merged_answer(["1", "2", "3", "4"], finished, own)
+    assert merged == b'{"responses":["three","one","two","four"]}'
+    assert merged_answer(["1", "4"], [], own) == b'{"responses":["one","four"]}'
+
+
+def test_an_answer_of_our_own_is_read_like_any_other() -> None:
+    text = made_answer('a"\u00e6', 403, {"Content-Type": "application/json"}, b'{"error":{}}')
+    (answer,) = parse_batch_answer(b'{"responses":[' + text + b"]}")
+    assert (answer.id, answer.status, answer.body) == ('a"æ', 403, b'{"error":{}}')
+
+
+SOUND = batch(get("/me"), get("/x", id="2", dependsOn=["1"], headers={"a": "b"}))
+
+
+@given(st.integers(0, len(SOUND)), st.binary(max_size=3), st.integers(0, 3))
+@settings(max_examples=500)
+def test_no_mutation_raises_anything_else(position: int, inserted: bytes, removed: int) -> None:
+    with contextlib.suppress(MalformedBatch):
+        parsed(SOUND[:position] + inserted + SOUND[position + removed :])
+
+
+@given(st.text(max_size=12))
+@settings(max_examples=500)
+def test_every_target_is_printable_ascii_below_the_version(url: str) -> None:
+    with contextlib.suppress(MalformedBatch):
+        (part,) = parsed(batch(get(url)))
+        assert part.target.isascii()
+        assert part.target.isprintable()
+        assert " " not in part.target
+        assert part.target.startswith("/v1.0/")
