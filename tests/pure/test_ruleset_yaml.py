@@ -122,8 +122,10 @@ rules:
             "only a filter",
         ),
         (
-            "{id: a, match: {path: [/x]}, "
-            "verdict: filter, transforms: {strip_properties: [a], allow_properties: [b]}}",
+            (
+                "{id: a, match: {path: [/x]}, "
+                "verdict: filter, transforms: {strip_properties: [a], allow_properties: [b]}}"
+            ),
             "rules[0].transforms",
             "never stand in one rule",
         ),
@@ -185,8 +187,10 @@ rules:
             "RE2",
         ),
         (
-            "{id: a, match: {path: [/x]}, "
-            "verdict: allow, conditions: [{query: a, matches: '((a{100}){100}){10}'}]}",
+            (
+                "{id: a, match: {path: [/x]}, "
+                "verdict: allow, conditions: [{query: a, matches: '((a{100}){100}){10}'}]}"
+            ),
             "rules[0].conditions[0].matches",
             "RE2",
         ),
