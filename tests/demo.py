@@ -262,17 +262,17 @@ def _event_complaints(result: Result) -> Iterator[str]:
 
 def table(results: list[Result]) -> Table:
     shown = Table(title="What applications asked, and what came of it", header_style="bold", pad_edge=False)
-    shown.add_column("Request", overflow="fold", ratio=5)
-    shown.add_column("", overflow="fold", ratio=3, style="dim")
+    shown.add_column("Request", overflow="fold", ratio=3)
+    shown.add_column("", no_wrap=True, style="dim")
     shown.add_column("Status", justify="right")
     shown.add_column("Verdict")
     shown.add_column("Rule")
-    shown.add_column("What changed", overflow="fold", ratio=4)
+    shown.add_column("What changed", overflow="fold", ratio=2)
     for result in results:
         event = result.events[0] if result.events else {}
         verdict = event.get("verdict", "-")
         rule = event.get("ruleId") or event.get("reason") or "nobody known"
-        logged = "".join(f" +{each}" for each in event.get("loggedRuleIds") or ())
+        logged = "".join(f" +{each}" for each in event.get("loggedRuleIds") or () if each != rule)
         shown.add_row(
             escape(f"{result.row.method} {result.target}"),
             escape(result.row.title),
@@ -354,7 +354,7 @@ def hints(demo: Demo) -> Iterator[str]:
 
 
 async def run(*, check: bool) -> int:
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else 180)
     directory = Path(tempfile.mkdtemp(prefix="graphward-demo-"))
     _stop_once_on_signals()
     keep_files = False
