@@ -39,10 +39,8 @@ class CompiledFilter:
     def __init__(self, transforms: Transforms) -> None:
         strip = _tree(transforms.strip)
         allow = None if transforms.allow is None else _tree(transforms.allow)
-        items = _Level(strip, allow, bare=_Bare.FAILS)
-        self._single = _Level(strip, allow, document=True)
-        self._collection = _Level(strip, allow, document=True, value_fate=items)
-        self._wrapped = _Level(strip, allow, document=True, value_fate=_Level(strip, allow))
+        items = _Level(strip, allow, bare=_Bare.FAILS, arrays_only=True)
+        self._document = _Level(strip, allow, value_fate=items)
         # What follows makes it faster and changes no answer.
         self._plans: list[shapes.Plan] = []
         self._lessons_left = _MAX_LESSONS
@@ -51,8 +49,8 @@ class CompiledFilter:
         """The body without what is hidden. Raises FilterFailed where that can't be vouched for."""
         filtered = self._apply_a_plan(body)
         if filtered is None:
-            level, filtered = self.apply_by_reading(body)
-            self._learn(body, level, filtered)
+            filtered = self.apply_by_reading(body)
+            self._learn(body, filtered)
         return filtered
 
     def _apply_a_plan(self, body: bytes) -> bytes | None:
@@ -66,50 +64,36 @@ class CompiledFilter:
                 return filtered
         return None
 
-    def _learn(self, body: bytes, level: _Level, filtered: bytes) -> None:
+    def _learn(self, body: bytes, filtered: bytes) -> None:
         """Keep a plan for answers like this one, for which it must do exactly what reading it did."""
-        if not self._lessons_left or level not in (self._single, self._collection):
+        if not self._lessons_left:
             return
         self._lessons_left -= 1
-        plan = shapes.learn(body, level)
+        plan = shapes.learn(body, self._document)
         if plan is not None and plan.apply(body) == filtered:
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
 
-    def apply_by_reading(self, body: bytes) -> tuple[_Level, bytes]:
+    def apply_by_reading(self, body: bytes) -> bytes:
         """The same as `apply`, member by member: for any answer, and the measure for the faster way."""
         try:
             json_text.validate(body)
             start = json_text.value_start(body)
             if body[start] != _OPEN_OBJECT:
                 raise FilterFailed("the answer is no JSON object")
-            level = self._document_level(body, start)
             walk = _Walk(body)
-            walk.object(level, start)
+            walk.object(self._document, start)
         except json_text.JsonTextError as error:
             raise FilterFailed(str(error)) from error
         except RecursionError as error:
             raise FilterFailed("nested too deeply") from error
-        return level, walk.remainder()
-
-    def _document_level(self, body: bytes, start: int) -> _Level:
-        """The level of the document, by what its `value` is: items, an object, or a property like others."""
-        members = list(json_text.members(body, start))
-        values = [member for member in members if _fold(member.name) == "value"]
-        if not values:
-            return self._single
-        if len(values) > 1:
-            raise FilterFailed("more than one `value`")
-        first = body[values[0].value_start]
-        if first == _OPEN_ARRAY:
-            return self._collection
-        if self._single.allow is not None:
-            return self._single
-        if first == _OPEN_OBJECT:
-            return self._wrapped
-        alone = all(member.name.startswith("@") for member in members if member is not values[0])
-        if alone and first != _NULL:
+        if walk.bare_value and not _has_other_properties(body, start):
             raise FilterFailed("a bare value, which may be the hidden property")
-        return self._single
+        return walk.remainder()
+
+
+def _has_other_properties(body: bytes, start: int) -> bool:
+    names = [member.name for member in json_text.members(body, start)]
+    return any(not name.startswith("@") and _fold(name) != "value" for name in names)
 
 
 def compile_filter(transforms: Transforms) -> CompiledFilter:
@@ -140,7 +124,7 @@ class _Bare(Enum):
 class _Level:
     """What to hide of an object at one place in the answer."""
 
-    __slots__ = ("_children", "_fates", "allow", "bare", "document", "plain_run", "strip", "value_fate")
+    __slots__ = ("_children", "_fates", "allow", "arrays_only", "bare", "plain_run", "strip", "value_fate")
 
     def __init__(
         self,
@@ -148,14 +132,14 @@ class _Level:
         allow: _Tree | None,
         *,
         bare: _Bare | None = None,
-        document: bool = False,
+        arrays_only: bool = False,
         value_fate: _Level | None = None,
     ) -> None:
         self.strip = strip
         self.allow = allow  # None: all is allowed
         self.bare = bare or (_Bare.STAYS if allow is None else _Bare.GOES)
-        self.document = document
-        self.value_fate = value_fate
+        self.arrays_only = arrays_only
+        self.value_fate = value_fate  # of the document: the level of its items
         # Members that need no decision: they stay, or go under an allow list.
         self.plain_run = json_text.run_of_members_but(self._names_to_decide_on())
         self._fates: dict[bytes, Fate | _Level] = {}
@@ -179,12 +163,15 @@ class _Level:
             yield ""  # and with an @ the object's own annotations
 
     def decide(self, name: str) -> Fate | _Level:
+        if self.value_fate is not None and _fold(name) == "value":
+            return self.value_fate
+        return self.decide_by_name(name)
+
+    def decide_by_name(self, name: str) -> Fate | _Level:
         base, at, annotation = name.partition("@")
         if not base:
             return self._decide_on_own_annotation(_fold(name))
         name, base, annotation = _fold(name), _fold(base), _fold(annotation)
-        if self.value_fate is not None and name == "value":
-            return self.value_fate
         strip = self.strip.get(base, _Tree())
         if strip is None or (at and name in self.strip):
             return Fate.DROP
@@ -200,7 +187,7 @@ class _Level:
         return self._child(base, strip, allow)
 
     def _decide_on_own_annotation(self, name: str) -> Fate:
-        if self.document and name.startswith("@odata."):
+        if self.value_fate is not None and name.startswith("@odata."):
             return Fate.KEEP
         if name in self.strip:
             return Fate.DROP
@@ -221,6 +208,8 @@ class _Walk:
     def __init__(self, text: bytes) -> None:
         self._text = text
         self._cuts: list[tuple[int, int]] = []  # in order, not overlapping
+        self._met_value = False
+        self.bare_value = False  # the document's `value` is neither array, object nor null
 
     def remainder(self) -> bytes:
         if not self._cuts:
@@ -271,11 +260,28 @@ class _Walk:
     def _member(self, level: _Level, name: re.Match[bytes]) -> tuple[bool, int]:
         """Whether the member of this name stays, and where it ends."""
         fate = level.fate(name[1])
+        if fate is level.value_fate:
+            fate = self._fate_of_value(level, name.end())
         if isinstance(fate, _Level):
             end = self._inside(fate, name.end())
             if end is not None:
                 return True, end
         return fate is Fate.KEEP, json_text.value_end(self._text, name.end())
+
+    def _fate_of_value(self, document: _Level, start: int) -> Fate | _Level:
+        """What the document's `value` is: items, an object, or a property like others."""
+        if self._met_value:
+            raise FilterFailed("more than one `value`")
+        self._met_value = True
+        first = self._text[start]
+        if first == _OPEN_ARRAY and document.value_fate is not None:
+            return document.value_fate
+        fate = document.decide_by_name("value")
+        if fate is Fate.KEEP and document.allow is None:
+            if first == _OPEN_OBJECT and document.value_fate is not None:
+                return document.value_fate
+            self.bare_value = first != _NULL
+        return fate
 
     def _inside(self, level: _Level, start: int) -> int | None:
         """Look through the objects of a value; returns its end, or None if the value has to go."""

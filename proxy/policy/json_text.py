@@ -34,8 +34,9 @@ _SCALAR = rb"[-+.0-9A-Za-z]++"
 
 
 def _nested(depth: int) -> bytes:
+    between = rb'[^\[\]{}"]*+'
     inner = b"|" + _nested(depth - 1) if depth else b""
-    return rb'[\[{](?:[^\[\]{}"]++|' + _STRING + inner + rb")*+[\]}]"
+    return rb"[\[{]" + between + b"(?:(?:" + _STRING + inner + b")" + between + rb")*+[\]}]"
 
 
 _ANY_VALUE = _STRING + b"|" + _SCALAR + b"|" + _nested(4)

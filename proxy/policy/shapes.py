@@ -29,6 +29,8 @@ class Fate(Enum):
 class Level(Protocol):
     """What to hide of the objects at one place."""
 
+    arrays_only: bool  # another level holds where the place has one object and no array
+
     def decide(self, name: str) -> Fate | Level: ...
 
 
@@ -46,6 +48,7 @@ class Shape:
     """Objects at one place of an answer: how to decode them, and which of their members to unset."""
 
     def __init__(self, names: list[str], level: Level, inner: dict[str, Shape]) -> None:
+        self.arrays_only = level.arrays_only
         fields = {name: f"f{index}" for index, name in enumerate(names)}
         self.struct = msgspec.defstruct(
             "Shape",
@@ -65,6 +68,8 @@ class Shape:
     def _type_of(inner: Shape | None) -> Any:
         if inner is None:
             return Raw | UnsetType
+        if inner.arrays_only:
+            return list[inner.struct] | UnsetType  # type: ignore[name-defined]
         return list[inner.struct] | inner.struct | None | UnsetType  # type: ignore[name-defined]
 
     def hidden(self, objects: list[Any]) -> list[Any]:

@@ -239,14 +239,14 @@ def test_the_smaller_batch_keeps_the_bytes_of_what_it_keeps() -> None:
 
 
 ANSWER = (
-    b'{"responses":[{"id":"2","status":200,"headers":{"Content-Type":"application/json"},"body": {"n":1.0E5 } },'
+    b'{"responses":[{"id":"2","status":200,"headers":{"Content-Type":"text/json"},"body": {"n":1.0E5 } },'
     b'{"id":"1","status":204}]}'
 )
 
 
 def test_an_answer_is_read_whole() -> None:
     second, first = parse_batch_answer(ANSWER)
-    assert (second.id, second.status, second.headers) == ("2", 200, (("Content-Type", "application/json"),))
+    assert (second.id, second.status, second.headers) == ("2", 200, (("Content-Type", "text/json"),))
     assert second.body == b'{"n":1.0E5 }'
     assert second.raw == ANSWER[14 : ANSWER.index(b',{"id":"1"')]
     assert (first.id, first.status, first.body) == ("1", 204, None)
