@@ -12,8 +12,10 @@ from end to end is made compact for the comparison and formatted again afterward
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -84,8 +86,7 @@ class Shape:
         if self._copy_kept is not None:
             return list(map(self._copy_kept, objects))
         for field in self._dropped:
-            for obj in objects:
-                setattr(obj, field, UNSET)
+            deque(map(setattr, objects, repeat(field), repeat(UNSET)), maxlen=0)  # a loop that runs in C
         return objects
 
 
