@@ -23,7 +23,7 @@ TOO_MANY_CONNECTIONS: Final = (
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_TOO_MANY), _TOO_MANY)
 )
 
-_JSON: Final = b"Content-Type: application/json\r\n"
+JSON: Final = b"Content-Type: application/json\r\n"
 
 
 def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: float) -> bytes:
@@ -43,7 +43,7 @@ def json_answer(
 ) -> tuple[bytes, bytes]:
     """Head and body of a JSON answer."""
     encoded = orjson.dumps(body)
-    return head(status, len(encoded), _JSON + extra, close=close, now=now), encoded
+    return head(status, len(encoded), JSON + extra, close=close, now=now), encoded
 
 
 def refusal_answer(
@@ -51,7 +51,7 @@ def refusal_answer(
 ) -> tuple[bytes, bytes]:
     """Head and body for a refusal (contracts §4, proxy error body)."""
     body = error_body(refusal, request_id=request_id, client_request_id=client_request_id, now=now)
-    extra = _JSON + b"Cache-Control: no-store\r\n"
+    extra = JSON + b"Cache-Control: no-store\r\n"
     if refusal.status == 401:
         extra += claims_challenge(now)
     if refusal.retry_after is not None:

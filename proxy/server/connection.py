@@ -79,6 +79,7 @@ class ClientConnection(asyncio.Protocol):
         "client_ip",
         "deadline",
         "scheme",
+        "write_paused",
     )
 
     _transport: asyncio.Transport
@@ -97,6 +98,7 @@ class ClientConnection(asyncio.Protocol):
         self._serving = False
         self._closing = False
         self._paused = False
+        self.write_paused = False  # the client takes its answer more slowly than it comes
         # Per request
         self._exchange: ClientExchange | None = None
         self._body_remaining = 0
@@ -148,11 +150,13 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_left()
 
     def pause_writing(self) -> None:
+        self.write_paused = True
         self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
         if self._exchange is not None:
             self._exchange.pause_answer()
 
     def resume_writing(self) -> None:
+        self.write_paused = False
         exchange = self._exchange
         if exchange is None:
             self.deadline = self._idle_deadline()

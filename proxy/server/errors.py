@@ -17,6 +17,7 @@ STATUS_OF: Final[dict[str, int]] = {
     "requestTimeout": 408,
     "payloadTooLarge": 413,
     "expectationFailed": 417,
+    "failedDependency": 424,
     "headersTooLarge": 431,
     "upstreamError": 502,
     "upstreamUnreachable": 502,

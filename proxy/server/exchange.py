@@ -12,18 +12,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from proxy.policy.batch import MalformedBatch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.content_coding import ContentCodingError, StreamDecoder, decode
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
 from proxy.policy.links import LinkRewriter, LinkStream
+from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.server import answers
 from proxy.server.audit_draft import AuditDraft
+from proxy.server.batches import Batch, is_batch
 from proxy.server.errors import Refusal
 from proxy.server.framing import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
     BODY_DIGEST,
+    CHUNKED,
     CONNECTION,
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -40,7 +44,7 @@ from proxy.server.tokens import RefusedToken, UnknownToken
 from proxy.server.upstream import UpstreamConnection, UpstreamLost
 
 if TYPE_CHECKING:
-    from proxy.policy.compile import Plan
+    from proxy.policy.decision import Plan
     from proxy.server.connection import ClientConnection
     from proxy.server.context import Context
 
@@ -60,12 +64,14 @@ class Exchange:
     __slots__ = (
         "_answer",
         "_answer_bytes",
+        "_batch",
         "_body",
         "_body_done",
         "_collecting",
         "_credential_generation",
         "_credential_retried",
         "_decision",
+        "_early",
         "_facts",
         "_finished",
         "_held",
@@ -73,6 +79,7 @@ class Exchange:
         "_links",
         "_mode",
         "_plan",
+        "_relinked_last",
         "_retried",
         "_rewriter",
         "_stream_decoder",
@@ -117,7 +124,9 @@ class Exchange:
         # The request's body: a list while it is collected or kept, else it is passed on
         self._body: list[bytes] | None = None
         self._body_done = head.length == 0
+        self._early: list[bytes] = []  # came before the upstream was there to take it
         self._collecting = False
+        self._batch: Batch | None = None
         # The upstream's side
         self._upstream: UpstreamConnection | None = None
         self._upstream_head = b""
@@ -132,6 +141,7 @@ class Exchange:
         self._links: LinkStream | None = None
         self._rewriter: LinkRewriter | None = None
         self._stream_decoder: StreamDecoder | None = None
+        self._relinked_last = False
 
     # Phases of the request
 
@@ -140,10 +150,13 @@ class Exchange:
         try:
             self.authenticate()
             self.canonicalise()
-            if self._plan.needs_body and not self._body_done:
-                self._collect()
-                return
-            self.decide(b"" if self._plan.needs_body else None)
+            if self._batch is not None or self._plan.needs_body:
+                if not self._body_done:
+                    self._collect()
+                    return
+                self.decide(b"")
+            else:
+                self.decide(None)
             self.attach_credential()
         except Refusal as refusal:
             self.refuse(refusal)
@@ -178,8 +191,11 @@ class Exchange:
         if caller.rules is None:
             raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
         self._plan = caller.rules.plan(head.method, self._target)
+        if is_batch(head.method, self._target):
+            self._batch = Batch(self.context, caller, self.draft)
 
     def decide(self, body: bytes | None) -> None:
+        """Judges the request; `body` is None where no rule has to read it."""
         draft = self.draft
         facts = self._facts = RequestFacts(
             self.head.method,
@@ -197,7 +213,21 @@ class Exchange:
             raise Refusal(
                 "badRequest", f"The request target is ambiguous: {error}.", "ambiguousTarget"
             ) from None
+        if self._batch is None:
+            self._take_decision(decision)
+        else:
+            self._decide_batch(self._batch, decision, body or b"")
+
+    def _decide_batch(self, batch: Batch, decision: Decision, body: bytes) -> None:
+        """The parts are judged one by one; of the envelope itself, only a rule that means it can block it."""
+        if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
+            decision = _BATCH_ALLOWED
         self._take_decision(decision)
+        version = self._target.readings[0].names[0].folded[0]
+        rewriter_base = self.context.public_base or self.connection.scheme + b"://" + (self.head.host or b"")
+        batch.judge(body, version, rewriter_base)
+        if not batch.all_kept:
+            self._body = [batch.reduced(body)]
 
     def _take_decision(self, decision: Decision) -> None:
         draft = self.draft
@@ -230,7 +260,7 @@ class Exchange:
         context = self.context
         nominated = head.nominated
         line = head.request_line
-        parts = [line if not head.http10 else line[:-5] + b".1\r\n"]
+        parts = [line if not head.http10 else line[:-3] + b"1\r\n"]
         append = parts.append
         for name, value in head.headers:
             kind = kind_of(name)
@@ -263,6 +293,14 @@ class Exchange:
         append(b"\r\n")
         return b"".join(parts)
 
+    def _body_length(self) -> int:
+        return sum(map(len, self._body or ())) if self._body_replaced else self.head.length
+
+    @property
+    def _body_replaced(self) -> bool:
+        """Whether the upstream gets a smaller batch than the application sent."""
+        return self._batch is not None and not self._batch.all_kept
+
     def forward(self) -> None:
         if self._body is None and 0 < self.head.length <= REPEAT_BYTES and not self.head.expect_continue:
             self._body = []
@@ -294,6 +332,8 @@ class Exchange:
             self._body_collected(last)
         elif self._upstream is not None:
             self._upstream.send(self._framed(chunk, last), done=last)
+        elif self._body is None:
+            self._early.append(chunk)
 
     def _body_collected(self, last: bool) -> None:
         if self.draft.request_bytes > self.context.limits.max_buffered_body:
@@ -304,11 +344,23 @@ class Exchange:
         self._collecting = False
         try:
             self.decide(self._readable_body())
+            if self._batch is not None and self._batch.none_kept:
+                self._answer_batch_alone(self._batch)
+                return
             self.attach_credential()
         except Refusal as refusal:
             self.refuse(refusal)
             return
         self.forward()
+
+    def _answer_batch_alone(self, batch: Batch) -> None:
+        body = batch.own_answer()
+        close = not self.connection.persists()
+        head = answers.head(200, len(body), answers.JSON, close=close, now=time.time())
+        self._answer_bytes = len(body)
+        if self.record(200):
+            self.connection.write(head + body)
+            self._finish(close=close)
 
     def _readable_body(self) -> bytes:
         body = b"".join(self._body or ())
@@ -331,8 +383,10 @@ class Exchange:
     def upstream_ready(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
         head = self._upstream_head
-        if self._body:
-            head += self._framed(b"".join(self._body), self._body_done)
+        body = b"".join(self._early if self._body is None else self._body)
+        self._early = []
+        if body or self.head.length:
+            head += self._framed(body, self._body_done)
         if self._body_done:
             self.connection.await_answer()
         else:
@@ -357,7 +411,7 @@ class Exchange:
 
     def answer_informational(self, head: AnswerHead) -> None:
         if not self.head.http10:
-            self.connection.write(self._head_for_client(head, b""))
+            self.connection.write(self._head_for_client(head, _KEPT))
 
     def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
         if last:
@@ -433,6 +487,8 @@ class Exchange:
     def _choose_mode(self, answer: AnswerHead) -> int:
         """Whether the answer's body has to be read, and by whom."""
         plan = self._plan
+        if self._batch is not None:
+            return _BUFFER
         if plan.has_response_rules:
             if plan.response_needs_body and answer.length != 0:
                 return _BUFFER
@@ -481,13 +537,15 @@ class Exchange:
                 self._decide_response(decoded)
             transforms = self._decision.transforms
             changed = None
-            if transforms is not None and 200 <= answer.status < 300 and body:
+            if self._batch is not None and answer.status == 200:
+                changed = self._batch.answer(decoded)
+            elif transforms is not None and 200 <= answer.status < 300 and body:
                 if answer.status == 206:
                     raise FilterFailed("it is a part of a larger whole")
                 if not _is_json(answer.content_type):
                     raise FilterFailed("it is not JSON")
                 changed = self.context.filter_for(transforms).apply(decoded)
-        except (FilterFailed, ContentCodingError) as error:
+        except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody) as error:
             self.refuse(_filter_failed(str(error)))
             return
         except Refusal as refusal:
@@ -524,8 +582,7 @@ class Exchange:
     def _send_whole(self, body: bytes, changed: bytes | None) -> None:
         """Sends an answer that was held whole: as it came, or `changed` and uncoded."""
         final = body if changed is None else changed
-        length = b"Content-Length: %d\r\n" % len(final)
-        head = self._head_for_client(self._answer, length, changed=changed is not None)
+        head = self._head_for_client(self._answer, len(final), changed=changed is not None)
         self._answer_bytes = len(final)
         if self.record(self._answer.status):
             self.connection.write(head + final)
@@ -545,33 +602,40 @@ class Exchange:
                 return
         self._mode = _RELINK
         held, self._held = b"".join(self._held), []
-        head = self._head_for_client(answer, self._unsized(), changed=True)
+        head = self._head_for_client(answer, CHUNKED, changed=True)
         self.head_sent = True
         self.draft.status = answer.status
         self.connection.write(head)
         self._relink(held, last)
 
     def _relink(self, chunk: bytes, last: bool) -> None:
+        """Rewrites a piece of a long answer. A compressed one unfolds step by step, no faster than the client
+        takes it."""
         links = self._links
+        decoder = self._stream_decoder
         assert links is not None
+        self._relinked_last = last
         try:
-            if self._stream_decoder is not None:
-                chunk = self._stream_decoder.feed(chunk)
+            if decoder is not None:
+                chunk = decoder.feed(chunk)
+                while decoder.pending:
+                    self._send_chunk(links.feed(chunk), last=False)
+                    if self.connection.write_paused:
+                        return
+                    chunk = decoder.feed(b"")
                 if last:
-                    chunk += self._stream_decoder.finish()
+                    chunk += decoder.finish()
         except ContentCodingError as error:
             self.refuse(_unreadable(error))
             return
         out = links.feed(chunk)
-        if last:
-            out += links.finish()
-        self._send_chunk(out, last)
+        self._send_chunk(out + links.finish() if last else out, last)
 
     def _start_answer(self, chunk: bytes, last: bool) -> None:
         """Sends the head with what came of the body along with it."""
         answer = self._answer
         sized = answer.length >= 0
-        head = self._head_for_client(answer, None if sized else self._unsized())
+        head = self._head_for_client(answer, _KEPT if sized else CHUNKED)
         self._answer_bytes = len(chunk)
         if last:
             if not sized:
@@ -608,18 +672,16 @@ class Exchange:
                 self.connection.write(framed)
             self._finish()
 
-    def _unsized(self) -> bytes:
-        """Framing of an answer whose length isn't known; an HTTP/1.0 client reads until the close."""
-        return b"" if self.head.http10 else b"Transfer-Encoding: chunked\r\n"
-
     def _chunk(self, chunk: bytes, last: bool) -> bytes:
         if self.head.http10:
             return chunk
         framed = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
         return framed + b"0\r\n\r\n" if last else framed
 
-    def _head_for_client(self, answer: AnswerHead, framing: bytes | None, *, changed: bool = False) -> bytes:
-        """The upstream's head as the application sees it. `framing` None keeps the upstream's Content-Length;
+    def _head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
+        self, answer: AnswerHead, length: int, *, changed: bool = False
+    ) -> bytes:
+        """The upstream's head as the application sees it. `length` is the body's size, CHUNKED or _KEPT;
         `changed` says that the body is no longer what codings and digests describe."""
         nominated = answer.nominated
         hidden = self.to_head_request and answer.status >= 200 and self._decision.transforms is not None
@@ -632,8 +694,11 @@ class Exchange:
                     continue
                 append(b"%b: %b\r\n" % (name, value))
             elif kind == CONTENT_LENGTH:
-                # The length of an answer before its filter would tell of what was hidden.
-                if framing is None and not hidden:
+                if length >= 0:
+                    append(b"%b: %d\r\n" % (name, length))
+                    length = _KEPT
+                elif length == _KEPT and not hidden:
+                    # The length of an answer before its filter would tell of what was hidden.
                     append(b"%b: %b\r\n" % (name, value))
             elif kind in _NEVER_TO_CLIENT:
                 continue
@@ -643,8 +708,10 @@ class Exchange:
                 continue
             else:
                 append(b"%b: %b\r\n" % (name, value))
-        if framing:
-            append(framing)
+        if length >= 0:
+            append(b"Content-Length: %d\r\n" % length)
+        elif length == CHUNKED and not self.head.http10:  # an HTTP/1.0 client reads until the close
+            append(b"Transfer-Encoding: chunked\r\n")
         if answer.status >= 200 and not self.connection.persists():
             append(b"Connection: close\r\n")
         append(b"\r\n")
@@ -714,7 +781,8 @@ class Exchange:
         draft = self.draft
         draft.status = status
         draft.response_bytes = self._answer_bytes
-        if draft.write(self.context):
+        parts_written = self._batch is None or self._batch.record(status, draft.reason)
+        if parts_written and draft.write(self.context):
             return True
         self._finished = True
         self._let_go_of_upstream()
@@ -726,6 +794,10 @@ class Exchange:
             self._upstream.pause_reading()
 
     def resume_answer(self) -> None:
+        if self._stream_decoder is not None and self._stream_decoder.pending:
+            self._relink(b"", self._relinked_last)
+            if self.connection.write_paused:
+                return
         if self._upstream is not None:
             self._upstream.resume_reading()
 
@@ -745,6 +817,8 @@ class Exchange:
         self.connection.exchange_done(close=close)
 
 
+_BATCH_ALLOWED: Final = Decision("allow", DEFAULT_RULE_ID, reason="default")
+_KEPT: Final = -3  # the upstream's own Content-Length, if it gave one
 _NEVER_TO_CLIENT: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
 _LOST_REASON: Final = {
     "upstreamUnreachable": "upstreamUnreachable",

@@ -1,0 +1,265 @@
+"""`$batch`: its parts judged one by one, one smaller batch upstream, filters on each part's answer
+(contracts §4, §5).
+
+A ruleset can't be walked round by a batch: each part is judged as if it came alone and leaves an event of
+its own that names the batch by `parentRequestId`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from proxy.policy.batch import (
+    BatchAnswer,
+    BatchPart,
+    MalformedBatch,
+    made_answer,
+    merged_answer,
+    parse_batch,
+    parse_batch_answer,
+    reduced_batch,
+)
+from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.decision import AnswerFacts, Decision, RequestFacts
+from proxy.policy.filters import FilterFailed
+from proxy.server.answers import error_body
+from proxy.server.audit_draft import AuditDraft
+from proxy.server.errors import Refusal
+
+if TYPE_CHECKING:
+    from proxy.policy.decision import Plan
+    from proxy.server.context import Context
+    from proxy.server.rulebook import Caller
+
+_OVERRIDES: Final = frozenset({"x-http-method-override", "x-http-method", "x-method-override"})
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+def is_batch(method: str, target: Target) -> bool:
+    """Whether any reading of the target is a batch's."""
+    return method == "POST" and any(
+        name.folded[-1:] == ("$batch",) for reading in target.readings for name in reading.names
+    )
+
+
+class _Part:
+    """One part: what came, how it was judged, what it will be answered."""
+
+    __slots__ = ("answer", "decision", "draft", "facts", "part", "plan")
+
+    def __init__(self, part: BatchPart, draft: AuditDraft) -> None:
+        self.part = part
+        self.draft = draft
+        self.plan: Plan | None = None
+        self.facts: RequestFacts | None = None
+        self.decision: Decision | None = None
+        self.answer: bytes | None = None  # ours, where the upstream isn't asked
+
+
+class Batch:
+    """The parts of one `$batch` request."""
+
+    def __init__(self, context: Context, caller: Caller, envelope: AuditDraft) -> None:
+        self._context = context
+        self._caller = caller
+        self._envelope = envelope
+        self._parts: list[_Part] = []
+
+    def judge(self, body: bytes, version: str, proxy_base: bytes) -> None:
+        """Judges every part. Raises Refusal where the batch itself is malformed."""
+        try:
+            parts = parse_batch(
+                body,
+                version,
+                upstream_base=self._context.upstream_base.decode("ascii"),
+                proxy_base=proxy_base.decode("latin-1"),
+            )
+        except MalformedBatch as error:
+            raise Refusal("badRequest", f"The batch is malformed: {error}.", "malformedBatch") from None
+        self._parts = [self._judged(part) for part in parts]
+        self._fail_dependants()
+
+    @property
+    def all_kept(self) -> bool:
+        return all(each.answer is None for each in self._parts)
+
+    @property
+    def none_kept(self) -> bool:
+        return all(each.answer is not None for each in self._parts)
+
+    def reduced(self, body: bytes) -> bytes:
+        """The batch less the parts that the upstream must not see; the others keep their bytes."""
+        keep = {each.part.id for each in self._parts if each.answer is None}
+        return reduced_batch(body, [each.part for each in self._parts], keep)
+
+    def own_answer(self) -> bytes:
+        """The answer where no part is left for the upstream."""
+        return self._merged([])
+
+    def answer(self, body: bytes) -> bytes:
+        """The upstream's answer with each part's filter applied and our own answers among them.
+        Raises MalformedBatch where the answer can't be read: it is never passed on then."""
+        asked = {each.part.id.casefold(): each for each in self._parts if each.answer is None}
+        finished: list[tuple[str, bytes]] = []
+        for answer in parse_batch_answer(body):
+            part = asked.pop(answer.id.casefold(), None)
+            if part is None:
+                raise MalformedBatch("the answer has a part that was not asked for")
+            finished.append((part.part.id, self._judged_answer(part, answer)))
+        for part in asked.values():
+            self._refuse(
+                part, Refusal("upstreamError", "The upstream left this part out.", "upstreamProtocol")
+            )
+        return self._merged(finished)
+
+    def record(self, status: int, reason: str | None = None) -> bool:
+        """Writes the parts' events. `status` and `reason` are those of parts that no answer came for."""
+        for each in self._parts:
+            draft = each.draft
+            if not draft.status:
+                draft.status = status
+                if reason is not None:
+                    draft.reason = reason
+            if not draft.write(self._context):
+                return False
+        return True
+
+    # Judging
+
+    def _judged(self, part: BatchPart) -> _Part:
+        context, envelope = self._context, self._envelope
+        context.requests += 1
+        draft = AuditDraft(
+            context.requests,
+            envelope.time_ms,
+            part.method,
+            part.target,
+            envelope.client_ip,
+            envelope.client_request_id,
+        )
+        draft.caller = self._caller
+        draft.parent = (envelope.number, envelope.time_ms)
+        draft.request_bytes = len(part.body or b"")
+        judged = _Part(part, draft)
+        try:
+            self._decide(judged)
+        except Refusal as refusal:
+            self._refuse(judged, refusal)
+        return judged
+
+    def _decide(self, judged: _Part) -> None:
+        part, draft = judged.part, judged.draft
+        if any(name.lower() in _OVERRIDES and value != part.method for name, value in part.headers):
+            raise Refusal("badRequest", "A method override is not served here.", "unsupported")
+        rules = self._caller.rules
+        if rules is None:
+            raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
+        headers = [(name.encode("latin-1", "replace"), value.encode("utf-8")) for name, value in part.headers]
+        try:
+            target = canonicalise(part.target)
+            plan = judged.plan = rules.plan(part.method, target)
+            facts = judged.facts = RequestFacts(
+                part.method, target, headers, draft.client_ip, draft.time_ms / 1000, part.body
+            )
+            decision = plan.decide(facts)
+        except MalformedTarget as error:
+            raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedTarget") from None
+        self._take(judged, decision)
+
+    def _take(self, judged: _Part, decision: Decision) -> None:
+        draft = judged.draft
+        judged.decision = decision
+        draft.verdict = decision.verdict
+        draft.rule_id = decision.rule_id
+        draft.logged_rule_ids = decision.logged_rule_ids
+        draft.reason = decision.reason
+        if decision.transforms is not None:
+            draft.transforms = decision.transforms.names
+        if decision.verdict == "block":
+            raise Refusal(
+                "policyBlocked",
+                f"The request was blocked by rule '{decision.rule_id}'.",
+                decision.reason,
+                rule_id=decision.rule_id,
+            )
+
+    def _fail_dependants(self) -> None:
+        """What depends on a part that is not tried is not tried either, however far down."""
+        failed = {each.part.id for each in self._parts if each.answer is not None}
+        before = -1
+        while failed and len(failed) != before:
+            before = len(failed)
+            for each in self._parts:
+                if each.answer is None and any(id_ in failed for id_ in each.part.depends_on):
+                    failed.add(each.part.id)
+                    refusal = Refusal(
+                        "failedDependency", "A part that this one depends on was refused.", "dependencyFailed"
+                    )
+                    self._refuse(each, refusal)
+
+    def _refuse(self, judged: _Part, refusal: Refusal) -> bytes:
+        draft = judged.draft
+        draft.status = refusal.status
+        draft.reason = refusal.reason
+        if refusal.reason == "dependencyFailed":
+            draft.verdict = "block"
+        body = error_body(
+            refusal,
+            request_id=draft.request_id(self._context),
+            client_request_id=draft.client_request_id_text,
+            now=draft.time_ms / 1000,
+        )
+        draft.response_bytes = len(body)
+        judged.answer = made_answer(judged.part.id, refusal.status, _JSON, body)
+        return judged.answer
+
+    # Answers
+
+    def _judged_answer(self, judged: _Part, answer: BatchAnswer) -> bytes:
+        """One part's answer as the application gets it: its own bytes where nothing had to change."""
+        draft = judged.draft
+        draft.upstream_status = answer.status
+        draft.upstream_us = self._envelope.upstream_us
+        try:
+            body = self._filtered(judged, answer)
+        except Refusal as refusal:
+            return self._refuse(judged, refusal)
+        draft.status = answer.status
+        draft.response_bytes = len(body if body is not None else answer.body or b"")
+        return answer.raw if body is None else answer.with_body(body)
+
+    def _filtered(self, judged: _Part, answer: BatchAnswer) -> bytes | None:
+        assert judged.plan is not None
+        assert judged.facts is not None
+        assert judged.decision is not None
+        status = answer.status
+        if status == 401 or status in self._context.statuses_as_502:
+            raise Refusal(
+                "upstreamError",
+                f"The upstream answered {status}.",
+                "upstreamUnauthorised" if status == 401 else "upstreamError",
+                upstream_status=status,
+            )
+        if judged.plan.has_response_rules:
+            headers = [(name.encode("utf-8"), value.encode("utf-8")) for name, value in answer.headers]
+            facts = AnswerFacts(status, headers, answer.body)
+            try:
+                self._take(judged, judged.plan.decide_response(judged.facts, judged.decision, facts))
+            except MalformedTarget as error:
+                raise _filter_failed(str(error)) from None
+        transforms = judged.decision.transforms
+        if transforms is None or not 200 <= status < 300 or answer.body is None:
+            return None
+        try:
+            return self._context.filter_for(transforms).apply(answer.body)
+        except FilterFailed as error:
+            raise _filter_failed(str(error)) from None
+
+    def _merged(self, finished: list[tuple[str, bytes]]) -> bytes:
+        done = {part_id for part_id, _ in finished}
+        own = {each.part.id: each.answer for each in self._parts if each.answer and each.part.id not in done}
+        return merged_answer([each.part.id for each in self._parts], finished, own)
+
+
+def _filter_failed(why: str) -> Refusal:
+    return Refusal("filterFailed", f"The upstream's answer can't be filtered: {why}.", "filterFailed")

@@ -1,0 +1,325 @@
+"""A worker's data path on real sockets within the test's own loop: real rules, real spool, a scripted upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import argon2
+
+from proxy.audit.record import event_line
+from proxy.audit.segment import SegmentReader
+from proxy.audit.spool import SpoolWriter, spool_directory
+from proxy.counters import CounterPages
+from proxy.policy.compile import compile_ruleset
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.server.connection import ClientConnection
+from proxy.server.context import Context, Limits, UpstreamCredential
+from proxy.server.deadlines import Deadlines
+from proxy.server.rulebook import Caller, Rulebook
+from proxy.server.tokens import TokenKeeper, TokenSettings
+from proxy.server.upstream import UpstreamPool, UpstreamSettings
+
+UPSTREAM_TOKEN = "upstream-token-that-no-application-may-see"
+CLIENT_ID = "client-1"
+CLIENT_SECRET = "a secret of the application"
+ORG_ID = "org-1"
+SECRET_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(CLIENT_SECRET)
+
+ALLOW_ALL = """
+version: 1
+name: allow-all
+default: allow
+rules: []
+"""
+
+LIMITS = Limits(
+    max_header_bytes=65536,
+    max_header_count=128,
+    max_buffered_body=1024 * 1024,
+    max_filter_bytes=1024 * 1024,
+    head_timeout=15,
+    idle_timeout=75,
+    body_grace=5,
+    min_body_rate=240,
+    upstream_wait=5,
+    token_lifetime=3600,
+    max_staleness=0,
+    max_connections=1000,
+)
+
+Script = Callable[["UpstreamPeer"], Awaitable[None]]
+
+
+@dataclass
+class UpstreamPeer:
+    """The upstream's end of one connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    number: int
+
+    async def head(self) -> bytes:
+        return await self.reader.readuntil(b"\r\n\r\n")
+
+    async def body(self, size: int) -> bytes:
+        return await self.reader.readexactly(size)
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def abort(self) -> None:
+        self.writer.transport.abort()
+
+
+@dataclass
+class ScriptedUpstream:
+    """Runs `script` for each connection and keeps every byte that came."""
+
+    script: Script
+    received: list[bytearray] = field(default_factory=list)
+    port: int = 0
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen = bytearray()
+        self.received.append(seen)
+        self.writers.append(writer)
+        feed = reader.feed_data
+
+        def recording(data: bytes) -> None:
+            seen.extend(data)
+            feed(data)
+
+        reader.feed_data = recording  # type: ignore[method-assign]
+        try:
+            await self.script(UpstreamPeer(reader, writer, len(self.received)))
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    @property
+    def heads(self) -> list[bytes]:
+        """The head of every request that any connection received."""
+        return [
+            part + b"\r\n\r\n"
+            for each in self.received
+            for part in bytes(each).split(b"\r\n\r\n")
+            if part.split(b" ", 1)[0] in (b"GET", b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"OPTIONS")
+        ]
+
+
+def answering(*answers: bytes) -> Script:
+    """Answers each request of a connection, whose body isn't read, with the next of `answers`, the last again."""
+
+    async def script(peer: UpstreamPeer) -> None:
+        turn = 0
+        while True:
+            await peer.head()
+            peer.send(answers[min(turn, len(answers) - 1)])
+            turn += 1
+
+    return script
+
+
+def ok(body: bytes, *fields: bytes) -> bytes:
+    lines = b"".join(each + b"\r\n" for each in (b"Content-Type: application/json", *fields))
+    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n\r\n%b" % (lines, len(body), body)
+
+
+@dataclass
+class DataPath:
+    """What a test holds of the proxy."""
+
+    context: Context
+    port: int
+    upstream: ScriptedUpstream
+    retention: Path
+    token: str
+    asked_for_credential: list[int]
+
+    def request(
+        self, target: str = "/v1.0/users", method: str = "GET", fields: bytes = b"", body: bytes = b""
+    ) -> bytes:
+        """A request with a valid token; `fields` are whole lines."""
+        line = f"{method} {target} HTTP/1.1\r\nHost: proxy.example\r\nAuthorization: Bearer {self.token}\r\n"
+        return line.encode() + fields + b"\r\n" + body
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def ask(self, *pieces: bytes) -> Reply:
+        """Sends the pieces on a new connection and reads one answer."""
+        reader, writer = await self.connect()
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+            return await read_reply(reader)
+        finally:
+            writer.close()
+
+    async def raw(self, data: bytes) -> bytes:
+        """Sends `data` and reads whatever comes until the proxy closes."""
+        reader, writer = await self.connect()
+        writer.write(data)
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Every event in the spool, oldest first."""
+        found: list[dict[str, Any]] = []
+        for path in sorted(spool_directory(self.retention).glob("*.seg")):
+            reader = SegmentReader(path)
+            if reader.header is not None:
+                prefix = reader.header.id_prefix
+                found += [
+                    json.loads(event_line(each, prefix, 0, None)) for _, each in reader.records(1 << 30)
+                ]
+            reader.close()
+        return found
+
+    def use(self, ruleset: str) -> None:
+        """Puts other rules in force."""
+        self.context.use(rulebook(ruleset))
+
+
+@dataclass
+class Reply:
+    status: int
+    head: bytes
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def value(self, name: str) -> str | None:
+        for line in self.head.split(b"\r\n")[1:]:
+            key, _, value = line.partition(b":")
+            if key.strip().lower() == name.lower().encode():
+                return value.strip().decode()
+        return None
+
+
+async def read_reply(reader: asyncio.StreamReader, *, to_head: bool = False) -> Reply:
+    head = await reader.readuntil(b"\r\n\r\n")
+    status = int(head.split(b" ", 2)[1])
+    reply = Reply(status, head, b"")
+    length = reply.value("content-length")
+    if to_head or status in (204, 304) or status < 200:
+        return reply
+    if reply.value("transfer-encoding") == "chunked":
+        reply.body = await read_chunks(reader)
+    elif length is not None:
+        reply.body = await reader.readexactly(int(length))
+    else:
+        reply.body = await reader.read()
+    return reply
+
+
+async def read_chunks(reader: asyncio.StreamReader) -> bytes:
+    body = b""
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        body += await reader.readexactly(size)
+        assert await reader.readexactly(2) == b"\r\n"
+    assert await reader.readexactly(2) == b"\r\n"
+    return body
+
+
+def rulebook(ruleset: str) -> Rulebook:
+    compiled = compile_ruleset(parse_ruleset(ruleset))
+    caller = Caller(
+        app_id="app-1",
+        org_id=ORG_ID,
+        client_id=CLIENT_ID,
+        secret_hashes=(SECRET_HASH,),
+        secret_version=1,
+        rules=compiled,
+        ruleset_version=7,
+    )
+    return Rulebook({CLIENT_ID: caller}, {}, "1", loaded=True)
+
+
+@contextlib.asynccontextmanager
+async def data_path(
+    script: Script,
+    directory: Path,
+    ruleset: str = ALLOW_ALL,
+    *,
+    rewrite_links: bool = True,
+    response_timeout: float = 5,
+    max_connections: int = 8,
+    **limits: float,
+) -> AsyncIterator[DataPath]:
+    """The proxy in front of a scripted upstream, listening on a free port of the loopback."""
+    loop = asyncio.get_running_loop()
+    upstream = ScriptedUpstream(script)
+    backend = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    upstream.port = backend.sockets[0].getsockname()[1]
+    counters = CounterPages(1).workers[0]
+    retention = directory / "audit"
+    retention.mkdir(exist_ok=True)
+    spool = SpoolWriter(
+        retention, segment_bytes=1 << 18, max_bytes=1 << 26, when_full="refuse", id_prefix=0x2A
+    )
+    deadlines = Deadlines(loop)
+    deadlines.start()
+    asked: list[int] = []
+    credential = UpstreamCredential(asked.append)
+    credential.renew(UPSTREAM_TOKEN, loop.time() + 3600, 1)
+    pool = UpstreamPool(
+        loop,
+        UpstreamSettings("127.0.0.1", upstream.port, None, 2, response_timeout, 50, max_connections, 65536),
+        deadlines,
+        counters,
+    )
+    keeper = TokenKeeper(TokenSettings(b"k" * 32, "graphward", "graphward", 3600))
+    executor = ThreadPoolExecutor(1)
+    context = Context(
+        limits=replace(LIMITS, **limits),  # type: ignore[arg-type]
+        deadlines=deadlines,
+        counters=counters,
+        spool=spool,
+        tokens=keeper,
+        pool=pool,
+        credential=credential,
+        upstream_base=f"http://127.0.0.1:{upstream.port}",
+        statuses_as_502=frozenset({*range(500, 503), *range(505, 600)}),
+        rewrite_links=rewrite_links,
+        public_base="",
+        trusted_proxies=(),
+        executor=executor,
+        loop=loop,
+    )
+    book = rulebook(ruleset)
+    context.use(book)
+    server = await loop.create_server(lambda: ClientConnection(context, secure=False), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    token = keeper.issue(book.callers[CLIENT_ID], now=time.time(), token_id="t")
+    try:
+        yield DataPath(context, port, upstream, retention, token, asked)
+    finally:
+        server.close()
+        for connection in list(context.connections):
+            connection.cut()
+        pool.close()
+        deadlines.stop()
+        backend.close()
+        for writer in upstream.writers:
+            writer.close()
+        await asyncio.sleep(0.01)
+        spool.close()
+        executor.shutdown()

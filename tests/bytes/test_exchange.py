@@ -1,0 +1,807 @@
+"""The client-facing behaviour of the proxy, statement by statement, against a scripted upstream."""
+
+import asyncio
+import base64
+import gzip
+import json
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.bytes.data_path import (
+    CLIENT_ID,
+    ORG_ID,
+    UPSTREAM_TOKEN,
+    UpstreamPeer,
+    answering,
+    data_path,
+    ok,
+    read_reply,
+)
+
+RULES = """
+version: 1
+name: test
+default: block
+rules:
+  - id: no-mail
+    match: {path: ["/v1.0/users/{id}/messages/**"]}
+    verdict: block
+  - id: three-properties
+    match: {path: ["/v1.0/users", "/v1.0/users/{id}"], methods: [GET, HEAD]}
+    verdict: filter
+    transforms: {strip_properties: [mobilePhone, manager.mail]}
+  - id: groups
+    match: {path: ["/v1.0/groups/**"]}
+    verdict: allow
+  - id: by-body
+    match: {path: ["/v1.0/invitations"], methods: [POST]}
+    conditions: [{body: kind, equals: guest}]
+    verdict: allow
+  - id: secret-answers
+    when: response
+    match: {path: ["/v1.0/groups/{id}/secret"]}
+    conditions: [{property: visibility, equals: Private}]
+    verdict: block
+"""
+
+
+# Byte for byte
+
+
+async def test_method_target_header_names_order_and_body_reach_the_upstream_unchanged(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        fields = (
+            b"Accept: application/json\r\nX-lower: a\r\nx-UPPER:   b\r\nPrefer: odata.maxpagesize=2\r\n"
+            b"Content-Length: 4\r\nContent-Type: text/plain\r\n"
+        )
+        target = "/v1.0/users/a@b.c/x:/y/(z='1%20')?$filter=a%20eq%20'b'&$top=5"
+        reply = await proxy.ask(proxy.request(target, "PATCH", fields, b"\x00\xff\r\n"))
+        assert reply.status == 200
+        assert bytes(proxy.upstream.received[0]) == (
+            b"PATCH " + target.encode() + b" HTTP/1.1\r\n"
+            b"Host: 127.0.0.1:%d\r\nAuthorization: Bearer %b\r\n"
+            b"Accept: application/json\r\nX-lower: a\r\nx-UPPER: b\r\nPrefer: odata.maxpagesize=2\r\n"
+            b"Content-Length: 4\r\nContent-Type: text/plain\r\n\r\n\x00\xff\r\n"
+            % (proxy.upstream.port, UPSTREAM_TOKEN.encode())
+        )
+
+
+async def test_the_answer_arrives_byte_for_byte(tmp_path: Path) -> None:
+    body = b'{"n": 1.0E+400, "n":123456789012345678901234567890 ,"e":"\\u00e9\\/"}\n'
+    answer = (
+        b"HTTP/1.1 200 Fine Thanks\r\nrequest-ID: r-1\r\nX-b: 2\r\nx-A: 1\r\nX-b: 3\r\n"
+        b'Content-Type: application/json\r\nContent-Length: %d\r\nETag: W/"1"\r\n\r\n%b' % (len(body), body)
+    )
+    async with data_path(answering(answer), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert reply.head + reply.body == answer
+        assert proxy.events()[0]["upstreamRequestId"] == "r-1"
+
+
+async def test_hop_by_hop_and_nominated_fields_cross_in_neither_direction(tmp_path: Path) -> None:
+    answer = (
+        b"HTTP/1.1 200 OK\r\nConnection: X-Hop, keep-alive\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\n"
+        b"Proxy-Authenticate: Basic\r\nUpgrade: h2c\r\nX-End: 2\r\nContent-Length: 0\r\n\r\n"
+    )
+    async with data_path(answering(answer), tmp_path) as proxy:
+        fields = (
+            b"Connection: close, X-Mine, authorization, content-length\r\nX-Mine: 1\r\nTE: trailers\r\n"
+            b"Proxy-Authorization: Basic x\r\nKeep-Alive: 5\r\nUpgrade: websocket\r\nX-Kept: 1\r\n"
+        )
+        reply = await proxy.ask(proxy.request(fields=fields))
+        received = bytes(proxy.upstream.received[0]).lower()
+        for name in (b"x-mine", b"te:", b"proxy-authorization", b"keep-alive", b"upgrade", b"connection"):
+            assert name not in received
+        assert b"x-kept: 1" in received
+        assert f"authorization: bearer {UPSTREAM_TOKEN}".encode() in received
+        for name in ("x-hop", "proxy-authenticate", "upgrade", "keep-alive"):
+            assert reply.value(name) is None
+        assert reply.value("x-end") == "2"
+
+
+async def test_nothing_is_added_that_the_application_did_not_send(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        await proxy.ask(proxy.request())
+        names = [line.split(b":")[0] for line in proxy.upstream.heads[0].split(b"\r\n")[1:-2]]
+        assert names == [b"Host", b"Authorization"]
+
+
+async def test_codings_that_the_proxy_cannot_decode_are_not_asked_for(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        await proxy.ask(proxy.request(fields=b"Accept-Encoding: gzip, zstd, br;q=0.5\r\n"))
+        assert b"Accept-Encoding: gzip, br;q=0.5\r\n" in proxy.upstream.heads[0]
+
+
+# Identity
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [b"", b"Authorization: Bearer x.y.z\r\n", b"Authorization: Basic abc\r\n", b"Authorization: Bearer\r\n"],
+)
+async def test_a_request_without_a_valid_token_gets_401_and_goes_nowhere(
+    tmp_path: Path, authorization: bytes
+) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reply = await proxy.ask(b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\n" + authorization + b"\r\n")
+        assert reply.status == 401
+        assert reply.json()["error"]["code"] == "InvalidAuthenticationToken"
+        challenge = reply.value("www-authenticate") or ""
+        assert challenge.startswith('Bearer realm="", error="insufficient_claims", claims="')
+        claims = json.loads(base64.b64decode(challenge.split('claims="')[1].rstrip('"')))
+        assert claims["access_token"]["nbf"]["essential"] is True
+        assert proxy.upstream.received == []
+
+
+async def test_the_upstream_never_sees_the_proxy_token_nor_the_application_the_upstream_s(
+    tmp_path: Path,
+) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert proxy.token.encode() not in bytes(proxy.upstream.received[0])
+        assert UPSTREAM_TOKEN.encode() not in reply.head + reply.body
+
+
+# Verdicts
+
+
+async def test_a_blocked_request_gets_403_that_names_the_rule_and_never_reaches_the_upstream(
+    tmp_path: Path,
+) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(
+            proxy.request("/v1.0/users/ada/messages/1", fields=b"client-request-id: c-1\r\n")
+        )
+        assert reply.status == 403
+        error = reply.json()["error"]
+        assert error["code"] == "policyBlocked"
+        assert error["ruleId"] == "no-mail"
+        assert error["innerError"]["client-request-id"] == "c-1"
+        assert proxy.upstream.received == []
+        (event,) = proxy.events()
+        assert event["requestId"] == error["innerError"]["request-id"]
+        assert (event["status"], event["verdict"], event["ruleId"], event["reason"]) == (
+            403,
+            "block",
+            "no-mail",
+            "rule",
+        )
+        assert (event["orgId"], event["clientId"], event["rulesetVersion"]) == (ORG_ID, CLIENT_ID, 7)
+
+
+async def test_where_no_rule_matches_the_default_decides(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/sites"))
+        assert reply.status == 403
+        assert reply.json()["error"]["ruleId"] == "default"
+
+
+async def test_a_filter_takes_properties_out_of_the_answer(tmp_path: Path) -> None:
+    body = b'{"value":[{"id":"1","mobilePhone":"+1","manager":{"mail":"m","id":2.50}},{"id":"2"}]}'
+    async with data_path(answering(ok(body)), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert reply.body == b'{"value":[{"id":"1","manager":{"id":2.50}},{"id":"2"}]}'
+        (event,) = proxy.events()
+        assert event["verdict"] == "filter"
+        assert event["transforms"] == ["strip:mobilePhone", "strip:manager.mail"]
+        assert event["responseBytes"] == len(reply.body)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_a_compressed_answer_is_decoded_and_filtered(tmp_path: Path, coding: str) -> None:
+    body = b'{"id":"1","mobilePhone":"+1"}'
+    packed = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    answer = ok(packed, b"Content-Encoding: " + coding.encode())
+    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/users/1"))
+        assert reply.body == b'{"id":"1"}'
+        assert reply.value("content-encoding") is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ok(b'{"mobilePhone":"+1"'),
+        ok(b'{"mobilePhone":NaN}'),
+        ok(b"\xef\xbb\xbf{}"),
+        ok(b'{"mobilePhone":"+1"}', b"Content-Encoding: zstd"),
+        ok(b'{"mobilePhone":"+1"}', b"Content-Encoding: gzip"),
+        ok(gzip.compress(b'{"a":"' + b"+" * 4_000_000 + b'"}'), b"Content-Encoding: gzip"),
+        ok(b'{"mobilePhone":"' + b"1" * 2_000_000 + b'"}'),
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 20\r\n\r\n"
+        + b'{"mobilePhone":"+1"}',
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n" + b'{"mobilePhone":"+1"}',
+        b"HTTP/1.1 206 Partial\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+        + b'{"mobilePhone":"+1"}',
+    ],
+)
+async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path, answer: bytes) -> None:
+    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/users/1"))
+        assert reply.status == 502
+        assert reply.json()["error"]["code"] == "filterFailed"
+        assert b"+1" not in reply.body
+        (event,) = proxy.events()
+        assert (event["status"], event["reason"], event["upstreamStatus"]) == (
+            502,
+            "filterFailed",
+            int(answer.split(b" ")[1]),
+        )
+
+
+async def test_head_of_a_filtered_resource_does_not_tell_the_unfiltered_length(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/users/1", "HEAD"))
+        reply = await read_reply(reader, to_head=True)
+        assert reply.status == 200
+        assert reply.value("content-length") is None
+        writer.close()
+
+
+async def test_a_condition_on_the_body_judges_before_the_upstream_sees_anything(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        good, bad = b'{"kind":"guest"}', b'{"kind":"member"}'
+        fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
+        refused = await proxy.ask(proxy.request("/v1.0/invitations", "POST", fields % len(bad), bad))
+        assert refused.status == 403
+        assert proxy.upstream.received == []
+        request = proxy.request("/v1.0/invitations", "POST", fields % len(good))
+        allowed = await proxy.ask(request, good[:5], good[5:])
+        assert allowed.status == 200
+        assert bytes(proxy.upstream.received[0]).endswith(b"\r\n\r\n" + good)
+
+
+async def test_a_body_too_large_to_judge_gets_413(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES, max_buffered_body=10) as proxy:
+        reply = await proxy.ask(
+            proxy.request("/v1.0/invitations", "POST", b"Content-Length: 11\r\n", b"x" * 11)
+        )
+        assert reply.status == 413
+        assert reply.json()["error"]["code"] == "payloadTooLarge"
+        assert proxy.upstream.received == []
+
+
+async def test_a_response_rule_replaces_the_answer(tmp_path: Path) -> None:
+    body = b'{"visibility":"Private","members":["ada"]}'
+    async with data_path(answering(ok(body), ok(b'{"visibility":"Public"}')), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/groups/1/secret"))
+        assert reply.status == 403
+        assert reply.json()["error"]["ruleId"] == "secret-answers"
+        assert b"ada" not in reply.body
+        assert (await proxy.ask(proxy.request("/v1.0/groups/1/secret"))).body == b'{"visibility":"Public"}'
+        assert [(e["verdict"], e["ruleId"], e["reason"]) for e in proxy.events()] == [
+            ("block", "secret-answers", "responseRule"),
+            ("allow", "groups", "rule"),
+        ]
+
+
+# Upstream statuses
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 302, 400, 403, 404, 409, 412, 423, 429, 503, 504])
+async def test_statuses_that_pass_unchanged(tmp_path: Path, status: int) -> None:
+    answer = b"HTTP/1.1 %d Reason\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\nhi" % status
+    async with data_path(answering(answer), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert reply.head + reply.body == answer
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 505, 599])
+async def test_other_5xx_become_502_with_the_upstream_s_status(tmp_path: Path, status: int) -> None:
+    answer = b"HTTP/1.1 %d Reason\r\nContent-Length: 6\r\n\r\nsecret" % status
+    async with data_path(answering(answer), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert reply.status == 502
+        error = reply.json()["error"]
+        assert (error["code"], error["upstreamStatus"]) == ("upstreamError", status)
+        (event,) = proxy.events()
+        assert (event["status"], event["upstreamStatus"], event["reason"]) == (502, status, "upstreamError")
+
+
+@pytest.mark.parametrize("body", [b"", b'{"a":1}'])
+async def test_an_upstream_401_is_answered_with_a_new_token_and_one_more_try(
+    tmp_path: Path, body: bytes
+) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        while True:
+            head = await peer.head()
+            await peer.body(len(body))
+            good = b"Bearer second" in head
+            peer.send(ok(b"{}") if good else b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n")
+
+    async with data_path(script, tmp_path) as proxy:
+        fields = b"Content-Length: %d\r\n" % len(body) if body else b""
+        asking = asyncio.ensure_future(proxy.ask(proxy.request(method="POST", fields=fields, body=body)))
+        while not proxy.asked_for_credential:
+            await asyncio.sleep(0.001)
+        now = asyncio.get_running_loop().time()
+        proxy.context.credential.renew("second", now + 3600, 2)
+        assert (await asking).status == 200
+        assert proxy.asked_for_credential == [1]
+        (event,) = proxy.events()
+        assert (event["status"], event["upstreamStatus"]) == (200, 200)
+
+
+async def test_an_upstream_that_goes_on_answering_401_is_never_the_application_s_fault(
+    tmp_path: Path,
+) -> None:
+    refusal = b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"
+    async with data_path(answering(refusal), tmp_path) as proxy:
+        asking = asyncio.ensure_future(proxy.ask(proxy.request()))
+        while not proxy.asked_for_credential:
+            await asyncio.sleep(0.001)
+        proxy.context.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
+        reply = await asking
+        assert reply.status == 502
+        assert reply.json()["error"]["upstreamStatus"] == 401
+        assert proxy.events()[0]["reason"] == "upstreamUnauthorised"
+
+
+async def test_without_an_upstream_token_the_answer_is_503_with_retry_after(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        proxy.context.credential.expires_at = 0
+        reply = await proxy.ask(proxy.request())
+        assert reply.status == 503
+        assert reply.json()["error"]["code"] == "notReady"
+        assert int(reply.value("retry-after") or 0) > 0
+        assert proxy.upstream.received == []
+
+
+# Bodies and framing
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 50])
+async def test_a_sized_upload_streams(tmp_path: Path, pieces: int) -> None:
+    body = bytes(range(256)) * 400
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        assert await peer.body(len(body)) == body
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path) as proxy:
+        head = proxy.request(method="PUT", fields=b"Content-Length: %d\r\n" % len(body))
+        step = len(body) // pieces
+        parts = [body[at : at + step] for at in range(0, len(body), step)]
+        assert (await proxy.ask(head, *parts)).status == 200
+        assert proxy.events()[0]["requestBytes"] == len(body)
+
+
+async def test_a_chunked_upload_streams(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        assert b"Transfer-Encoding: chunked\r\n" in head
+        text = await peer.reader.readuntil(b"0\r\n\r\n")
+        peer.send(ok(b"{}"))
+        assert b"".join(part for part in text.split(b"\r\n")[1::2]) == b"hello, world"
+
+    async with data_path(script, tmp_path) as proxy:
+        head = proxy.request(method="PUT", fields=b"Transfer-Encoding: chunked\r\n")
+        assert (await proxy.ask(head, b"5\r\nhel", b"lo\r\n7\r\n, world\r\n", b"0\r\n\r\n")).status == 200
+
+
+async def test_expect_100_continue_is_the_upstream_s_to_answer(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        assert b"Expect: 100-continue\r\n" in await peer.head()
+        peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        assert await peer.body(2) == b"hi"
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(method="PUT", fields=b"Expect: 100-continue\r\nContent-Length: 2\r\n"))
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hi")
+        assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
+async def test_an_early_answer_reaches_the_client_and_neither_connection_is_used_again(
+    tmp_path: Path,
+) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        peer.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(method="PUT", fields=b"Content-Length: 1000000\r\n", body=b"x" * 10))
+        reply = await read_reply(reader)
+        assert reply.status == 413
+        assert reply.value("connection") == "close"
+        writer.close()
+        assert (
+            await proxy.ask(proxy.request(method="PUT", fields=b"Content-Length: 999999\r\n"))
+        ).status == 413
+        assert len(proxy.upstream.received) == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n",
+        b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\nContent-Length: 99\r\n\r\n',
+    ],
+)
+async def test_answers_without_a_body_leave_the_connection_in_step(tmp_path: Path, answer: bytes) -> None:
+    async with data_path(answering(answer, ok(b'{"next":1}')), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request() + proxy.request())
+        first = await read_reply(reader)
+        assert first.head == answer
+        assert (await read_reply(reader)).body == b'{"next":1}'
+        assert len(proxy.upstream.received) == 1
+        writer.close()
+
+
+async def test_head_has_no_body_whatever_its_content_length(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"
+    async with data_path(answering(answer, ok(b"{}")), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(method="HEAD") + proxy.request())
+        assert (await read_reply(reader, to_head=True)).head == answer
+        assert (await read_reply(reader)).body == b"{}"
+        writer.close()
+
+
+@pytest.mark.parametrize("step", [1, 7, 100000])
+async def test_a_chunked_answer_arrives_whole_however_it_is_cut(tmp_path: Path, step: int) -> None:
+    text = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n3;x=y\r\nefg\r\n0\r\nT: 1\r\n\r\n"
+    )
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        for at in range(0, len(text), step):
+            peer.send(text[at : at + step])
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert reply.body == b"abcdefg"
+        assert proxy.events()[0]["responseBytes"] == 7
+
+
+async def test_an_answer_that_ends_with_the_connection_is_chunked_for_the_client(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+
+    async with data_path(script, tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert reply.value("transfer-encoding") == "chunked"
+        assert reply.body == b"all of it"
+
+
+async def test_an_http_1_0_client_reads_until_the_close(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n"
+    async with data_path(answering(answer), tmp_path) as proxy:
+        request = f"GET /v1.0/users HTTP/1.0\r\nAuthorization: Bearer {proxy.token}\r\n\r\n"
+        text = await proxy.raw(request.encode())
+        assert text.endswith(b"\r\n\r\nabcd")
+        assert b"ransfer-" not in text
+        assert proxy.upstream.heads[0].startswith(b"GET /v1.0/users HTTP/1.1\r\n")
+
+
+async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    answers = [ok(b'{"turn":%d}' % turn) for turn in range(5)]
+    async with data_path(answering(*answers), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(b"".join(proxy.request(f"/v1.0/users/{turn}") for turn in range(5)))
+        assert [(await read_reply(reader)).json()["turn"] for _ in range(5)] == [0, 1, 2, 3, 4]
+        assert len(proxy.upstream.received) == 1
+        writer.close()
+
+
+async def test_a_good_request_before_garbage_gets_its_answer(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b'{"good":1}')), tmp_path) as proxy:
+        text = await proxy.raw(proxy.request() + b"\x00garbage\r\n\r\n")
+        first, _, rest = text.partition(b'{"good":1}')
+        assert first.startswith(b"HTTP/1.1 200 OK")
+        assert rest.startswith(b"HTTP/1.1 400 Bad Request")
+        assert len(proxy.upstream.heads) == 1
+
+
+async def test_a_second_request_hidden_in_a_body_is_never_read_as_one(tmp_path: Path) -> None:
+    hidden = b"GET /v1.0/hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        fields = b"Content-Length: %d\r\n" % len(hidden)
+        request = proxy.request("/v1.0/sites", "POST", fields, hidden) + proxy.request("/v1.0/groups/1")
+        reader, writer = await proxy.connect()
+        writer.write(request)
+        assert (await read_reply(reader)).status == 403
+        assert (await read_reply(reader)).status == 200
+        assert [head.split(b" ")[1] for head in proxy.upstream.heads] == [b"/v1.0/groups/1"]
+        writer.close()
+
+
+# Links
+
+
+async def test_links_that_an_sdk_follows_lead_back_to_the_proxy(tmp_path: Path) -> None:
+    body = (
+        b'{"@odata.context":"%b/$metadata","@odata.nextLink":"%b/v1.0/users?$skiptoken=a\\u0026b","value":[]}'
+    )
+
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        base = b"http://" + head.split(b"Host: ")[1].split(b"\r\n")[0]
+        peer.send(ok(body % (base, base), b"Location: " + base + b"/v1.0/jobs/1"))
+
+    async with data_path(script, tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        base = f"http://127.0.0.1:{proxy.upstream.port}".encode()
+        assert reply.body == body % (base, b"http://proxy.example")
+        assert reply.value("location") == "http://proxy.example/v1.0/jobs/1"
+
+
+async def test_a_compressed_answer_without_such_a_link_keeps_every_byte(tmp_path: Path) -> None:
+    packed = gzip.compress(b'{"value":[]}')
+    async with data_path(answering(ok(packed, b"Content-Encoding: gzip")), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert reply.body == packed
+        assert reply.value("content-encoding") == "gzip"
+
+
+@pytest.mark.parametrize("coded", [False, True])
+async def test_a_link_at_the_end_of_a_long_answer_is_rewritten_as_it_streams(
+    tmp_path: Path, coded: bool
+) -> None:
+    import random
+
+    noise = bytes(
+        random.Random(1).choices(
+            b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", k=3_500_000
+        )
+    )
+
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        base = b"http://" + head.split(b"Host: ")[1].split(b"\r\n")[0]
+        body = b'{"value":["%b"],"@odata.nextLink":"%b/v1.0/users?p=2"}' % (noise, base)
+        peer.send(ok(gzip.compress(body, 1), b"Content-Encoding: gzip") if coded else ok(body))
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert (
+            reply.body == b'{"value":["%b"],"@odata.nextLink":"http://proxy.example/v1.0/users?p=2"}' % noise
+        )
+        assert reply.value("transfer-encoding") == "chunked"
+        assert reply.value("content-encoding") is None
+
+
+# Faults on either side
+
+
+async def test_an_upstream_that_cannot_be_reached_is_502(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        object.__setattr__(proxy.context.pool, "settings", _with_port(proxy.context.pool.settings, 1))
+        reply = await proxy.ask(proxy.request())
+        assert reply.status == 502
+        assert reply.json()["error"]["code"] == "upstreamUnreachable"
+        assert proxy.events()[0]["reason"] == "upstreamUnreachable"
+
+
+def _with_port(settings: object, port: int) -> object:
+    from dataclasses import replace
+
+    return replace(settings, port=port)  # type: ignore[type-var]
+
+
+async def test_an_upstream_that_is_too_slow_is_504(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path, response_timeout=0.2) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert reply.status == 504
+        assert reply.json()["error"]["code"] == "upstreamTimeout"
+
+
+@pytest.mark.parametrize("cut", range(0, 60, 4))
+async def test_an_answer_cut_at_any_byte_is_never_taken_for_a_whole_one(tmp_path: Path, cut: int) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhello, world"
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        peer.send(answer[:cut])
+
+    async with data_path(script, tmp_path) as proxy:
+        text = await proxy.raw(proxy.request(method="POST", fields=b"Connection: close\r\n"))
+        if cut < len(answer):
+            assert not text.endswith(b"world")
+            assert len(proxy.upstream.heads) == 1  # a POST that reached the upstream is never sent twice
+        (event,) = proxy.events()
+        head_came = cut >= answer.index(b"hello")
+        if cut >= len(answer):
+            assert event["reason"] == "default"
+        elif head_came:
+            assert (event["status"], event["reason"]) == (200, "upstreamAborted")
+        else:
+            assert (event["status"], event["reason"]) == (502, "upstreamUnreachable")
+            assert b"upstreamUnreachable" in text
+
+
+async def test_a_get_on_a_kept_connection_that_the_upstream_closed_is_tried_once_more(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        peer.send(ok(b'{"on":%d}' % peer.number))
+        await peer.head()  # takes the second request, and closes without a word
+
+    async with data_path(script, tmp_path) as proxy:
+        assert (await proxy.ask(proxy.request())).json() == {"on": 1}
+        assert (await proxy.ask(proxy.request())).json() == {"on": 2}
+        assert len(proxy.events()) == 2
+
+
+async def test_a_post_on_such_a_connection_is_not(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        peer.send(ok(b"{}"))
+        await peer.head()
+
+    async with data_path(script, tmp_path) as proxy:
+        assert (await proxy.ask(proxy.request())).status == 200
+        assert (await proxy.ask(proxy.request(method="POST"))).status == 502
+        assert len(proxy.upstream.heads) == 2
+
+
+async def test_a_client_that_leaves_never_spoils_another_s_answer(tmp_path: Path) -> None:
+    waiting = asyncio.Event()
+    left = asyncio.Event()
+
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        if b"/leaving " in head:
+            waiting.set()
+            await peer.reader.read()
+            left.set()
+        else:
+            peer.send(ok(b'{"mine":true}'))
+
+    async with data_path(script, tmp_path) as proxy:
+        _, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/leaving"))
+        await waiting.wait()
+        writer.transport.abort()
+        await left.wait()
+        assert (await proxy.ask(proxy.request())).json() == {"mine": True}
+        assert [(e["path"], e["status"], e["reason"]) for e in proxy.events()] == [
+            ("/v1.0/leaving", 499, "clientAborted"),
+            ("/v1.0/users", 200, "default"),
+        ]
+
+
+async def test_bytes_after_an_answer_are_never_the_next_answer(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        peer.send(ok(b'{"on":%d}' % peer.number) + ok(b'{"smuggled":true}'))
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path) as proxy:
+        assert (await proxy.ask(proxy.request())).json() == {"on": 1}
+        assert (await proxy.ask(proxy.request())).json() == {"on": 2}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\n\r\n",
+        b"HTTP/1.1 103 Hints\r\n\r\n" * 50,
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70000,
+        b"nonsense\r\n\r\n",
+    ],
+)
+async def test_a_hostile_answer_is_502(tmp_path: Path, answer: bytes) -> None:
+    async with data_path(answering(answer), tmp_path) as proxy:
+        text = await proxy.raw(proxy.request(fields=b"Connection: close\r\n"))
+        assert b"HTTP/1.1 502 Bad Gateway" in text
+        assert proxy.events()[0]["reason"] == "upstreamProtocol"
+
+
+# Bad requests
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status", "code"),
+    [
+        (b"GET /v1.0/users HTTP/1.1\r\n\r\n", 400, "badRequest"),
+        (b"GET /v1.0/users HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 70000 + b"\r\n\r\n", 431, "headersTooLarge"),
+        (b"GET /v1.0/users HTTP/1.1\r\nHost: a\r\n" + b"X: a\r\n" * 200 + b"\r\n", 431, "headersTooLarge"),
+        (b"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405, "methodNotAllowed"),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400, "badRequest"),
+    ],
+)
+async def test_bad_requests_get_a_clear_answer_and_a_close(
+    tmp_path: Path, request_text: bytes, status: int, code: str
+) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        text = await proxy.raw(request_text)
+        head, _, body = text.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert json.loads(body)["error"]["code"] == code
+        assert b"Connection: close" in head
+        assert proxy.upstream.received == []
+
+
+async def test_a_malformed_target_is_400_with_an_event(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/users/%00"))
+        assert reply.status == 400
+        assert reply.json()["error"]["code"] == "badRequest"
+        assert proxy.events()[0]["reason"] == "malformedTarget"
+
+
+@pytest.mark.parametrize("name", [b"X-HTTP-Method-Override", b"x-http-method", b"X-Method-Override"])
+async def test_a_method_override_is_refused(tmp_path: Path, name: bytes) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request(method="POST", fields=name + b": DELETE\r\n"))
+        assert reply.status == 400
+        assert proxy.upstream.received == []
+
+
+async def test_a_head_that_drips_is_cut_by_its_total_time(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, head_timeout=0.3) as proxy:
+        reader, writer = await proxy.connect()
+        dripping = asyncio.ensure_future(
+            _drip(writer, b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\nX: " + b"a" * 500)
+        )
+        reply = await read_reply(reader)
+        assert reply.status == 408
+        dripping.cancel()
+        writer.close()
+
+
+async def test_a_body_that_drips_is_cut_by_its_rate(tmp_path: Path) -> None:
+    async with data_path(
+        answering(ok(b"{}")), tmp_path, RULES, body_grace=0.2, min_body_rate=100000
+    ) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/invitations", "POST", b"Content-Length: 1000\r\n"))
+        dripping = asyncio.ensure_future(_drip(writer, b"a" * 900))
+        reply = await read_reply(reader)
+        assert reply.status == 408
+        assert proxy.events()[0]["reason"] == "requestTimeout"
+        dripping.cancel()
+        writer.close()
+
+
+async def _drip(writer: asyncio.StreamWriter, data: bytes) -> None:
+    for at in range(len(data)):
+        writer.write(data[at : at + 1])
+        await asyncio.sleep(0.02)
+
+
+# Readiness
+
+
+async def test_a_proxy_without_rules_answers_503_and_says_why(tmp_path: Path) -> None:
+    from proxy.server.rulebook import Rulebook
+
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        proxy.context.use(Rulebook())
+        reply = await proxy.ask(proxy.request())
+        assert reply.status == 503
+        assert reply.json()["error"]["code"] == "notReady"
+        assert "no rules" in reply.json()["error"]["message"]
+        assert proxy.upstream.received == []
+
+
+async def test_new_rules_apply_to_an_open_connection(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/sites"))
+        assert (await read_reply(reader)).status == 200
+        proxy.use(RULES)
+        writer.write(proxy.request("/v1.0/sites"))
+        assert (await read_reply(reader)).status == 403
+        writer.close()
