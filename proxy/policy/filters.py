@@ -298,15 +298,13 @@ class _Walk:
 
     def _array(self, level: _Level, start: int) -> int | None:
         text = self._text
-        cuts = len(self._cuts)
         position = json_text.value_start(text, start + 1)
         if text[position : position + 1] == b"]":
             return position + 1
         while True:
             end = self._inside(level, position)
             if end is None:
-                del self._cuts[cuts:]  # the array goes as a whole
-                return None
+                return None  # the array goes as a whole
             after = json_text.require_after_value(text, end)
             if after[1] == b"]":
                 return after.end()

@@ -347,6 +347,8 @@ def test_a_filter_that_met_one_answer_is_not_fooled_by_the_next() -> None:
         (b'{"value":[{"x":1,"mobilePhone":2,"id":3}]}', b'{"value":[{"x":1,"id":3}]}'),
         (b'{"value":[{"id":1,"mobil\\u0065Phone":2,"x":3}]}', b'{"value":[{"id":1,"x":3}]}'),
         (b'{"value":[{"id":1, "mobilePhone":2,"x":3}]}', b'{"value":[{"id":1, "x":3}]}'),
+        (b'{"value": [{"id":1,"mobilePhone":2,"x":3}]}', b'{"value": [{"id":1,"x":3}]}'),
+        (b'{\n  "value":[{"id":1,"mobilePhone":2,"x":3}]}', b'{\n  "value":[{"id":1,"x":3}]}'),
         (b'{"value":[{"id":1,"mobilePhone":2,"mobilePhone@odata.type":"t"}]}', b'{"value":[{"id":1}]}'),
         (b'{"value":[{"manager":[{"mail":1,"id":2}]}]}', b'{"value":[{"manager":[{"id":2}]}]}'),
         (b'{"value":[{"manager":[[{"mail":1,"id":2}]]}]}', b'{"value":[{"manager":[[{"id":2}]]}]}'),

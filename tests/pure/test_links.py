@@ -166,13 +166,14 @@ def streamed(rewriter: LinkRewriter, chunks: list[bytes]) -> bytes:
     return b"".join([stream.feed(chunk) for chunk in chunks]) + stream.finish()
 
 
-@pytest.mark.parametrize("padding", [0, 3000])
-def test_a_stream_split_anywhere_is_rewritten_like_the_whole(padding: int) -> None:
-    body = b" " * padding + STREAMED + b" " * padding
+@pytest.mark.parametrize(("padding", "space"), [(0, 1), (3000, 1), (3000, 256)])
+def test_a_stream_split_anywhere_is_rewritten_like_the_whole(padding: int, space: int) -> None:
+    streamed_body = STREAMED.replace(b" : ", b" " * space + b":" + b"\n" * space)
+    body = b" " * padding + streamed_body + b" " * padding
     whole = GRAPH.rewrite(body)
     assert whole is not None
     assert whole.count(b"127.0.0.1") == 3
-    for position in range(padding, padding + len(STREAMED) + 1):
+    for position in range(padding, padding + len(streamed_body) + 1):
         assert streamed(GRAPH, [body[:position], body[position:]]) == whole
     assert streamed(GRAPH, [bytes([byte]) for byte in body]) == whole
 
