@@ -16,7 +16,7 @@ import ssl
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -247,7 +247,7 @@ Listen = "127.0.0.1:{self._admin_port}"
         self.children.append(child)
         return child
 
-    async def _until(self, child: Child, is_up: Any) -> None:
+    async def _until(self, child: Child, is_up: Callable[[], bool]) -> None:
         try:
             async with asyncio.timeout(START_SECONDS):
                 while child.process.returncode is None:
