@@ -274,8 +274,8 @@ class Worker:
     # Stopping
 
     async def _drain(self, servers: list[asyncio.Server], listeners: list[socket.socket]) -> None:
-        """What is in flight finishes, within DrainSeconds; a kept connection gets `Connection: close` with its
-        next answer, or is closed where none is asked for."""
+        """What is in flight finishes, within DrainSeconds; a kept connection gets `Connection: close` with
+        its next answer, or is closed where none is asked for."""
         context = self._context
         context.draining = True
         await asyncio.sleep(0)  # what waits in the accept queue is taken in this turn of the loop
@@ -297,7 +297,10 @@ class Worker:
         await asyncio.sleep(0)
 
     async def _wait_until_closed(self, end: float) -> None:
-        while self._context.connections and time.monotonic() < end:
+
+        while (  # noqa: ASYNC110 - bounded, only at a stop
+            self._context.connections and time.monotonic() < end
+        ):
             await asyncio.sleep(0.02)
 
 

@@ -80,8 +80,10 @@ class Batch:
         self._fail_dependants()
 
     @property
-    def all_kept(self) -> bool:
-        return all(each.answer is None for each in self._parts)
+    def unchanged(self) -> bool:
+        """Whether the upstream gets the very bytes that came. An absolute address of ours has to be made
+        relative: to the upstream it would lead elsewhere."""
+        return all(each.answer is None and "://" not in each.part.url for each in self._parts)
 
     @property
     def none_kept(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from proxy.audit.record import request_id
 from proxy.counters import (
@@ -110,9 +110,8 @@ class ClientConnection(asyncio.Protocol):
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        peer = transport.get_extra_info("peername")
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
+        peer = self._transport.get_extra_info("peername")
         self.client_ip = str(peer[0]) if peer else ""
         context = self._context
         context.deadlines.add(self)

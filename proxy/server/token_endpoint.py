@@ -340,7 +340,7 @@ NOBODYS_HASH: Final = _hasher.hash(secrets.token_urlsafe(32))
 
 
 def _matches_any(hashes: tuple[str, ...], secret: str) -> bool:
-    """Runs in a thread: argon2 takes tens of milliseconds by design and releases the interpreter meanwhile."""
+    """Runs in a thread: argon2 takes tens of milliseconds by design and releases the interpreter."""
     for each in hashes:
         try:
             if _hasher.verify(each, secret):

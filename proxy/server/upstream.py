@@ -11,7 +11,7 @@ import asyncio
 import ssl
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from proxy.counters import UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
 from proxy.server.deadlines import NEVER, Deadlines
@@ -135,8 +135,7 @@ class UpstreamConnection(asyncio.Protocol):
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
         self._pool.deadlines.add(self)
 
     def data_received(self, data: bytes) -> None:

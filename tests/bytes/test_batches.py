@@ -1,0 +1,180 @@
+"""`$batch`: a ruleset can't be walked round by it."""
+
+import asyncio
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bytes.data_path import Script, UpstreamPeer, answering, data_path, ok
+
+RULES = """
+version: 1
+name: test
+default: block
+rules:
+  - {id: no-mail, match: {path: ["/v1.0/users/{id}/messages/**"]}, verdict: block}
+  - id: no-phones
+    match: {path: ["/v1.0/users/{id}"]}
+    verdict: filter
+    transforms: {strip_properties: [mobilePhone]}
+  - {id: groups, match: {path: ["/v1.0/groups/**"]}, verdict: allow}
+"""
+
+
+def part(number: str, url: str, method: str = "GET", **more: Any) -> dict[str, Any]:
+    return {"id": number, "method": method, "url": url, **more}
+
+
+def batch(*parts: dict[str, Any]) -> bytes:
+    return json.dumps({"requests": parts}).encode()
+
+
+def upstream_batches(answers: dict[str, dict[str, Any]], seen: list[Any]) -> Script:
+    """An upstream that answers the parts it is asked for, last first, as the real one may."""
+
+    async def script(peer: UpstreamPeer) -> None:
+        while True:
+            head = await peer.head()
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            body = await peer.body(length)
+            if b"gzip" in head.lower().split(b"content-encoding: ")[-1][:6]:
+                body = gzip.decompress(body)
+            asked = json.loads(body)["requests"]
+            seen.append(asked)
+            responses = [{"id": each["id"], **answers[each["id"]]} for each in reversed(asked)]
+            peer.send(ok(json.dumps({"responses": responses}).encode()))
+
+    return script
+
+
+FIELDS = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
+
+
+async def test_each_part_is_judged_as_if_it_came_alone(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    answers = {
+        "2": {"status": 200, "body": {"id": "u", "mobilePhone": "+47 1"}},
+        "4": {"status": 404, "body": {"error": {"code": "x"}}},
+    }
+    body = batch(
+        part("1", "/users/ada/messages"),
+        part("2", "/users/ada"),
+        part("3", "/sites"),
+        part("4", "/groups/9"),
+        part("5", "/groups/8", dependsOn=["3"]),
+    )
+    async with data_path(upstream_batches(answers, seen), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        assert reply.status == 200
+        assert [each["id"] for each in seen[0]] == ["2", "4"]
+        parts = {each["id"]: each for each in reply.json()["responses"]}
+        assert {key: value["status"] for key, value in parts.items()} == {
+            "1": 403, "2": 200, "3": 403, "4": 404, "5": 424,
+        }  # fmt: skip
+        assert parts["1"]["body"]["error"]["ruleId"] == "no-mail"
+        assert parts["2"]["body"] == {"id": "u"}
+        assert b"+47" not in reply.body
+        events = {(e["path"], e["status"], e["verdict"], e["ruleId"]): e for e in proxy.events()}
+        envelope = events.pop(("/v1.0/$batch", 200, "allow", "default"))
+        assert set(events) == {
+            ("/v1.0/users/ada/messages", 403, "block", "no-mail"),
+            ("/v1.0/users/ada", 200, "filter", "no-phones"),
+            ("/v1.0/sites", 403, "block", "default"),
+            ("/v1.0/groups/9", 404, "allow", "groups"),
+            ("/v1.0/groups/8", 424, "block", "groups"),
+        }
+        assert {e["parentRequestId"] for e in events.values()} == {envelope["requestId"]}
+        assert len({e["id"] for e in events.values()}) == 5
+
+
+async def test_a_batch_of_which_nothing_is_left_never_reaches_the_upstream(tmp_path: Path) -> None:
+    body = batch(part("1", "/users/ada/messages"), part("2", "/SITES"))
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        assert [each["status"] for each in reply.json()["responses"]] == [403, 403]
+        assert proxy.upstream.received == []
+        assert len(proxy.events()) == 3
+
+
+@pytest.mark.parametrize("coded", [False, True])
+async def test_a_batch_that_is_wholly_allowed_goes_up_byte_for_byte(tmp_path: Path, coded: bool) -> None:
+    seen: list[Any] = []
+    text = b'{ "requests":\n[{"url":"/groups/1","id":"a","method":"GET"}] }'
+    body = gzip.compress(text) if coded else text
+    fields = FIELDS % len(body) + (b"Content-Encoding: gzip\r\n" if coded else b"")
+    async with data_path(upstream_batches({"a": {"status": 204}}, seen), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
+        assert reply.json() == {"responses": [{"id": "a", "status": 204}]}
+        assert bytes(proxy.upstream.received[0]).endswith(body)
+
+
+@pytest.mark.parametrize("target", ["/v1.0/$batch", "/V1.0/%24batch", "/v1.0//$BATCH", "/v1.0/$batch/"])
+async def test_no_spelling_of_the_batch_s_own_path_walks_round_the_rules(tmp_path: Path, target: str) -> None:
+    body = batch(part("1", "/users/ada/messages"))
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request(target, "POST", FIELDS % len(body), body))
+        assert reply.status in (200, 403)
+        assert proxy.upstream.received == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"requests":{}}',
+        batch(*(part(str(n), "/groups/1") for n in range(21))),
+        batch(part("1", "/groups/1"), part("1", "/groups/2")),
+        batch(part("1", "/groups/1", dependsOn=["9"])),
+        batch(part("1", "https://elsewhere.example/v1.0/groups/1")),
+        batch(part("1", "/$batch", "POST")),
+        b'{"requests":[{"id":"1","method":"GET","url":"/groups/1","url":"/users/ada/messages"}]}',
+    ],
+)
+async def test_a_malformed_batch_is_400(tmp_path: Path, body: bytes) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        assert reply.status == 400
+        assert proxy.upstream.received == []
+        assert [e["reason"] for e in proxy.events()] == ["malformedBatch"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b"[]",
+        b'{"responses":[{"id":"2","status":200,"body":{"mobilePhone":"+47"}}]}',
+        b'{"responses":[{"id":"1","status":200,"body":{"mobilePhone":"+47"}',
+        b'{"responses":[{"id":"1","status":200,"body":{"mobilePhone":"+47"}},{"id":"1","status":200}]}',
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_never_passed(tmp_path: Path, answer: bytes) -> None:
+    body = batch(part("1", "/users/ada"))
+    async with data_path(answering(ok(answer)), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        assert reply.status == 502
+        assert b"+47" not in reply.body
+        assert {e["status"] for e in proxy.events()} == {502}
+
+
+async def test_links_in_the_parts_lead_back_to_the_proxy(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        base = b"http://" + head.split(b"Host: ")[1].split(b"\r\n")[0]
+        peer.send(
+            ok(
+                b'{"responses":[{"id":"1","status":200,"body":{"@odata.nextLink":"%b/v1.0/groups?p=2"}}]}'
+                % base
+            )
+        )
+        await asyncio.sleep(0)
+
+    body = batch(part("1", "/groups/1"))
+    async with data_path(script, tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        link = reply.json()["responses"][0]["body"]["@odata.nextLink"]
+        assert link == "http://proxy.example/v1.0/groups?p=2"
