@@ -11,6 +11,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -48,9 +49,10 @@ class Database:
     async def open(cls, path: Path) -> Database:
         _make_private(path)
         await asyncio.to_thread(migrate, path)
-        writer = await _connect(path)
-        reader = await _connect(path)
-        await reader.execute("PRAGMA query_only = ON")
+        async with AsyncExitStack() as connections:  # an open one would keep the process from ending
+            writer, reader = await _connect(path, connections), await _connect(path, connections)
+            await reader.execute("PRAGMA query_only = ON")
+            connections.pop_all()
         return cls(writer, reader)
 
     async def close(self) -> None:
@@ -117,15 +119,19 @@ class Database:
         try:
             result = await job(self._writer)
         except Exception as error:
-            # Raises where SQLite has given up the whole transaction (disk full): then the whole group fails.
+            if (
+                not self._writer.in_transaction
+            ):  # SQLite has given up all of it (disk full): so does the group
+                raise
             await self._writer.execute("ROLLBACK TO job")
             result = _as_store_error(error)
         await self._writer.execute("RELEASE job")
         return result
 
     async def _roll_back(self) -> None:
-        if self._writer.in_transaction:
-            await self._writer.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # what brought us here is the error to tell
+            if self._writer.in_transaction:
+                await self._writer.execute("ROLLBACK")
 
 
 async def one_row(connection: aiosqlite.Connection, sql: str, parameters: Sequence[Any] = ()) -> Any:
@@ -147,8 +153,10 @@ def _make_private(path: Path) -> None:
         raise StoreError(f"{path}: {error.strerror}") from None
 
 
-async def _connect(path: Path) -> aiosqlite.Connection:
-    connection = await aiosqlite.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS)
+async def _connect(path: Path, open_ones: AsyncExitStack) -> aiosqlite.Connection:
+    connection = await open_ones.enter_async_context(
+        aiosqlite.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS)
+    )
     for pragma in ("synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
         await connection.execute(f"PRAGMA {pragma}")
     return connection

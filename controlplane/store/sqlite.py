@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from controlplane.clock import Clock
 from controlplane.store.database import Database
+from controlplane.store.interface import StoreError
 from controlplane.store.sqlite_audit import AuditTables
 from controlplane.store.sqlite_registry import RegistryTables
 
@@ -15,7 +17,11 @@ class SqliteStore(AuditTables, RegistryTables):
     async def open(cls, path: Path, clock: Clock) -> SqliteStore:
         """Open the file, making or upgrading it where needed; StoreError if it can't be used."""
         database = await Database.open(path)
-        ((newest_ms,),) = await database.fetch("SELECT coalesce(max(accepted_ms), 0) FROM rate_log")
+        try:
+            ((newest_ms,),) = await database.fetch("SELECT coalesce(max(accepted_ms), 0) FROM rate_log")
+        except sqlite3.Error as error:
+            await database.close()
+            raise StoreError(f"{path}: {error}") from error
         clock.not_before(newest_ms)
         return cls(database, clock)
 

@@ -1,0 +1,83 @@
+"""The commands of an operator, one file for each noun."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane.cli import app as app_commands
+from controlplane.cli import audit, org, proxy, ruleset
+from controlplane.cli.context import FAILED, Cli, CommandFailed
+
+cli = typer.Typer(
+    name="controlplane",
+    help="Gives proxies their rules and collects their audit events. Without a command, it serves.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+cli.add_typer(
+    org.app, name="org", help="Organisations: their names and how long their audit events are kept."
+)
+cli.add_typer(proxy.app, name="proxy", help="Proxy instances: their credentials and organisations.")
+cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: apply, look at and roll back.")
+cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
+cli.add_typer(audit.app, name="audit", help="Audit events.")
+
+
+@cli.callback(invoke_without_command=True)
+def root(
+    ctx: typer.Context,
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The settings file (TOML).")],
+) -> None:
+    ctx.obj = Cli(config)
+    if ctx.invoked_subcommand is None:
+        serve(ctx.obj)
+
+
+def serve(context: Cli) -> None:
+    import asyncio
+
+    import uvloop
+
+    from controlplane import log
+    from controlplane.app import serve as serve_until_stopped
+    from controlplane.secrets import MasterKeyError
+    from controlplane.store.interface import StoreError
+
+    settings = context.settings
+    log.configure(settings.log.level, settings.log.format)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve_until_stopped(settings))
+    except (
+        StoreError,
+        MasterKeyError,
+        OSError,
+    ) as error:  # OSError: an address in use, a certificate that is none
+        raise CommandFailed(FAILED, str(error)) from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 done, 1 the operation failed, 2 usage or invalid input."""
+    command = typer.main.get_command(cli)
+    try:
+        status = command.main(arguments, prog_name="python -m controlplane", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except typer.TyperException as error:
+        _complain(error.format_message())
+        return error.exit_code
+    except CommandFailed as failed:
+        for line in failed.lines:
+            _complain(line)
+        return failed.status
+
+
+def _complain(line: str) -> None:
+    from controlplane.log import one_line
+
+    sys.stderr.write(one_line(line) + "\n")

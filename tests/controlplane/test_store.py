@@ -1,0 +1,212 @@
+"""The store's file: migrations, other releases, concurrent starts, a full disk, a crowded queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiosqlite
+import pytest
+
+from controlplane.store.database import Database
+from controlplane.store.interface import NewBatch, NewEvent, RateLimits, StoreBusy, Stored, StoreError
+from controlplane.store.migrate import DatabaseTooNew, migrate
+from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.plane import AUDIT, HEARTBEAT, SYNC, FakeClock, Plane, ProxyClient, batch, event
+
+LIMITS = RateLimits(org=100, proxy=60)
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = await Database.open(tmp_path / "store.db")
+    yield opened
+    await opened.close()
+
+
+def _versions(path: Path) -> list[tuple[int, str]]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute("SELECT version, name FROM schema_version ORDER BY version").fetchall()
+    finally:
+        connection.close()
+
+
+def test_migrations_are_numbered_without_a_gap_and_applied_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    migrate(path)
+    first = _versions(path)
+    assert [number for number, _ in first] == list(range(1, len(first) + 1))
+    migrate(path)
+    assert _versions(path) == first
+
+
+def test_a_database_of_an_earlier_release_is_brought_up(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    migrate(path)
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "DROP TABLE heartbeats; DROP TABLE metrics; DELETE FROM schema_version WHERE version = 3"
+    )
+    connection.close()
+    migrate(path)
+    assert [number for number, _ in _versions(path)] == [1, 2, 3]
+
+
+def test_a_database_of_a_later_release_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    migrate(path)
+    connection = sqlite3.connect(path)
+    connection.execute("INSERT INTO schema_version VALUES (999, '0999_future.sql')")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(DatabaseTooNew, match="newer release"):
+        migrate(path)
+    assert path.read_bytes() == before
+
+
+def test_a_migration_that_fails_leaves_nothing_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    broken = [
+        (1, "0001_a.sql", "CREATE TABLE a (x);\nCREATE TABLE b (x);\nINSERT INTO nowhere VALUES (1);\n")
+    ]
+    monkeypatch.setattr("controlplane.store.migrate._migrations", lambda: broken)
+    with pytest.raises(StoreError, match="nowhere"):
+        migrate(path)
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == []
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to be read as one" * 20, b"SQLite"]
+)
+def test_a_file_that_is_no_database_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=str(path)):
+        migrate(path)
+
+
+async def test_two_first_starts_at_once_make_one_store(tmp_path: Path, clock: FakeClock) -> None:
+    stores = await asyncio.gather(*(SqliteStore.open(tmp_path / "store.db", clock) for _ in range(5)))
+    for store in stores:
+        await store.close()
+    assert [number for number, _ in _versions(tmp_path / "store.db")] == [1, 2, 3]
+
+
+async def test_commits_are_synced_to_disk(database: Database) -> None:
+    """WAL with synchronous = FULL: a commit is one fsync of the log."""
+
+    async def pragmas(connection: aiosqlite.Connection) -> list[int | str]:
+        return [
+            next(iter(await connection.execute_fetchall(f"PRAGMA {name}")))[0]
+            for name in ("synchronous", "journal_mode", "foreign_keys")
+        ]
+
+    assert await database.write(pragmas) == [2, "wal", 1]
+
+
+async def test_a_job_that_fails_takes_nobody_with_it(database: Database) -> None:
+
+    async def good(connection: aiosqlite.Connection) -> str:
+        await connection.execute("INSERT INTO outbox_cursor VALUES ('good', 1)")
+        return "done"
+
+    async def bad(connection: aiosqlite.Connection) -> None:
+        await connection.execute("INSERT INTO outbox_cursor VALUES ('bad', 1)")
+        await connection.execute("INSERT INTO nowhere VALUES (1)")
+
+    results = await asyncio.gather(database.write(bad), database.write(good), return_exceptions=True)
+    assert isinstance(results[0], StoreError)
+    assert results[1] == "done"
+    assert await database.fetch("SELECT index_name FROM outbox_cursor") == [("good",)]
+
+
+async def test_jobs_that_wait_together_commit_together(database: Database) -> None:
+    states: list[int] = []
+
+    async def job(connection: aiosqlite.Connection) -> None:
+        states.append(len(await database.fetch("SELECT * FROM outbox_cursor")))
+        await connection.execute(f"INSERT INTO outbox_cursor VALUES ('{len(states)}', 1)")
+
+    await asyncio.gather(*(database.write(job) for _ in range(20)))
+    # None saw what another had written: all of it became visible in one commit.
+    assert states == [0] * 20
+    assert len(await database.fetch("SELECT * FROM outbox_cursor")) == 20
+
+
+async def test_a_crowded_queue_says_so_at_once(database: Database) -> None:
+    release = asyncio.Event()
+
+    async def slow(connection: aiosqlite.Connection) -> None:
+        await release.wait()
+
+    first = asyncio.create_task(database.write(slow))
+    await asyncio.sleep(0)
+    writes = [asyncio.create_task(database.write(slow)) for _ in range(500)]
+    await asyncio.sleep(0)
+    refused = [task for task in writes if task.done()]
+    assert refused
+    assert all(isinstance(task.exception(), StoreBusy) for task in refused)
+    release.set()
+    await asyncio.gather(first, *(task for task in writes if task not in refused))
+
+
+async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
+    plane: Plane, proxy: ProxyClient, clock: FakeClock
+) -> None:
+    """SQLite's own page limit fails as a full disk does: with SQLITE_FULL, in the midst of a statement."""
+    store = await SqliteStore.open(plane.settings.store.path, clock)
+    new = NewBatch(
+        proxy.proxy_id, proxy.org_ids[0], "b1", [NewEvent(f"e{n}", 0, n, "x" * 9999) for n in range(99)]
+    )
+    await _limit_pages(store, 1)
+    with pytest.raises(StoreError, match="full"):
+        await store.commit_batch(new, LIMITS)
+    assert await plane.stored() == []
+    await _limit_pages(store, 1_000_000)
+    assert await store.commit_batch(new, LIMITS) == Stored(99)
+    await store.close()
+
+
+async def _limit_pages(store: SqliteStore, pages: int) -> None:
+    # Not in a job: the limit is of the connection, and never below what the file holds already.
+    await store._database._writer.execute(f"PRAGMA max_page_count = {pages}")
+
+
+@pytest.mark.parametrize("path", [SYNC, AUDIT, HEARTBEAT])
+async def test_a_store_that_fails_is_503_with_retry_after(
+    plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async def fails(self: Database, job: object) -> None:
+        raise StoreError("the store failed: database or disk is full")
+
+    monkeypatch.setattr(Database, "write", fails)
+    body = b"" if path == SYNC else json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
+    answer = await proxy.send(path, body)
+    assert (answer.status, answer.code) == (503, "unavailable")
+    assert int(answer.headers["Retry-After"]) > 0
+    assert "disk" not in answer.body.decode()
+
+
+async def test_the_outbox_hands_events_out_in_order_and_remembers_how_far(
+    plane: Plane, proxy: ProxyClient
+) -> None:
+    (org,) = proxy.org_ids
+    await proxy.audit({"batchId": "b1", "events": [event(org, number) for number in (3, 1, 2)]})
+    await proxy.audit(batch("b2", org, [0]))
+    store = plane.store
+    assert await store.outbox_position("test") == 0
+    first = await store.events_after(0, 3)
+    assert [json.loads(stored.body)["seq"] for stored in first] == [3, 1, 2]
+    await store.set_outbox_position("test", first[-1].position)
+    assert await store.outbox_position("test") == first[-1].position
+    assert await store.outbox_position("another") == 0
+    assert [stored.position for stored in await store.events_after(first[-1].position, 10)] == [4]
