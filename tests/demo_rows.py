@@ -152,7 +152,7 @@ def _uploads_and_batch() -> Iterator[Row]:
         body=outsider,
     )
     parts = [
-        {"id": "1", "method": "GET", "url": "/organization"},
+        {"id": "1", "method": "GET", "url": "/domains"},
         {"id": "2", "method": "GET", "url": "/users/ada@contoso.com/messages"},
         {"id": "3", "method": "GET", "url": "/users/alan@contoso.com"},
     ]
