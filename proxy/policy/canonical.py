@@ -147,13 +147,16 @@ def _readings(path: str, aliases: Mapping[str, str] | None = None) -> tuple[Read
         return (Reading(CERTAIN, (Name(tuple(path[1:].lower().split("/")), exact),)),)
     if len(path) > MAX_ODD_PATH:
         raise MalformedTarget("too long to be judged in all its readings")
+    try:
+        return _readings_of_odd(path, aliases or {})
+    except MalformedSegment as error:
+        raise MalformedTarget(str(error)) from None
+
+
+def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[Reading, ...]:
     found: dict[Reading, None] = {}
     for segments in _spellings(path):
-        try:
-            readings = _readings_of(segments, aliases or {})
-        except MalformedSegment as error:
-            raise MalformedTarget(str(error)) from None
-        found.update(dict.fromkeys(readings))
+        found.update(dict.fromkeys(_readings_of(segments, aliases)))
         if len(found) > MAX_READINGS:
             raise MalformedTarget("too many readings")
     return tuple(found)
@@ -211,6 +214,8 @@ def _decoded(text: str) -> str:
 def _each(variants: list[_Segments], change: Callable[[_Segments], _Segments]) -> list[_Segments]:
     """What `change` makes of each variant, where it makes a difference."""
     changed = [change(variant) for variant in variants]
+    if any(len(variant.texts) > MAX_SEGMENTS for variant in changed):
+        raise MalformedTarget("too many segments")
     return [after for before, after in zip(variants, changed, strict=True) if after.texts != before.texts]
 
 
@@ -332,11 +337,19 @@ def _parameter_aliases(query: str) -> dict[str, str]:
 
 def _parse_options(query: str) -> dict[str, tuple[str, ...]]:
     options: dict[str, tuple[str, ...]] = {}
+    repeated: dict[str, list[str]] = {}
     for piece in query.split("&"):
-        name, _, value = piece.partition("=")
+        name, mark, value = piece.partition("=")
+        if not name and not mark:
+            continue
         name = option_name(name)
         values = _value_readings(value) if "%" in value or "+" in value else (value,)
-        options[name] = options[name] + values if name in options else values
+        if name not in options:
+            options[name] = values
+        else:
+            repeated.setdefault(name, []).extend(values)
+    for name, more in repeated.items():
+        options[name] += tuple(more)
     return options
 
 

@@ -57,6 +57,8 @@ _CALL = re.compile(r"([A-Za-z_$][\w.$-]*) *\((.*)\)", re.DOTALL)
 _ARGUMENT_NAME = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
 _QUALIFIED = re.compile(r"(?:microsoft\.)?graph\.(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)", re.IGNORECASE)
 _OPEN_EXTENSION_ID = re.compile(r"microsoft\.graph\.opentypeextension\.", re.IGNORECASE)
+_MAX_OPEN = 8
+_MAX_COLONS = 6  # two each for a site, a drive and one to spare
 _OPENS_FILE_PATH = frozenset(("items", "sites", "special"))
 
 
@@ -130,6 +132,8 @@ def colon_forms(segments: Sequence[str]) -> list[tuple[list[str], frozenset[int]
         item = ["items", "/".join(files)] if files else [base]
     written = list(segments[opening:end])
     forms = []
+    if sum(text.endswith(":") for text in segments) > _MAX_COLONS:
+        raise MalformedSegment("too many paths between colons")
     for tail, tail_files in colon_forms(segments[end:]):
         at = len(head) + len(written)
         names = frozenset(range(len(head) + 1, at)) | frozenset(at + index for index in tail_files)
@@ -143,19 +147,31 @@ def colon_forms(segments: Sequence[str]) -> list[tuple[list[str], frozenset[int]
 def close_parentheses(segments: Sequence[str]) -> list[str]:
     """Segments joined again where a slash stood within a key's or call's parentheses: `search(q='a/b')`."""
     joined: list[str] = []
-    at = 0
+    at = attempts = 0
     while at < len(segments):
-        text, end = segments[at], at + 1
-        if "(" in text and not _is_closed(text):
-            whole = text
-            for more in range(at + 1, len(segments)):
-                whole += "/" + segments[more]
-                if _is_closed(whole):
-                    text, end = whole, more + 1
-                    break
-        joined.append(text)
+        end = at + 1
+        if "(" in segments[at] and _closing(segments[at : at + 1], 0) is None:
+            attempts += 1
+            if attempts > _MAX_OPEN:
+                raise MalformedSegment("too many open parentheses")
+            end = _closing(segments, at) or end
+        joined.append("/".join(segments[at:end]))
         at = end
     return joined
+
+
+def _closing(segments: Sequence[str], start: int) -> int | None:
+    """The end of the segments in which the parentheses that segment `start` opens are closed."""
+    depth, quoted = 0, False
+    for at in range(start, len(segments)):
+        for char in segments[at]:
+            if char == "'" and depth:
+                quoted = not quoted
+            elif not quoted:
+                depth += (char == "(") - (char == ")")
+        if depth <= 0 and not quoted:
+            return at + 1
+    return None
 
 
 def unquoted_literal(text: str) -> str | None:
@@ -263,16 +279,6 @@ def _split_arguments(inner: str) -> list[str] | None:
     if quoted or depth:
         return None
     return [*arguments, inner[start:]]
-
-
-def _is_closed(text: str) -> bool:
-    depth, quoted = 0, False
-    for char in text:
-        if char == "'" and depth:
-            quoted = not quoted
-        elif not quoted:
-            depth += (char == "(") - (char == ")")
-    return depth <= 0 and not quoted
 
 
 def _opens_file_path(segments: Sequence[str], at: int, text: str) -> bool:

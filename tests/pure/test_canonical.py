@@ -274,3 +274,24 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert target.raw == "/" + text
     assert any(reading.kind == 0 for reading in target.readings)
     assert isinstance(target.options, dict)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/" + "\\;(" * 2000,
+        "/" + "root:/a:/" * 50,
+        "/" + "items/x:/" * 50,
+        "/users(@" * 30 + "?@a=1",
+        "/a" + "(b=c)/a" * 20,
+    ],
+)
+def test_what_would_have_too_many_readings_is_refused_before_they_are_made(target: str) -> None:
+    with pytest.raises(MalformedTarget):
+        canonicalise(target)
+
+
+def test_a_query_of_many_options_keeps_each() -> None:
+    options = canonicalise("/x?" + "a=1&" * 20_000 + "%24A=2").options
+    assert len(options["a"]) == 20_001
+    assert options["a"][-1] == "2"
