@@ -282,7 +282,9 @@ class Exchange:
             elif kind == CONTENT_LENGTH:
                 length = self._body_length() if self._body_replaced else head.length
                 append(b"%b: %d\r\n" % (name, length))
-            elif (kind == CONTENT_ENCODING and self._body_replaced) or (kind != TRANSFER_ENCODING and nominated and name.lower() in nominated):
+            elif (kind == CONTENT_ENCODING and self._body_replaced) or (
+                nominated and kind != TRANSFER_ENCODING and name.lower() in nominated
+            ):
                 continue
             else:
                 append(b"%b: %b\r\n" % (name, value))
