@@ -36,6 +36,7 @@ class AuditOptions:
     retention: Path
     url: str
     max_disk_bytes: int
+    workers_room: int  # what the workers' active and prepared segments take
     when_full: WhenFull
     max_batch_size: int
     replay_interval: float
@@ -150,6 +151,7 @@ class Audit:
             journal,
             max_bytes=options.max_disk_bytes,
             when_full=options.when_full,
+            workers_room=options.workers_room,
             proxy_id=self._proxy_id,
         )
         shipper = Shipper(

@@ -27,7 +27,7 @@ from proxy.audit.segment import (
     SegmentReader,
     parse_name,
 )
-from proxy.audit.spool import WhenFull, spool_directory, used_bytes
+from proxy.audit.spool import WhenFull, spool_directory, used_bytes, worker_budget
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +46,17 @@ class Collector:
         *,
         max_bytes: int,
         when_full: WhenFull,
+        workers_room: int,
         proxy_id: Callable[[], str | None],
         settle_seconds: float = 1.0,
     ) -> None:
         self._spool = spool_directory(retention)
         self._retention = retention
         self._journal = journal
-        self._max_bytes = max_bytes
+        # Under drop-oldest the journals make way for the segments that workers are about to need.
+        self._limit = max_bytes
+        if when_full == "drop-oldest":
+            self._limit = max(max_bytes // 4, worker_budget(max_bytes) - workers_room)
         self._when_full = when_full
         self._proxy_id = proxy_id
         # How long a stream may stand still before its end is asked after: its writer may be between stores.
@@ -122,11 +126,11 @@ class Collector:
         return busy
 
     def _find_room(self) -> bool:
-        growth = min(_PASS_GROWTH, self._max_bytes // 32)
-        while (used := used_bytes(self._retention)) + growth > self._max_bytes:
+        growth = min(_PASS_GROWTH, self._limit // 32)
+        while (used := used_bytes(self._retention)) + growth > self._limit:
             if self._when_full == "drop-oldest" and self._journal.drop_oldest():
                 continue
-            self.stalled = f"Audit.MaxDiskBytes: {used} of {self._max_bytes} bytes in use"
+            self.stalled = f"Audit.MaxDiskBytes: {used} of {self._limit} bytes in use"
             return False
         return True
 

@@ -1,6 +1,6 @@
 """Signed calls to the control plane: one session, exact bytes, no redirects, bounded answers."""
 
-import asyncio
+import io
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -84,7 +84,7 @@ class ControlPlane:
             async with self._session.request(
                 method,
                 url,
-                data=body if method == "POST" else None,
+                data=io.BytesIO(body) if method == "POST" else None,  # sent in pieces
                 headers=signed,
                 allow_redirects=False,  # a signature is for one address only
                 timeout=self._timeout,
@@ -121,13 +121,3 @@ def open_session(ca_file: Path | None) -> aiohttp.ClientSession:
         trust_env=False,
         headers={"User-Agent": "graphward-proxy"},
     )
-
-
-async def sleep_until_set(event: asyncio.Event, seconds: float) -> bool:
-    """Waits, but not past the event; whether it was set."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

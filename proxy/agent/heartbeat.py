@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -12,6 +11,7 @@ import msgspec
 from proxy import __version__
 from proxy.agent.control_plane import CallFailed, ControlPlane
 from proxy.agent.health import AuditStatus, Health
+from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
 from proxy.wire.models import Heartbeat
 
@@ -43,7 +43,7 @@ class HeartbeatSender:
     async def run(self) -> None:
         while True:
             await self.once()
-            await asyncio.sleep(self._sync.interval * random.uniform(0.9, 1.0))  # noqa: S311 - not a secret
+            await asyncio.sleep(jittered(self._sync.interval, 0.9))
 
     async def once(self) -> bool:
         body = msgspec.json.encode(await self.message())

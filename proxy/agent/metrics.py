@@ -3,7 +3,6 @@ are."""
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import accumulate
@@ -19,6 +18,7 @@ from proxy import __version__
 from proxy import counters as c
 from proxy.agent.control_plane import CallFailed, ControlPlane
 from proxy.agent.health import AuditStatus, Health
+from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import Latency, Metrics
@@ -69,7 +69,7 @@ class MetricsReporter:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._sync.interval * random.uniform(0.9, 1.0))  # noqa: S311 - not a secret
+            await asyncio.sleep(jittered(self._sync.interval, 0.9))
             await self.once()
 
     async def once(self) -> bool:

@@ -8,19 +8,17 @@ import contextlib
 import functools
 import logging
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
 import msgspec
 
-from proxy.agent.control_plane import Answer, CallFailed, ControlPlane, sleep_until_set
+from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import Journal
+from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
 from proxy.wire.models import ErrorBody
 
@@ -33,9 +31,6 @@ _SMALLEST_BODY: Final = 64 * 1024
 _ENVELOPE: Final = 128  # bytes of a body that are not events
 _LINGER_SECONDS: Final = 1.5  # per organisation: 40 batches a minute in all, well below an instance's 60
 _LARGE_AT_ONCE: Final = 4  # batches that are larger than ordinary ones, in memory at the same time
-_FIRST_BACKOFF: Final = 1.0
-_LONGEST_RETRY_AFTER: Final = 86400.0
-_SECONDS: Final = re.compile(r"[0-9]{1,9}")
 
 _error_decoder = msgspec.json.Decoder(ErrorBody)
 
@@ -217,7 +212,7 @@ class Shipper:
         delivery.problem = f"control plane answered {_describe(answer)}"
         if wait is None:
             wait = self._replay_interval
-        wait = max(wait, min(_FIRST_BACKOFF, self._replay_interval))
+        wait = max(wait, min(FIRST_BACKOFF, self._replay_interval))
         log.info("audit events of organisation %s wait %.0f s: rate limit", delivery.org_id, wait)
         # Never sooner; a little later, so that a fleet does not come back at one instant.
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
@@ -232,9 +227,9 @@ class Shipper:
         """Keeps everything for the next attempt, at most one replay interval away."""
         log.error("audit events of organisation %s are kept: %s", delivery.org_id, problem)
         delivery.problem = problem
-        backoff = min(self._replay_interval, _FIRST_BACKOFF * 2.0 ** min(delivery.failures, 20))
+        wait = backoff(delivery.failures, self._replay_interval)
         delivery.failures += 1
-        return backoff * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+        return wait
 
 
 _Handler = Callable[[Shipper, Answer, _Delivery, Batch, bytes], Awaitable[float]]
@@ -248,23 +243,6 @@ _HANDLERS: Final[dict[int, _Handler]] = {
     413: Shipper._too_large,
     429: Shipper._limited,
 }
-
-
-def retry_after(text: str | None, now: float) -> float | None:
-    """Seconds that a Retry-After asks for, as a number or a date (RFC 9110 §10.2.3); None for neither."""
-    if text is None:
-        return None
-    text = text.strip(" \t")
-    if _SECONDS.fullmatch(text):
-        return min(float(text), _LONGEST_RETRY_AFTER)
-    try:
-        date = parsedate_to_datetime(text)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    wait = (date - datetime.fromtimestamp(now, UTC)).total_seconds()
-    return min(max(0.0, wait), _LONGEST_RETRY_AFTER)
 
 
 def _describe(answer: Answer) -> str:

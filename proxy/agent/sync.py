@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Final
 import msgspec
 
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
+from proxy.agent.retry import backoff, jittered
 from proxy.policy.ruleset import Ruleset
 from proxy.snapshot import (
     App,
@@ -31,7 +31,6 @@ from proxy.wire.models import Check, SyncAnswer, SyncRuleset
 log = logging.getLogger(__name__)
 
 _MAX_BODY: Final = 64 * 1024 * 1024
-_FIRST_BACKOFF: Final = 1.0
 _SHORTEST_INTERVAL: Final = 1.0
 _FAILED_AFTER: Final = 10  # intervals without a good sync that turn degraded into failed
 
@@ -122,8 +121,8 @@ class Sync:
         """To the next attempt. Jitter only shortens it, so that a change takes effect within one interval."""
         interval = self.interval
         if self._failures:
-            interval = min(interval, _FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 20))
-        return interval * random.uniform(0.9, 1.0)  # noqa: S311 - not a secret
+            return backoff(self._failures - 1, interval)
+        return jittered(interval, 0.9)
 
     def _restored(self) -> Snapshot | None:
         try:

@@ -9,9 +9,11 @@ import aiohttp
 import msgspec
 
 from proxy.agent.credentials.provider import CredentialError, UpstreamToken
+from proxy.agent.retry import retry_after
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
 _MAX_ANSWER: Final = 256 * 1024
+_LONGEST_PAUSE: Final = 300.0
 _LONGEST_LIFE: Final = 7 * 86400
 _TOKEN: Final = re.compile(
     r"[0-9A-Za-z._~+/=-]+"
@@ -59,13 +61,14 @@ class EnvironmentProvider:
                 self._url, data=self._form, timeout=_TIMEOUT, allow_redirects=False
             ) as response:
                 body = await _bounded(response)
-                status = response.status
+                status, pause = response.status, response.headers.get("Retry-After")
         except TimeoutError:
             raise CredentialError("identity provider: timed out") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise CredentialError(f"identity provider: {type(error).__name__}: {error}") from None
         if status != 200:
-            raise CredentialError(f"identity provider answered {status}{_error_code(body)}")
+            asked = min(retry_after(pause, self._clock()) or 0.0, _LONGEST_PAUSE)
+            raise CredentialError(f"identity provider answered {status}{_error_code(body)}", asked)
         return _token(body, asked_at)
 
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from proxy.agent.control_plane import sleep_until_set
 from proxy.agent.credentials.provider import CredentialError, CredentialProvider, UpstreamToken
+from proxy.agent.retry import FIRST_BACKOFF, backoff, sleep_until_set
 from proxy.channel import Credential, CredentialUnavailable
 from proxy.wire.models import Check
 
@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 
 _REFRESH_AT: Final = 0.8  # of its life a token is replaced, or this long before its end if that comes first:
 _REFRESH_AHEAD: Final = 300.0
-_FIRST_BACKOFF: Final = 1.0
 _LONGEST_BACKOFF: Final = 30.0
 _REJECTION_PAUSE: Final = 10.0  # an upstream that refuses every token must not become a storm of fetches
 _LONGEST_SLEEP: Final = 60.0  # wall clocks jump; a token's end is looked at again at least this often
@@ -30,7 +29,7 @@ class CredentialManager:
         *,
         announce: Callable[[Credential | CredentialUnavailable], None],
         clock: Callable[[], float] = time.time,
-        first_backoff: float = _FIRST_BACKOFF,
+        first_backoff: float = FIRST_BACKOFF,
         rejection_pause: float = _REJECTION_PAUSE,
     ) -> None:
         self._provider = provider
@@ -40,7 +39,9 @@ class CredentialManager:
         self._rejection_pause = rejection_pause
         self._token: UpstreamToken | None = None
         self._generation = 0
+        # Waits are measured on the monotonic clock: a wall clock that is set back must not put off a refresh.
         self._refresh_at = -math.inf
+        self._ends_at = -math.inf
         self._failures = 0
         self._problem: str | None = None
         self._retry_after = first_backoff
@@ -54,7 +55,7 @@ class CredentialManager:
     def current(self) -> Credential | CredentialUnavailable:
         """What a worker is to be told now; a token past its end is never handed out."""
         token = self._token
-        if token is not None and token.expires_at > self._clock():
+        if token is not None and self._seconds_left() > 0:
             # JSON has no infinity; a static token is told to be good for very long.
             return Credential(self._generation, token.token, min(token.expires_at, self._clock() + 1e9))
         return CredentialUnavailable(self._problem or "no upstream token yet", self._retry_after)
@@ -75,32 +76,30 @@ class CredentialManager:
 
     async def run(self) -> None:
         while True:
-            if self._clock() >= self._refresh_at or self._rejected.is_set():
+            if time.monotonic() >= self._refresh_at or self._rejected.is_set():
                 self._rejected.clear()
-                pause = await self._refresh()
-            else:
-                pause = self._refresh_at - self._clock()
-            if self._rejected.is_set():
-                continue
-            was_valid = self._is_valid()
-            # Ends and refreshes are wall-clock times, so no sleep goes further than the next of them.
-            ends_in = self._token.expires_at - self._clock() if was_valid and self._token else math.inf
-            await sleep_until_set(self._rejected, max(0.01, min(pause, ends_in, _LONGEST_SLEEP)))
-            if was_valid and not self._is_valid():
+                await self._refresh()
+            left = self._seconds_left()
+            pause = min(self._refresh_at - time.monotonic(), left if left > 0 else math.inf, _LONGEST_SLEEP)
+            await sleep_until_set(self._rejected, max(0.01, pause))
+            if left > 0 and self._seconds_left() <= 0:
                 log.error("the upstream token has ended and there is no other")
                 self._announce(self.current())
 
-    def _is_valid(self) -> bool:
-        return self._token is not None and self._token.expires_at > self._clock()
+    def _seconds_left(self) -> float:
+        """Until the token's end by either clock, whichever is nearer."""
+        if self._token is None:
+            return 0.0
+        return min(self._token.expires_at - self._clock(), self._ends_at - time.monotonic())
 
-    async def _refresh(self) -> float:
-        """One fetch; the seconds until the next is due."""
+    async def _refresh(self) -> None:
         try:
             token = await self._provider.fetch()
             if token.expires_at <= self._clock():
                 raise CredentialError("the token that was fetched has ended already")
         except CredentialError as error:
-            return self._failed(str(error))
+            self._failed(error)
+            return
         if self._problem is not None:
             log.info("an upstream token was fetched again")
         now = self._clock()
@@ -108,27 +107,26 @@ class CredentialManager:
         self._token = token
         # Grows across restarts of the agent too, so that workers can tell a stale message.
         self._generation = max(self._generation + 1, int(now * 1000))
-        self._refresh_at = _refresh_time(now, token.expires_at)
+        life = token.expires_at - now
+        self._ends_at = time.monotonic() + life
+        self._refresh_at = time.monotonic() + _refresh_after(life)
         self._announce(self.current())
-        return self._refresh_at - now
 
-    def _failed(self, problem: str) -> float:
-        backoff = min(_LONGEST_BACKOFF, self._first_backoff * 2.0 ** min(self._failures, 10))
-        pause = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
+    def _failed(self, error: CredentialError) -> None:
+        pause = max(backoff(self._failures, _LONGEST_BACKOFF, self._first_backoff), error.retry_after)
         self._failures += 1
-        self._problem = problem
+        self._problem = str(error)
         self._retry_after = max(1.0, pause)
-        self._refresh_at = self._clock() + pause
-        log.error("no new upstream token: %s", problem)
-        if not self._is_valid():
+        self._refresh_at = time.monotonic() + pause
+        log.error("no new upstream token: %s", error)
+        if self._seconds_left() <= 0:
             self._announce(self.current())
-        return pause
 
 
-def _refresh_time(now: float, expires_at: float) -> float:
-    if math.isinf(expires_at):
+def _refresh_after(life: float) -> float:
+    """Seconds from now to the refresh of a token that has this long to live."""
+    if math.isinf(life):
         return math.inf
-    life = expires_at - now
     ahead = max(life * (1 - _REFRESH_AT), min(_REFRESH_AHEAD, life / 2))
     # Jitter, so that a fleet that started at one instant does not ask at one instant.
-    return expires_at - ahead * random.uniform(1.0, 1.2)  # noqa: S311 - not a secret
+    return life - ahead * random.uniform(1.0, 1.2)  # noqa: S311 - not a secret

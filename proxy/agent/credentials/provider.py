@@ -13,6 +13,10 @@ class UpstreamToken:
 class CredentialError(Exception):
     """No token. The text is fit for a log: it never has a secret, a token or an answer's body in it."""
 
+    def __init__(self, text: str, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after  # seconds that the identity provider asked to be left alone
+
 
 class CredentialProvider(Protocol):
     async def fetch(self) -> UpstreamToken:

@@ -1,0 +1,48 @@
+"""When to try again: back-off with jitter, Retry-After, and waits that a stop cuts short."""
+
+import asyncio
+import random
+import re
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+FIRST_BACKOFF: Final = 1.0
+_LONGEST_RETRY_AFTER: Final = 86400.0
+_SECONDS: Final = re.compile(r"[0-9]{1,9}")
+
+
+def backoff(failures: int, longest: float, first: float = FIRST_BACKOFF) -> float:
+    """Seconds to wait after so many failures before this one: doubled each time, jittered, never longer."""
+    return jittered(min(longest, first * 2.0 ** min(failures, 20)), 0.5)
+
+
+def jittered(seconds: float, least: float) -> float:
+    """Somewhere between that share of the time and all of it, so that a fleet does not move in step."""
+    return seconds * random.uniform(least, 1.0)  # noqa: S311 - not a secret
+
+
+def retry_after(text: str | None, now: float) -> float | None:
+    """Seconds that a Retry-After asks for, as a number or a date (RFC 9110 §10.2.3); None for neither."""
+    if text is None:
+        return None
+    text = text.strip(" \t")
+    if _SECONDS.fullmatch(text):
+        return min(float(text), _LONGEST_RETRY_AFTER)
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return min(max(0.0, date.timestamp() - now), _LONGEST_RETRY_AFTER)
+
+
+async def sleep_until_set(event: asyncio.Event, seconds: float) -> bool:
+    """Waits, but not past the event; whether it was set."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return event.is_set()
+    return True

@@ -1,0 +1,415 @@
+"""From spool to journal: every record once and in order, and whatever is missing takes its numbers."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from proxy.agent.journal import Journal
+from proxy.audit.record import request_id
+from proxy.audit.segment import SegmentReader
+from proxy.audit.spool import spool_directory
+from tests.process.agent_parts import (
+    MIB,
+    collect_all,
+    collector,
+    journal_lines,
+    payload,
+    spool_writer,
+    write,
+)
+
+
+def a_journal(directory: Path, max_bytes: int = 256 * MIB) -> Journal:
+    return Journal(directory, max_bytes=max_bytes)
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(spool_directory(directory).glob("*.seg"))
+
+
+def seqs(directory: Path, org_id: str = "org-1") -> list[int]:
+    return [event["seq"] for event in journal_lines(directory, org_id)]
+
+
+def test_events_have_their_numbers_ids_and_order(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path, prefix=3)
+    write(spool, range(5))
+    write(spool, range(5, 8), "org-2")
+    collect_all(collector(tmp_path, a_journal(tmp_path)))
+    events = journal_lines(tmp_path)
+    assert [event["seq"] for event in events] == [1, 2, 3, 4, 5]
+    assert [event["requestId"] for event in events] == [
+        request_id(1_700_000_000_000 + n, 3, n) for n in range(5)
+    ]
+    assert {event["proxyId"] for event in events} == {"proxy-1"}
+    assert seqs(tmp_path, "org-2") == [1, 2, 3]
+
+
+def test_used_up_segments_go_and_a_closed_stream_leaves_nothing(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(3000))
+    spool.close()
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    assert seqs(tmp_path) == list(range(1, 3001))
+    assert segments(tmp_path) == []
+    assert journal.state.streams == {}
+
+
+def test_a_live_worker_s_segments_are_read_while_it_writes(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    part = collector(tmp_path, a_journal(tmp_path))
+    for n in range(0, 2000, 100):
+        write(spool, range(n, n + 100))
+        part.run_pass()
+    collect_all(part)
+    assert seqs(tmp_path) == list(range(1, 2001))
+    write(spool, range(2000, 2010))
+    collect_all(part)
+    assert len(seqs(tmp_path)) == 2010
+
+
+def test_what_a_dead_worker_left_is_collected_and_cleared_away(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        spool = spool_writer(tmp_path)
+        for n in range(777):
+            spool.append(payload(n))
+            if spool.needs_maintenance:
+                spool.maintain()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    assert seqs(tmp_path) == list(range(1, 778))
+    assert segments(tmp_path) == []
+    assert journal.state.streams == {}
+
+
+def test_a_restart_goes_on_where_the_state_was_saved(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    for begin in range(0, 3000, 500):
+        write(spool, range(begin, begin + 500))
+        part = collector(tmp_path, a_journal(tmp_path))
+        part.run_pass()
+        part.close()
+    spool.close()
+    collect_all(collector(tmp_path, a_journal(tmp_path)))
+    assert seqs(tmp_path) == list(range(1, 3001))
+
+
+class PulledPlugError(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("at", ["pwrite", "fdatasync", "unlink", "fsync"])
+def test_ended_at_any_step_nothing_is_lost_or_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    spool = spool_writer(tmp_path)
+    chance = random.Random(3)
+    written = 0
+    for _ in range(40):
+        write(spool, range(written, written + 150), f"org-{chance.randrange(2)}")
+        written += 150
+        part = collector(tmp_path, a_journal(tmp_path))
+        calls = chance.randrange(6)
+        real = getattr(os, at)
+
+        def pulled(*arguments: object, real: object = real) -> object:
+            nonlocal calls
+            calls -= 1
+            if calls < 0:
+                raise PulledPlugError
+            assert callable(real)
+            return real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, at, pulled)
+            try:
+                for _ in range(4):
+                    part.run_pass()
+            except PulledPlugError:
+                pass
+        part.close()
+    spool.close()
+    collect_all(collector(tmp_path, a_journal(tmp_path)))
+    ids = []
+    for org_id in ("org-0", "org-1"):
+        events = journal_lines(tmp_path, org_id)
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        ids += [event["requestId"] for event in events]
+    assert len(ids) == len(set(ids)) == written
+
+
+@pytest.mark.parametrize("failing", ["pwrite", "fdatasync", "posix_fallocate"])
+def test_a_full_disk_stops_collection_and_it_resumes_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(500))
+    part = collector(tmp_path, a_journal(tmp_path))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space"):
+                part.run_pass()
+    assert part.stalled is not None
+    collect_all(part)
+    assert part.stalled is None
+    assert seqs(tmp_path) == list(range(1, 501))
+
+
+def test_a_deleted_segment_leaves_a_gap_of_exactly_its_records(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    counts = {"org-1": 0, "org-2": 0}
+    for n in range(4000):
+        org_id = "org-2" if n % 4 == 0 else "org-1"
+        counts[org_id] += 1
+        spool.append(payload(n, org_id))
+        if spool.needs_maintenance:
+            spool.maintain()
+    lost = segments(tmp_path)[1]
+    reader = SegmentReader(lost)
+    numbers = [data for _, data in reader.records(1 << 30)]
+    reader.close()
+    lost.unlink()
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    missing = {"org-1": 0, "org-2": 0}
+    for data in numbers:
+        missing["org-2" if b'"org-2"' in data else "org-1"] += 1
+    for org_id, count in counts.items():
+        found = seqs(tmp_path, org_id)
+        assert len(found) == count - missing[org_id]
+        assert found[-1] == count
+        gap = next(gap for gap in journal.state.gaps if gap.org_id == org_id)
+        assert gap.last - gap.first + 1 == missing[org_id]
+        assert set(range(1, count + 1)) - set(found) == set(range(gap.first, gap.last + 1))
+
+
+def test_an_active_segment_deleted_under_a_live_agent_loses_nothing(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    part = collector(tmp_path, a_journal(tmp_path))
+    write(spool, range(100))
+    part.run_pass()
+    segments(tmp_path)[0].unlink()
+    write(spool, range(100, 150))
+    spool.maintain()
+    write(spool, range(150, 200))
+    collect_all(part)
+    assert seqs(tmp_path) == list(range(1, 201))
+
+
+def test_an_active_segment_deleted_without_an_agent_is_a_named_gap(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(100))
+    segments(tmp_path)[0].unlink()
+    spool.maintain()
+    write(spool, range(100, 150))
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    assert seqs(tmp_path) == list(range(101, 151))
+    assert [(gap.first, gap.last) for gap in journal.state.gaps] == [(1, 100)]
+
+
+@pytest.mark.parametrize("kept", [0, 40, 10_000])
+def test_a_damaged_or_cut_segment_gives_what_is_whole_and_names_the_rest(tmp_path: Path, kept: int) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(4000))
+    spool.close()
+    victim = segments(tmp_path)[1]
+    with victim.open("r+b") as file:
+        file.seek(kept)
+        file.write(b"\xa5" * 5000)
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    found = seqs(tmp_path)
+    assert found[-1] == 4000
+    missing = sum(gap.last - gap.first + 1 for gap in journal.state.gaps)
+    assert missing == 4000 - len(found)
+    assert 5 < missing < 1700
+    times = {event["requestId"] for event in journal_lines(tmp_path)}
+    assert len(times) == len(found)
+
+
+def test_numbers_stay_free_of_gaps_across_rotated_journal_files(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(3000))
+    journal = a_journal(tmp_path, max_bytes=4 * MIB)
+    collect_all(collector(tmp_path, journal))
+    files = sorted((tmp_path / "journal" / "org-1").iterdir(), key=lambda path: int(path.stem))
+    assert len(files) > 5
+    assert seqs(tmp_path) == list(range(1, 3001))
+    for path in files:
+        assert f'"seq":{path.stem},'.encode() in path.read_bytes().split(b"\n")[0]
+
+
+def test_the_budget_holds_and_the_spool_waits(tmp_path: Path) -> None:
+    limit = 4 * MIB
+    journal = a_journal(tmp_path, max_bytes=limit)
+    part = collector(tmp_path, journal, max_bytes=limit)
+    spool = spool_writer(tmp_path)
+    spool._max_bytes = limit
+    written = 0
+    while True:
+        spool.maintain()
+        if not spool.ready:
+            break
+        write(spool, range(written, written + 50))
+        written += 50
+        part.run_pass()
+    used = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert used <= limit
+    collect_all(part)
+    collected = len(seqs(tmp_path))
+    while (batch := journal.plan("org-1", max_events=500, max_bytes=MIB)) is not None:
+        journal.done("org-1", batch)
+        part.run_pass()
+    collect_all(part)
+    assert journal.state.organisations["org-1"].next_seq == written + 1 > collected
+    spool.maintain()
+    assert spool.ready
+
+
+def test_drop_oldest_names_what_it_dropped(tmp_path: Path) -> None:
+    limit = 4 * MIB
+    journal = a_journal(tmp_path, max_bytes=limit)
+    part = collector(tmp_path, journal, max_bytes=limit, when_full="drop-oldest")
+    spool = spool_writer(tmp_path)
+    spool._max_bytes, spool._when_full = limit, "drop-oldest"
+    for begin in range(0, 20_000, 50):
+        assert spool.ready
+        write(spool, range(begin, begin + 50))
+        spool.maintain()
+        part.run_pass()
+    spool.close()
+    collect_all(part, passes=300)
+    kept = seqs(tmp_path)
+    assert kept[-1] == 20_000
+    assert kept == list(range(kept[0], 20_001))
+    assert journal.state.dropped == 20_000 - len(kept) - spool.dropped
+    assert journal.state.missing == 20_000 - len(kept)
+
+
+@pytest.mark.parametrize("slot", ["state.0", "state.1"])
+def test_a_state_slot_that_was_half_written_falls_back_to_the_other(tmp_path: Path, slot: str) -> None:
+    spool = spool_writer(tmp_path)
+    for begin in range(0, 500, 50):
+        write(spool, range(begin, begin + 50))
+        part = collector(tmp_path, a_journal(tmp_path))
+        part.run_pass()
+        part.close()
+    content = (tmp_path / slot).read_bytes()
+    (tmp_path / slot).write_bytes(content[:300] + bytes(len(content) - 300))
+    collect_all(collector(tmp_path, a_journal(tmp_path)))
+    assert seqs(tmp_path) == list(range(1, 501))
+
+
+def test_with_both_slots_damaged_numbers_go_on_behind_the_journals(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(100))
+    spool.close()
+    collect_all(collector(tmp_path, a_journal(tmp_path)))
+    for slot in ("state.0", "state.1"):
+        (tmp_path / slot).write_bytes(b"graphward-audit-state 1 garbage")
+    again = spool_writer(tmp_path)
+    write(again, range(100, 150))
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    assert seqs(tmp_path) == list(range(1, 151))
+    assert journal.state.organisations["org-1"].pending == 150
+
+
+@pytest.mark.parametrize("org_id", ["../../etc", "a/b", ".", "", "x" * 300, "né", "org 1"])
+def test_no_organisation_id_leads_out_of_the_directory(tmp_path: Path, org_id: str) -> None:
+    retention = tmp_path / "audit"
+    spool = spool_writer(retention)
+    write(spool, range(3), org_id)
+    journal = a_journal(retention)
+    collect_all(collector(retention, journal))
+    assert journal.pending() == {org_id: 3}
+    batch = journal.plan(org_id, max_events=10, max_bytes=MIB)
+    assert batch is not None
+    body = journal.body(org_id, batch)
+    assert body is not None
+    assert body.count(b'"seq"') == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["audit"]
+
+
+def test_a_deleted_journal_file_is_noticed_and_its_numbers_are_named(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(3000))
+    journal = a_journal(tmp_path, max_bytes=4 * MIB)
+    part = collector(tmp_path, journal)
+    collect_all(part)
+    files = sorted((tmp_path / "journal" / "org-1").iterdir(), key=lambda path: int(path.stem))
+    first, following = int(files[1].stem), int(files[2].stem)
+    files[1].unlink()
+    files[-1].unlink()
+    journal.verify_files()
+    status = journal.status()
+    assert (status.gaps[0].first, status.gaps[0].last) == (first, following - 1)
+    assert (status.gaps[1].first, status.gaps[1].last) == (int(files[-1].stem), 3000)
+    assert status.pending == 3000 - status.missing
+    write(spool, range(3000, 3100))
+    collect_all(part)
+    assert seqs(tmp_path)[-100:] == list(range(3001, 3101))
+
+
+def test_a_journal_deleted_under_a_writing_agent_is_a_gap_and_no_more(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    journal = a_journal(tmp_path)
+    part = collector(tmp_path, journal)
+    write(spool, range(100))
+    part.run_pass()
+    for path in (tmp_path / "journal" / "org-1").iterdir():
+        path.unlink()
+    write(spool, range(100, 200))
+    with pytest.raises(OSError, match="deleted or cut"):
+        part.run_pass()
+    collect_all(part)
+    assert seqs(tmp_path) == list(range(101, 201))
+    assert [(gap.first, gap.last) for gap in journal.state.gaps] == [(1, 100)]
+
+
+@pytest.mark.parametrize("length", [0, 1, 700, 5000])
+def test_a_cut_journal_keeps_its_whole_lines(tmp_path: Path, length: int) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(100))
+    journal = a_journal(tmp_path)
+    part = collector(tmp_path, journal)
+    collect_all(part)
+    path = tmp_path / "journal" / "org-1" / "1.ndjson"
+    os.truncate(path, length)
+    journal.verify_files()
+    left = journal.pending().get("org-1", 0)
+    assert journal.state.missing == 100 - left
+    write(spool, range(100, 120))
+    collect_all(part)
+    assert seqs(tmp_path) == [*range(1, left + 1), *range(101, 121)]
+
+
+def test_a_damaged_journal_line_is_passed_over_and_named(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(30))
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    path = tmp_path / "journal" / "org-1" / "1.ndjson"
+    lines = path.read_bytes().split(b"\n")
+    lines[10] = b"#" * len(lines[10])
+    path.write_bytes(b"\n".join(lines))
+    sent = []
+    while (batch := journal.plan("org-1", max_events=500, max_bytes=MIB)) is not None:
+        sent.append((batch.first_seq, batch.last_seq))
+        journal.done("org-1", batch)
+    assert sent == [(1, 10), (12, 30)]
+    assert [(gap.first, gap.last) for gap in journal.state.gaps] == [(11, 11)]
+    assert journal.pending() == {}

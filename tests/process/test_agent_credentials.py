@@ -1,0 +1,288 @@
+"""Upstream tokens: ahead of their end, one fetch at a time, none past its end, nothing taken for one that is
+none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.agent.control_plane import open_session
+from proxy.agent.credentials.environment import EnvironmentProvider
+from proxy.agent.credentials.manager import CredentialManager
+from proxy.agent.credentials.provider import CredentialError, UpstreamToken
+from proxy.agent.credentials.static import StaticProvider
+from proxy.channel import Credential, CredentialUnavailable
+from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+from tests.standins.server import Answer
+
+SCOPE = "https://graph.microsoft.com/.default"
+
+
+class Told:
+    """What the workers were told."""
+
+    def __init__(self) -> None:
+        self.messages: list[Credential | CredentialUnavailable] = []
+        self._news = asyncio.Event()
+
+    def __call__(self, message: Credential | CredentialUnavailable) -> None:
+        self.messages.append(message)
+        self._news.set()
+
+    async def count(self, count: int) -> list[Credential | CredentialUnavailable]:
+        async with asyncio.timeout(20):
+            while len(self.messages) < count:
+                self._news.clear()
+                await self._news.wait()
+        return self.messages
+
+
+class Scripted:
+    """A provider that gives what it is told, one after the other."""
+
+    def __init__(self, clock: Any, *results: float | str) -> None:
+        self.results = list(results)
+        self.fetches = 0
+        self.in_flight = 0
+        self._clock = clock
+
+    async def fetch(self) -> UpstreamToken:
+        assert self.in_flight == 0
+        self.in_flight += 1
+        self.fetches += 1
+        await asyncio.sleep(0)
+        self.in_flight -= 1
+        result = self.results.pop(0) if self.results else 3600.0
+        if isinstance(result, str):
+            raise CredentialError(result)
+        return UpstreamToken(f"token-{self.fetches}", self._clock() + result)
+
+
+@asynccontextmanager
+async def managing(manager: CredentialManager) -> AsyncIterator[None]:
+    task = asyncio.create_task(manager.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def plain_clock() -> float:
+    return asyncio.get_running_loop().time() + 1e9
+
+
+async def test_the_first_token_is_announced_with_its_end() -> None:
+    told = Told()
+    provider = Scripted(plain_clock, 3600.0)
+    manager = CredentialManager(provider, announce=told, clock=plain_clock)
+    assert isinstance(manager.current(), CredentialUnavailable)
+    async with managing(manager):
+        (first,) = await told.count(1)
+    assert isinstance(first, Credential)
+    assert first.token == "token-1"
+    assert first == manager.current()
+    assert manager.check().status == "ok"
+
+
+async def test_a_token_is_replaced_ahead_of_its_end() -> None:
+    told = Told()
+    manager = CredentialManager(Scripted(plain_clock, 1.0, 1.0, 1.0), announce=told, clock=plain_clock)
+    async with managing(manager):
+        messages = await told.count(3)
+    assert all(isinstance(message, Credential) for message in messages)
+    generations = [message.generation for message in messages if isinstance(message, Credential)]
+    assert generations == sorted(set(generations))
+
+
+async def test_failures_are_retried_while_the_old_token_serves() -> None:
+    told = Told()
+    provider = Scripted(plain_clock, 1.5, "down", "down", 3600.0)
+    manager = CredentialManager(provider, announce=told, clock=plain_clock, first_backoff=0.01)
+    async with managing(manager):
+        messages = await told.count(2)
+    assert [type(message) for message in messages] == [Credential, Credential]
+    assert provider.fetches == 4
+
+
+async def test_past_its_end_a_token_is_never_handed_out() -> None:
+    told = Told()
+    provider = Scripted(plain_clock, 0.3, *["down"] * 500)
+    manager = CredentialManager(provider, announce=told, clock=plain_clock, first_backoff=0.02)
+    async with managing(manager):
+        messages = await told.count(2)
+        assert isinstance(messages[0], Credential)
+        assert isinstance(messages[1], CredentialUnavailable)
+        assert plain_clock() >= messages[0].expires_at
+        assert isinstance(manager.current(), CredentialUnavailable)
+        assert manager.check().status == "failed"
+        assert messages[1].retry_after >= 1
+
+
+async def test_a_token_that_has_ended_already_is_a_failure() -> None:
+    told = Told()
+    manager = CredentialManager(
+        Scripted(plain_clock, -5.0), announce=told, clock=plain_clock, first_backoff=0.01
+    )
+    async with managing(manager):
+        messages = await told.count(2)
+    assert [type(message) for message in messages] == [CredentialUnavailable, Credential]
+
+
+async def test_a_refused_token_is_fetched_again_once() -> None:
+    told = Told()
+    provider = Scripted(plain_clock)
+    manager = CredentialManager(provider, announce=told, clock=plain_clock)
+    async with managing(manager):
+        (first,) = await told.count(1)
+        assert isinstance(first, Credential)
+        for _ in range(50):
+            manager.rejected(first.generation)
+        manager.rejected(first.generation - 1)
+        _, second = await told.count(2)
+        assert isinstance(second, Credential)
+        assert second.generation > first.generation
+        manager.rejected(first.generation)  # late: from a worker that had not heard yet
+        manager.rejected(second.generation)  # too soon after the last
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert provider.fetches == 2
+
+
+async def test_a_static_token_has_no_end() -> None:
+    told = Told()
+    manager = CredentialManager(StaticProvider("the-token"), announce=told)
+    async with managing(manager):
+        (first,) = await told.count(1)
+    assert isinstance(first, Credential)
+    assert first.token == "the-token"
+
+
+@asynccontextmanager
+async def provider_for(identity: IdentityStandIn, **changes: Any) -> AsyncIterator[EnvironmentProvider]:
+    options: dict[str, Any] = {
+        "authority_url": identity.base_url,
+        "tenant_id": TENANT,
+        "client_id": CLIENT_ID,
+        "client_secret": CLIENT_SECRET,
+        "scope": SCOPE,
+        "clock": lambda: 1000.0,
+    }
+    async with open_session(None) as session:
+        yield EnvironmentProvider(session, **(options | changes))
+
+
+async def test_client_credentials_are_exchanged_for_a_token() -> None:
+    async with IdentityStandIn() as identity, provider_for(identity) as provider:
+        token = await provider.fetch()
+        assert identity.accepts(token.token)
+        assert token.expires_at == 1000.0 + 3599
+        assert CLIENT_SECRET not in repr(provider)
+        assert token.token not in repr(token)
+        (request,) = identity.requests
+        assert request.value("Content-Type").startswith("application/x-www-form-urlencoded")
+
+
+class Answering(IdentityStandIn):
+    """An identity provider that answers what the test says."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self._said = answer
+
+    async def answer(self, request: Any) -> Answer:
+        return self._said
+
+
+def ok(**members: Any) -> Answer:
+    body = {"token_type": "Bearer", "expires_in": 3599, "access_token": "abc.def"} | members
+    return Answer(
+        200, (), json.dumps({name: value for name, value in body.items() if value is not ...}).encode()
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ok(access_token=""),
+        ok(access_token=" "),
+        ok(access_token=None),
+        ok(access_token=...),
+        ok(access_token="two words"),
+        ok(access_token="line\r\nbreak"),
+        ok(access_token="é"),
+        ok(access_token=7),
+        ok(expires_in=...),
+        ok(expires_in=None),
+        ok(expires_in=0),
+        ok(expires_in=-1),
+        ok(expires_in="soon"),
+        ok(expires_in="1e3"),
+        ok(expires_in="١٢"),
+        ok(expires_in=1e300),
+        ok(expires_in=True),
+        ok(token_type="mac"),
+        Answer(200, (), b""),
+        Answer(200, (), b"[]"),
+        Answer(200, (), b"<html>"),
+        Answer(200, (), b"\xff\xfe"),
+        Answer(200, (), b'{"access_token": "abc'),
+        Answer(200, (), b'{"access_token": "abc", "expires_in": 3599}' + b" " * 300_000),
+        Answer(201, (), ok().body),
+        Answer(204),
+        Answer(302, (("Location", "/"),)),
+        Answer(400, (), b'{"error": "invalid_client", "error_description": "stand-in~client.secret"}'),
+        Answer(500),
+    ],
+)
+async def test_what_is_no_token_is_a_failure_without_a_secret_in_it(answer: Answer) -> None:
+    async with Answering(answer) as identity, provider_for(identity) as provider:
+        with pytest.raises(CredentialError) as failure:
+            await provider.fetch()
+        assert CLIENT_SECRET not in str(failure.value)
+        assert "abc" not in str(failure.value)
+
+
+async def test_a_lifetime_in_quotes_is_understood() -> None:
+    async with Answering(ok(expires_in="60")) as identity, provider_for(identity) as provider:
+        assert (await provider.fetch()).expires_at == 1060.0
+
+
+async def test_a_throttling_identity_provider_is_left_alone_as_long_as_it_asks() -> None:
+    async with IdentityStandIn() as identity, provider_for(identity) as provider:
+        identity.mode = "throttled"
+        with pytest.raises(CredentialError) as failure:
+            await provider.fetch()
+        assert failure.value.retry_after == 7
+        assert "temporarily_unavailable" in str(failure.value)
+
+
+async def test_an_identity_provider_that_is_not_there_is_a_failure() -> None:
+    async with IdentityStandIn() as identity:
+        identity.mode = "down"
+        async with provider_for(identity) as provider:
+            with pytest.raises(CredentialError):
+                await provider.fetch()
+
+
+async def test_neither_secret_nor_token_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    told = Told()
+    async with IdentityStandIn() as identity, provider_for(identity) as provider:
+        identity.mode = "garbage"
+        manager = CredentialManager(provider, announce=told, clock=lambda: 1000.0, first_backoff=0.01)
+        async with managing(manager):
+            await told.count(1)
+            identity.mode = "ok"
+            while not isinstance(told.messages[-1], Credential):
+                await told.count(len(told.messages) + 1)
+        token = identity.tokens[0]
+    said = caplog.text + repr(told.messages) + repr(manager.check())
+    assert CLIENT_SECRET not in said
+    assert token not in said

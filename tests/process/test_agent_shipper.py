@@ -1,0 +1,374 @@
+"""From journal to control plane: what every answer means for a batch, and that nobody waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.journal import Journal
+from proxy.agent.retry import retry_after
+from proxy.agent.shipper import LARGEST_BODY, Shipper
+from proxy.audit.record import event_line
+from tests.process.agent_parts import MIB, one_thread, payload
+from tests.standins import server
+from tests.standins.control_plane import (
+    API_KEY,
+    HMAC_SECRET,
+    ControlPlaneStandIn,
+    break_off,
+    error,
+    hang,
+)
+from tests.standins.server import Answer
+
+NOW_MS = 4_000_000_000_000  # events of the future are never a backlog
+
+
+def journal_with(directory: Path, counts: dict[str, int], **fields: Any) -> Journal:
+    journal = Journal(directory, max_bytes=512 * MIB)
+    add(journal, counts, **fields)
+    return journal
+
+
+def add(journal: Journal, counts: dict[str, int], **fields: Any) -> None:
+    for org_id, count in counts.items():
+        for _ in range(count):
+            seq = journal.next_seq(org_id)
+            data = payload(seq, org_id, **({"time_ms": NOW_MS} | fields))
+            journal.add(org_id, event_line(data, 1, seq, "proxy-1"))
+    journal.commit()
+
+
+@dataclass
+class Rig:
+    journal: Journal
+    shipper: Shipper
+    control: ControlPlaneStandIn
+
+    async def ship(self, condition: Callable[[], bool] | None = None) -> None:
+        """Ships until all is delivered, or until the condition holds."""
+        self.shipper.notify(self.journal.pending())
+        if condition is not None:
+            await self.control.until(condition)
+            return
+        await asyncio.gather(*self.shipper._tasks.values())
+        assert self.journal.pending() == {}
+
+
+@asynccontextmanager
+async def rig(
+    journal: Journal, control: ControlPlaneStandIn, *, timeout_seconds: float = 30.0, **changes: Any
+) -> AsyncIterator[Rig]:
+    options: dict[str, Any] = {
+        "url": control.base_url + "/api/v1/agent/audit",
+        "max_batch_size": 100,
+        "replay_interval": 0.05,
+        "catch_up": True,
+        "linger": 0.0,
+    }
+    identity = Identity(API_KEY, HMAC_SECRET.encode())
+    with one_thread() as disk:
+        async with open_session(None) as session:
+            calls = ControlPlane(session, identity, timeout_seconds=timeout_seconds)
+            shipper = Shipper(journal, disk, calls, **(options | changes))
+            yield Rig(journal, shipper, control)
+            await shipper.stop(0.0)
+    assert control.problems == []
+
+
+@pytest.fixture
+async def control() -> AsyncIterator[ControlPlaneStandIn]:
+    async with ControlPlaneStandIn() as stand_in:
+        yield stand_in
+
+
+async def test_all_events_arrive_once_and_in_order(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    journal = journal_with(tmp_path, {"org-1": 350, "org-2": 20})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 351))
+    assert control.seqs("org-2") == list(range(1, 21))
+    assert [len(json.loads(body)["events"]) for bodies in control.bodies.values() for body in bodies].count(
+        100
+    ) == 3
+
+
+async def test_the_body_is_the_envelope_of_the_contract(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    journal = journal_with(tmp_path, {"org-1": 2})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    (body,) = next(iter(control.bodies.values()))
+    assert set(json.loads(body)) == {"batchId", "events"}
+    assert body.count(b"\n") == 0
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Answer(500),
+        Answer(502),
+        Answer(503),
+        error(401, "timestampOutOfRange"),
+        error(429, "rateLimited", ("Retry-After", "0")),
+        error(429, "rateLimited"),
+        Answer(302, (("Location", "http://127.0.0.1:1/"),)),
+        Answer(200, (), b"<html>captive portal</html>"),
+        Answer(404),
+        break_off,
+    ],
+)
+async def test_a_failure_keeps_the_batch_and_sends_the_same_bytes_again(
+    tmp_path: Path, control: ControlPlaneStandIn, failure: Any
+) -> None:
+    control.audit_script.extend([failure, failure])
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 8))
+    assert [len(bodies) for bodies in control.bodies.values()] == [1]
+
+
+async def test_a_server_that_hangs_is_left_and_the_batch_sent_again(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    control.audit_script.append(hang)
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control, timeout_seconds=0.2) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 8))
+    assert [len(bodies) for bodies in control.bodies.values()] == [1]
+
+
+async def test_a_control_plane_that_is_not_there_is_waited_for(tmp_path: Path) -> None:
+    async with ControlPlaneStandIn() as first:
+        port = first.port
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, first) as parts:
+        parts.shipper.notify(journal.pending())
+        while not parts.shipper.problems():  # noqa: ASYNC110 - nothing tells of a call that nobody answered
+            await asyncio.sleep(0.01)
+        assert "org-1" in parts.shipper.problems()
+        async with ControlPlaneStandIn(port=port) as second:
+            await second.until(lambda: len(second.seqs("org-1")) == 7)
+            await asyncio.gather(*parts.shipper._tasks.values())
+            assert parts.shipper.problems() == {}
+
+
+async def test_retry_after_is_never_undercut(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    control.audit_script.append(error(429, "rateLimited", ("Retry-After", "2")))
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    (first, *_, status), (second, *_) = control.attempts
+    assert status == 429
+    assert second - first >= 2.0
+
+
+async def test_a_stop_does_not_undercut_retry_after(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    control.audit_script.append(error(429, "rateLimited", ("Retry-After", "60")))
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship(lambda: bool(control.attempts))
+        await parts.shipper.stop(1.0)
+    assert len(control.attempts) == 1
+    assert journal.pending() == {"org-1": 7}
+
+
+@pytest.mark.parametrize("status", [400, 403])
+async def test_a_batch_refused_for_good_is_set_aside_with_the_answer(
+    tmp_path: Path, control: ControlPlaneStandIn, status: int
+) -> None:
+    control.audit_script.append(error(status, "notAuthorisedForTenant"))
+    journal = journal_with(tmp_path, {"org-1": 150})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+        assert "notAuthorisedForTenant" in parts.shipper.set_aside()["org-1"]
+    assert control.seqs("org-1") == list(range(101, 151))
+    (path,) = (tmp_path / "rejected").iterdir()
+    kept = json.loads(path.read_bytes())
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert kept["status"] == status
+    assert "notAuthorisedForTenant" in kept["answer"]
+    assert (kept["firstSeq"], kept["lastSeq"]) == (1, 100)
+    (sent,) = control.bodies[path.stem]
+    assert kept["batch"] == json.loads(sent)
+    assert journal.status().rejected_batches == 1
+
+
+async def test_409_sends_the_same_events_under_a_new_id(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    control.audit_script.append(error(409, "batchExpired"))
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    first, second = control.attempts
+    assert first[2] != second[2]
+    assert control.seqs("org-1") == list(range(1, 8))
+
+
+async def test_413_halves_until_it_fits(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    control.audit_script.extend([error(413, "batchTooLarge")] * 3)
+    journal = journal_with(tmp_path, {"org-1": 80})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 81))
+    assert len({batch_id for _, _, batch_id, _ in control.attempts}) == len(control.attempts)
+    sizes = [len(json.loads(body)["events"]) for bodies in control.bodies.values() for body in bodies]
+    assert sizes[:3] == [80, 40, 20]
+
+
+async def test_a_single_event_that_is_too_large_is_set_aside(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    control.audit_script.append(error(413, "batchTooLarge"))
+    journal = journal_with(tmp_path, {"org-1": 1})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert len(list((tmp_path / "rejected").iterdir())) == 1
+
+
+async def test_organisations_do_not_wait_for_each_other(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    blockers: list[Callable[[], Awaitable[Answer]] | Answer] = [
+        hang, error(429, "rateLimited", ("Retry-After", "600")), Answer(503), error(400, "invalidPayload")
+    ]  # fmt: skip
+    for number, blocker in enumerate(blockers):
+        control.organisation_scripts[f"bad-{number}"] = deque([blocker] * 500)
+    counts = {f"bad-{number}": 300 for number in range(len(blockers))} | {"good": 1000}
+    journal = journal_with(tmp_path, counts)
+    async with rig(journal, control, max_batch_size=50) as parts:
+        await parts.ship(lambda: len(control.seqs("good")) == 1000)
+
+
+async def test_a_backlog_grows_batches_by_bytes_and_the_present_does_not(
+    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEPT_BODY_BYTES", 6 * MIB)
+    journal = journal_with(tmp_path, {"org-1": 20_000}, time_ms=1_000_000_000_000)
+    async with rig(journal, control) as parts:
+        await parts.ship()
+        sizes = {len(body) for bodies in control.bodies.values() for body in bodies}
+        assert max(sizes) <= LARGEST_BODY
+        assert max(sizes) > 3_500_000
+        assert len(control.attempts) <= 5
+        add(journal, {"org-1": 150})
+        control.attempts.clear()
+        await parts.ship()
+        assert len(control.attempts) == 2
+    assert control.seqs("org-1") == list(range(1, 20_151))
+
+
+async def test_without_catch_up_a_backlog_goes_out_in_ordinary_batches(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    journal = journal_with(tmp_path, {"org-1": 1000}, time_ms=1_000_000_000_000)
+    async with rig(journal, control, catch_up=False) as parts:
+        await parts.ship()
+    assert len(control.attempts) == 10
+
+
+async def test_after_a_restart_the_batch_in_flight_has_the_same_id_and_bytes(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    control.down = True
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship(lambda: len(control.attempts) >= 2)
+    add(journal, {"org-1": 100})
+    control.down = False
+    async with rig(Journal(tmp_path, max_bytes=512 * MIB), control) as parts:
+        await parts.ship()
+    assert {len(bodies) for bodies in control.bodies.values()} == {1}
+    assert control.seqs("org-1") == list(range(1, 108))
+    assert len(control.events["org-1"]) == 107
+
+
+async def test_an_answer_that_was_lost_after_the_store_counts_once(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    real = control._audit_answer
+    lost = False
+
+    async def store_then_break(org_id: str) -> Answer:
+        return await real(org_id)
+
+    async def answer_then_lose(request: Any, real_answer: Any = control.answer) -> Answer:
+        nonlocal lost
+        answer: Answer = await real_answer(request)
+        if request.path.endswith("/audit") and not lost:
+            lost = True
+            raise ConnectionAbortedError("lost on the way back")
+        return answer
+
+    control._audit_answer = store_then_break  # type: ignore[method-assign]
+    control.answer = answer_then_lose  # type: ignore[method-assign]
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 8))
+    assert len(control.attempts) == 2
+
+
+async def test_a_disk_that_is_full_for_a_while_loses_nothing(
+    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = journal_with(tmp_path, {"org-1": 250})
+    failures = 3
+    save = journal._state_file.save
+
+    def full(body: bytes) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise OSError(28, "No space left on device")
+        save(body)
+
+    monkeypatch.setattr(journal._state_file, "save", full)
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 251))
+
+
+async def test_journal_files_go_once_they_are_delivered(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    journal = Journal(tmp_path, max_bytes=4 * MIB)
+    add(journal, {"org-1": 2000})
+    assert len(list((tmp_path / "journal" / "org-1").iterdir())) > 5
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert len(list((tmp_path / "journal" / "org-1").iterdir())) <= 1
+    add(journal, {"org-1": 10})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 2011))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("17", 17.0),
+        (" 17\t", 17.0),
+        ("999999999", 86400.0),
+        ("Tue, 14 Nov 2023 22:13:50 GMT", 30.0),
+        ("Tue, 14 Nov 2023 22:13:10 GMT", 0.0),
+        ("Tuesday, 14-Nov-23 22:13:50 GMT", 30.0),
+        (None, None),
+        ("", None),
+        ("-5", None),
+        ("1_0", None),
+        ("1.5", None),
+        ("１７", None),
+        ("soon", None),
+        ("9" * 5000, None),
+        ("Tue, 99 Nov 2023 99:99:99 GMT", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float | None) -> None:
+    assert retry_after(text, 1_700_000_000.0) == seconds

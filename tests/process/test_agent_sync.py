@@ -1,0 +1,324 @@
+"""Rules are taken only whole, proved and newer; whatever else comes, the ones in force stay."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.agent import sync as sync_module
+from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.agent.sync import Sync
+from proxy.policy.ruleset import Ruleset
+from proxy.snapshot import Snapshot, read_snapshot
+from proxy.wire.models import SyncRuleset
+from tests.standins.control_plane import (
+    API_KEY,
+    HMAC_SECRET,
+    ControlPlaneStandIn,
+    hang,
+    ruleset_yaml,
+    sync_body,
+)
+from tests.standins.server import Answer
+
+
+@pytest.fixture
+async def control() -> AsyncIterator[ControlPlaneStandIn]:
+    async with ControlPlaneStandIn() as stand_in:
+        yield stand_in
+
+
+class Announcements(list[tuple[str, bool]]):
+    def __call__(self, snapshot: Snapshot, is_new: bool) -> None:
+        self.append((snapshot.version, is_new))
+
+
+@asynccontextmanager
+async def syncing(
+    control: ControlPlaneStandIn, cache: Path, announced: Announcements, **changes: Any
+) -> AsyncIterator[Sync]:
+    options: dict[str, Any] = {"interval": 30.0, "require_signed": True}
+    async with open_session(None) as session:
+        identity = Identity(API_KEY, HMAC_SECRET.encode())
+        yield Sync(
+            ControlPlane(session, identity, timeout_seconds=0.5),
+            url=control.base_url + "/api/v1/agent/sync",
+            cache_path=cache,
+            announce=announced,
+            **(options | changes),
+        )
+    assert control.problems == []
+
+
+def changed(**members: Any) -> dict[str, Any]:
+    return sync_body(version="v2", generatedAt="2026-11-22T00:00:00.000Z", **members)
+
+
+async def test_rules_are_persisted_before_they_are_announced(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    cache = tmp_path / "snapshot.json"
+    seen: list[Snapshot] = []
+    async with syncing(control, cache, Announcements()) as sync:
+        sync._announce = lambda snapshot, is_new: seen.append(read_snapshot(cache))
+        assert await sync.once()
+        assert sync.check().status == "ok"
+    assert seen[0].version == "v1"
+    assert seen[0].proxy_id == "proxy-1"
+    assert seen[0].apps[0].client_id == "client-1"
+    assert [rule.id for rule in seen[0].rulesets[0].ruleset.rules] == ["r1"]
+    assert cache.stat().st_mode & 0o777 == 0o600
+
+
+async def test_an_unchanged_answer_is_a_304_and_refreshes_the_age(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    clock = [1_800_000_000.0]
+    async with syncing(control, cache, announced, clock=lambda: clock[0]) as sync:
+        assert await sync.once()
+        clock[0] += 100
+        assert sync.age_seconds == 100
+        assert await sync.once()
+        assert sync.age_seconds == 0
+    assert control.sync_requests[1].value("If-None-Match")
+    assert announced == [("v1", True), ("v1", False)]
+    assert read_snapshot(cache).synced_at == clock[0]
+
+
+async def test_the_etag_survives_a_restart(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    for _ in range(2):
+        async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+            assert await sync.once()
+    assert control.sync_requests[1].value("If-None-Match")
+
+
+def _without(member: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda body: {name: value for name, value in body.items() if name != member}
+
+
+TWICE = sync_body()["apps"] * 2
+BAD_YAML = [sync_body()["rulesets"][0] | {"version": 2, "yaml": "version: 1\nname: x\nrules: [{id: }]\n"}]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _without("version"),
+        _without("apps"),
+        _without("rulesets"),
+        lambda body: body | {"generatedAt": "yesterday"},
+        lambda body: body | {"generatedAt": "2020-01-01T00:00:00.000Z"},
+        lambda body: body | {"apps": TWICE},
+        lambda body: body | {"apps": [{"appId": 7}]},
+        lambda body: body | {"rulesets": BAD_YAML},
+        lambda body: [],
+    ],
+)
+async def test_a_signed_answer_that_makes_no_sense_is_refused_whole(
+    tmp_path: Path, control: ControlPlaneStandIn, spoil: Callable[[dict[str, Any]], Any]
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        before = cache.read_bytes()
+        control.sync_body = spoil(changed())
+        assert not await sync.once()
+        assert sync.check().status == "degraded"
+        assert sync.snapshot is not None
+        assert sync.snapshot.version == "v1"
+        assert cache.read_bytes() == before
+        control.sync_body = changed()
+        assert await sync.once()
+        assert sync.check().status == "ok"
+    assert announced[-1] == ("v1", False) or announced[-1][0] == "v2"
+
+
+async def test_a_bad_ruleset_is_told_with_its_place(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    control.sync_body = sync_body(rulesets=BAD_YAML)
+    async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+        assert not await sync.once()
+        assert "line 3" in sync.check().detail
+        assert sync.check().status == "failed"
+
+
+FOREIGN = Answer(200, (), json.dumps(sync_body(version="forged")).encode())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        FOREIGN,
+        Answer(200, (("X-Hmac-Signature", "0" * 64),), FOREIGN.body),
+        Answer(304),
+        Answer(200),
+        Answer(500),
+        Answer(401),
+        Answer(302, (("Location", "/elsewhere"),)),
+        Answer(200, (), b"\x00" * 100),
+        hang,
+    ],
+)
+async def test_unsigned_broken_or_missing_answers_change_nothing(
+    tmp_path: Path, control: ControlPlaneStandIn, answer: Any
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        control.sync_script.append(answer)
+        before = cache.read_bytes(), cache.stat().st_mtime
+        assert not await sync.once()
+        assert (cache.read_bytes(), cache.stat().st_mtime) == before
+        assert sync.check().status == "degraded"
+        assert await sync.once()
+    assert announced[0] == ("v1", True)
+    assert "forged" not in [version for version, _ in announced]
+
+
+async def test_a_signed_answer_to_another_request_is_refused(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    cache = tmp_path / "snapshot.json"
+    recorded: list[Answer] = []
+    real = control.signed
+
+    def record(request: Any, answer: Answer) -> Answer:
+        recorded.append(real(request, answer))
+        return recorded[-1]
+
+    async with syncing(control, cache, Announcements()) as sync:
+        control.signed = record  # type: ignore[method-assign]
+        assert await sync.once()
+        sync._control_plane._clock = lambda: time.time() - 5
+        control.sync_script.append(recorded[0])
+        assert not await sync.once()
+        assert "not signed" in sync.check().detail
+
+
+@pytest.mark.parametrize("spoil", [str.upper, lambda s: s[:-1], lambda s: "", lambda s: s + "0"])
+async def test_any_other_spelling_of_the_answer_s_signature_is_refused(
+    tmp_path: Path, control: ControlPlaneStandIn, spoil: Callable[[str], str]
+) -> None:
+    control.spoil_signature = spoil
+    async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+        assert not await sync.once()
+        assert sync.snapshot is None
+
+
+async def test_unsigned_answers_are_taken_only_where_the_settings_say_so(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    control.sign_answers = False
+    async with syncing(control, tmp_path / "snapshot.json", Announcements(), require_signed=False) as sync:
+        assert await sync.once()
+        assert await sync.once()
+
+
+async def test_an_unsigned_304_makes_the_next_request_a_whole_one(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+        assert await sync.once()
+        control.sync_script.append(Answer(304))
+        assert not await sync.once()
+        assert await sync.once()
+    assert [bool(each.value("If-None-Match")) for each in control.sync_requests] == [False, True, False]
+
+
+async def test_generated_at_never_goes_back_not_even_across_a_lost_snapshot(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    cache = tmp_path / "snapshot.json"
+    control.sync_body = changed()
+    async with syncing(control, cache, Announcements()) as sync:
+        assert await sync.once()
+    cache.write_bytes(b"damaged")
+    control.sync_body = sync_body()
+    async with syncing(control, cache, Announcements()) as sync:
+        assert sync.snapshot is None
+        assert not await sync.once()
+        assert "older" in sync.check().detail
+        control.sync_body = changed(orgs=[])
+        assert await sync.once()
+
+
+async def test_an_unchanged_ruleset_is_not_parsed_again(
+    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    real = sync_module._parse
+
+    def parse(delivered: SyncRuleset) -> Ruleset:
+        parsed.append(delivered.name)
+        return real(delivered)
+
+    monkeypatch.setattr(sync_module, "_parse", parse)
+    rulesets = sync_body()["rulesets"]
+    for _ in range(2):
+        async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+            assert await sync.once()
+            second = rulesets[0] | {
+                "rulesetId": "ruleset-2",
+                "name": "second",
+                "yaml": ruleset_yaml("second"),
+            }
+            control.sync_body = changed(rulesets=[*rulesets, second])
+            assert await sync.once()
+    assert parsed == ["rules", "second"]
+
+
+async def test_too_large_an_answer_is_refused(
+    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_module, "_MAX_BODY", 200)
+    async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+        assert not await sync.once()
+        assert "larger" in sync.check().detail
+
+
+@pytest.mark.parametrize(("asked", "interval"), [(30, 30.0), (7, 7.0), (3600, 30.0), (0, 30.0), (None, 30.0)])
+async def test_the_control_plane_can_only_shorten_the_interval(
+    tmp_path: Path, control: ControlPlaneStandIn, asked: float | None, interval: float
+) -> None:
+    control.sync_body = sync_body(metadata={"syncIntervalSeconds": asked})
+    async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+        assert await sync.once()
+        assert sync.interval == interval
+        assert all(0.9 * interval <= sync._pause() <= interval for _ in range(100))
+
+
+async def test_failures_are_retried_sooner_than_the_interval(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    control.sync_script.extend([Answer(500)] * 2)
+    async with syncing(control, tmp_path / "snapshot.json", Announcements(), interval=30.0) as sync:
+        task = asyncio.create_task(sync.run())
+        await asyncio.wait_for(control.until(lambda: len(control.sync_requests) >= 3), 10)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_full_disk_leaves_the_rules_in_force(
+    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        control.sync_body = changed(orgs=[])
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sync_module, "write_snapshot", full)
+            assert not await sync.once()
+        assert announced == [("v1", True)]
+        assert await sync.once()
+        assert announced[-1] == ("v2", True)

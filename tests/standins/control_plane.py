@@ -1,0 +1,197 @@
+"""Stand-in for the control plane: checks every signature byte for byte, answers as the specification or as
+told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from tests.standins.certificates import ServerCertificate
+from tests.standins.server import Answer, Received, StandIn
+
+API_KEY: Final = "standin-api-key"
+HMAC_SECRET: Final = "standin-hmac-secret"
+
+Script = Answer | Callable[[], Awaitable[Answer]]
+
+
+class ControlPlaneStandIn(StandIn):
+    """Scripts are used up one answer per request; after that the specification rules again."""
+
+    def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, record: bool = False) -> None:
+        super().__init__(tls=tls, port=port, record=record)
+        self.problems: list[str] = []  # requests that break the signing rules or a contract
+        self.events: dict[str, list[dict[str, Any]]] = {}  # accepted, per organisation, once per batch
+        self.bodies: dict[str, set[bytes]] = {}  # batch id -> every body that was sent under it
+        self.attempts: list[tuple[float, str, str, int]] = []  # (monotonic, organisation, batch id, status)
+        self.heartbeats: list[dict[str, Any]] = []
+        self.metrics: list[dict[str, Any]] = []
+        self.sync_requests: list[Received] = []
+        self.audit_script: deque[Script] = deque()
+        self.sync_script: deque[Script] = deque()
+        self.metrics_script: deque[Script] = deque()
+        self.organisation_scripts: dict[str, deque[Script]] = {}
+        self.down = False  # every audit batch is answered 503
+        self.sign_answers = True
+        self.spoil_signature: Callable[[str], str] = lambda signature: signature
+        self.sync_body: dict[str, Any] = sync_body()
+        self._counted: set[str] = set()
+        self._news = asyncio.Condition()
+
+    async def answer(self, request: Received) -> Answer:
+        self._check_signing(request)
+        kind = request.path.removeprefix("/api/v1/agent/")
+        handler = {
+            "sync": self._sync,
+            "audit": self._audit,
+            "heartbeat": self._heartbeat,
+            "metrics": self._metrics,
+        }.get(kind)
+        if handler is None:
+            self.problems.append(f"unknown path {request.target}")
+            return Answer(404)
+        answer = await handler(request)
+        async with self._news:
+            self._news.notify_all()
+        return answer
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits for something to have been received."""
+        async with self._news:
+            await self._news.wait_for(condition)
+
+    def seqs(self, org_id: str) -> list[int]:
+        return [event["seq"] for event in self.events.get(org_id, [])]
+
+    def _check_signing(self, request: Received) -> None:
+        body = bytes(request.body)
+        timestamp = request.value("X-Timestamp")
+        expected = hmac.new(HMAC_SECRET.encode(), f"{timestamp}.".encode() + body, hashlib.sha256)
+        if request.values("X-Hmac-Signature") != [expected.hexdigest()]:
+            self.problems.append(f"{request.method} {request.target}: wrong signature")
+        if request.values("X-Api-Key") != [API_KEY]:
+            self.problems.append(f"{request.method} {request.target}: wrong API key")
+        if not timestamp.isdigit() or abs(time.time() - int(timestamp)) > 300:
+            self.problems.append(f"{request.method} {request.target}: timestamp {timestamp!r}")
+
+    async def _sync(self, request: Received) -> Answer:
+        self.sync_requests.append(request)
+        if request.method != "GET" or request.body_length:
+            self.problems.append("sync is a GET without a body")
+        if self.sync_script:
+            return await _next(self.sync_script)
+        body = json.dumps(self.sync_body).encode()
+        etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+        if request.value("If-None-Match") == etag:
+            return self.signed(request, Answer(304, (("ETag", etag),)))
+        return self.signed(request, Answer(200, (("ETag", etag),), body))
+
+    def signed(self, request: Received, answer: Answer) -> Answer:
+        if not self.sign_answers:
+            return answer
+        payload = f"response.{request.value('X-Hmac-Signature')}.".encode() + answer.body
+        signature = hmac.new(HMAC_SECRET.encode(), payload, hashlib.sha256).hexdigest()
+        header = ("X-Hmac-Signature", self.spoil_signature(signature))
+        return Answer(answer.status, (*answer.headers, header), answer.body)
+
+    async def _audit(self, request: Received) -> Answer:
+        batch = json.loads(request.body)
+        organisations = {event["orgId"] for event in batch["events"]}
+        if len(organisations) != 1:
+            self.problems.append(f"a batch of {len(organisations)} organisations")
+        org_id = organisations.pop()
+        batch_id = batch["batchId"]
+        self.bodies.setdefault(batch_id, set()).add(bytes(request.body))
+        answer = await self._audit_answer(org_id)
+        self.attempts.append((time.monotonic(), org_id, batch_id, answer.status))
+        if answer.status != 202:
+            return answer
+        duplicate = batch_id in self._counted
+        if not duplicate:
+            self._counted.add(batch_id)
+            self.events.setdefault(org_id, []).extend(batch["events"])
+        return _json(202, {"batchId": batch_id, "accepted": len(batch["events"]), "duplicate": duplicate})
+
+    async def _audit_answer(self, org_id: str) -> Answer:
+        for script in (self.organisation_scripts.get(org_id), self.audit_script):
+            if script:
+                return await _next(script)
+        return Answer(503) if self.down else Answer(202)
+
+    async def _heartbeat(self, request: Received) -> Answer:
+        self.heartbeats.append(json.loads(request.body))
+        return _json(200, {})
+
+    async def _metrics(self, request: Received) -> Answer:
+        if self.metrics_script:
+            answer = await _next(self.metrics_script)
+            if answer.status != 200:
+                return answer
+        self.metrics.append(json.loads(request.body))
+        return _json(200, {})
+
+
+async def _next(script: deque[Script]) -> Answer:
+    step = script.popleft()
+    return step if isinstance(step, Answer) else await step()
+
+
+def error(status: int, code: str, *headers: tuple[str, str]) -> Answer:
+    return _json(status, {"error": {"code": code, "message": f"stand-in says {code}"}}, *headers)
+
+
+def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Answer:
+    return Answer(status, (("Content-Type", "application/json"), *headers), json.dumps(body).encode())
+
+
+async def hang() -> Answer:
+    """An answer that never comes."""
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+async def break_off() -> Answer:
+    raise ConnectionAbortedError("the control plane broke off")
+
+
+def ruleset_yaml(name: str = "rules", path: str = "/v1.0/users") -> str:
+    return (
+        f"version: 1\nname: {name}\ndefault: block\nrules:\n"
+        f"  - id: r1\n    match: {{methods: [GET], path: ['{path}']}}\n    verdict: allow\n"
+    )
+
+
+def sync_body(**changes: Any) -> dict[str, Any]:
+    return {
+        "version": "v1",
+        "generatedAt": "2026-11-21T04:25:58.123Z",
+        "orgs": [{"orgId": "org-1", "name": "Contoso"}],
+        "apps": [
+            {
+                "appId": "app-1",
+                "orgId": "org-1",
+                "name": "hr",
+                "clientId": "client-1",
+                "secretHashes": ["$argon2id$standin"],
+                "secretVersion": 1,
+                "rulesetId": "ruleset-1",
+                "enabled": True,
+            }
+        ],
+        "rulesets": [
+            {
+                "rulesetId": "ruleset-1",
+                "orgId": "org-1",
+                "name": "rules",
+                "version": 1,
+                "yaml": ruleset_yaml(),
+            }
+        ],
+        "metadata": {"syncIntervalSeconds": 30, "proxyId": "proxy-1"},
+    } | changes
