@@ -90,7 +90,7 @@ class OpenSearchIndex:
         self._name = given.path.strip("/") or DEFAULT_INDEX
         self._base = given.with_user(None).with_path("/").with_query(None).with_fragment(None)
         user, secret = username or given.user or "", password or given.password or ""
-        self._auth = aiohttp.BasicAuth(user, secret, "utf-8") if user else None
+        self._headers = {"Authorization": _basic(user, secret)} if user else {}
         self._tls = ssl.create_default_context(cafile=ca_file) if given.scheme == "https" else True
         self._session: aiohttp.ClientSession | None = None
         self._outbox_name: str | None = None
@@ -265,7 +265,7 @@ class OpenSearchIndex:
         accept: tuple[int, ...] = (),
     ) -> tuple[int, Any]:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=_TIMEOUT, auth=self._auth)
+            self._session = aiohttp.ClientSession(timeout=_TIMEOUT, headers=self._headers)
         headers = {"Content-Type": kind} if body is not None else {}
         try:
             async with self._session.request(
@@ -292,6 +292,11 @@ class OpenSearchIndex:
 
     def _unavailable(self, what: str) -> IndexUnavailableError:
         return IndexUnavailableError(f"search index at {self._base}: {what}")
+
+
+def _basic(user: str, password: str) -> str:
+    """RFC 7617 §2, in UTF-8."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def _excerpt(answer: object) -> str:

@@ -235,7 +235,7 @@ class _Parser:
         field = _BY_SPELLING.get(name.lower())
         if field:
             return field
-        near = difflib.get_close_matches(name.lower()[:32], [*_BY_SPELLING, "has"], n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name.lower()[:32], [*_BY_SPELLING, "has"], n=1, cutoff=0.6)
         nearest = _BY_SPELLING[near[0]].name if near and near[0] in _BY_SPELLING else "has" if near else ""
         hint = f"did you mean {nearest}?" if near else "put it in quotes to search for it as text"
         raise self._error(f"unknown field {_shown(name)}: {hint}", at)

@@ -172,9 +172,14 @@ class SqliteIndex:
 
 
 def _create_private(path: Path) -> None:
-    """SQLite gives its own files (-wal, -shm) the mode of the main one."""
+    """SQLite gives its own files (-wal, -shm) the mode of the main one.
+
+    A file that is there is not opened: closing it again would take away the POSIX locks that SQLite holds on
+    it elsewhere in this process, and another process would remove the log under our feet.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:

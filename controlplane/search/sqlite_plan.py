@@ -5,8 +5,9 @@ the tokens' posting lists from the newest key down and intersects them without t
 matches of any combination of exact values come first and the walk stops at the page's limit. What tokens
 can't decide (parts of a value, amounts) is decided on the rows that are left.
 
-Tokens are `<letter>=<value>`; a word of free text has no `=` in it, so the two never meet. A user's text
-only ever becomes a token within double quotes, where FTS5 knows no syntax, or a bound parameter.
+Tokens are `=<letter>:<value>`; no word of free text begins with `=`, so that neither a word nor the beginning
+of one is ever taken for a token. A user's text only becomes a token within double quotes, where FTS5 knows no
+syntax, or a bound parameter.
 """
 
 import hashlib
@@ -93,13 +94,13 @@ _LETTERS: Final = {
     "logged": "l", "transform": "t", "upstream": "u", "parent": "b", "reason": "e", "ruleset": "g",
     "upstreamrequest": "w",
 }  # fmt: skip
-_FOLDER: Final = "f="  # a path's beginning up to a slash
+_FOLDER: Final = "=f:"  # a path's beginning up to a slash
 _FOLDERS: Final = 3  # "/v1.0/", "/v1.0/users/", "/v1.0/users/{id}/"
-_HUNDREDS: Final = {"status": "h=", "upstream": "j="}
-_DOUBLINGS: Final = {"duration": "d=", "upstreamtime": "y="}  # milliseconds by their number of bits
+_HUNDREDS: Final = {"status": "=h:", "upstream": "=j:"}
+_DOUBLINGS: Final = {"duration": "=d:", "upstreamtime": "=y:"}  # milliseconds by their number of bits
 _MOST_BITS: Final = 40
-_HAS: Final = {"logged": "has=logged", "transform": "has=transform", "parent": "has=parent"}
-_OTHER_VERDICT: Final = "v=?"
+_HAS: Final = {"logged": "=z:logged", "transform": "=z:transform", "parent": "=z:parent"}
+_OTHER_VERDICT: Final = "=z:verdict"
 
 _TOKEN_CHARS: Final = 96
 _NOT_IN_TOKEN: Final = re.compile("[\x00-\x20\x7f\"'%]")
@@ -108,7 +109,7 @@ _NOT_IN_TOKEN: Final = re.compile("[\x00-\x20\x7f\"'%]")
 def token(letter: str, value: str) -> str:
     """One token for one value: two values share one only if they differ in nothing but the case of A-Z."""
     # fold() first: the digest of a long value must not depend on case.
-    return letter + "=" + _shortened(_escaped(fold(value)))
+    return f"={letter}:{_shortened(_escaped(fold(value)))}"
 
 
 def _escaped(text: str) -> str:
@@ -184,7 +185,7 @@ def _bits(milliseconds: float) -> int:
 # -- filters ---------------------------------------------------------------------------------------
 
 Expression: TypeAlias = str | None  # of FTS5; None: every event may match
-_NEVER: Final = "n="  # no event has an empty id
+_NEVER: Final = "=n:"  # no event has an empty id
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +331,8 @@ def _quoted(text: str) -> str:
 
 
 def _decided_by_tokens(term: FieldTerm) -> bool:
-    return term.field.name in _LETTERS and all(
+    # A request's id may stand among the tokens as the event's own id alone.
+    return term.field.name in _LETTERS.keys() - {"request"} and all(
         isinstance(match, Exactly) or (isinstance(match, Between) and match.low == match.high)
         for match in term.matches
     )
@@ -367,7 +369,7 @@ def _beginning_candidates(name: str, letter: str, beginning: str) -> Expression:
         return _quoted(_FOLDER + _shortened(folders[-1])) if folders else None
     if not start or len(start) > _TOKEN_CHARS or name == "request":
         return None
-    return _quoted(f"{letter}={start}") + "*"
+    return _quoted(f"={letter}:{start}") + "*"
 
 
 def _number_candidates(name: str, match: Between) -> Expression:

@@ -1,0 +1,639 @@
+"""The SQLite search index, on real files: what it finds, in which order, for whom, and what it survives."""
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controlplane.search.interface import CursorError, IndexUnavailableError, SearchIndex, SearchQuery
+from controlplane.search.query import MAX_VALUES, QueryError, parse_filter
+from controlplane.search.sqlite_fts import SqliteIndex
+from controlplane.search.sqlite_plan import SLOTS
+from proxy.wire.audit_event import rfc3339
+from tests.controlplane.search_events import (
+    ORG,
+    OTHER_ORG,
+    START_MS,
+    Accepted,
+    accepted,
+    event,
+    matches,
+    numbers,
+)
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[SqliteIndex]:
+    index = await SqliteIndex.open(path)
+    try:
+        yield index
+    finally:
+        await index.close()
+
+
+@pytest.fixture
+async def index(tmp_path: Path) -> AsyncIterator[SqliteIndex]:
+    async with opened(tmp_path / "store.db.search.sqlite") as index:
+        yield index
+
+
+async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
+    """The numbers of the matching events, newest first."""
+    page = await index.search(SearchQuery(org, parse_filter(text), **more))
+    return numbers(page.events)
+
+
+USER = "6e7b768e-07e2-4810-8459-485f84f8f204"
+SAMPLES = (
+    event(0),
+    event(1, path=f"/v1.0/users/{USER}/messages", query="$top=10&$filter=from%2Fname%20eq%20'Ada'"),
+    event(
+        2,
+        path="/V1.0/Users/ada@contoso.com/mailFolders/Inbox/messages",
+        verdict="block",
+        status=403,
+        ruleId="no-mail",
+    ),
+    event(
+        3,
+        path="/beta/groups",
+        method="POST",
+        status=201,
+        appId="crm",
+        verdict="filter",
+        transforms=["strip:mobilePhone"],
+    ),
+    event(4, status=404, durationMs=251, upstreamStatus=404, clientIp="10.1.0.7", upstreamRequestId="ms-1"),
+    event(
+        5,
+        status=429,
+        durationMs=250,
+        upstreamStatus=429,
+        loggedRuleIds=["watch", "watch-2"],
+        verdict="log_only",
+    ),
+    event(
+        6, status=502, durationMs=100_000, reason="upstreamError", upstreamStatus=500, clientIp="10.10.0.7"
+    ),
+    event(
+        7, parentRequestId=event(6)["requestId"], ruleId="a rule, with 'quotes' and \"others\" 100%", query=""
+    ),
+    event(8, requestId="another-id", appId="CRM", path="/v1.0/users/x_y/photo/$value", durationMs=0),
+    event(9, path="/v1.0/" + "segment/" * 60, ruleId="r" * 200, clientRequestId="c-1", rulesetVersion=3),
+    event(10, verdict="block", status=403, ruleId="r" * 199 + "s", path="relative", method="DELETE"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]),
+        ("verdict:block", [10, 2]),
+        ("verdict:BLOCK,filter", [10, 3, 2]),
+        ("-verdict:allow", [10, 5, 3, 2]),
+        ("-verdict:allow,block", [5, 3]),
+        ("verdict:block -method:delete", [2]),
+        ("app:crm", [8, 3]),
+        ("-app:crm -status:>=400", [9, 7, 1, 0]),
+        ("status:403", [10, 2]),
+        ("status:>=400", [10, 6, 5, 4, 2]),
+        ("status:>404", [6, 5]),
+        ("status:400..428", [10, 4, 2]),
+        ("status:<201 verdict:filter", []),
+        ("duration:>250", [6, 4]),
+        ("duration:>=250", [6, 5, 4]),
+        ("duration:<=0", [8]),
+        ("duration:250..251", [5, 4]),
+        ("seq:<2", [1, 0]),
+        ("path:/v1.0/users", [7, 6, 5, 4, 0]),
+        ("path:/v1.0/users/*", [8, 2, 1]),
+        ("path:/v1.0/users/*/messages", [2, 1]),
+        ("path:*/messages", [2, 1]),
+        ("path:*folder*", [2]),
+        ("path:/v1.0/us*", [8, 7, 6, 5, 4, 2, 1, 0]),
+        ("path:/v1.0/users/x_*", [8]),
+        ("path:/v1.0/users/x%*", []),
+        ("path:relat*", [10]),
+        ("-path:/v1.0/*", [10, 3]),
+        ("ip:10.1.*", [4]),
+        ("ip:10.1*", [6, 4]),
+        ("rule:no-*", [2]),
+        (r'''rule:"a rule, with 'quotes' and \"others\" 100%"''', [7]),
+        ("rule:" + "R" * 200, [9]),
+        ("rule:" + "r" * 150 + "*", [10, 9]),
+        ('query:""', [7]),
+        ("has:query", [7, 1]),
+        ("has:logged", [5]),
+        ("-has:logged has:upstream", [6, 4]),
+        ("has:time -has:parent seq:>6", [10, 9, 8]),
+        ("logged:watch", [5]),
+        ("logged:wat*2", [5]),
+        ("logged:*ch*watch*", []),
+        ("transform:strip:mobilephone", [3]),
+        ("-transform:strip:* method:POST", []),
+        ("upstream:500", [6]),
+        ("-upstream:500 has:upstream", [5, 4]),
+        ("upstreamrequest:ms-1", [4]),
+        ("clientrequest:C-1", [9]),
+        ("ruleset:3", [9]),
+        (f"id:{event(4)['id']}", [4]),
+        (f"request:{event(4)['id']}", [4]),
+        (f"request:{event(8)['id']}", []),
+        (f"id:{event(8)['id']} request:another-id", [8]),
+        (f"parent:{event(6)['requestId']}", [7]),
+        (f"time:>={rfc3339(START_MS + 8000)}", [10, 9, 8]),
+        (f"time:>{rfc3339(START_MS + 8000)}", [10, 9]),
+        (f"-time:>{rfc3339(START_MS + 1000)}", [1, 0]),
+        (f"time:<{rfc3339(START_MS + 1000)},>{rfc3339(START_MS + 9000)}", [10, 0]),
+        ("messages", [2, 1]),
+        ("MailFolders", [2]),
+        ("mail", []),
+        ("mail*", [2]),
+        ("v*", [9, 8, 7, 6, 5, 4, 2, 1, 0]),
+        ("o*", [7]),
+        ("-messages path:/v1.0/users/*", [8]),
+        ("-mess* path:/v1.0/users/*", [8]),
+        ("ada@contoso.com", [2]),
+        ('"from name eq"', [1]),
+        ('"messages from"', []),
+        (f"users/{USER}", [1]),
+        ("upstreamError", [6]),
+        ("no-mail", [2]),
+    ],
+)
+async def test_what_a_filter_finds(index: SqliteIndex, text: str, wanted: list[int]) -> None:
+    await index.write(accepted(*SAMPLES))
+    assert await found(index, text) == wanted
+    # The same in the operator's view of all organisations, where other plans are made.
+    assert await found(index, text, org=None) == wanted
+    assert wanted == [made["seq"] for made in reversed(SAMPLES) if matches(parse_filter(text), made)]
+
+
+async def test_the_body_comes_back_byte_for_byte(index: SqliteIndex) -> None:
+    made = event(1)
+    body = orjson.dumps(made)[:-1] + b', "unknown" : [1.0, 1e400, {"\\u00e9":"\xc3\xa9"}] }'
+    await index.write([Accepted(1, ORG, body.replace(b"1e400", b"1e40"))])
+    page = await index.search(SearchQuery(ORG))
+    assert page.events == (body.replace(b"1e400", b"1e40"),)
+
+
+async def test_from_is_included_and_to_is_not(index: SqliteIndex) -> None:
+    await index.write(accepted(*(event(n) for n in range(5))))
+    assert await found(index, "", from_ms=START_MS + 1000, to_ms=START_MS + 3000) == [2, 1]
+    assert await found(index, "", from_ms=-(2**70), to_ms=2**70) == [4, 3, 2, 1, 0]
+
+
+async def pages(index: SearchIndex, query: SearchQuery, limit: int) -> AsyncIterator[list[int]]:
+    cursor = None
+    while True:
+        page = await index.search(
+            SearchQuery(query.org_id, query.filter, query.from_ms, query.to_ms, limit, cursor)
+        )
+        yield numbers(page.events)
+        cursor = page.next
+        if cursor is None:
+            return
+
+
+async def test_pages_hold_each_event_once_while_new_ones_arrive(index: SqliteIndex) -> None:
+    await index.write(accepted(*(event(n) for n in range(0, 20, 2))))
+    seen: list[int] = []
+    late = iter([19, 5, 13, 99, 1])
+    async for page in pages(index, SearchQuery(ORG, parse_filter("verdict:allow")), limit=3):
+        seen += page
+        if (number := next(late, None)) is not None:
+            await index.write(accepted(event(number), first_position=100 + number))
+    assert seen == sorted(set(seen), reverse=True)
+    assert set(range(0, 20, 2)) <= set(seen)
+
+
+async def test_the_last_page_says_so_even_if_it_is_full(index: SqliteIndex) -> None:
+    await index.write(accepted(*(event(n) for n in range(4))))
+    assert [page async for page in pages(index, SearchQuery(ORG), limit=2)] == [[3, 2], [1, 0]]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "AAAA", "ÿ" * 11, "AAAAAAAAAAA" * 9, "'; DROP TABLE events"])
+async def test_a_foreign_cursor_is_refused(index: SqliteIndex, cursor: str) -> None:
+    with pytest.raises(CursorError):
+        await index.search(SearchQuery(ORG, cursor=cursor))
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+async def test_an_event_that_comes_again_changes_nothing(index: SqliteIndex) -> None:
+    await index.write(accepted(event(1), event(2), event(1)))
+    await index.write(accepted(event(2, verdict="block"), event(3), first_position=7))
+    assert await found(index, "") == [3, 2, 1]
+    assert await found(index, "verdict:block") == []
+
+
+async def test_one_id_in_two_organisations_is_two_events(index: SqliteIndex) -> None:
+    await index.write(accepted(event(1), event(1, orgId=OTHER_ORG, seq=2)))
+    assert await found(index, "") == [1]
+    assert await found(index, "", org=OTHER_ORG) == [2]
+
+
+async def test_more_events_in_one_millisecond_than_keys_for_it(index: SqliteIndex) -> None:
+    """Positions whose slots meet, then more events than slots: all stay, none is taken for another."""
+    same = [event(n, time=rfc3339(START_MS)) for n in range(6)]
+    for number, made in enumerate(same):
+        await index.write([Accepted(5 + number * SLOTS, ORG, orjson.dumps(made))])
+    await index.write([Accepted(SLOTS - 1, ORG, orjson.dumps(event(6, time=rfc3339(START_MS))))])
+    await index.write([Accepted(2 * SLOTS - 1, ORG, orjson.dumps(event(7, time=rfc3339(START_MS))))])
+    assert sorted(await found(index, "")) == [0, 1, 2, 3, 4, 5, 6, 7]
+    paged = [number async for page in pages(index, SearchQuery(ORG), limit=2) for number in page]
+    assert sorted(paged) == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"id":5}', b'{"id":""}', b"\xff", b"[" * 100_000, b'{"id":"\\ud800"}'],
+    ids=range(9),
+)
+async def test_an_event_that_cannot_be_indexed_is_logged_and_stops_nothing(
+    index: SqliteIndex, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    await index.write([Accepted(1, ORG, body), *accepted(event(2), first_position=2)])
+    assert await found(index, "") == [2]
+    assert "position 1 is not searchable" in caplog.text
+
+
+async def test_fields_of_the_wrong_type_do_not_stop_the_others(index: SqliteIndex) -> None:
+    odd = event(
+        1,
+        durationMs="fast",
+        path={"a": 1},
+        query=5,
+        transforms="strip:x",
+        loggedRuleIds=[1, "watch", None],
+        status=200.0,
+        upstreamStatus=True,
+        requestBytes=2**63,
+        responseBytes=-5,
+        time="soon",
+        rulesetVersion=7,
+        method="G\x00T",
+        ruleId="\n",
+        verdict="maybe",
+        clientId="x y",
+    )
+    await index.write(accepted(odd))
+    for text in (
+        "logged:watch",
+        "status:200",
+        "ruleset:7",
+        "-verdict:allow",
+        "-has:path",
+        "client:'x*",
+        "seq:1",
+    ):
+        assert await found(index, text) == ([] if "'" in text else [1]), text
+    assert await found(index, 'client:"x y" requestbytes:>900000000000000 -client:x%20y') == [1]
+
+
+async def test_two_writers_at_once_write_each_event_once(tmp_path: Path) -> None:
+    """The server's forwarder and the command line's, over the same outbox."""
+    path = tmp_path / "search.sqlite"
+    batches = [
+        accepted(*(event(n) for n in range(s, s + 20)), first_position=s + 1) for s in range(0, 100, 20)
+    ]
+
+    async def write_all(index: SqliteIndex) -> None:
+        for batch in batches:
+            await index.write(batch)
+
+    async with opened(path) as first, opened(path) as second:
+        await asyncio.gather(write_all(first), write_all(second))
+        assert await found(first, "verdict:allow") == list(reversed(range(100)))
+        assert await first.outbox_name() == await second.outbox_name()
+
+
+async def test_a_new_file_is_made_once_however_many_open_it(tmp_path: Path) -> None:
+    path = tmp_path / "search.sqlite"
+    indexes = await asyncio.gather(*(SqliteIndex.open(path) for _ in range(5)))
+    names = {await index.outbox_name() for index in indexes}
+    for index in indexes:
+        await index.close()
+    assert len(names) == 1
+
+
+async def test_a_new_file_has_a_new_name_in_the_outbox_and_a_reopened_one_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "search.sqlite"
+    async with opened(path) as index:
+        name = await index.outbox_name()
+        await index.write(accepted(event(1)))
+    async with opened(path) as index:
+        assert (await index.outbox_name(), await found(index, "")) == (name, [1])
+    path.unlink()
+    async with opened(path) as index:
+        assert await index.outbox_name() != name
+        assert await found(index, "") == []
+
+
+async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_processes(
+    tmp_path: Path,
+) -> None:
+    """POSIX locks are the process's: closing a file anywhere in it gives them all up."""
+    path = tmp_path / "search.sqlite"
+    count = f"import sqlite3; print(*sqlite3.connect({str(path)!r}).execute('SELECT count(*) FROM events'))"
+
+    async def seen_by_another_process() -> bytes:
+        other = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", count, stdout=asyncio.subprocess.PIPE
+        )
+        return (await other.communicate())[0].strip()
+
+    async with opened(path) as first, opened(path):
+        assert await seen_by_another_process() == b"0"
+        await first.write(accepted(event(1)))
+        assert await seen_by_another_process() == b"1"
+
+
+async def test_a_file_of_another_format_is_built_again(tmp_path: Path) -> None:
+    path = tmp_path / "search.sqlite"
+    with sqlite3.connect(path) as old:
+        old.execute("CREATE TABLE events (old)")
+        old.execute("PRAGMA user_version = 99")
+    old.close()
+    async with opened(path) as index:
+        await index.write(accepted(event(1)))
+        assert await found(index, "") == [1]
+
+
+async def test_the_file_is_readable_by_its_owner_only(index: SqliteIndex, tmp_path: Path) -> None:
+    await index.write(accepted(event(1)))
+    modes = {entry.name: entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path)}
+    assert len(modes) >= 2
+    assert set(modes.values()) == {0o600}
+
+
+async def test_a_file_that_is_no_database_is_an_unavailable_index(tmp_path: Path) -> None:
+    path = tmp_path / "search.sqlite"
+    path.write_bytes(b"not a database at all" * 500)
+    with pytest.raises(IndexUnavailableError, match=r"search\.sqlite"):
+        await SqliteIndex.open(path)
+
+
+async def test_a_failed_write_leaves_nothing_and_the_next_one_works(
+    index: SqliteIndex, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "store.db.search.sqlite") as beside:
+        beside.execute("CREATE TRIGGER broken BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'full'); END")
+    with pytest.raises(IndexUnavailableError, match="full"):
+        await index.write(accepted(event(1)))
+    with beside:
+        beside.execute("DROP TRIGGER broken")
+    beside.close()
+    await index.write(accepted(event(1)))
+    assert await found(index, "verdict:allow") == [1]
+
+
+async def test_purge_takes_the_oldest_of_one_organisation(index: SqliteIndex, tmp_path: Path) -> None:
+    mine = [event(n) for n in range(6)]
+    others = [event(n, orgId=OTHER_ORG) for n in range(6)]
+    await index.write(accepted(*mine, *others))
+    before = START_MS + 4000
+    assert await index.purge(ORG, before, limit=3) == 3
+    assert await found(index, "") == [5, 4, 3]
+    assert await index.purge(ORG, before, limit=3) == 1
+    assert await index.purge(ORG, before, limit=3) == 0
+    assert await found(index, "users") == [5, 4]
+    assert await found(index, "", org=OTHER_ORG) == [5, 4, 3, 2, 1, 0]
+    with sqlite3.connect(tmp_path / "store.db.search.sqlite") as beside:
+        (left,) = beside.execute("SELECT count(*) FROM terms WHERE terms MATCH '\"=v:allow\"'").fetchone()
+    beside.close()
+    assert left == 8  # the posting lists don't keep what is gone
+
+
+# -- tenants ---------------------------------------------------------------------------------------
+
+FOREIGN = event(
+    1, orgId=OTHER_ORG, path="/v1.0/users/secret-person", ruleId="secret-rule", appId="secret-app"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "secret-person",
+        "secret*",
+        "app:secret-app",
+        "rule:secret*",
+        "-app:x",
+        "-secret-x",
+        "path:*secret*",
+        f"org:{OTHER_ORG}",
+        f"org:{OTHER_ORG},{ORG} secret-person",
+        "-org:x",
+        "has:path",
+        "status:>0",
+        "-has:parent",
+        f"id:{FOREIGN['id']}",
+        f"request:{FOREIGN['id']}",
+        '"secret-person" OR',
+        '") OR ("',
+        "x*,*",
+        'app:"x"" OR ""o=*"',
+        'rule:"\' OR 1=1 --"',
+        '-rule:"\' OR 1=1 --"',
+        "time:>2000-01-01",
+        "-time:<2000-01-01",
+    ],
+)
+async def test_no_filter_finds_another_organisations_event(index: SqliteIndex, text: str) -> None:
+    await index.write(accepted(event(0), FOREIGN))
+    try:
+        query = SearchQuery(ORG, parse_filter(text))
+    except QueryError:
+        return
+    page = await index.search(query)
+    assert all(orjson.loads(body)["orgId"] == ORG for body in page.events)
+    facets = await index.facets(query, ["org", "app"])
+    assert facets.counted <= 1
+    assert "secret" not in str(facets)
+    histogram = await index.histogram(query, 1000)
+    assert sum(count for _, count in histogram.buckets) <= 1
+
+
+async def test_the_organisation_is_the_stores_and_compared_exactly(index: SqliteIndex) -> None:
+    """Not what the event says of itself, nor an id that differs by case only."""
+    await index.write([Accepted(1, OTHER_ORG, orjson.dumps(event(1)))])
+    assert await found(index, "") == []
+    assert await found(index, "", org=OTHER_ORG.upper()) == []
+    assert await found(index, f"org:{OTHER_ORG}", org=OTHER_ORG) == [1]
+
+
+# -- counts ----------------------------------------------------------------------------------------
+
+
+async def test_facets(index: SqliteIndex) -> None:
+    await index.write(accepted(*SAMPLES))
+    query = SearchQuery(ORG, parse_filter("-app:crm"))
+    facets = await index.facets(query, ["verdict", "status", "logged"], top=2)
+    assert facets.fields == {
+        "verdict": (("allow", 6), ("block", 2)),
+        "status": (("200", 4), ("403", 2)),
+        "logged": (("watch", 1), ("watch-2", 1)),
+    }
+    assert (facets.counted, facets.complete) == (9, True)
+
+
+async def test_histogram(index: SqliteIndex) -> None:
+    times = [-1, 0, 999, 1000, 5000, 5001]
+    await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))
+    histogram = await index.histogram(SearchQuery(ORG), 1000)
+    assert histogram.buckets == ((-1000, 1), (0, 2), (1000, 1), (5000, 2))
+    assert histogram.complete
+    assert (await index.histogram(SearchQuery(ORG, from_ms=1000), 1000)).buckets == ((1000, 1), (5000, 2))
+
+
+async def test_counts_say_when_they_are_not_of_everything(
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.search.sqlite_fts.FACET_MATCHES", 3)
+    monkeypatch.setattr("controlplane.search.sqlite_fts.HISTOGRAM_MATCHES", 3)
+    await index.write(accepted(*(event(n) for n in range(6))))
+    facets = await index.facets(SearchQuery(ORG), ["verdict"])
+    assert (facets.fields["verdict"], facets.counted, facets.complete) == ((("allow", 3),), 3, False)
+    histogram = await index.histogram(SearchQuery(ORG), 3_600_000)
+    assert not histogram.complete
+    assert (
+        sum(count for _, count in histogram.buckets) == 4
+    )  # one more than counted tells that there are more
+
+
+# -- every filter, every event ---------------------------------------------------------------------
+
+WORD = st.sampled_from(
+    [
+        "users",
+        "Users",
+        "x",
+        "a-b",
+        "é",
+        "10.0.0.1",
+        "/v1.0/users",
+        "/v1.0/users/x/y",
+        "/",
+        "a b",
+        "100%",
+        "%25",
+        '"',
+        "'",
+        "_",
+        "",
+        "2",
+        "=n:",
+        "=v:allow",
+        "NEAR(a b)",
+        "=o:" + ORG,
+        "r" * 97,
+        "R" * 98,
+    ]
+)
+TEXT = st.one_of(
+    WORD, st.lists(WORD, max_size=3).map("/".join), st.text(st.characters(codec="utf-8"), max_size=8)
+)
+EVENTS = st.fixed_dictionaries(
+    {"path": TEXT, "verdict": st.sampled_from(["allow", "filter", "block", "log_only", "Block", "other"])},
+    optional={
+        "ruleId": TEXT,
+        "query": TEXT,
+        "reason": TEXT,
+        "appId": TEXT,
+        "clientIp": TEXT,
+        "requestId": TEXT,
+        "loggedRuleIds": st.lists(TEXT, min_size=1, max_size=3),
+        "transforms": st.lists(TEXT, min_size=1, max_size=2),
+        "status": st.integers(-1, 1200),
+        "durationMs": st.one_of(st.integers(-5, 1 << 50), st.floats(0, 1000)),
+        "upstreamStatus": st.integers(0, 999),
+        "parentRequestId": TEXT,
+    },
+)
+VALUE = st.one_of(
+    TEXT.map(lambda text: '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'),
+    TEXT,
+    TEXT.map(lambda text: text + "*"),
+    TEXT.map(lambda text: "*" + text),
+    st.sampled_from([">=400", "<5", "200", "100..450", ">2.5", "allow", "block", "other"]),
+)
+NAMES = st.sampled_from(
+    [
+        "path",
+        "verdict",
+        "rule",
+        "query",
+        "reason",
+        "app",
+        "ip",
+        "request",
+        "logged",
+        "transform",
+        "status",
+        "duration",
+        "upstream",
+        "parent",
+        "time",
+    ]
+)
+TERMS = st.one_of(
+    st.builds("{}{}:{}".format, st.sampled_from(["", "-"]), NAMES, VALUE),
+    st.builds("{}{}:{},{}".format, st.sampled_from(["", "-"]), NAMES, VALUE, VALUE),
+    st.builds("{}has:{}".format, st.sampled_from(["", "-"]), NAMES),
+    st.builds("{}{}".format, st.sampled_from(["", "-"]), VALUE),
+)
+
+
+@given(
+    made=st.lists(EVENTS, min_size=1, max_size=8),
+    filters=st.lists(st.lists(TERMS, max_size=3).map(" ".join), min_size=1, max_size=12),
+    data=st.data(),
+)
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+async def test_it_finds_what_the_filter_means(
+    tmp_path_factory: pytest.TempPathFactory,
+    made: list[dict[str, Any]],
+    filters: list[str],
+    data: st.DataObject,
+) -> None:
+    events = [event(number) | changes for number, changes in enumerate(made)]
+    async with opened(tmp_path_factory.mktemp("search") / "search.sqlite") as index:
+        await index.write(accepted(*events))
+        for text in filters:
+            try:
+                wanted = parse_filter(text)
+            except QueryError:
+                continue
+            expected = [one["seq"] for one in reversed(events) if matches(wanted, one)]
+            org = data.draw(st.sampled_from([ORG, None]))
+            page = await index.search(SearchQuery(org, wanted))
+            assert numbers(page.events) == expected, text
+
+
+async def test_the_largest_filters_are_within_what_sqlite_takes(index: SqliteIndex) -> None:
+    await index.write(accepted(*SAMPLES))
+    for terms in (
+        ["duration:>3"],
+        ["-rule:x"],
+        ["-a"],
+        ["a*"],
+        ["rule:" + "a*b" * 4],
+        ["status:>=0"],
+        ["-path:*x"],
+    ):
+        await found(index, " ".join(terms * MAX_VALUES))
+        await found(index, " ".join(terms * MAX_VALUES), org=None)
+    assert await found(index, "status:" + ",".join(["403"] * MAX_VALUES)) == [10, 2]
+    assert await found(index, "-rule:" + ",".join(["no-mail"] * (MAX_VALUES - 1)) + " verdict:block") == [10]
