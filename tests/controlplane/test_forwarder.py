@@ -1,0 +1,200 @@
+"""From outbox to index: every event, in order, whatever the index does meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from controlplane.forwarder import Forwarder
+from controlplane.search.interface import Event, IndexUnavailableError, SearchQuery
+from controlplane.search.query import parse_filter
+from controlplane.search.sqlite_fts import SqliteIndex
+from controlplane.store.interface import NewBatch, NewEvent, RateLimits
+from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.plane import FakeClock
+from tests.controlplane.search_events import ORG, START_MS, accepted, event, numbers
+
+
+@asynccontextmanager
+async def store_at(path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(path, FakeClock())
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    async with store_at(tmp_path / "store.db") as opened:
+        yield opened
+
+
+async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
+    """A batch as ingest commits it."""
+    made = [event(number) for number in numbers]
+    events = [
+        NewEvent(one["id"], START_MS, one["seq"], stored.body.decode())
+        for one, stored in zip(made, accepted(*made), strict=True)
+    ]
+    await store.commit_batch(NewBatch("proxy-1", ORG, f"batch-{numbers}", events), RateLimits(10**6, 10**6))
+
+
+class ScriptedIndex:
+    """An index that takes what it is given, and fails as it is told to."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.seen: list[int] = []
+        self.largest = 0
+        self.attempts = asyncio.Semaphore(0)
+        self.written = asyncio.Semaphore(0)
+
+    async def outbox_name(self) -> str:
+        return "scripted"
+
+    async def write(self, events: Sequence[Event]) -> None:
+        self.attempts.release()
+        self.largest = max(self.largest, len(events))
+        if self.failures:
+            raise self.failures.pop(0)
+        for number in numbers([one.body for one in events]):
+            self.seen.append(number)
+            self.written.release()
+
+
+def forwarder(store: SqliteStore, index: object, **options: float) -> Forwarder:
+    quick = {"poll_seconds": 3600.0, "first_pause_seconds": 0.001, "longest_pause_seconds": 0.002}
+    return Forwarder(store, index, **(quick | options))  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def running(forwarder: Forwarder) -> AsyncIterator[asyncio.Task[None]]:
+    async with asyncio.timeout(30):
+        task = asyncio.create_task(forwarder.run())
+        try:
+            yield task
+        finally:
+            forwarder.stop()
+            await task
+
+
+async def take(semaphore: asyncio.Semaphore, count: int) -> None:
+    for _ in range(count):
+        await semaphore.acquire()
+
+
+async def test_events_come_in_order_each_once_and_in_bounded_batches(store: SqliteStore) -> None:
+    index = ScriptedIndex()
+    await commit(store, range(25))
+    async with running(forwarder(store, index, batch_events=10)) as _:
+        await take(index.written, 25)
+    assert index.seen == list(range(25))
+    assert index.largest == 10
+
+
+async def test_a_wake_brings_what_was_committed_before_it(store: SqliteStore) -> None:
+    index = ScriptedIndex()
+    subject = forwarder(store, index)
+    async with running(subject):
+        for number in range(5):
+            await commit(store, [number])
+            subject.wake()
+            await take(index.written, 1)
+    assert index.seen == [0, 1, 2, 3, 4]
+
+
+async def test_without_a_wake_it_looks_by_itself(store: SqliteStore) -> None:
+    """Another process may have committed."""
+    index = ScriptedIndex()
+    async with running(forwarder(store, index, poll_seconds=0.001)):
+        await commit(store, [1])
+        await take(index.written, 1)
+
+
+async def test_an_index_that_is_down_misses_nothing(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = ScriptedIndex(*[IndexUnavailableError("away")] * 5, RuntimeError("a fault of ours"))
+    subject = forwarder(store, index, batch_events=2)
+    await commit(store, range(3))
+    async with running(subject):
+        await take(index.attempts, 5)
+        assert subject.problem == "away"
+        assert subject.lag >= 2
+        assert await store.outbox_position("scripted") == 0
+        await commit(store, range(3, 6))
+        subject.wake()
+        await take(index.written, 6)
+    assert (subject.problem, subject.lag) == (None, 0)
+    assert index.seen == [0, 1, 2, 3, 4, 5]
+    assert "away" in caplog.text
+    assert "a fault of ours" in caplog.text
+
+
+async def test_wakes_do_not_shorten_the_pause_after_a_failure(store: SqliteStore) -> None:
+    """A busy control plane must not hammer an index that is down."""
+    index = ScriptedIndex(*[IndexUnavailableError("away")] * 100)
+    subject = forwarder(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
+    await commit(store, [1])
+    async with running(subject):
+        await take(index.attempts, 1)
+        for _ in range(100):
+            subject.wake()
+            await asyncio.sleep(0)
+    assert len(index.failures) == 99
+
+
+async def test_a_crash_between_write_and_note_repeats_the_batch_and_the_index_holds_it_once(
+    tmp_path: Path, store: SqliteStore
+) -> None:
+    index = await SqliteIndex.open(tmp_path / "search.sqlite")
+    try:
+        await commit(store, range(10))
+        await index.write(await store.events_after(0, 4))  # and then the process died
+        assert await Forwarder(store, index, batch_events=3).drain() == 10
+        page = await index.search(SearchQuery(ORG, parse_filter("verdict:allow")))
+        assert numbers(page.events) == list(reversed(range(10)))
+        assert await store.outbox_position(await index.outbox_name()) == 10
+        assert await Forwarder(store, index).drain() == 0
+    finally:
+        await index.close()
+
+
+async def test_server_and_command_line_drain_together(tmp_path: Path, store: SqliteStore) -> None:
+    await commit(store, range(300))
+    async with store_at(tmp_path / "store.db") as other_store:
+        first = await SqliteIndex.open(tmp_path / "search.sqlite")
+        second = await SqliteIndex.open(tmp_path / "search.sqlite")
+        try:
+            await asyncio.gather(
+                Forwarder(store, first, batch_events=7).drain(),
+                Forwarder(other_store, second, batch_events=11).drain(),
+            )
+            page = await second.search(SearchQuery(ORG, limit=1000))
+        finally:
+            await first.close()
+            await second.close()
+    assert numbers(page.events) == list(reversed(range(300)))
+
+
+async def test_an_index_that_was_deleted_is_built_again(tmp_path: Path, store: SqliteStore) -> None:
+    await commit(store, range(5))
+    path = tmp_path / "search.sqlite"
+    for _ in range(2):
+        index = await SqliteIndex.open(path)
+        try:
+            assert await Forwarder(store, index).drain() == 5
+        finally:
+            await index.close()
+        path.unlink()
+
+
+async def test_stop_ends_it_at_once(store: SqliteStore) -> None:
+    for number, index in enumerate((ScriptedIndex(), ScriptedIndex(IndexUnavailableError("away")))):
+        subject = forwarder(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
+        await commit(store, [number])
+        async with running(subject):
+            await take(index.attempts, 1)
