@@ -354,9 +354,9 @@ async def test_an_index_that_was_opened_twice_still_holds_its_log_against_other_
         return (await other.communicate())[0].strip()
 
     async with opened(path) as first, opened(path):
-        assert await seen_by_another_process() == b"0"
+        assert await seen_by_another_process() == b"(0,)"
         await first.write(accepted(event(1)))
-        assert await seen_by_another_process() == b"1"
+        assert await seen_by_another_process() == b"(1,)"
 
 
 async def test_a_file_of_another_format_is_built_again(tmp_path: Path) -> None:
