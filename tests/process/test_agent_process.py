@@ -1,0 +1,382 @@
+"""The agent as the supervisor runs it: a forked process with channels, counters and an admin listener."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from proxy import counters as c
+from proxy.agent.main import run_agent
+from proxy.channel import (
+    Channel,
+    Credential,
+    CredentialRejected,
+    Hello,
+    Message,
+    SnapshotReady,
+    Synced,
+    channel_pair,
+)
+from proxy.logs import configure_logging
+from proxy.settings import Settings, load
+from proxy.snapshot import read_snapshot
+from tests.process.agent_parts import spool_writer, write
+from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml, sync_body
+from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+from tests.standins.server import Answer
+
+pytestmark = pytest.mark.process
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def settings_for(
+    directory: Path, control: ControlPlaneStandIn, identity: IdentityStandIn, port: int
+) -> Settings:
+    file = directory / "proxy.toml"
+    file.write_text(
+        f"""
+[Proxy]
+Workers = 2
+[Agent]
+ApiKey = "{API_KEY}"
+HmacSecret = "{HMAC_SECRET}"
+[RuleSync]
+SaasBaseUrl = "{control.base_url}"
+IntervalSeconds = 0.3
+CachePath = "var/snapshot.json"
+[Audit]
+LocalRetentionPath = "var/audit"
+ReplayIntervalSeconds = 0.5
+[Credentials]
+Provider = "environment"
+TenantId = "{TENANT}"
+ClientId = "{CLIENT_ID}"
+ClientSecret = "{CLIENT_SECRET}"
+AuthorityUrl = "{identity.base_url}"
+[Admin]
+Listen = "127.0.0.1:{port}"
+"""
+    )
+    return load(file, {})
+
+
+@dataclass
+class Worker:
+    """A worker's end of the channel, and all that it was told."""
+
+    end: socket.socket
+    told: list[Message] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.channel = Channel(self.end, self._take)
+
+    def _take(self, message: Message) -> None:
+        self.told.append(message)
+        self.news.set()
+
+    async def until(self, condition: Callable[[list[Message]], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition(self.told):
+                self.news.clear()
+                await self.news.wait()
+
+
+@dataclass
+class Running:
+    directory: Path
+    control: ControlPlaneStandIn
+    identity: IdentityStandIn
+    settings: Settings
+    counters: c.CounterPages
+    agent_ends: list[socket.socket]
+    workers: list[Worker]
+    log: Path
+    pid: int = 0
+
+    def start(self) -> None:
+        # Forked as the supervisor does it: sockets and pages are handed over, not made anew.
+        process = get_context("fork").Process(target=self._be_the_agent)
+        process.start()
+        assert process.pid is not None
+        self.pid = process.pid
+        self._process = process
+
+    def _be_the_agent(self) -> None:
+        os.dup2(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+        sys.stderr = os.fdopen(2, "w", buffering=1)
+        asyncio.set_event_loop(None)
+        asyncio._set_running_loop(None)
+        configure_logging("info", "text")
+        os._exit(run_agent(self.settings, self.agent_ends, self.counters))
+
+    async def end(self, number: int) -> int | None:
+        os.kill(self.pid, number)
+        await asyncio.to_thread(self._process.join, 20)
+        return self._process.exitcode
+
+    async def get(self, path: str) -> tuple[int, str]:
+        address = f"http://{self.settings.admin.listen}{path}"
+        async with aiohttp.ClientSession() as session, session.get(address) as response:
+            return response.status, await response.text()
+
+    def alive(self, **gauges: int) -> None:
+        """What live workers write into their pages."""
+        for page in self.counters.workers:
+            page.values[c.ALIVE_AT] = int(time.time())
+            page.values[c.SPOOL_READY] = 1
+
+
+@asynccontextmanager
+async def a_proxy(directory: Path) -> AsyncIterator[Running]:
+    async with ControlPlaneStandIn() as control, IdentityStandIn() as identity:
+        pairs = [channel_pair() for _ in range(2)]
+        running = Running(
+            directory,
+            control,
+            identity,
+            settings_for(directory, control, identity, free_port()),
+            c.CounterPages(2),
+            [agent for _, agent in pairs],
+            [Worker(worker) for worker, _ in pairs],
+            directory / "agent.log",
+        )
+        running.start()
+        try:
+            yield running
+        finally:
+            if running._process.is_alive():
+                await running.end(signal.SIGKILL)
+            for worker in running.workers:
+                worker.channel.close()
+            for pair in pairs:
+                for end in pair:
+                    end.close()
+        assert control.problems == []
+        text = running.log.read_text()
+        assert "Traceback" not in text
+        assert "proxy.agent.main" in text
+        for secret in (HMAC_SECRET, CLIENT_SECRET, API_KEY, *identity.tokens):
+            assert secret not in text
+
+
+def credentials(told: list[Message]) -> list[Credential]:
+    return [message for message in told if isinstance(message, Credential)]
+
+
+async def test_workers_are_told_of_rules_and_token(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        for worker in running.workers:
+            await worker.until(lambda told: bool(credentials(told)) and SnapshotReady() in told)
+            assert running.identity.accepts(credentials(worker.told)[0].token)
+        assert running.identity.acquisitions == 1
+        snapshot = read_snapshot(running.settings.rule_sync.cache_path)
+        assert snapshot.version == "v1"
+        assert any(isinstance(message, Synced) for message in running.workers[0].told)
+
+
+async def test_a_hello_brings_the_state_again(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        worker = running.workers[0]
+        await worker.until(lambda told: bool(credentials(told)) and SnapshotReady() in told)
+        held = credentials(worker.told)[0]
+        worker.told.clear()
+        worker.channel.send(Hello())
+        await worker.until(lambda told: bool(credentials(told)) and SnapshotReady() in told)
+        assert credentials(worker.told)[0].generation == held.generation
+
+
+async def test_a_refused_token_brings_another_to_every_worker(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        first, second = running.workers
+        await first.until(lambda told: bool(credentials(told)))
+        generation = credentials(first.told)[0].generation
+        for _ in range(20):
+            first.channel.send(CredentialRejected(generation))
+        await second.until(lambda told: len(credentials(told)) == 2)
+        assert credentials(second.told)[1].generation > generation
+        assert running.identity.acquisitions == 2
+
+
+async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_never(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        worker = running.workers[0]
+        await worker.until(lambda told: SnapshotReady() in told)
+        rulesets = sync_body()["rulesets"]
+        running.control.sync_body = sync_body(
+            version="v2",
+            generatedAt="2026-11-22T00:00:00Z",
+            rulesets=[rulesets[0] | {"version": 2, "yaml": ruleset_yaml(path="/v1.0/groups")}],
+        )
+        worker.told.clear()
+        await worker.until(lambda told: SnapshotReady() in told)
+        assert read_snapshot(running.settings.rule_sync.cache_path).version == "v2"
+        running.control.sync_body = sync_body(
+            version="v3", generatedAt="2026-11-23T00:00:00Z", rulesets=[rulesets[0] | {"yaml": "nonsense: ["}]
+        )
+        await running.control.until(
+            lambda: any(beat["checks"]["sync"]["status"] == "degraded" for beat in running.control.heartbeats)
+        )
+        beat = next(
+            beat for beat in running.control.heartbeats if beat["checks"]["sync"]["status"] == "degraded"
+        )
+        assert beat["syncVersion"] == "v2"
+        assert beat["loadedRules"] == 1
+        assert read_snapshot(running.settings.rule_sync.cache_path).version == "v2"
+
+
+async def test_the_heartbeat_counts_what_waits_and_names_what_is_missing(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        control = running.control
+        control.down = True
+        retention = running.settings.audit.local_retention_path
+        spool = spool_writer(retention)
+        write(spool, range(100), time_ms=int(time.time() * 1000))
+        await control.until(lambda: any(beat["auditPending"] == 100 for beat in control.heartbeats))
+        assert control.heartbeats[-1]["lastSeq"] == {"org-1": 100}
+        await control.until(lambda: control.heartbeats[-1]["checks"]["audit"]["status"] == "degraded")
+        beat = control.heartbeats[-1]
+        assert "503" in beat["checks"]["audit"]["detail"]
+        assert beat["oldestPendingSeconds"] >= 0
+        for path in (retention / "journal" / "org-1").iterdir():
+            path.unlink()
+        await control.until(lambda: "1-100" in control.heartbeats[-1]["checks"]["audit"]["detail"])
+        control.down = False
+        write(spool, range(100, 120))
+        await control.until(lambda: len(control.seqs("org-1")) == 20)
+        assert control.seqs("org-1") == list(range(101, 121))
+
+
+async def test_metrics_are_deltas_that_lose_nothing_to_failures_or_restarts(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        control, pages = running.control, running.counters.workers
+        control.metrics_script.extend([Answer(503)] * 2)
+        pages[0].values[c.ALLOWED] += 5
+        pages[1].values[c.ALLOWED] += 2
+        pages[1].values[c.BLOCKED] += 3
+        pages[0].observe_latency(700)
+        pages[1].observe_latency(61_000_000)
+        await control.until(lambda: bool(control.metrics))
+        first = control.metrics[0]
+        assert (first["evaluated"], first["allowed"], first["blocked"]) == (10, 7, 3)
+        assert first["latencyMs"]["buckets"][0] == [0.5, 0]
+        assert first["latencyMs"]["buckets"][1] == [1, 1]
+        assert first["latencyMs"]["count"] == 2
+        assert first["latencyMs"]["sum"] == 61_000.7
+        await control.until(lambda: len(control.metrics) > 2)
+        for one, following in itertools.pairwise(control.metrics):
+            assert one["windowEnd"] == following["windowStart"]
+        assert await running.end(signal.SIGKILL) == -signal.SIGKILL
+        pages[0].values[c.FILTERED] += 4
+        running.start()
+        await control.until(lambda: control.metrics[-1]["filtered"] == 4)
+        totals = {
+            name: sum(each[name] for each in control.metrics) for name in ("evaluated", "allowed", "filtered")
+        }
+        assert totals == {"evaluated": 14, "allowed": 7, "filtered": 4}
+
+
+async def test_readiness_says_what_is_missing_and_metrics_count_workers_together(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        await running.workers[0].until(lambda told: bool(credentials(told)) and SnapshotReady() in told)
+        assert await running.get("/healthz") == (200, "ok\n")
+        status, text = await running.get("/readyz")
+        assert status == 503
+        assert json.loads(text)["reasons"] == ["no worker is alive"]
+        running.alive()
+        status, text = await running.get("/readyz")
+        assert status == 200, text
+        assert json.loads(text)["loadedRules"] == 1
+        for page in running.counters.workers:
+            page.values[c.SPOOL_READY] = 0
+        status, text = await running.get("/readyz")
+        assert status == 503
+        assert json.loads(text)["checks"]["spool"]["status"] == "failed"
+        for page in running.counters.workers:
+            page.values[c.REQUESTS] += 21
+            page.observe_latency(2_000)
+        _, text = await running.get("/metrics")
+        assert "graphward_requests_total 42.0" in text
+        assert 'graphward_request_duration_seconds_bucket{le="+Inf"} 2.0' in text
+        assert "graphward_audit_pending 0.0" in text
+        assert 'graphward_check{check="spool"} 2.0' in text
+
+
+async def test_sigterm_ends_it_in_good_order(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        control = running.control
+        spool = spool_writer(running.settings.audit.local_retention_path)
+        await control.until(lambda: bool(control.heartbeats))
+        write(spool, range(50), time_ms=int(time.time() * 1000))
+        spool.close()
+        assert await running.end(signal.SIGTERM) == 0
+        assert control.seqs("org-1") == list(range(1, 51))
+
+
+async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_kind_and_blocks_nobody() -> None:
+    slow, agent = channel_pair()
+    try:
+        channel = Channel(agent, lambda _: None)
+        for at in range(5000):
+            channel.send(Synced(float(at)))
+            channel.send(Credential(at, "t" * 500, 1e9))
+        told: list[Message] = []
+        done = asyncio.Event()
+
+        def take(message: Message) -> None:
+            told.append(message)
+            if (
+                len(
+                    {
+                        type(each)
+                        for each in told
+                        if each in (Synced(4999.0), Credential(4999, "t" * 500, 1e9))
+                    }
+                )
+                == 2
+            ):
+                done.set()
+
+        reader = Channel(slow, take)
+        await asyncio.wait_for(done.wait(), 10)
+        assert len(told) < 5000
+        reader.close()
+        channel.close()
+    finally:
+        slow.close()
+        agent.close()
+
+
+async def test_a_message_of_another_release_is_passed_over() -> None:
+    worker, agent = channel_pair()
+    got = asyncio.Event()
+    channel = Channel(agent, lambda message: got.set())
+    try:
+        worker.send(b'{"type":"unheard-of","x":1}')
+        worker.send(b"\xff\x00")
+        worker.send(b'{"type":"hello","more":true}')
+        await asyncio.wait_for(got.wait(), 5)
+        assert "secret" not in repr(Credential(1, "secret", 2.0))
+    finally:
+        channel.close()
+        worker.close()
+        agent.close()
