@@ -19,6 +19,7 @@ from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
 
 _MAX_PLANS = 8192  # of one method
 _MAX_METHODS = 16
+_SINGLETONS = frozenset(("me", "root", "manager"))  # named like collections, yet what follows is a property
 _WORK_PER_SLICE = 40  # paths and conditions; about a millisecond
 _WORK_OF_REGEX = 10
 _FUNCTION_METHODS = frozenset(
@@ -230,11 +231,26 @@ def _names_hidden_below(entry: _Entry, name: Name, found: list[_Entry]) -> bool:
     naming = Naming.NOTHING if hidden is None else hidden.named_below(name.folded[at:])
     if naming is not Naming.UNLISTED:
         return naming is Naming.HIDDEN
-    return not any(_spells_out(other.pattern, at) for other in found)
+    return not any(
+        other.compiled is entry.compiled or _spells_out(other.pattern, at) or _takes_key(other.pattern, entry, at)
+        for other in found
+    )
 
 
 def _spells_out(pattern: Pattern, at: int) -> bool:
     return at < len(pattern.segments) and pattern.segments[at] is not None
+
+
+def _takes_key(pattern: Pattern, entry: _Entry, at: int) -> bool:
+    """Whether `pattern` takes a key where the entry's own ends with a collection: an id is no property."""
+    own = entry.pattern.segments
+    return (
+        bool(own)
+        and own[-1] is not None
+        and own[-1] not in _SINGLETONS
+        and at < len(pattern.segments)
+        and pattern.segments[at] is None
+    )
 
 
 def _importance(kind: int, method: str) -> Importance:

@@ -530,3 +530,17 @@ class TestEncodedSlash:
                 decide(rules, f"/v1.0/users/ada{slash}messages")
             assert decide(rules, f"/v1.0/users/a{slash}b").verdict == "allow"
             assert decide(rules, f"/v1.0/me/messages/AAM{slash}xy=").verdict == "allow"
+
+
+def test_a_key_below_a_whitelisted_collection_is_no_hidden_property() -> None:
+    rules = compiled("""
+- id: names
+  match: {path: [/v1.0/groups, "/v1.0/groups/{id}"]}
+  verdict: filter
+  transforms: {allow_properties: [id, displayName]}
+- {id: lists, match: {path: [/v1.0/sites]}, verdict: filter, transforms: {allow_properties: [id]}}
+- {id: sites, match: {path: ["/v1.0/sites/{id}"]}, verdict: allow}
+""")
+    assert verdict(rules, "/v1.0/groups/b320ee12-b1cd-4cca-b648-a437be61c5cd") == "filter"
+    assert verdict(rules, "/v1.0/groups/b320ee12-b1cd-4cca-b648-a437be61c5cd/mail") == "block"
+    assert verdict(rules, "/v1.0/sites/contoso.example") == "allow"
