@@ -1,0 +1,82 @@
+"""A disk that is really full: requests are refused, deliveries go out, and service returns by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.agent.journal import Journal
+from proxy.audit.spool import SpoolWriter
+from tests.process.agent_parts import MIB, collect_all, collector, payload
+from tests.process.test_agent_shipper import rig
+from tests.standins.control_plane import ControlPlaneStandIn
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(directory)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk takes privileges")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+async def test_nothing_is_lost_and_nothing_has_to_be_restarted(small_disk: Path) -> None:
+    retention = small_disk / "audit"
+    journal = Journal(retention, max_bytes=4 * MIB)
+    spool = SpoolWriter(
+        retention, segment_bytes=256 * 1024, max_bytes=1 << 40, when_full="refuse", id_prefix=1
+    )
+    part = collector(retention, journal, max_bytes=1 << 40)
+    recorded = 0
+
+    def serve_until_refused() -> None:
+        nonlocal recorded
+        failures = 0
+        while failures < 3:
+            spool.maintain()
+            failures = 0 if spool.ready else failures + 1
+            for _ in range(40 if spool.ready else 0):
+                spool.append(payload(recorded))
+                recorded += 1
+            try:
+                part.run_pass()
+            except OSError:
+                assert part.stalled is not None
+
+    serve_until_refused()
+    assert spool.problem is not None
+    assert "No space left" in spool.problem
+    assert recorded > 2000
+    disk = os.statvfs(small_disk)
+    filler = small_disk / "somebody-else"
+    filler.write_bytes(b"\0" * (disk.f_bavail * disk.f_bsize))
+    async with ControlPlaneStandIn() as control, rig(journal, control) as parts:
+        for _ in range(400):
+            parts.shipper.notify(
+                await asyncio.get_running_loop().run_in_executor(parts.shipper._disk, journal.pending)
+            )
+            await asyncio.gather(*parts.shipper._tasks.values())
+            try:
+                await asyncio.get_running_loop().run_in_executor(parts.shipper._disk, collect_all, part)
+            except OSError:
+                continue
+            if len(control.seqs("org-1")) == recorded:
+                break
+        assert control.seqs("org-1") == list(range(1, recorded + 1))
+        spool.maintain()
+        assert spool.ready
+    spool.close()
