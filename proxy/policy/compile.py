@@ -232,7 +232,9 @@ def _names_hidden_below(entry: _Entry, name: Name, found: list[_Entry]) -> bool:
     if naming is not Naming.UNLISTED:
         return naming is Naming.HIDDEN
     return not any(
-        other.compiled is entry.compiled or _spells_out(other.pattern, at) or _takes_key(other.pattern, entry, at)
+        other.compiled is entry.compiled
+        or _spells_out(other.pattern, at)
+        or _takes_key(other.pattern, entry, at)
         for other in found
     )
 
