@@ -42,8 +42,8 @@ class Rulebook:
 async def build_rulebook(snapshot: Snapshot, previous: Rulebook) -> Rulebook:
     """Compiles what changed since `previous`, letting the event loop breathe between slices of the work.
 
-    The collector rests meanwhile, and what was made is then out of its sight: walking ten thousand rules again
-    and again would stall requests for a tenth of a second each time.
+    The collector rests meanwhile, and what was made is then out of its sight: walking ten thousand rules
+    again and again would stall requests for a tenth of a second each time.
     """
     gc.disable()
     try:
