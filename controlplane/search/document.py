@@ -45,10 +45,14 @@ def read_document(event: Event) -> Document:
     values: dict[str, Value] = {}
     for key, name, kind in _READ:
         given = content.get(key)
-        if given is not None:
-            value = _text(given) if kind == "text" else _number(given) if kind == "number" else _texts(given)
-            if value is not None:
-                values[name] = value
+        if given is None:
+            continue
+        if kind == "text":
+            value: Value = given if type(given) is str else _text(given)
+        else:
+            value = _number(given) if kind == "number" else _texts(given)
+        if value is not None:
+            values[name] = value
     values["org"] = event.org_id
     time = content.get("time")
     # A time that nobody can read must not keep the event from being found by everything else.
@@ -57,8 +61,6 @@ def read_document(event: Event) -> Document:
 
 
 def _text(given: object) -> str | None:
-    if isinstance(given, str):
-        return given
     return str(given) if isinstance(given, int) and not isinstance(given, bool) else None
 
 

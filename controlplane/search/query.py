@@ -157,7 +157,7 @@ _RESOLVED: Final = frozenset({"org", "proxy", "app"})
 
 def fold(text: str) -> str:
     """A-Z as a-z and every other character as it is: the one comparison that all indexes share."""
-    return text.encode().lower().decode()
+    return text.lower() if text.isascii() else text.encode().lower().decode()
 
 
 _WORD: Final = re.compile(r"[\w\-]+")

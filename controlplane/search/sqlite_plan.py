@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import orjson
@@ -94,6 +95,7 @@ _LETTERS: Final = {
     "logged": "l", "transform": "t", "upstream": "u", "parent": "b", "reason": "e", "ruleset": "g",
     "upstreamrequest": "w",
 }  # fmt: skip
+_UNIQUE: Final = frozenset({"id", "request", "clientrequest", "parent", "upstreamrequest", "path"})
 _FOLDER: Final = "=f:"  # a path's beginning up to a slash
 _FOLDERS: Final = 3  # "/v1.0/", "/v1.0/users/", "/v1.0/users/{id}/"
 _HUNDREDS: Final = {"status": "=h:", "upstream": "=j:"}
@@ -101,6 +103,7 @@ _DOUBLINGS: Final = {"duration": "=d:", "upstreamtime": "=y:"}  # milliseconds b
 _MOST_BITS: Final = 40
 _HAS: Final = {"logged": "=z:logged", "transform": "=z:transform", "parent": "=z:parent"}
 _OTHER_VERDICT: Final = "=z:verdict"
+_DIVIDER: Final = "="  # after each text's words, so that no phrase spans two texts
 
 _TOKEN_CHARS: Final = 96
 _NOT_IN_TOKEN: Final = re.compile("[\x00-\x20\x7f\"'%]")
@@ -108,8 +111,17 @@ _NOT_IN_TOKEN: Final = re.compile("[\x00-\x20\x7f\"'%]")
 
 def token(letter: str, value: str) -> str:
     """One token for one value: two values share one only if they differ in nothing but the case of A-Z."""
+    return _known_token(letter, value) if len(value) <= _KNOWN_CHARS else _made_token(letter, value)
+
+
+def _made_token(letter: str, value: str) -> str:
     # fold() first: the digest of a long value must not depend on case.
     return f"={letter}:{_shortened(_escaped(fold(value)))}"
+
+
+# The same few organisations, apps, rules and addresses come again and again; some megabytes at most.
+_KNOWN_CHARS: Final = 64
+_known_token: Final = lru_cache(16_384)(_made_token)
 
 
 def _escaped(text: str) -> str:
@@ -123,25 +135,30 @@ def _shortened(text: str) -> str:
 
 
 def event_tokens(document: Document) -> str:
-    """As the tokenizer takes them. A token after each run of words keeps phrases from spanning two runs."""
+    """As the tokenizer takes them."""
     tokens = _field_tokens(document.values, document.event_id)
-    parts = list(tokens)
     for listed in text_words(document.values):
-        parts += listed
-        parts.append(tokens[0])
-    return " ".join(parts)
+        tokens += listed
+        tokens.append(_DIVIDER)
+    return " ".join(tokens)
 
 
 def _field_tokens(values: dict[str, Value], event_id: str) -> list[str]:
     tokens = []
     for name, value in values.items():
-        if isinstance(value, tuple):
+        letter = _LETTERS.get(name)
+        if isinstance(value, str):
+            if name in _UNIQUE:
+                if name != "request" or value != event_id:
+                    tokens.append(_made_token(_LETTERS[name], value))
+            elif letter is not None:
+                tokens.append(token(letter, value))
+        elif isinstance(value, tuple):
             tokens += [token(_LETTERS[name], item) for item in value]
-        elif isinstance(value, str):
-            if name in _LETTERS and not (name == "request" and value == event_id):
-                tokens.append(token(_LETTERS[name], value))
-        elif value is not None:
-            tokens += _number_tokens(name, value)
+        elif name in _DOUBLINGS and value is not None:
+            tokens.append(f"{_DOUBLINGS[name]}{_bits(value)}")
+        elif name in _HUNDREDS and value is not None:
+            tokens += _status_tokens(name, value)
         if name in _HAS:
             tokens.append(_HAS[name])
     path = values.get("path")
@@ -152,13 +169,9 @@ def _field_tokens(values: dict[str, Value], event_id: str) -> list[str]:
     return tokens
 
 
-def _number_tokens(name: str, value: float) -> Iterator[str]:
-    if name in _LETTERS:
-        yield token(_LETTERS[name], _number_text(value))
-    if name in _HUNDREDS:
-        yield f"{_HUNDREDS[name]}{_hundred(value)}"
-    elif name in _DOUBLINGS:
-        yield f"{_DOUBLINGS[name]}{_bits(value)}"
+@lru_cache(2048)
+def _status_tokens(name: str, value: float) -> tuple[str, str]:
+    return token(_LETTERS[name], _number_text(value)), f"{_HUNDREDS[name]}{_hundred(value)}"
 
 
 def _folders(path: str) -> Iterator[str]:
