@@ -1,5 +1,7 @@
 """The filter grammar: what a filter says, and that a wrong one is told by its column."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -30,6 +32,13 @@ def field(name: str, *matches: Exactly | Like | Between, negated: bool = False) 
 
 def test_every_field_of_an_event_can_be_asked_for() -> None:
     assert {field.event_key for field in FIELDS.values()} == set(EVENT_FIELDS)
+
+
+def test_every_field_is_in_the_operators_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "search.md").read_text("utf-8")
+    for field in FIELDS.values():
+        assert f"`{field.name}`" in page
+        assert f"`{field.event_key}`" in page or field.event_key in ("method", "path", "query")
 
 
 @pytest.mark.parametrize(
