@@ -1,0 +1,33 @@
+"""One audit record into memory that outlives the process."""
+
+from pathlib import Path
+
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from proxy.audit.record import Record, encode
+from proxy.audit.spool import SpoolWriter
+
+RECORD = Record(
+    1, 1_790_000_000_000, "0193f6b2-0000-7000-8000-000000000001", "0193f6b2-0000-7000-8000-000000000002",
+    "0193f6b2-0000-7000-8000-000000000003", "127.0.0.1", None, "GET", "/v1.0/users/ada@contoso.com",
+    "$select=id", 200, "allow", "users", None, None, 200, 1234, 1000, 0, 1100, None, "rule", 3,
+    "0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f",
+)  # fmt: skip
+
+
+def test_record(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    spool = SpoolWriter(
+        tmp_path, segment_bytes=1 << 22, max_bytes=1 << 40, when_full="drop-oldest", id_prefix=1
+    )
+
+    def append() -> None:
+        spool.append(encode(RECORD))
+        if spool.needs_maintenance:
+            spool.maintain()
+            for old in (tmp_path / "spool").glob("*.seg"):
+                if len(list((tmp_path / "spool").glob("*.seg"))) > 8:
+                    old.unlink()
+                break
+
+    benchmark(append)
+    spool.close()

@@ -1,0 +1,29 @@
+"""Canonical target, plan and decision; the cost must not grow with rules that don't concern the path."""
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from bench.samples import rules
+from proxy.policy.canonical import canonicalise
+from proxy.policy.compile import compile_ruleset
+from proxy.policy.decision import Decision, RequestFacts
+from proxy.policy.ruleset_yaml import parse_ruleset
+
+TARGET = "/v1.0/users/ada@contoso.com?$select=id,displayName"
+HEADERS = ((b"Accept", b"application/json"), (b"ConsistencyLevel", b"eventual"))
+
+
+def test_canonicalise_plain_target(benchmark: BenchmarkFixture) -> None:
+    assert benchmark(canonicalise, TARGET).path == "/v1.0/users/ada@contoso.com"
+
+
+@pytest.mark.parametrize("count", [10, 1_000, 10_000])
+def test_decide(benchmark: BenchmarkFixture, count: int) -> None:
+    compiled = compile_ruleset(parse_ruleset(rules(count)))
+
+    def decide() -> Decision:
+        target = canonicalise(TARGET)
+        facts = RequestFacts("GET", target, HEADERS, "127.0.0.1", 1.79e9)
+        return compiled.plan("GET", target).decide(facts)
+
+    assert benchmark(decide).rule_id == "users"

@@ -1,0 +1,25 @@
+"""Filters and links."""
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from bench.samples import ONE_USER, USERS
+from proxy.policy.filters import compile_filter
+from proxy.policy.links import LinkRewriter
+from proxy.policy.transforms import Transforms
+
+STRIP = Transforms(strip=("mobilePhone", "businessPhones", "otherMails"))
+ALLOW = Transforms(allow=("id", "displayName", "mail", "jobTitle"))
+
+
+@pytest.mark.parametrize("transforms", [STRIP, ALLOW], ids=["strip", "allow"])
+@pytest.mark.parametrize("body", [ONE_USER, USERS], ids=["object", "list"])
+def test_filter(benchmark: BenchmarkFixture, transforms: Transforms, body: bytes) -> None:
+    compiled = compile_filter(transforms)
+    assert b"otherMails" not in benchmark(compiled.apply, body)
+
+
+@pytest.mark.parametrize("body", [ONE_USER, USERS], ids=["object", "list"])
+def test_links_where_none_changes(benchmark: BenchmarkFixture, body: bytes) -> None:
+    rewriter = LinkRewriter(b"https://graph.microsoft.com", b"https://proxy.example")
+    assert benchmark(rewriter.rewrite, body) is None

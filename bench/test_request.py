@@ -1,0 +1,72 @@
+"""A whole request through connection, exchange and upstream connection, less the kernel's part."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from bench.samples import ANSWER, REQUEST, TOKEN, rules
+from proxy.server.connection import ClientConnection
+from proxy.server.upstream import UpstreamConnection
+from tests.bytes.data_path import DataPath, answering, data_path
+
+
+class _Transport:
+    """Takes what is written and does nothing with it."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.write: Callable[[bytes], None] = self.written.append
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else None
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def abort(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def _one_request(proxy: DataPath) -> Callable[[], None]:
+    context = proxy.context
+    client, upstream = _Transport(), _Transport()
+    connection = ClientConnection(context, secure=False)
+    connection.connection_made(cast(asyncio.Transport, client))
+    backend = UpstreamConnection(context.pool)
+    backend.connection_made(cast(asyncio.Transport, upstream))
+    context.pool.release(backend)
+    request = REQUEST.replace(TOKEN.encode(), proxy.token.encode())
+    spool = context.spool
+
+    def run() -> None:
+        connection.data_received(request)
+        backend.data_received(ANSWER)
+        upstream.written.clear()
+        client.written.clear()
+        if spool.needs_maintenance:
+            spool.maintain()
+
+    connection.data_received(request)
+    assert upstream.written[0].startswith(b"GET /v1.0/users/ada@contoso.com")
+    backend.data_received(ANSWER)
+    assert client.written[0].startswith(b"HTTP/1.1 200 OK")
+    return run
+
+
+def test_whole_request(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    async def measure() -> None:
+        async with data_path(answering(b""), tmp_path, rules(100)) as proxy:
+            benchmark(_one_request(proxy))
+
+    started = time.monotonic()
+    asyncio.run(measure())
+    assert time.monotonic() > started
