@@ -20,6 +20,7 @@ import aiohttp
 import pytest
 
 from proxy import counters as c
+from proxy import log
 from proxy.agent.main import run_agent
 from proxy.channel import (
     Channel,
@@ -31,7 +32,6 @@ from proxy.channel import (
     Synced,
     channel_pair,
 )
-from proxy.logs import configure_logging
 from proxy.settings import Settings, load
 from proxy.snapshot import read_snapshot
 from tests.process.agent_parts import spool_writer, write
@@ -110,7 +110,7 @@ class Running:
     counters: c.CounterPages
     agent_ends: list[socket.socket]
     workers: list[Worker]
-    log: Path
+    log_file: Path
     pid: int = 0
 
     def start(self) -> None:
@@ -122,11 +122,11 @@ class Running:
         self._process = process
 
     def _be_the_agent(self) -> None:
-        os.dup2(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+        os.dup2(os.open(self.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         sys.stderr = os.fdopen(2, "w", buffering=1)
         asyncio.set_event_loop(None)
         asyncio._set_running_loop(None)
-        configure_logging("info", "text")
+        log.configure("info", "text", "agent")
         os._exit(run_agent(self.settings, self.agent_ends, self.counters))
 
     async def end(self, number: int) -> int | None:
@@ -172,9 +172,9 @@ async def a_proxy(directory: Path) -> AsyncIterator[Running]:
                 for end in pair:
                     end.close()
         assert control.problems == []
-        text = running.log.read_text()
+        text = running.log_file.read_text()
         assert "Traceback" not in text
-        assert "proxy.agent.main" in text
+        assert "agent.main" in text
         for secret in (HMAC_SECRET, CLIENT_SECRET, API_KEY, *identity.tokens):
             assert secret not in text
 
