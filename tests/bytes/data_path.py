@@ -98,7 +98,7 @@ class ScriptedUpstream:
             seen.extend(data)
             feed(data)
 
-        reader.feed_data = recording  # type: ignore[method-assign]
+        reader.feed_data = recording  # type: ignore[method-assign, assignment]
         try:
             await self.script(UpstreamPeer(reader, writer, len(self.received)))
         except (ConnectionError, asyncio.IncompleteReadError):
