@@ -44,8 +44,12 @@ def _check(settings: Settings) -> int:
 
 
 def _run(config: Path, settings: Settings) -> int:
+    from proxy.check import certificate_problems
     from proxy.supervisor import StartError, Supervisor
 
+    problems = certificate_problems(settings)
+    if problems:
+        return _complain(problems)
     log.configure(settings.log.level, settings.log.format, "supervisor")
     try:
         return Supervisor(config, settings).run()

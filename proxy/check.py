@@ -16,11 +16,16 @@ from proxy.snapshot import SnapshotDamaged, read_snapshot
 def problems_of(settings: Settings) -> list[str]:
     """One line for each thing that would keep the proxy from serving; nothing is made or changed."""
     return [
-        *_certificates(settings),
+        *certificate_problems(settings),
         *_directories(settings),
         *_signing_key(settings),
         *_snapshot(settings.rule_sync.cache_path),
     ]
+
+
+def certificate_problems(settings: Settings) -> list[str]:
+    """What is wrong with the certificates and keys that the settings name."""
+    return list(_certificates(settings))
 
 
 def _certificates(settings: Settings) -> Iterator[str]:
@@ -28,7 +33,9 @@ def _certificates(settings: Settings) -> Iterator[str]:
     if proxy.cert_file is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         yield from _tls(
-            "Proxy.CertFile", lambda: context.load_cert_chain(proxy.cert_file or "", proxy.key_file)
+            "Proxy.CertFile",
+            # An encrypted key is an error, not a question on the terminal.
+            lambda: context.load_cert_chain(proxy.cert_file or "", proxy.key_file, password=""),
         )
     for key, path in (
         ("Upstream.CaFile", settings.upstream.ca_file),

@@ -7,6 +7,7 @@ whether each worker's loop still turns.
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import logging
 import os
@@ -15,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,8 +24,16 @@ from typing import Final
 from proxy import log
 from proxy.agent.main import run_agent
 from proxy.channel import channel_pair
+from proxy.check import certificate_problems
 from proxy.config import Address, SettingsError
-from proxy.counters import ALIVE_AT, CounterPages, Counters
+from proxy.counters import (
+    ALIVE_AT,
+    CREDENTIAL_READY,
+    SNAPSHOT_GENERATION,
+    SPOOL_READY,
+    CounterPages,
+    Counters,
+)
 from proxy.settings import Settings, load
 from proxy.signing_key import SigningKeyError, signing_key
 from proxy.worker import run_worker
@@ -33,10 +42,11 @@ logger = logging.getLogger(__name__)
 
 AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left, then goes
 DRAIN_MARGIN_SECONDS: Final = 5.0  # beyond DrainSeconds, after which a worker cuts by itself
-HUNG_SECONDS: Final = 30  # a worker whose loop has not turned for so long is replaced
-START_SECONDS: Final = 30.0  # a reload waits so long for its new workers
+HUNG_SECONDS: Final = 10.0  # a process whose loop has not turned for so long is replaced
+RELOAD_SECONDS: Final = 30.0  # a reload whose new workers can't serve by then is given up
 QUICK_DEATH_SECONDS: Final = 5.0
 MAX_RESTART_DELAY: Final = 5.0
+TICK_SECONDS: Final = 0.2
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _PR_SET_PDEATHSIG: Final = 1
@@ -52,14 +62,17 @@ class Child:
 
     name: str
     run: Callable[[Callable[[], None]], int]
-    counters: Counters | None = None  # of a worker: where it says that its loop turns
+    counters: Counters  # where it says that its loop turns
     pid: int = 0
     started: float = 0.0
     ready: bool = False
-    retired: bool = False  # not to be replaced
+    retired_at: float | None = None  # not to be replaced, and its end is timed from here
+    killed: bool = False
     quick_deaths: int = 0
     start_at: float | None = None
     ready_fd: int | None = None
+    heard: int = 0  # what it last said
+    silent: float = 0.0  # for so long
 
 
 @dataclass(eq=False)
@@ -68,8 +81,15 @@ class Generation:
 
     settings: Settings
     channels: list[tuple[socket.socket, socket.socket]]
+    pages: Sequence[Counters]
     workers: list[Child] = field(default_factory=list)
-    agent: Child | None = None
+    agents: list[Child] = field(default_factory=list)  # one
+
+    @property
+    def serves(self) -> bool:
+        """Whether a worker has all that it takes to serve."""
+        needed = (SNAPSHOT_GENERATION, CREDENTIAL_READY, SPOOL_READY)
+        return any(all(page.values[index] for index in needed) for page in self.pages)
 
     def close_channels(self) -> None:
         for pair in self.channels:
@@ -77,64 +97,85 @@ class Generation:
                 end.close()
 
 
+@dataclass(eq=False)
+class Reload:
+    """A reload under way: the old agent goes, the new one comes, then new workers, then the old ones go."""
+
+    old: Generation
+    new: Generation
+    ends: float
+    handed_over: bool = False
+    given_up: bool = False
+
+
 class Supervisor:
     """Owns the sockets and the children."""
 
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config
+        self._settings = settings
         self._count = settings.proxy.workers or os.cpu_count() or 1
-        self._listeners = [_listen(settings.proxy.listen) for _ in range(1)]
-        addresses = [_bound(each) for each in self._listeners[0]]
-        self._listeners += [_listen(addresses) for _ in range(self._count - 1)]
+        _await_free(settings.admin.listen)
+        first = _listen(settings.proxy.listen)
+        addresses = [_bound(each) for each in first]
+        self._listeners = [first, *(_listen(addresses) for _ in range(self._count - 1))]
         # A reload runs two generations side by side for a moment, each with pages of its own.
         self._pages = CounterPages(2 * self._count)
-        self._half = 0
         self._children: list[Child] = []
-        self._generation: Generation | None = None
+        self._generation = self._make_generation(settings, self._pages.workers[: self._count])
         self._reload: Reload | None = None
+        self._reload_again = False
         self._stopping = False
-        self._settings = settings
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         gc.collect()
         gc.freeze()  # so that a collection in a child doesn't copy the pages that it shares with us
-        self._generation = self._make_generation(self._settings)
-        for child in (self._generation.agent, *self._generation.workers):
-            assert child is not None
+        for child in (*self._generation.agents, *self._generation.workers):
             self._start(child)
         scheme = "https" if self._settings.proxy.cert_file else "http"
         for listener in self._listeners[0]:
             logger.info("listening on %s://%s with %d workers", scheme, _bound(listener), self._count)
+        ticked = time.monotonic()
         while not (self._stopping and not self._children):
-            received = signal.sigtimedwait(_SIGNALS, 0.2)
+            received = signal.sigtimedwait(_SIGNALS, TICK_SECONDS)
             if received is not None:
                 self._handle(received.si_signo)
-            self._look_after_children()
+            now = time.monotonic()
+            # Where we ourselves stood still, so did the children: that is no silence of theirs.
+            self._look_after_children(min(now - ticked, 2 * TICK_SECONDS))
+            ticked = now
+        logger.info("stopped")
         return 0
 
     # Generations
 
-    def _make_generation(self, settings: Settings) -> Generation:
+    def _make_generation(self, settings: Settings, pages: Sequence[Counters]) -> Generation:
         key = signing_key(settings.token.signing_key, settings.token.signing_key_file)
-        pages = self._pages.workers[self._half * self._count : (self._half + 1) * self._count]
-        generation = Generation(settings, [channel_pair() for _ in range(self._count)])
+        generation = Generation(settings, [channel_pair() for _ in range(self._count)], pages)
         for slot, page in enumerate(pages):
-            generation.workers.append(
-                Child(f"worker-{slot}", self._worker(generation, slot, page, key), counters=page)
-            )
-        generation.agent = Child("agent", self._agent(generation))
+            generation.workers.append(Child(f"worker-{slot}", self._worker(generation, slot, key), page))
+        generation.agents.append(Child("agent", self._agent(generation), self._pages.agent))
         return generation
 
-    def _worker(
-        self, generation: Generation, slot: int, page: Counters, key: bytes
-    ) -> Callable[[Callable[[], None]], int]:
+    def _worker(self, generation: Generation, slot: int, key: bytes) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
             log.configure(generation.settings.log.level, generation.settings.log.format, f"worker-{slot}")
             own = self._listeners.pop(slot)
             self._close_listeners()
-            return run_worker(generation.settings, key, own, generation.channels[slot][0], page, ready)
+            reload = self._reload
+            # A reload never trades workers that serve for workers that can't.
+            patient = reload is not None and not reload.handed_over and reload.old.serves
+            return run_worker(
+                generation.settings,
+                key,
+                own,
+                generation.channels[slot][0],
+                generation.pages[slot],
+                ready,
+                patient=patient,
+            )
 
         return run
 
@@ -151,29 +192,36 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         reading, writing = os.pipe()
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             os.close(reading)
-            _become_child(child, writing)
+            _become_child(child, writing, parent)
         os.close(writing)
         os.set_blocking(reading, False)
         child.pid, child.started, child.start_at = pid, time.monotonic(), None
         child.ready, child.ready_fd = False, reading
+        child.retired_at, child.killed = None, False
+        child.heard, child.silent = 0, 0.0
         if child not in self._children:
             self._children.append(child)
 
-    def _look_after_children(self) -> None:
+    def _look_after_children(self, elapsed: float) -> None:
         self._reap()
         now = time.monotonic()
         for child in self._children:
             if child.start_at is not None and child.start_at <= now:
                 self._start(child)
             self._notice_ready(child)
-            self._replace_if_hung(child)
+            self._replace_if_hung(child, elapsed)
+            self._kill_if_late(child, now)
         if self._stopping:
             self._go_on_stopping()
         elif self._reload is not None:
             self._go_on_reloading(self._reload)
+        elif self._reload_again:
+            self._reload_again = False
+            self._begin_reload()
 
     def _notice_ready(self, child: Child) -> None:
         if child.ready_fd is None or not select.select([child.ready_fd], [], [], 0)[0]:
@@ -184,15 +232,34 @@ class Supervisor:
         os.close(child.ready_fd)
         child.ready_fd = None
 
-    def _replace_if_hung(self, child: Child) -> None:
-        if child.counters is None or not child.ready or not child.pid:
+    def _replace_if_hung(self, child: Child, elapsed: float) -> None:
+        """Measured by changes of what it says, so that no jump of the clock looks like a hang."""
+        said = child.counters.values[ALIVE_AT]
+        if said != child.heard or not child.ready or not child.pid:
+            child.heard, child.silent = said, 0.0
             return
-        alive_at = child.counters.values[ALIVE_AT]
-        quiet = time.time() - alive_at
-        # A jump of the clock looks like a hang once; the start time keeps it from looking so twice.
-        if alive_at and quiet > HUNG_SECONDS and time.monotonic() - child.started > HUNG_SECONDS:
+        child.silent += elapsed
+        if child.silent > HUNG_SECONDS and not child.killed:
             logger.error("%s does not respond, replacing it", child.name)
-            os.kill(child.pid, signal.SIGKILL)
+            self._kill(child)
+
+    def _kill_if_late(self, child: Child, now: float) -> None:
+        if child.retired_at is None or child.killed:
+            return
+        if child in self._agents():
+            patience = AGENT_STOP_SECONDS
+        else:
+            patience = self._settings.proxy.drain_seconds + DRAIN_MARGIN_SECONDS
+        if now - child.retired_at > patience:
+            logger.error("%s did not end in time", child.name)
+            self._kill(child)
+
+    def _agents(self) -> list[Child]:
+        return self._generation.agents + (self._reload.new.agents if self._reload is not None else [])
+
+    def _kill(self, child: Child) -> None:
+        child.killed = True
+        os.kill(child.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         while True:
@@ -209,12 +276,13 @@ class Supervisor:
 
     def _bury(self, child: Child, code: int) -> None:
         child.pid = 0
+        child.ready = False
         if child.ready_fd is not None:
             os.close(child.ready_fd)
             child.ready_fd = None
-        if child.counters is not None:
+        if child.counters is not self._pages.agent:  # which also holds what was reported
             child.counters.reset_gauges()
-        if child.retired or self._stopping:
+        if child.retired_at is not None or self._stopping:
             self._children.remove(child)
             return
         lived = time.monotonic() - child.started
@@ -223,13 +291,30 @@ class Supervisor:
         child.start_at = time.monotonic() + delay
         logger.error("%s ended with %s, starting another", child.name, _told(code))
 
+    def _retire(self, children: Iterable[Child]) -> None:
+        for child in list(children):
+            if child not in self._children or child.retired_at is not None:
+                continue
+            if child.pid:
+                child.retired_at = time.monotonic()
+                os.kill(child.pid, signal.SIGTERM)
+            else:  # it was about to be started again
+                child.start_at = None
+                self._children.remove(child)
+
+    def _any_left(self, children: Iterable[Child]) -> bool:
+        return any(child in self._children for child in children)
+
     # Signals
 
     def _handle(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self._stop()
-        elif number == signal.SIGHUP and not self._stopping and self._reload is None:
-            self._begin_reload()
+        elif number == signal.SIGHUP and not self._stopping:
+            if self._reload is None:
+                self._begin_reload()
+            else:
+                self._reload_again = True  # the settings may have changed since they were read
 
     def _stop(self) -> None:
         """Workers drain first; the agent goes last, so that it can ship what they leave."""
@@ -237,61 +322,45 @@ class Supervisor:
             return
         self._stopping = True
         logger.info("stopping")
-        self._children = [child for child in self._children if child.pid]
-        self._retire(child for child in self._children if child.counters is not None)
+        agents = self._agents()
+        self._retire(child for child in self._children if child not in agents)
         self._close_listeners()
 
     def _go_on_stopping(self) -> None:
-        workers = [child for child in self._children if child.counters is not None]
-        if not workers:
-            self._retire(child for child in self._children if not child.retired)
-        drain_seconds = self._settings.proxy.drain_seconds + DRAIN_MARGIN_SECONDS
-        self._kill_late(workers, drain_seconds)
-        self._kill_late([child for child in self._children if not child.counters], AGENT_STOP_SECONDS)
-
-    def _kill_late(self, children: Iterable[Child], seconds: float) -> None:
-        for child in children:
-            if child.retired and child.pid and time.monotonic() - child.started > seconds:
-                logger.error("%s did not end in time", child.name)
-                os.kill(child.pid, signal.SIGKILL)
-
-    def _retire(self, children: Iterable[Child]) -> None:
-        for child in children:
-            child.retired = True
-            child.started = time.monotonic()  # from here its end is timed
-            if child.pid:
-                os.kill(child.pid, signal.SIGTERM)
+        agents = self._agents()
+        if all(child in agents for child in self._children):
+            self._retire(agents)
 
     # Reloading
 
     def _begin_reload(self) -> None:
-        """New settings in new processes; the old ones serve until the new are ready."""
+        """New settings in new processes; the old ones serve until the new ones can."""
+        old = self._generation
+        half = self._count if old.pages[0] is self._pages.workers[0] else 0
         try:
             settings = load(self._config, os.environ)
-            signing_key(settings.token.signing_key, settings.token.signing_key_file)
-        except (SettingsError, SigningKeyError) as error:
-            for line in str(error).splitlines():
-                logger.error("not reloaded: %s", line)
+            problems = certificate_problems(settings)
+            if not problems:
+                new = self._make_generation(settings, self._pages.workers[half : half + self._count])
+        except SettingsError as error:
+            problems = list(error.problems)
+        except SigningKeyError as error:
+            problems = [str(error)]
+        if problems:
+            for problem in problems:
+                logger.error("not reloaded, the settings in force stay: %s", problem)
             return
         self._warn_of_fixed(settings)
-        old = self._generation
-        assert old is not None
-        assert old.agent is not None
-        self._half = 1 - self._half
-        new = self._make_generation(settings)
-        self._reload = Reload(old, new)
+        self._reload = Reload(old, new, time.monotonic() + AGENT_STOP_SECONDS + RELOAD_SECONDS)
         logger.info("reloading")
-        for child in new.workers:
-            self._start(child)
         # Only one agent may own the spool: the old one hands over by ending.
-        self._retire([old.agent])
+        self._retire(old.agents)
 
     def _warn_of_fixed(self, settings: Settings) -> None:
         old, new = self._settings, settings
         fixed = {
             "Proxy.Listen": old.proxy.listen != new.proxy.listen,
             "Proxy.Workers": old.proxy.workers != new.proxy.workers,
-            "Audit.LocalRetentionPath": old.audit.local_retention_path != new.audit.local_retention_path,
         }
         for key, changed in fixed.items():
             if changed:
@@ -299,22 +368,36 @@ class Supervisor:
 
     def _go_on_reloading(self, reload: Reload) -> None:
         old, new = reload.old, reload.new
-        assert old.agent is not None
-        assert new.agent is not None
-        if old.agent in self._children:
-            self._kill_late([old.agent], AGENT_STOP_SECONDS)
+        if reload.given_up:
+            self._go_back(reload)
+        elif self._any_left(old.agents):
             return
-        if new.agent not in self._children:
-            self._start(new.agent)
-        if not reload.handed_over:
-            if not all(child.ready for child in new.workers):
-                return
-            reload.handed_over = True
-            self._retire(old.workers)
-        if not any(child in self._children for child in old.workers):
+        elif not self._any_left(new.agents):
+            # Workers after their agent, so that it has rules and an upstream token for them.
+            for child in (*new.agents, *new.workers):
+                self._start(child)
+        elif not reload.handed_over:
+            if all(child.ready for child in new.workers):
+                reload.handed_over = True
+                self._retire(old.workers)
+            elif time.monotonic() > reload.ends:
+                logger.error("not reloaded, the settings in force stay: the new workers can't serve")
+                reload.given_up = True
+                self._retire((*new.workers, *new.agents))
+        elif not self._any_left(old.workers):
             old.close_channels()
             self._generation, self._settings, self._reload = new, new.settings, None
+            log.configure(new.settings.log.level, new.settings.log.format, "supervisor")
             logger.info("reloaded")
+
+    def _go_back(self, reload: Reload) -> None:
+        """The old workers never stopped; all they miss is their agent."""
+        if self._any_left((*reload.new.workers, *reload.new.agents)):
+            return
+        reload.new.close_channels()
+        self._reload = None
+        for child in reload.old.agents:
+            self._start(child)
 
     def _close_listeners(self) -> None:
         for group in self._listeners:
@@ -322,23 +405,15 @@ class Supervisor:
                 listener.close()
 
 
-@dataclass(eq=False)
-class Reload:
-    """A reload under way."""
-
-    old: Generation
-    new: Generation
-    handed_over: bool = False
-
-
-def _become_child(child: Child, writing: int) -> None:
+def _become_child(child: Child, writing: int, parent: int) -> None:
     """The child's side of a fork; never returns."""
     code = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # no child outlives a killed supervisor
-        signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # Ctrl-C reaches the whole group; the supervisor acts on it
+        if os.getppid() != parent:  # it was killed before we asked for that signal
+            os._exit(code)
+        # Ctrl-C reaches the whole group; the supervisor acts on it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         code = child.run(lambda: _tell_ready(writing))
@@ -377,6 +452,22 @@ def _listener(address: Address) -> socket.socket:
         listener.close()
         raise StartError(f"Proxy.Listen: {address}: {error.strerror}") from None
     return listener
+
+
+def _await_free(address: Address) -> None:
+    """The agent's own listener. A predecessor that was killed may still be shipping: it gets its time."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    end = time.monotonic() + AGENT_STOP_SECONDS
+    while True:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address.host, address.port))
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                    raise StartError(f"Admin.Listen: {address}: {error.strerror}") from None
+        time.sleep(TICK_SECONDS)
 
 
 def _bound(listener: socket.socket) -> Address:

@@ -68,10 +68,13 @@ def run_worker(
     channel: socket.socket,
     counters: Counters,
     ready: Callable[[], None],
+    *,
+    patient: bool,
 ) -> int:
-    """Runs until SIGTERM and the drain that follows; `ready` is called once requests are taken."""
+    """Runs until SIGTERM and the drain that follows; `ready` is called once requests are taken. A patient
+    worker takes none before it has rules and an upstream token, however long that is."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(Worker(settings, key, counters).run(listeners, channel, ready))
+        runner.run(Worker(settings, key, counters).run(listeners, channel, ready, patient=patient))
     return 0
 
 
@@ -91,7 +94,12 @@ class Worker:
         self._dropped_before = 0
 
     async def run(
-        self, listeners: list[socket.socket], channel: socket.socket, ready: Callable[[], None]
+        self,
+        listeners: list[socket.socket],
+        channel: socket.socket,
+        ready: Callable[[], None],
+        *,
+        patient: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
@@ -106,7 +114,7 @@ class Worker:
         self._channel = Channel(channel, self._take_message)
         self._channel.send(Hello())
         upkeep = loop.create_task(self._upkeep())
-        await self._first_credential()
+        await (self._until_able() if patient else self._first_credential())
         servers = await self._listen(loop, listeners)
         ready()
         await self._stop.wait()
@@ -171,6 +179,13 @@ class Worker:
                 await self._credential_told.wait()
         except TimeoutError:
             logger.warning("no upstream token yet: requests get 503 until there is one")
+
+    async def _until_able(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stop.is_set():
+            if self._context.why_not_ready() is None and self._credential.valid(loop.time()):
+                return
+            await asyncio.sleep(UPKEEP_SECONDS)
 
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]
@@ -332,6 +347,6 @@ def _listener_tls(settings: Settings) -> ssl.SSLContext | None:
     if proxy.cert_file is None:
         return None
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(proxy.cert_file, proxy.key_file)
+    tls.load_cert_chain(proxy.cert_file, proxy.key_file, password="")
     tls.set_alpn_protocols(["http/1.1"])
     return tls
