@@ -52,6 +52,7 @@ class Health:
         credentials: CredentialManager,
         audit: Callable[[], AuditStatus | None],
         *,
+        workers: int,
         max_staleness: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -59,6 +60,7 @@ class Health:
         self._sync = sync
         self._credentials = credentials
         self._audit = audit
+        self._workers = workers
         self._max_staleness = max_staleness
         self._clock = clock
         self._upstream_seen: list[tuple[float, int, int]] = []
@@ -132,10 +134,10 @@ class Health:
 
     def _workers_check(self) -> Check:
         alive = self._alive()
-        dead = len(self._counters.workers) - len(alive)
-        if dead:
+        dead = self._workers - len(alive)  # below 0 during a reload, when the old ones still drain
+        if dead > 0:
             return Check(
-                "degraded" if alive else "failed", f"{dead} of {len(alive) + dead} workers are not alive"
+                "degraded" if alive else "failed", f"{dead} of {self._workers} workers are not alive"
             )
         generation = self._sync.snapshot.generation if self._sync.snapshot is not None else 0
         behind = sum(1 for page in alive if page.values[SNAPSHOT_GENERATION] != generation)

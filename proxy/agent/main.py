@@ -61,6 +61,7 @@ class _Agent:
         self,
         settings: Settings,
         counters: CounterPages,
+        workers: int,
         calls: ControlPlane,
         deliveries: ControlPlane,
         provider: CredentialProvider,
@@ -82,7 +83,7 @@ class _Agent:
                 retention=settings.audit.local_retention_path,
                 url=settings.audit_url,
                 max_disk_bytes=settings.audit.max_disk_bytes,
-                workers_room=2 * settings.audit.segment_bytes * len(counters.workers),
+                workers_room=2 * settings.audit.segment_bytes * workers,
                 when_full=settings.audit.when_full,
                 max_batch_size=settings.audit.max_batch_size,
                 replay_interval=settings.audit.replay_interval_seconds,
@@ -96,6 +97,7 @@ class _Agent:
             self._sync,
             self._credentials,
             self._audit.last_status,
+            workers=workers,
             max_staleness=settings.rule_sync.max_staleness_seconds,
         )
         self._heartbeat = HeartbeatSender(
@@ -125,7 +127,12 @@ class _Agent:
         deliveries = await stack.enter_async_context(open_session(settings.agent.ca_file))
         provider = await _provider(settings, stack)
         agent = cls(
-            settings, counters, ControlPlane(calls, identity), ControlPlane(deliveries, identity), provider
+            settings,
+            counters,
+            len(channels),  # there are pages for twice as many, for the time of a reload
+            ControlPlane(calls, identity),
+            ControlPlane(deliveries, identity),
+            provider,
         )
         for end in channels:
             agent._listen_to(end, stack)
