@@ -1,4 +1,5 @@
-"""A worker's data path on real sockets within the test's own loop: real rules, real spool, a scripted upstream."""
+"""A worker's data path on real sockets within the test's own loop: real rules, real spool, a scripted
+upstream."""
 
 from __future__ import annotations
 
@@ -118,7 +119,8 @@ class ScriptedUpstream:
 
 
 def answering(*answers: bytes) -> Script:
-    """Answers each request of a connection, whose body isn't read, with the next of `answers`, the last again."""
+    """Answers each request of a connection, whose body isn't read, with the next of `answers`, the last
+    again."""
 
     async def script(peer: UpstreamPeer) -> None:
         turn = 0
@@ -145,6 +147,7 @@ class DataPath:
     retention: Path
     token: str
     asked_for_credential: list[int]
+    credential_asked: asyncio.Event
 
     def request(
         self, target: str = "/v1.0/users", method: str = "GET", fields: bytes = b"", body: bytes = b""
@@ -278,7 +281,13 @@ async def data_path(
     deadlines = Deadlines(loop)
     deadlines.start()
     asked: list[int] = []
-    credential = UpstreamCredential(asked.append)
+    credential_asked = asyncio.Event()
+
+    def ask_for_credential(generation: int) -> None:
+        asked.append(generation)
+        credential_asked.set()
+
+    credential = UpstreamCredential(ask_for_credential)
     credential.renew(UPSTREAM_TOKEN, loop.time() + 3600, 1)
     pool = UpstreamPool(
         loop,
@@ -310,7 +319,7 @@ async def data_path(
     port = server.sockets[0].getsockname()[1]
     token = keeper.issue(book.callers[CLIENT_ID], now=time.time(), token_id="t")
     try:
-        yield DataPath(context, port, upstream, retention, token, asked)
+        yield DataPath(context, port, upstream, retention, token, asked, credential_asked)
     finally:
         server.close()
         for connection in list(context.connections):

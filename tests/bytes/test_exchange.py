@@ -210,11 +210,10 @@ async def test_a_compressed_answer_is_decoded_and_filtered(tmp_path: Path, codin
         ok(b'{"mobilePhone":"+1"}', b"Content-Encoding: gzip"),
         ok(gzip.compress(b'{"a":"' + b"+" * 4_000_000 + b'"}'), b"Content-Encoding: gzip"),
         ok(b'{"mobilePhone":"' + b"1" * 2_000_000 + b'"}'),
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 20\r\n\r\n"
-        + b'{"mobilePhone":"+1"}',
+        b'HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 20\r\n\r\n{"mobilePhone":"+1"}',
         b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n" + b'{"mobilePhone":"+1"}',
         b"HTTP/1.1 206 Partial\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
-        + b'{"mobilePhone":"+1"}',
+        b'{"mobilePhone":"+1"}',
     ],
 )
 async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path, answer: bytes) -> None:
@@ -316,8 +315,7 @@ async def test_an_upstream_401_is_answered_with_a_new_token_and_one_more_try(
     async with data_path(script, tmp_path) as proxy:
         fields = b"Content-Length: %d\r\n" % len(body) if body else b""
         asking = asyncio.ensure_future(proxy.ask(proxy.request(method="POST", fields=fields, body=body)))
-        while not proxy.asked_for_credential:
-            await asyncio.sleep(0.001)
+        await proxy.credential_asked.wait()
         now = asyncio.get_running_loop().time()
         proxy.context.credential.renew("second", now + 3600, 2)
         assert (await asking).status == 200
@@ -332,8 +330,7 @@ async def test_an_upstream_that_goes_on_answering_401_is_never_the_application_s
     refusal = b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"
     async with data_path(answering(refusal), tmp_path) as proxy:
         asking = asyncio.ensure_future(proxy.ask(proxy.request()))
-        while not proxy.asked_for_credential:
-            await asyncio.sleep(0.001)
+        await proxy.credential_asked.wait()
         proxy.context.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
         reply = await asking
         assert reply.status == 502
