@@ -191,7 +191,7 @@ async def test_workers_are_told_of_rules_and_token(tmp_path: Path) -> None:
         assert running.identity.acquisitions == 1
         snapshot = read_snapshot(running.settings.rule_sync.cache_path)
         assert snapshot.version == "v1"
-        assert any(isinstance(message, Synced) for message in running.workers[0].told)
+        await running.workers[0].until(lambda told: any(isinstance(message, Synced) for message in told))
 
 
 async def test_a_hello_brings_the_state_again(tmp_path: Path) -> None:
