@@ -212,8 +212,10 @@ async def test_a_compressed_answer_is_decoded_and_filtered(tmp_path: Path, codin
         ok(b'{"mobilePhone":"' + b"1" * 2_000_000 + b'"}'),
         b'HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 20\r\n\r\n{"mobilePhone":"+1"}',
         b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n" + b'{"mobilePhone":"+1"}',
-        b"HTTP/1.1 206 Partial\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
-        b'{"mobilePhone":"+1"}',
+        (
+            b"HTTP/1.1 206 Partial\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+            b'{"mobilePhone":"+1"}'
+        ),
     ],
 )
 async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path, answer: bytes) -> None:
