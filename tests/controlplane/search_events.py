@@ -41,7 +41,8 @@ def event(number: int, **changes: Any) -> dict[str, Any]:
     made = {
         "id": uuid7(time_ms, number), "time": rfc3339(time_ms), "orgId": ORG, "proxyId": "proxy-1",
         "appId": "app-1", "clientId": "client-1", "clientIp": "10.0.0.7", "requestId": uuid7(time_ms, number),
-        "method": "GET", "path": "/v1.0/users", "query": None, "status": 200, "verdict": "allow", "ruleId": "default",
+        "method": "GET", "path": "/v1.0/users", "query": None,
+        "status": 200, "verdict": "allow", "ruleId": "default",
         "durationMs": 12.5, "seq": number, "reason": "default",
     }  # fmt: skip
     return made | changes
