@@ -40,7 +40,6 @@ REASONS: Final = MappingProxyType(
         # The proxy was not able to serve.
         "notReady": "the proxy is not ready: no rules, rules too old, or no room for audit events",
         "credentialUnavailable": "there is no valid upstream token at present",
-        "draining": "the proxy is stopping",
         "internalError": "a fault of the proxy itself",
         # The upstream failed.
         "upstreamError": "the upstream answered with a status that is reported as 502",
