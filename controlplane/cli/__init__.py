@@ -46,6 +46,7 @@ def serve(context: Cli) -> None:
 
     from controlplane import log
     from controlplane.app import serve as serve_until_stopped
+    from controlplane.search.interface import IndexUnavailableError
     from controlplane.secrets import MasterKeyError
     from controlplane.store.interface import StoreError
 
@@ -56,6 +57,7 @@ def serve(context: Cli) -> None:
             runner.run(serve_until_stopped(settings))
     except (
         StoreError,
+        IndexUnavailableError,
         MasterKeyError,
         OSError,
     ) as error:  # OSError: an address in use, a certificate that is none

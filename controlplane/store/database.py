@@ -145,10 +145,16 @@ def _as_store_error(error: Exception) -> Exception:
 
 
 def _make_private(path: Path) -> None:
-    """SQLite gives its -wal and -shm files the mode of the database, so it is set before there is one."""
+    """SQLite gives its -wal and -shm files the mode of the database, so it is set before there is one.
+
+    An existing file isn't opened: closing it again would drop this process's POSIX locks on it, and another
+    process could then delete the log that our connections write.
+    """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from None
 

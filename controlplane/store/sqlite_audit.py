@@ -28,6 +28,7 @@ from controlplane.store.interface import (
 )
 from controlplane.store.sequences import fold, ranges
 
+MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
 _HISTORY: Final = 200  # heartbeats and metrics windows that are kept of each proxy
 # A proxy that leaves out every other number could make a range of each event: past this, only their count is
 # kept.
@@ -73,10 +74,13 @@ class AuditTables:
     # Events
 
     async def events_after(self, position: int, limit: int) -> list[StoredEvent]:
+        # No more than MAX_READ_BYTES and one event: a batch may hold a single event of 5 MB.
         rows = await self._database.fetch(
-            "SELECT position, org_id, CAST(body AS BLOB) FROM events"
-            " WHERE position > ? ORDER BY position LIMIT ?",
-            (position, limit),
+            "SELECT position, org_id, body FROM (SELECT position, org_id, body,"
+            " SUM(LENGTH(body)) OVER (ORDER BY position) - LENGTH(body) AS before FROM"
+            " (SELECT position, org_id, CAST(body AS BLOB) AS body FROM events"
+            " WHERE position > ? ORDER BY position LIMIT ?)) WHERE before < ? ORDER BY position",
+            (position, limit, MAX_READ_BYTES),
         )
         return [StoredEvent(*row) for row in rows]
 

@@ -210,3 +210,16 @@ async def test_the_outbox_hands_events_out_in_order_and_remembers_how_far(
     assert await store.outbox_position("test") == first[-1].position
     assert await store.outbox_position("another") == 0
     assert [stored.position for stored in await store.events_after(first[-1].position, 10)] == [4]
+
+
+async def test_the_outbox_hands_out_no_more_than_memory_should_hold(plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    for number in range(5):
+        await proxy.audit(
+            {"batchId": f"b{number}", "events": [{**event(org, number), "note": "x" * 4_000_000}]}
+        )
+    seen: list[int] = []
+    while events := await plane.store.events_after(seen[-1] if seen else 0, 1000):
+        assert sum(len(each.body) for each in events) < 21_000_000
+        seen += [each.position for each in events]
+    assert seen == [1, 2, 3, 4, 5]
