@@ -66,9 +66,18 @@ class Child:
 
 
 class System:
-    """`applications` names each app identity's ruleset file."""
+    """`applications` names each app identity's ruleset file; the environments override settings
+    (`Audit__MaxBatchSize`)."""
 
-    def __init__(self, directory: Path, applications: Mapping[str, Path], *, workers: int = 2) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        applications: Mapping[str, Path],
+        *,
+        workers: int = 2,
+        proxy_environment: Mapping[str, str] | None = None,
+        control_plane_environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
         self.authority = CertificateAuthority(directory / "certificates")
         self._certificate: ServerCertificate = self.authority.server()
@@ -78,7 +87,11 @@ class System:
         self.proxy_config = directory / "proxy.toml"
         self.applications: dict[str, Application] = {}
         self.children: list[Child] = []
+        self.control_plane: Child
+        self.proxy: Child
         self.org_id = ""
+        self._proxy_environment = proxy_environment or {}
+        self._control_plane_environment = control_plane_environment or {}
         self._rulesets = applications
         self._workers = workers
         self._control_plane_port, self._proxy_port, self._admin_port = _free_ports(3)
@@ -115,13 +128,23 @@ class System:
         await self.identity.__aenter__()
         await self.graph.__aenter__()
         self.control_plane_config.write_text(self._control_plane_settings(), "utf-8")
-        control_plane = await self._spawn("controlplane", self.control_plane_config)
-        await self._until(control_plane, self._control_plane_listens)
+        await self.start_control_plane()
         keys = await self._register()
         self.proxy_config.touch(mode=0o600)
         self.proxy_config.write_text(self._proxy_settings(keys), "utf-8")
-        proxy = await self._spawn("proxy", self.proxy_config)
-        await self._until(proxy, self._proxy_is_ready)
+        await self.start_proxy()
+
+    async def start_control_plane(self) -> None:
+        """Also after it has been killed or stopped."""
+        self.control_plane = await self._spawn(
+            "controlplane", self.control_plane_config, self._control_plane_environment
+        )
+        await self._until(self.control_plane, self._control_plane_listens)
+
+    async def start_proxy(self, *, until_ready: bool = True) -> None:
+        """Also after it has been killed or stopped."""
+        self.proxy = await self._spawn("proxy", self.proxy_config, self._proxy_environment)
+        await self._until(self.proxy, self._proxy_is_ready if until_ready else self._admin_listens)
 
     async def _stop(self) -> None:
         for child in reversed(self.children):
@@ -231,13 +254,14 @@ Listen = "127.0.0.1:{self._admin_port}"
 
     # Processes
 
-    async def _spawn(self, module: str, config: Path) -> Child:
+    async def _spawn(self, module: str, config: Path, environment: Mapping[str, str]) -> Child:
         log = self.directory / f"{module}.log"
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", module, "--config", str(config)),
                 cwd=ROOT,
+                env={**os.environ, **environment},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -260,11 +284,10 @@ Listen = "127.0.0.1:{self._admin_port}"
         raise SystemFailedError(f"{child.name} ended with status {status}:\n{child.log_tail()}")
 
     def _control_plane_listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self._control_plane_port), timeout=1).close()
-        except OSError:
-            return False
-        return True
+        return _listens(self._control_plane_port)
+
+    def _admin_listens(self) -> bool:
+        return _listens(self._admin_port)
 
     def _proxy_is_ready(self) -> bool:
         try:
@@ -272,6 +295,14 @@ Listen = "127.0.0.1:{self._admin_port}"
                 return bool(answer.status == 200)
         except (OSError, urllib.error.HTTPError):
             return False
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _free_ports(count: int) -> list[int]:
