@@ -1,0 +1,332 @@
+"""Helpers for tests of the whole proxy: its processes, a client that knows what it was answered, the events
+that arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import ssl
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.standins.system import System
+
+LONG: Final = os.environ.get("GRAPHWARD_LONG") == "1"
+WAIT_SECONDS: Final = 40
+RULES: Final = """\
+version: 1
+name: {name}
+default: {default}
+rules:
+  - id: no-secrets
+    match: {{path: ["/v1.0/secrets/**"]}}
+    verdict: block
+"""
+LIMITS: Final = {"Audit__RateLimitOrg": "100000", "Audit__RateLimitProxy": "100000"}
+
+
+def rules_file(directory: Path, name: str = "open", default: str = "allow") -> Path:
+    file = directory / f"{name}.yaml"
+    file.write_text(RULES.format(name=name, default=default), "utf-8")
+    return file
+
+
+@asynccontextmanager
+async def whole_system(
+    directory: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[System]:
+    system = System(
+        directory,
+        {"app": rules_file(directory)},
+        workers=workers,
+        proxy_environment=environment,
+        control_plane_environment=LIMITS,
+    )
+    async with system:
+        yield system
+
+
+async def until(condition: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
+    """Waits for something outside this process, which can't wake us."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not await asyncio.to_thread(condition):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        pytest.fail(f"not so within {seconds} s: {condition}")
+
+
+# Processes
+
+
+def processes(system: System, kind: str = "") -> dict[str, int]:
+    """name -> process id, of the supervisor's children ("worker-0", "worker-1", "agent"). A reload's old and
+    new ones have one name: the newest wins."""
+    supervisor = system.proxy.process.pid
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                name = Path(f"/proc/{pid}/comm").read_text().strip().removeprefix("gw-")
+                if name.startswith(kind) and name.startswith(("worker", "agent")):
+                    found[name] = int(pid)
+    return found
+
+
+def rss_kib(pid: int) -> int:
+    """What a process holds in memory of its own; the mapped spool is the kernel's to write back."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1])
+    raise AssertionError("no RssAnon")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def kill_all(system: System) -> None:
+    """The whole proxy at once, as a crash of the machine's memory would."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(system.proxy.process.pid, signal.SIGKILL)
+    await system.proxy.process.wait()
+
+
+async def kill_control_plane(system: System) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(system.control_plane.process.pid, signal.SIGKILL)
+    await system.control_plane.process.wait()
+
+
+def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -> tuple[int, bytes]:
+    """One request on a connection of its own."""
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def readiness(system: System) -> dict[str, Any]:
+    try:
+        status, body = get(f"{system.admin_url}/readyz")
+    except OSError as error:
+        return {"ready": False, "status": 0, "reasons": [str(error)], "checks": {}}
+    return {**json.loads(body), "status": status}
+
+
+def metrics(system: System) -> dict[str, float]:
+    status, body = get(f"{system.admin_url}/metrics")
+    assert status == 200
+    lines = [line.rpartition(" ") for line in body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def log_of(system: System) -> str:
+    return system.proxy.log.read_text("utf-8", "replace")
+
+
+# Events at the control plane
+
+
+def events(system: System) -> list[dict[str, Any]]:
+    """Every stored event, in the order of arrival."""
+    with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
+        return [json.loads(body) for (body,) in store.execute("SELECT body FROM events ORDER BY position")]
+
+
+def stored_paths(system: System) -> set[str]:
+    return {event["path"] for event in events(system)}
+
+
+def assert_no_gap(found: list[dict[str, Any]]) -> None:
+    """Sequence numbers of the one organisation: each from 1 on, each once."""
+    assert sorted(event["seq"] for event in found) == list(range(1, len(found) + 1))
+
+
+# A client
+
+
+class Closed(Exception):
+    """The connection ended before the answer did. `idle`: it was a kept one and not a byte had come, which
+    HTTP allows a server at any time (RFC 9112 §9.3.1)."""
+
+    def __init__(self, *, idle: bool) -> None:
+        super().__init__("idle" if idle else "within an answer")
+        self.idle = idle
+
+
+@dataclass(slots=True)
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Client:
+    """One kept connection at a time, speaking plain HTTP/1.1 so that nothing is retried behind our back."""
+
+    def __init__(self, system: System, context: ssl.SSLContext, token: str = "") -> None:
+        self._port = int(system.proxy_url.rpartition(":")[2])
+        self._context = context
+        self.token = token
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._used = False
+        self.connects = 0
+
+    async def authenticate(self, system: System) -> None:
+        app = system.applications["app"]
+        form = urlencode(
+            {
+                "grant_type": "client_credentials",
+                "client_id": app.client_id,
+                "client_secret": app.client_secret,
+            }
+        ).encode()
+        head = (
+            f"POST /proxy/token HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Length: {len(form)}\r\n"
+            "Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+        )
+        reply = await self.exchange(head.encode() + form)
+        assert reply.status == 200, reply.body
+        self.token = json.loads(reply.body)["access_token"]
+
+    async def get(self, target: str) -> Reply:
+        head = f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nAuthorization: Bearer {self.token}"
+        return await self.exchange(head.encode() + b"\r\n\r\n")
+
+    async def exchange(self, request: bytes) -> Reply:
+        reader, writer = await self.connected()
+        first = b""
+        try:
+            writer.write(request)
+            first = await reader.read(1)
+            if not first:
+                raise ConnectionResetError
+            reply = await self._read(first, reader)
+        except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+            self.close()
+            raise Closed(idle=self._used and not first) from None
+        self._used = True
+        if reply.headers.get("connection", "").lower() == "close":
+            self.close()
+        return reply
+
+    async def connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._reader is None or self._writer is None:
+            self._reader, self._writer = await asyncio.open_connection(
+                "127.0.0.1", self._port, ssl=self._context, limit=1 << 20
+            )
+            self.connects += 1
+            self._used = False
+        return self._reader, self._writer
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self._reader = self._writer = None
+
+    async def _read(self, first: bytes, reader: asyncio.StreamReader) -> Reply:
+        head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        line, *fields = head[:-4].split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in fields)}
+        status = int(line.split(" ")[1])
+        if "chunked" in headers.get("transfer-encoding", ""):
+            body = b""
+            while size := int((await reader.readuntil(b"\r\n"))[:-2], 16):
+                body += (await reader.readexactly(size + 2))[:-2]
+            await reader.readexactly(2)
+        else:
+            body = await reader.readexactly(int(headers.get("content-length", "0")))
+        return Reply(status, headers, body)
+
+
+@asynccontextmanager
+async def client_of(system: System) -> AsyncIterator[Client]:
+    client = Client(system, system.client_context())
+    await client.authenticate(system)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@dataclass
+class Load:
+    """Clients that ask without a pause, each request by a path of its own, until told to stop."""
+
+    system: System
+    clients: int = 8
+    kept: bool = True  # connections; else one for each request
+    pause: float = 0.0
+    answered: dict[str, int] = field(default_factory=dict)  # path -> status, of completed answers
+    idle_closes: int = 0
+    refused_connects: int = 0
+    broken: list[str] = field(default_factory=list)  # what HTTP does not allow
+    connections: int = 0
+
+    async def __aenter__(self) -> Load:
+        async with client_of(self.system) as first:
+            self._token = first.token
+        self._context = self.system.client_context()
+        self._stopped = False
+        self._tasks = [asyncio.create_task(self._ask()) for _ in range(self.clients)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopped = True
+        await asyncio.wait_for(asyncio.gather(*self._tasks), WAIT_SECONDS)
+
+    def statuses(self) -> set[int]:
+        return set(self.answered.values())
+
+    async def answers(self, count: int) -> None:
+        """Waits for that many more answers."""
+        target = len(self.answered) + count
+        async with asyncio.timeout(WAIT_SECONDS):
+            while len(self.answered) < target:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def _ask(self) -> None:
+        client = Client(self.system, self._context, self._token)
+        while not self._stopped:
+            path = f"/v1.0/echo/{uuid.uuid4()}"
+            try:
+                await client.connected()
+            except OSError:
+                self.refused_connects += 1
+                await asyncio.sleep(0.02)
+                continue
+            try:
+                reply = await client.get(path)
+            except Closed as closed:
+                if closed.idle:
+                    self.idle_closes += 1
+                else:
+                    self.broken.append(path)
+                continue
+            self.answered[path] = reply.status
+            if not self.kept:
+                client.close()
+            if self.pause:
+                await asyncio.sleep(self.pause)
+        self.connections += client.connects
+        client.close()

@@ -1,0 +1,169 @@
+"""SIGKILL of any process at any moment, under load: no completed answer without its event, no event twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.process.proxy_parts import (
+    LONG,
+    Client,
+    Load,
+    alive,
+    assert_no_gap,
+    client_of,
+    events,
+    kill_all,
+    kill_control_plane,
+    log_of,
+    processes,
+    readiness,
+    stored_paths,
+    until,
+    whole_system,
+)
+from tests.standins.system import System
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
+
+KILLS = 200 if LONG else 20
+
+
+async def test_no_kill_loses_or_doubles_the_event_of_a_completed_answer(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    victims = ["worker", "agent", "supervisor", "everything", "worker"]
+    async with whole_system(tmp_path) as system:
+        async with Load(system) as load:
+            for kill in range(KILLS):
+                await asyncio.sleep(chance.uniform(0.05, 0.5))
+                await _kill(system, victims[kill % len(victims)], chance)
+                await load.answers(10)  # it serves again
+        await until(lambda: set(load.answered) <= stored_paths(system))
+        await until(lambda: readiness(system)["checks"].get("audit", {}).get("status") == "ok")
+        found = events(system)
+        passed = [event for event in found if event["path"].startswith("/v1.0/echo/")]
+        assert len(passed) == len({event["path"] for event in passed})
+        assert len(found) == len({event["id"] for event in found})
+        assert_no_gap(found)
+        assert len(load.answered) > 10 * KILLS
+        # Status 503 is an answer too, and one with an event; but never the answer to a healthy proxy's client.
+        statuses = {event["path"]: event["status"] for event in passed}
+        assert all(statuses[path] == status for path, status in load.answered.items())
+
+
+async def _kill(system: System, victim: str, chance: random.Random) -> None:
+    if victim == "everything":
+        await kill_all(system)
+        await system.start_proxy()
+    elif victim == "supervisor":
+        os.kill(system.proxy.process.pid, signal.SIGKILL)
+        await system.proxy.process.wait()
+        await system.start_proxy()
+    else:
+        await until(lambda: processes(system, victim))
+        os.kill(chance.choice(list(processes(system, victim).values())), signal.SIGKILL)
+
+
+async def test_a_dead_worker_loses_no_connection_that_waits_to_be_accepted(tmp_path: Path) -> None:
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as known:
+        worker = processes(system)["worker-0"]
+        os.kill(worker, signal.SIGSTOP)
+        waiting = [Client(system, system.client_context(), known.token) for _ in range(20)]
+        answers = [asyncio.create_task(each.get(f"/v1.0/echo/{at}")) for at, each in enumerate(waiting)]
+        port = int(system.proxy_url.rpartition(":")[2])
+        await until(lambda: _established(port) >= 21)  # by the kernel, with nobody to accept them
+        os.kill(worker, signal.SIGKILL)
+        assert [(await answer).status for answer in answers] == [200] * 20
+        for each in waiting:
+            each.close()
+
+
+def _established(port: int) -> int:
+    """Connections to the port, as the server's side of the kernel sees them."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(1 for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
+
+
+async def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system, Load(system, clients=2) as load:
+        children = processes(system)
+        assert set(children) == {"worker-0", "worker-1", "agent"}
+        await load.answers(20)
+        os.kill(system.proxy.process.pid, signal.SIGKILL)
+        await system.proxy.process.wait()
+        await until(lambda: not any(alive(pid) for pid in children.values()), seconds=15)
+        await system.start_proxy()
+        await load.answers(20)
+    assert load.statuses() == {200}
+
+
+async def test_a_control_plane_killed_while_it_takes_events_has_each_of_them_once(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    async with whole_system(tmp_path) as system:
+        async with Load(system) as load:
+            for _ in range(20 if LONG else 4):
+                await asyncio.sleep(chance.uniform(0.2, 1.2))
+                await kill_control_plane(system)
+                await load.answers(50)
+                await system.start_control_plane()
+        await until(lambda: set(load.answered) <= stored_paths(system))
+        found = events(system)
+        assert len([event for event in found if event["path"] in load.answered]) == len(load.answered)
+        assert_no_gap(found)
+        assert load.broken == []
+        assert load.statuses() == {200}
+        assert readiness(system)["ready"]
+
+
+async def test_a_dead_worker_is_replaced_and_a_crash_loop_slows_down(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system, client_of(system) as client:
+        before = processes(system)["worker-1"]
+        os.kill(before, signal.SIGKILL)
+        await until(lambda: processes(system).get("worker-1", before) != before)
+        await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
+        for _ in range(5):  # each dies as soon as it is born
+            await until(lambda: processes(system, "worker-1"))
+            os.kill(processes(system)["worker-1"], signal.SIGKILL)
+            await until(lambda: "worker-1" not in processes(system))
+        # The sixth waits for seconds; meanwhile the other one serves.
+        assert "worker-1" not in processes(system)
+        client.close()
+        statuses = set()
+        for at in range(10):
+            statuses |= await _asked_once(client, at)
+        assert statuses == {200}
+        await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
+    assert log_of(system).count("worker-1 ended with signal SIGKILL") == 6
+
+
+async def _asked_once(client: Client, at: int) -> set[int]:
+    """Connections that the kernel gives to the dead worker's socket wait for its successor."""
+    try:
+        return {(await client.get(f"/v1.0/echo/{at}")).status}
+    finally:
+        client.close()
+
+
+async def test_a_hung_worker_is_replaced(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system:
+        hung = processes(system)["worker-0"]
+        os.kill(hung, signal.SIGSTOP)
+        await until(lambda: processes(system).get("worker-0", hung) != hung)
+        await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
+        assert "worker-0 does not respond" in log_of(system)
+        assert not alive(hung)
+
+
+async def test_a_hung_agent_is_replaced(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system, client_of(system) as client:
+        hung = processes(system)["agent"]
+        os.kill(hung, signal.SIGSTOP)
+        await until(lambda: processes(system).get("agent", hung) != hung)
+        assert (await client.get("/v1.0/echo/1")).status == 200
+        await until(lambda: readiness(system)["ready"])
+        await until(lambda: "/v1.0/echo/1" in stored_paths(system))
