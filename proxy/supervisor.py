@@ -50,6 +50,7 @@ TICK_SECONDS: Final = 0.2
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
 
 
 class StartError(Exception):
@@ -409,7 +410,9 @@ def _become_child(child: Child, writing: int, parent: int) -> None:
     """The child's side of a fork; never returns."""
     code = 1
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # no child outlives a killed supervisor
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_NAME, f"gw-{child.name}".encode())  # for ps and top
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # no child outlives a killed supervisor
         if os.getppid() != parent:  # it was killed before we asked for that signal
             os._exit(code)
         # Ctrl-C reaches the whole group; the supervisor acts on it.
