@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 import time
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -42,6 +44,9 @@ PIPELINE_BYTES: Final = 256 * 1024  # of requests that wait behind one under way
 LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
 LINGER_SECONDS: Final = 2.0
 SLOW_READER_SECONDS: Final = 60.0  # a client that takes nothing of its answer for so long is cut
+REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
 
 
 class ClientExchange(Protocol):
@@ -65,6 +70,7 @@ class ClientConnection(asyncio.Protocol):
         "_body_since",
         "_closing",
         "_context",
+        "_continue_awaited",
         "_decoder",
         "_exchange",
         "_head",
@@ -105,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
         self._decoder: ChunkedDecoder | None = None
         self._body_bytes = 0
         self._body_since = 0.0
+        self._continue_awaited = False  # the client holds its body back until it is asked for it
         self._lingering = 0
 
     # From the transport
@@ -134,6 +141,11 @@ class ClientConnection(asyncio.Protocol):
         self._serve_pending()
 
     def eof_received(self) -> bool:
+        """A client that has closed can't be told from one that has only closed its sending side, which no
+        application's library does: whoever waits for an answer is taken to have left, so that the audit
+        trail doesn't claim an answer that nobody read."""
+        if self._exchange is not None:
+            self.cut()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -158,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         exchange = self._exchange
         if exchange is None:
-            self.deadline = self._idle_deadline()
+            self._after_slow_answer()
             return
         self.deadline = NEVER
         if self._body_expected():
@@ -167,14 +179,14 @@ class ClientConnection(asyncio.Protocol):
 
     def on_deadline(self, now: float) -> None:
         exchange = self._exchange
-        if self._lingering:
-            self._transport.close()
+        if self.write_paused or self._transport.is_closing():
+            self.cut()  # the client takes nothing of what was written
+        elif self._lingering:
+            self._close_transport()
         elif exchange is None:
             self._idle_too_long()
         elif self._body_expected() and not self._paused:
             self._judge_body_rate(now)
-        elif self._transport.get_write_buffer_size():
-            self.abort()
         else:
             self.deadline = NEVER
             exchange.waited_too_long()
@@ -184,7 +196,7 @@ class ClientConnection(asyncio.Protocol):
     def _read_more_of_head(self, data: bytes) -> None:
         # Only where a head comes in pieces, or requests are pipelined.
         self._pending += data
-        if self._exchange is not None and len(self._pending) > PIPELINE_BYTES:
+        if len(self._pending) > PIPELINE_BYTES and (self._exchange is not None or self.write_paused):
             self._pause()
 
     def _serve_pending(self) -> None:
@@ -192,10 +204,23 @@ class ClientConnection(asyncio.Protocol):
         if self._serving:
             return
         self._serving = True
-        while self._pending and self._exchange is None and not self._closing and not self._body_expected():
-            if not self._begin_request():
+        turns = REQUESTS_PER_TURN
+        while self._may_begin() and self._begin_request():
+            turns -= 1
+            if not turns and self._may_begin():
+                self._context.loop.call_soon(self._serve_pending)
                 break
         self._serving = False
+
+    def _may_begin(self) -> bool:
+        # Not while the answers before wait for the client: they would pile up without an end.
+        return (
+            bool(self._pending)
+            and self._exchange is None
+            and not self._closing
+            and not self.write_paused
+            and self._body_remaining == 0
+        )
 
     def _begin_request(self) -> bool:
         """Begins the first pending request. False where its head isn't whole yet, or is refused."""
@@ -237,9 +262,8 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = exchange
         self.deadline = NEVER
         if head.length:
-            self._body_bytes = 0
-            self._body_since = self._context.deadlines.now
-            self.deadline = self._body_since + self._context.limits.body_grace
+            self._continue_awaited = head.expect_continue
+            self._start_body_clock()
         exchange.begin()
         if self._pending and self._body_expected():
             pending, self._pending = self._pending, b""
@@ -258,7 +282,16 @@ class ClientConnection(asyncio.Protocol):
     def _body_expected(self) -> bool:
         return self._body_remaining != 0
 
+    def _start_body_clock(self) -> None:
+        """The body's rate is judged from now on, or from when the client was told to send it."""
+        self._body_bytes = 0
+        self._body_since = self._context.deadlines.now
+        grace = self._context.limits.body_grace
+        self.deadline = NEVER if self._continue_awaited else self._body_since + grace
+
     def _read_body(self, data: bytes) -> None:
+        if self._continue_awaited:
+            self.body_continued()
         decoder = self._decoder
         self._body_bytes += len(data)
         if decoder is not None:
@@ -297,20 +330,21 @@ class ClientConnection(asyncio.Protocol):
                 Refusal("badRequest", f"The body is malformed: {error}.", "malformedRequest", close=True)
             )
         else:
-            self._transport.close()
+            self._close_transport()
 
     def _linger(self, size: int) -> None:
         """The rest of a body whose request has its answer already."""
         if not self._body_expected():
             self._lingering = 0
             if self._closing:
-                self._transport.close()
+                self._close_transport()
             else:
-                self.deadline = self._idle_deadline()
+                self._rest()
             return
         self._lingering += size
         if self._lingering > LINGER_BYTES:
-            self._transport.close()
+            self._body_remaining = 0
+            self._close_transport()
 
     def _judge_body_rate(self, now: float) -> None:
         limits = self._context.limits
@@ -328,6 +362,17 @@ class ClientConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
+
+    def write_continue(self) -> None:
+        """Asks for a body that the client holds back (RFC 9110 §10.1.1)."""
+        self._transport.write(answers.CONTINUE)
+        self.body_continued()
+
+    def body_continued(self) -> None:
+        """The client knows by now that it is to send the body, or does so unasked."""
+        self._continue_awaited = False
+        if self._body_expected() and not self._paused:
+            self._start_body_clock()
 
     def persists(self) -> bool:
         """Whether the connection can carry another request after this answer."""
@@ -350,7 +395,22 @@ class ClientConnection(asyncio.Protocol):
             self._lingering = 1
             self.deadline = self._context.deadlines.now + LINGER_SECONDS
         else:
-            self.deadline = self._idle_deadline()
+            self._rest()
+        self._serve_pending()
+
+    def _rest(self) -> None:
+        """Until the next request, unless answers wait for the client."""
+        limit = SLOW_READER_SECONDS if self.write_paused else self._context.limits.idle_timeout
+        self.deadline = self._context.deadlines.now + limit
+
+    def _after_slow_answer(self) -> None:
+        if self._closing:
+            self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
+            return
+        if self._paused:
+            self._resume()
+        if not self._lingering:
+            self._rest()
         self._serve_pending()
 
     def _close(self) -> None:
@@ -362,13 +422,38 @@ class ClientConnection(asyncio.Protocol):
             if self._paused:
                 self._resume()
         else:
-            self._transport.close()
+            self._close_transport()
 
-    def abort(self) -> None:
-        """Cuts the connection, so that an unfinished answer can't be taken for a whole one."""
+    def _close_transport(self) -> None:
+        """Closes when what was written has gone out; a client that takes none of it is cut in the end."""
+        self._closing = True
+        self._lingering = 0
+        self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
+        self._transport.close()
+
+    def _close_after_last_words(self) -> None:
+        """Closes the sending side now, the whole when the client does or after a while: a reset on account
+        of what it still sends would take our answer along (RFC 9112 §9.6)."""
+        self._closing = True
+        self._pending = b""
+        if not self._transport.can_write_eof():
+            self._close_transport()
+            return
+        self._transport.write_eof()
+        self._lingering = 1
+        self._body_remaining = LINGER_BYTES  # whatever follows is dropped
+        self._decoder = None
+        self.deadline = self._context.deadlines.now + LINGER_SECONDS
+
+    def abort(self, *, reset: bool = False) -> None:
+        """Cuts the connection, so that an unfinished answer can't be taken for a whole one; with a `reset`
+        where the answer has no other end than the connection's."""
         self._exchange = None
         self._closing = True
         self._body_remaining = 0
+        if reset:
+            peer: socket.socket = self._transport.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.abort()
 
     def pause_body(self) -> None:
@@ -377,10 +462,8 @@ class ClientConnection(asyncio.Protocol):
     def resume_body(self) -> None:
         if self._paused:
             self._resume()
-            self._body_since = self._context.deadlines.now
-            self._body_bytes = 0
         if self._body_expected():
-            self.deadline = self._context.deadlines.now + self._context.limits.body_grace
+            self._start_body_clock()
 
     def await_answer(self) -> None:
         """Only the upstream's own deadline runs now."""
@@ -399,13 +482,12 @@ class ClientConnection(asyncio.Protocol):
     def drain(self) -> None:
         """The worker stops: an idle connection closes now, a busy one after its answer."""
         if self._exchange is None and not self._body_expected():
-            self._closing = True
-            self._transport.close()
+            self._close_transport()
 
     def cut(self) -> None:
         """The drain's time is over."""
         exchange = self._exchange
-        self.abort()
+        self.abort(reset=exchange is not None and self._head.http10)
         if exchange is not None:
             exchange.client_left()
 
@@ -420,29 +502,22 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self._transport.resume_reading()
 
-    def _idle_deadline(self) -> float:
-        return self._context.deadlines.now + self._context.limits.idle_timeout
-
     def _idle_too_long(self) -> None:
         if self._head_under_way:
             self._context.counters.values[LIMIT_HEAD_TIMEOUT] += 1
             self._refuse_head(MalformedHead("the request head took too long", "requestTimeout"))
         else:
             self._context.counters.values[LIMIT_IDLE_TIMEOUT] += 1
-            self._closing = True
-            self._transport.close()
+            self._close_transport()
 
     def _shed(self) -> None:
         """More connections than this worker may hold: say so early, at no cost in memory."""
         self._context.counters.values[LIMIT_CONNECTIONS] += 1
-        self._closing = True
         self._transport.write(answers.TOO_MANY_CONNECTIONS)
-        self._transport.close()
+        self._close_after_last_words()
 
     def _refuse_head(self, error: MalformedHead) -> None:
         """Whose request this is isn't known, so it leaves no audit event; it is counted and logged."""
-        self._closing = True
-        self._pending = b""
         context = self._context
         context.counters.values[BAD_REQUESTS] += 1
         context.requests += 1
@@ -456,11 +531,4 @@ class ClientConnection(asyncio.Protocol):
         )
         logger.info("refused a request from %s: %s", self.client_ip, error)
         self._transport.write(head + body)
-        self._lingering = 1
-        self._body_remaining = LINGER_BYTES  # whatever follows is dropped
-        self._decoder = None
-        self.deadline = context.deadlines.now + LINGER_SECONDS
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self._transport.close()
+        self._close_after_last_words()

@@ -201,10 +201,11 @@ class Context:
         for entry in reversed(forwarded_for.decode("latin-1").split(",")):
             entry = entry.strip(" \t")
             try:
-                ipaddress.ip_address(entry)
+                # Without a zone, which means nothing on this host and may be any text.
+                parsed = ipaddress.ip_address(entry.partition("%")[0])
             except ValueError:
                 return address
-            address = entry
+            address = str(parsed)
             if not self._is_trusted(address):
                 return address
         return address

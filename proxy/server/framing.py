@@ -70,6 +70,7 @@ _KIND_OF: Final[dict[bytes, int]] = {
 _KIND_CACHE_SIZE: Final = 1024
 
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -208,7 +209,7 @@ class RequestParser:
         self._parser = httptools.HttpRequestParser(self._fields)
 
     def _method(self, head: bytes) -> bytes:
-        method = head[: head.index(b" ")]
+        method = head.partition(b" ")[0]
         if method == b"CONNECT" or method == b"TRACE":
             # TRACE would send the upstream credential back to the application.
             raise MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")
@@ -259,7 +260,9 @@ def _judge_request_fields(request: RequestHead) -> None:  # noqa: C901 - one bra
         elif kind == CONTENT_TYPE:
             request.content_type = value
         elif kind == CONTENT_ENCODING:
-            request.content_encoding = value
+            request.content_encoding = (
+                value if request.content_encoding is None else request.content_encoding + b"," + value
+            )
         elif kind == FORWARDED_FOR:
             request.forwarded_for = (
                 value if request.forwarded_for is None else request.forwarded_for + b"," + value
@@ -387,6 +390,8 @@ def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
     if version != b"HTTP/1.1 " and version != b"HTTP/1.0 ":
         raise MalformedHead("the answer is not HTTP/1.1")
     line = head[9 : head.index(b"\r\n") + 2]
+    if _CONTROL.search(line, 0, len(line) - 2):
+        raise MalformedHead("the answer's reason phrase has control characters")
     status = parser.get_status_code()
     if not 100 <= status <= 599:
         raise MalformedHead("the answer's status is not one of HTTP's")
@@ -431,6 +436,8 @@ def _judge_answer_fields(  # noqa: C901 - one branch a field, in one pass
     if chunked and content_length is not None:
         raise MalformedHead("Content-Length and Transfer-Encoding contradict each other")
     answer.length = _answer_length(answer.status, content_length, chunked, to_head_request)
+    if (answer.status < 200 or answer.status == 204) and (chunked or content_length not in (None, b"0")):
+        answer.keep_alive = False  # whether a body follows that can't be there is anyone's guess
 
 
 def _answer_length(status: int, content_length: bytes | None, chunked: bool, to_head_request: bool) -> int:

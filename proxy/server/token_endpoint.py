@@ -175,7 +175,7 @@ class TokenExchange:
         elif head.length == 0:
             self._answer_form(b"")
         elif head.expect_continue:
-            self._connection.write(answers.CONTINUE)
+            self._connection.write_continue()
 
     def request_body(self, chunk: bytes, last: bool) -> None:
         if self._finished:
@@ -291,7 +291,7 @@ class TokenExchange:
         if not self._draft.write(self._context):
             self._connection.abort()
             return
-        self._connection.write(head + body)
+        self._connection.write(head if self._head.method == "HEAD" else head + body)
         self._connection.exchange_done(close=close)
 
     def client_left(self) -> None:

@@ -8,6 +8,7 @@ answer with nothing left over; after an abort, a time-out, an early answer or un
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
 from collections import deque
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_keep_alive",
         "_pool",
         "_remaining",
+        "_unread",
         "closed",
         "deadline",
         "idle_since",
@@ -85,6 +87,7 @@ class UpstreamConnection(asyncio.Protocol):
     )
 
     transport: asyncio.Transport
+    _unread: select.poll
 
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = pool
@@ -101,6 +104,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._decoder: ChunkedDecoder | None = None
         self._keep_alive = True
         self._informational = 0
+
+    @property
+    def fit(self) -> bool:
+        """Whether another request can be sent. Bytes that the loop has not read yet, or the upstream's close,
+        belong to no request: taken for the next one's answer, they would put every later answer out of
+        step."""
+        return not self.closed and not self.transport.is_closing() and not self._unread.poll(0)
 
     # From the exchange
 
@@ -137,6 +147,8 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
         self._pool.deadlines.add(self)
+        self._unread = select.poll()
+        self._unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self.user is None:
@@ -326,7 +338,8 @@ class UpstreamPool:
         idle = self._idle
         while idle and not fresh:
             upstream = idle.pop()
-            if upstream.closed or upstream.transport.is_closing():
+            if not upstream.fit:
+                upstream.transport.abort()
                 continue
             if not user.repeatable and self.deadlines.now - upstream.idle_since > STALE_SECONDS:
                 idle.append(upstream)
@@ -345,7 +358,7 @@ class UpstreamPool:
 
     def release(self, upstream: UpstreamConnection) -> None:
         """Takes back a connection that is fit for another exchange."""
-        if self._closing:
+        if self._closing or (upstream.used and not upstream.fit):
             upstream.transport.abort()
         elif self._waiting:
             self._hand_over(upstream)
@@ -405,6 +418,12 @@ class UpstreamPool:
             )
         else:
             self._counters[UPSTREAM_OPENED] += 1
+            if upstream.closed:
+                self._open += 1  # it was taken off already when the connection went
+                self._connect_failed(
+                    UpstreamLost("upstreamUnreachable", "The upstream closed the connection at once.")
+                )
+                return
             if task := asyncio.current_task():
                 self._opening.discard(task)
             upstream.deadline = self.deadlines.now + settings.idle_timeout
