@@ -11,7 +11,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
 from proxy.policy import json_text
@@ -43,7 +43,8 @@ class BatchPart:
     headers: tuple[tuple[str, str], ...]
     body: bytes | None  # exact text; None if absent or null
     depends_on: tuple[str, ...]  # ids as the parts themselves spell them
-    raw: bytes  # exact text, save that an absolute url is made relative
+    raw: bytes  # exact text, save that an absolute url is made relative and a credential taken out
+    changed: bool = False  # whether it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +218,10 @@ def _part(raw: bytes, version: str, bases: tuple[str, str]) -> BatchPart:
     if not all(_TOKEN.fullmatch(name) for name, _ in headers):
         raise MalformedBatch("a name in `headers` is none of a header")
     relative = _relative_url(url, version, bases)
+    edits = _credential_cuts(entry)
     if relative != url:
         where = entry.members["url"]
-        raw = raw[: where.value_start] + json.dumps(relative).encode() + raw[where.value_end :]
+        edits.append((where.value_start, where.value_end, json.dumps(relative).encode()))
     return BatchPart(
         id=part_id,
         method=method.upper(),  # whether the upstream minds letter case is its own affair
@@ -228,8 +230,34 @@ def _part(raw: bytes, version: str, bases: tuple[str, str]) -> BatchPart:
         headers=headers,
         body=entry.text("body"),
         depends_on=_depends_on(entry),
-        raw=raw,
+        raw=_edited(raw, edits),
+        changed=bool(edits),
     )
+
+
+def _credential_cuts(entry: _Entry) -> list[tuple[int, int, bytes]]:
+    """Some SDKs write the Authorization header into every part; the proxy's token is not the upstream's."""
+    where = entry.members.get("headers")
+    if where is None or entry.text("headers") is None:
+        return []
+    cuts = []
+    before = None
+    fields = list(json_text.members(entry.raw, where.value_start))
+    for at, field in enumerate(fields):
+        if field.name.casefold() != "authorization":
+            before = field
+        elif before is not None:
+            cuts.append((before.value_end, field.value_end, b""))
+        else:
+            end = fields[at + 1].start if at + 1 < len(fields) else field.value_end
+            cuts.append((field.start, end, b""))
+    return cuts
+
+
+def _edited(text: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
+    for start, end, replacement in sorted(edits, reverse=True):
+        text = text[:start] + replacement + text[end:]
+    return text
 
 
 def _answer(raw: bytes) -> BatchAnswer:
@@ -262,16 +290,7 @@ def _with_known_dependencies(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, .
         dependencies[part.id] = {ids[needed.casefold()] for needed in part.depends_on}
     _refuse_cycles(dependencies)
     return tuple(
-        BatchPart(
-            part.id,
-            part.method,
-            part.url,
-            part.target,
-            part.headers,
-            part.body,
-            tuple(ids[needed.casefold()] for needed in part.depends_on),
-            part.raw,
-        )
+        replace(part, depends_on=tuple(ids[needed.casefold()] for needed in part.depends_on))
         for part in parts
     )
 

@@ -42,6 +42,16 @@ def is_batch(method: str, target: Target) -> bool:
     )
 
 
+def version_of(target: Target) -> str:
+    """The version whose batch this is. Raises Refusal where another reader might take it for another's: the
+    parts would be judged by the rules for other resources than they reach."""
+    names = {name.folded for reading in target.readings for name in reading.names}
+    first, *others = names
+    if others or len(first) != 2:
+        raise Refusal("badRequest", "The target of the batch is ambiguous.", "ambiguousTarget")
+    return first[0]
+
+
 class _Part:
     """One part: what came, how it was judged, what it will be answered."""
 
@@ -59,18 +69,19 @@ class _Part:
 class Batch:
     """The parts of one `$batch` request."""
 
-    def __init__(self, context: Context, caller: Caller, envelope: AuditDraft) -> None:
+    def __init__(self, context: Context, caller: Caller, envelope: AuditDraft, version: str) -> None:
         self._context = context
+        self._version = version
         self._caller = caller
         self._envelope = envelope
         self._parts: list[_Part] = []
 
-    def judge(self, body: bytes, version: str, proxy_base: bytes) -> None:
+    def judge(self, body: bytes, proxy_base: bytes) -> None:
         """Judges every part. Raises Refusal where the batch itself is malformed."""
         try:
             parts = parse_batch(
                 body,
-                version,
+                self._version,
                 upstream_base=self._context.upstream_base.decode("ascii"),
                 proxy_base=proxy_base.decode("latin-1"),
             )
@@ -81,9 +92,8 @@ class Batch:
 
     @property
     def unchanged(self) -> bool:
-        """Whether the upstream gets the very bytes that came. An absolute address of ours has to be made
-        relative: to the upstream it would lead elsewhere."""
-        return all(each.answer is None and "://" not in each.part.url for each in self._parts)
+        """Whether the upstream gets the very bytes that came."""
+        return all(each.answer is None and not each.part.changed for each in self._parts)
 
     @property
     def none_kept(self) -> bool:

@@ -21,7 +21,7 @@ from proxy.policy.links import LinkRewriter, LinkStream
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.server import answers
 from proxy.server.audit_draft import AuditDraft
-from proxy.server.batches import Batch, is_batch
+from proxy.server.batches import Batch, is_batch, version_of
 from proxy.server.errors import Refusal
 from proxy.server.framing import (
     ACCEPT_ENCODING,
@@ -192,7 +192,7 @@ class Exchange:
             raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
         self._plan = caller.rules.plan(head.method, self._target)
         if is_batch(head.method, self._target):
-            self._batch = Batch(self.context, caller, self.draft)
+            self._batch = Batch(self.context, caller, self.draft, version_of(self._target))
 
     def decide(self, body: bytes | None) -> None:
         """Judges the request; `body` is None where no rule has to read it."""
@@ -223,9 +223,8 @@ class Exchange:
         if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
             decision = _BATCH_ALLOWED
         self._take_decision(decision)
-        version = self._target.readings[0].names[0].folded[0]
         rewriter_base = self.context.public_base or self.connection.scheme + b"://" + (self.head.host or b"")
-        batch.judge(body, version, rewriter_base)
+        batch.judge(body, rewriter_base)
         if not batch.unchanged:
             self._body = [batch.reduced(body)]
 
@@ -274,6 +273,8 @@ class Exchange:
                 append(b"%b: %b\r\n" % (name, authorization))
             elif kind == HOST:
                 append(b"%b: %b\r\n" % (name, context.upstream_host))
+            elif nominated and kind not in _FRAMING and name.lower() in nominated:
+                continue
             elif kind == ACCEPT_ENCODING:
                 append(b"%b: %b\r\n" % (name, context.readable_codings(value)))
             elif kind == EXPECT:
@@ -282,9 +283,7 @@ class Exchange:
             elif kind == CONTENT_LENGTH:
                 length = self._body_length() if self._body_replaced else head.length
                 append(b"%b: %d\r\n" % (name, length))
-            elif (kind == CONTENT_ENCODING and self._body_replaced) or (
-                nominated and kind != TRANSFER_ENCODING and name.lower() in nominated
-            ):
+            elif kind == CONTENT_ENCODING and self._body_replaced:
                 continue
             else:
                 append(b"%b: %b\r\n" % (name, value))
@@ -307,8 +306,11 @@ class Exchange:
         self.draft.upstream_started = time.perf_counter()
         if not self._body_done:
             self.connection.pause_body()
+        self._acquire_upstream()
+
+    def _acquire_upstream(self, *, fresh: bool = False) -> None:
         self.connection.deadline = self.context.deadlines.now + self.context.limits.upstream_wait
-        self.context.pool.acquire(self)
+        self.context.pool.acquire(self, fresh=fresh)
 
     # The request's body
 
@@ -318,7 +320,7 @@ class Exchange:
         self._collecting = True
         self._body = []
         if self.head.expect_continue:
-            self.connection.write(answers.CONTINUE)
+            self.connection.write_continue()
 
     def request_body(self, chunk: bytes, last: bool) -> None:
         """A piece of the request's body has come; `last` ends it."""
@@ -398,7 +400,7 @@ class Exchange:
         if error.unanswered and self.repeatable and not self._retried:
             # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
             self._retried = True
-            self.context.pool.acquire(self, fresh=True)
+            self._acquire_upstream(fresh=True)
             return
         reason = _LOST_REASON[error.code] if not self.head_sent else "upstreamAborted"
         self.refuse(Refusal(error.code, error.message, reason))
@@ -412,6 +414,8 @@ class Exchange:
     def answer_informational(self, head: AnswerHead) -> None:
         if not self.head.http10:
             self.connection.write(self._head_for_client(head, _KEPT))
+        if head.status == 100:
+            self.connection.body_continued()
 
     def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
         if last:
@@ -469,13 +473,16 @@ class Exchange:
         credential = self.context.credential
         self._credential_generation = credential.generation
         self._upstream_head = self._head_for_upstream(credential.authorization)
-        self.context.pool.acquire(self)
+        self._acquire_upstream()
 
     # Phases of the answer
 
     def _begin_answer(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
         try:
             self._mode = self._choose_mode(answer)
+        except MalformedBody as error:
+            self.refuse(_filter_failed(str(error)))
+            return
         except Refusal as refusal:
             self.refuse(refusal)
             return
@@ -535,16 +542,7 @@ class Exchange:
             decoded = self._decoded(body)
             if self._plan.has_response_rules and self._plan.response_needs_body:
                 self._decide_response(decoded)
-            transforms = self._decision.transforms
-            changed = None
-            if self._batch is not None and answer.status == 200:
-                changed = self._batch.answer(decoded)
-            elif transforms is not None and 200 <= answer.status < 300 and body:
-                if answer.status == 206:
-                    raise FilterFailed("it is a part of a larger whole")
-                if not _is_json(answer.content_type):
-                    raise FilterFailed("it is not JSON")
-                changed = self.context.filter_for(transforms).apply(decoded)
+            changed = self._without_hidden(decoded)
         except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody) as error:
             self.refuse(_filter_failed(str(error)))
             return
@@ -556,6 +554,21 @@ class Exchange:
             relinked = rewriter.rewrite(decoded if changed is None else changed)
             changed = changed if relinked is None else relinked
         self._send_whole(body, changed)
+
+    def _without_hidden(self, body: bytes) -> bytes | None:
+        """The body less what the rules hide; None where there is nothing to hide."""
+        answer = self._answer
+        transforms = self._decision.transforms
+        if not body or not 200 <= answer.status < 300 or (self._batch is None and transforms is None):
+            return None
+        if answer.status == 206:
+            raise FilterFailed("it is a part of a larger whole")
+        if self._batch is not None:
+            return self._batch.answer(body)
+        assert transforms is not None
+        if not _is_json(answer.content_type):
+            raise FilterFailed("it is not JSON")
+        return self.context.filter_for(transforms).apply(body)
 
     def _link_held(self, body: bytes) -> None:
         rewriter = self._rewriter
@@ -684,14 +697,17 @@ class Exchange:
         """The upstream's head as the application sees it. `length` is the body's size, CHUNKED or _KEPT;
         `changed` says that the body is no longer what codings and digests describe."""
         nominated = answer.nominated
-        hidden = self.to_head_request and answer.status >= 200 and self._decision.transforms is not None
+        if answer.status < 200 or answer.status == 204:
+            hidden = True  # no body, and so no length (RFC 9110 §8.6)
+        else:
+            hidden = self.to_head_request and self._decision.transforms is not None
         parts = [answer.status_line]
         append = parts.append
         for name, value in answer.headers:
             kind = kind_of(name)
+            if nominated and kind != CONTENT_LENGTH and name.lower() in nominated:
+                continue
             if kind == 0 or (kind > LOCATION and kind != BODY_DIGEST):
-                if nominated and name.lower() in nominated:
-                    continue
                 append(b"%b: %b\r\n" % (name, value))
             elif kind == CONTENT_LENGTH:
                 if length >= 0:
@@ -737,7 +753,7 @@ class Exchange:
         if self.head_sent:
             self.record(draft.status)
             self._finished = True
-            self.connection.abort()
+            self.connection.abort(reset=self.head.http10)
             return
         close = refusal.close or not self.connection.persists()
         head, body = answers.refusal_answer(
@@ -786,7 +802,7 @@ class Exchange:
             return True
         self._finished = True
         self._let_go_of_upstream()
-        self.connection.abort()
+        self.connection.abort(reset=self.head.http10)
         return False
 
     def pause_answer(self) -> None:
@@ -819,6 +835,7 @@ class Exchange:
 
 _BATCH_ALLOWED: Final = Decision("allow", DEFAULT_RULE_ID, reason="default")
 _KEPT: Final = -3  # the upstream's own Content-Length, if it gave one
+_FRAMING: Final = frozenset({CONTENT_LENGTH, TRANSFER_ENCODING})  # says where this very message ends
 _NEVER_TO_CLIENT: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
 _LOST_REASON: Final = {
     "upstreamUnreachable": "upstreamUnreachable",
