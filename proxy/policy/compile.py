@@ -125,8 +125,8 @@ class CompiledRuleset:
         return Plan(
             lanes,
             response_lanes,
-            needs_body=override_reads_body or _read_body(lanes),
-            response_needs_body=_read_body(response_lanes),
+            needs_body=override_reads_body or any(step.reads_body for step in _steps(lanes + response_lanes)),
+            response_needs_body=any(step.reads_answer for step in _steps(response_lanes)),
             override_plan=self._plan_of_override if override_matters else None,
         )
 
@@ -204,14 +204,15 @@ def _compile_rule(index: int, rule: Rule) -> _CompiledRule:
     decision = Decision(rule.verdict, rule.id, (), transforms, "responseRule" if on_response else "rule")
     blocking = Decision("block", rule.id, reason="hiddenProperty")
     guard = QueryGuard(transforms) if rule.guard_queries and transforms is not None else None
-    reads_body = any(condition.source in ("body", "property") for condition in others)
+    reads_body = any(condition.source == "body" for condition in others)
+    reads_answer = any(condition.source == "property" for condition in others)
     return _CompiledRule(
         index=index,
         rule=rule,
         methods=frozenset(methods),
         parameter_tests=tuple((condition.name, compile_values_test(condition)) for condition in parameters),
-        step=Step(tuple(checks), decision, guard, reads_body),
-        blocking=Step(tuple(checks), blocking, None, reads_body),
+        step=Step(tuple(checks), decision, guard, reads_body, reads_answer),
+        blocking=Step(tuple(checks), blocking, None, reads_body, reads_answer),
         hidden=None if transforms is None else HiddenProperties(transforms),
         on_response=on_response,
         reads_body=reads_body,
@@ -283,8 +284,8 @@ def _lane(
     return lane
 
 
-def _read_body(lanes: list[Lane]) -> bool:
-    return any(step.reads_body for lane in lanes for step in lane.steps)
+def _steps(lanes: list[Lane]) -> list[Step]:
+    return [step for lane in lanes for step in lane.steps]
 
 
 def _perhaps(request: object, answer: object) -> int:

@@ -41,7 +41,8 @@ class Step:
     checks: tuple[Check, ...]
     decision: Decision
     guard: QueryGuard | None = None
-    reads_body: bool = False
+    reads_body: bool = False  # the request's
+    reads_answer: bool = False
 
     def decided(self, request: RequestFacts) -> Decision:
         if self.guard is not None and self.guard.is_probed_by(request.target):
@@ -102,6 +103,7 @@ class Plan:
         "_only",
         "_override_plan",
         "_response_lanes",
+        "_response_reads_request",
         "_slash_lanes",
         "constant",
         "has_response_rules",
@@ -127,6 +129,7 @@ class Plan:
         self.needs_body = needs_body
         self.has_response_rules = bool(self._response_lanes)
         self.response_needs_body = response_needs_body
+        self._response_reads_request = any(step.reads_body for lane in response_lanes for step in lane.steps)
 
     def decide(self, request: RequestFacts) -> Decision:
         """The verdict before the upstream is called.
@@ -134,6 +137,8 @@ class Plan:
         Raises MalformedTarget where an encoded slash would change the verdict, and MalformedBody (a kind of
         it) where a condition asks for a property of a body that is no JSON.
         """
+        if self._response_reads_request:
+            request.document  # noqa: B018 - refused now if it can't be read, not after the upstream has acted
         if self.constant is not None:
             return self.constant
         if self._only is not None:

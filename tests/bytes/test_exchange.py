@@ -804,3 +804,22 @@ async def test_new_rules_apply_to_an_open_connection(tmp_path: Path) -> None:
         writer.write(proxy.request("/v1.0/sites"))
         assert (await read_reply(reader)).status == 403
         writer.close()
+
+
+async def test_a_response_rule_that_looks_at_the_request_s_body_has_it(tmp_path: Path) -> None:
+    ruleset = """
+version: 1
+name: test
+default: allow
+rules:
+  - id: no-guests
+    when: response
+    match: {path: ["/v1.0/invitations"]}
+    conditions: [{body: kind, equals: guest}]
+    verdict: block
+"""
+    async with data_path(answering(ok(b'{"a":1}')), tmp_path, ruleset) as proxy:
+        for body, status in ((b'{"kind":"guest"}', 403), (b'{"kind":"member"}', 200), (b"nonsense", 400)):
+            fields = b"Content-Length: %d\r\n" % len(body)
+            assert (await proxy.ask(proxy.request("/v1.0/invitations", "POST", fields, body))).status == status
+        assert len(proxy.upstream.heads) == 2
