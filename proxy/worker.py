@@ -53,9 +53,8 @@ logger = logging.getLogger(__name__)
 
 UPKEEP_SECONDS: Final = 0.1
 FIRST_CREDENTIAL_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
-RESERVED_RECORDS: Final = (
-    64  # of requests in flight for which the spool keeps room; a record is cut at 16 KiB
-)
+RESERVED_RECORDS: Final = 64  # of requests in flight for which the spool keeps room, 16 KiB each
+ACCEPT_SECONDS: Final = 0.02
 LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
 BACKLOG: Final = 4096
 ID_PREFIX_BITS: Final = 34
@@ -90,7 +89,6 @@ class Worker:
         self._credential_told = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
-        self._maintaining = False
         self._dropped_before = 0
 
     async def run(
@@ -106,6 +104,8 @@ class Worker:
         self._counters.reset_gauges()
         self._counters.values[STARTS] += 1
         self._spool = await loop.run_in_executor(None, self._open_spool)
+        if not self._spool.ready:
+            logger.error("no room for audit events, requests are refused: %s", self._spool.problem)
         self._deadlines = Deadlines(loop)
         self._deadlines.start()
         self._credential = UpstreamCredential(self._ask_for_another_credential)
@@ -293,13 +293,17 @@ class Worker:
         its next answer, or is closed where none is asked for."""
         context = self._context
         context.draining = True
-        await asyncio.sleep(0)  # what waits in the accept queue is taken in this turn of the loop
+        await asyncio.sleep(ACCEPT_SECONDS)  # what waits in the accept queue is still taken
         for server in servers:
             server.close()
         for listener in listeners:
             listener.close()
         end = time.monotonic() + self._settings.proxy.drain_seconds
-        await self._wait_until_closed(min(end, time.monotonic() + LAST_REQUEST_SECONDS))
+        last_request = min(end, time.monotonic() + LAST_REQUEST_SECONDS)
+        if self._settings.proxy.cert_file is not None:
+            # A connection amid its TLS handshake isn't known yet, and its first request is still to come.
+            await asyncio.sleep(last_request - time.monotonic())
+        await self._wait_until_closed(last_request)
         for connection in list(context.connections):
             connection.drain()
         await self._wait_until_closed(end)
@@ -312,10 +316,7 @@ class Worker:
         await asyncio.sleep(0)
 
     async def _wait_until_closed(self, end: float) -> None:
-
-        while (  # noqa: ASYNC110 - bounded, only at a stop
-            self._context.connections and time.monotonic() < end
-        ):
+        while self._context.connections and time.monotonic() < end:  # noqa: ASYNC110 - bounded, only at a stop
             await asyncio.sleep(0.02)
 
 
