@@ -1,0 +1,177 @@
+"""Stop and reload under load: what is in flight finishes, no request fails, all within bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.process.proxy_parts import (
+    LONG,
+    Closed,
+    Load,
+    alive,
+    assert_no_gap,
+    client_of,
+    events,
+    log_of,
+    metrics,
+    processes,
+    readiness,
+    stored_paths,
+    until,
+    whole_system,
+)
+from tests.standins.system import System
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
+
+RELOADS = 50 if LONG else 3
+
+
+def hang_up(system: System) -> None:
+    os.kill(system.proxy.process.pid, signal.SIGHUP)
+
+
+async def reloaded(system: System, times: int) -> None:
+    await until(lambda: log_of(system).count(" supervisor supervisor: reloaded") >= times)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept connections", "a connection each"])
+async def test_reloads_under_load_fail_no_request(tmp_path: Path, kept: bool) -> None:
+    async with whole_system(tmp_path) as system:
+        async with Load(system, kept=kept) as load:
+            for reload in range(RELOADS):
+                await load.answers(50)
+                hang_up(system)
+                await reloaded(system, reload + 1)
+            await load.answers(50)
+        assert load.broken == []
+        assert load.refused_connects == 0
+        assert load.idle_closes == 0
+        await until(lambda: set(load.answered) <= stored_paths(system))
+        assert [event for event in events(system) if event["status"] != 200] == []
+        assert load.statuses() == {200}
+        assert_no_gap(events(system))
+        assert readiness(system)["checks"]["workers"] == {"status": "ok", "detail": ""}
+        counted = metrics(system)
+        assert counted["graphward_requests_total"] >= len(load.answered)
+        assert counted["graphward_requests_in_flight"] == 0
+        assert counted["graphward_connections_open"] == 0
+        assert counted["graphward_starts_total"] == 2 * (RELOADS + 1)
+        assert sorted(processes(system)) == ["agent", "worker-0", "worker-1"]
+
+
+async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system:
+        async with client_of(system) as slow, Load(system) as load:
+            await load.answers(100)
+            in_flight = asyncio.create_task(slow.get("/v1.0/slow/1500"))
+            await system.graph.received(1)
+            await until(lambda: metrics(system)["graphward_requests_in_flight"] >= 1)
+            await asyncio.sleep(0.3)
+            began = time.monotonic()
+            os.kill(system.proxy.process.pid, signal.SIGTERM)
+            reply = await in_flight
+            assert reply.status == 200
+            assert reply.headers["connection"] == "close"
+            assert await system.proxy.process.wait() == 0
+            assert time.monotonic() - began < 10  # of the 30 that a drain may last
+            load.refused_connects = 0
+        assert load.broken == []
+        assert load.idle_closes == 0
+        assert load.statuses() == {200}
+        await until(lambda: set(load.answered) <= stored_paths(system))  # shipped before it ended
+        assert_no_gap(events(system))
+
+
+async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
+    environment = {"Proxy__DrainSeconds": "1"}
+    async with whole_system(tmp_path, environment=environment) as system, client_of(system) as client:
+        endless = asyncio.create_task(client.get("/v1.0/gate/never"))
+        await until(lambda: metrics(system)["graphward_requests_in_flight"] >= 1)
+        os.kill(system.proxy.process.pid, signal.SIGTERM)
+        assert await asyncio.wait_for(system.proxy.process.wait(), 20) == 0
+        with pytest.raises(Closed):
+            await endless
+        await until(lambda: "/v1.0/gate/never" in stored_paths(system))
+        event = next(each for each in events(system) if each["path"] == "/v1.0/gate/never")
+        assert event["status"] == 499
+
+
+async def test_new_settings_take_effect_and_bad_ones_do_not(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system, client_of(system) as client:
+        before = processes(system)
+        good = system.proxy_config.read_text("utf-8")
+
+        system.proxy_config.write_text(good.replace("[Token]", "[Token]\nLifetimeSecond = 9"), "utf-8")
+        hang_up(system)
+        await until(lambda: "did you mean LifetimeSeconds" in log_of(system))
+        lines = [line for line in log_of(system).splitlines() if "not reloaded" in line]
+        assert len(lines) == 1
+        assert str(system.proxy_config) in lines[0]
+        assert processes(system) == before
+        assert (await client.get("/v1.0/echo/1")).status == 200
+
+        no_key = "\n".join(
+            'KeyFile = "/nowhere.key"' if line.startswith("KeyFile") else line for line in good.splitlines()
+        )
+        system.proxy_config.write_text(no_key, "utf-8")
+        hang_up(system)
+        await until(lambda: log_of(system).count("not reloaded") == 2)
+        assert processes(system) == before
+
+        system.proxy_config.write_text(good.replace("[Token]", "[Token]\nLifetimeSeconds = 77"), "utf-8")
+        hang_up(system)
+        await reloaded(system, 1)
+        client.close()  # an idle connection is closed by a stop, as HTTP allows
+        await client.authenticate(system)
+        assert (await client.get("/v1.0/echo/2")).status == 200
+        assert not set(processes(system).values()) & set(before.values())
+        assert not any(alive(pid) for pid in before.values())
+
+
+async def test_a_reload_to_settings_that_cannot_serve_is_given_up(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system, Load(system, clients=2) as load:
+        good = system.proxy_config.read_text("utf-8")
+        wrong = good.replace('ClientSecret = "', 'ClientSecret = "not-')
+        assert wrong != good
+        system.proxy_config.write_text(wrong, "utf-8")
+        hang_up(system)
+        await until(lambda: "the new workers can't serve" in log_of(system), seconds=60)
+        system.proxy_config.write_text(good, "utf-8")
+        await load.answers(20)
+        hang_up(system)  # which waits for the way back to end
+        await reloaded(system, 1)
+        await load.answers(20)
+    assert load.statuses() == {200}
+    assert load.broken == []
+    assert load.idle_closes == 0
+
+
+async def test_a_second_sighup_during_a_reload_is_not_lost(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system:
+        hang_up(system)
+        await until(lambda: "supervisor: reloading" in log_of(system))
+        hang_up(system)
+        await reloaded(system, 2)
+        assert readiness(system)["ready"]
+
+
+async def test_readiness_right_after_a_reload_and_a_death(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system:
+        hang_up(system)
+        await reloaded(system, 1)
+        state = readiness(system)
+        assert (state["status"], state["reasons"]) == (200, [])
+        assert state["checks"]["workers"]["status"] == "ok"
+        workers = processes(system, "worker")
+        for pid in workers.values():
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: set(processes(system, "worker").values()).isdisjoint(workers.values()))
+        await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
+        assert readiness(system)["ready"]
