@@ -63,11 +63,13 @@ class Audit:
         self._status: AuditStatus | None = None
         self._status_at = float("-inf")
         self._disk_problem: str | None = None
+        self._is_known = asyncio.Event()  # whether the directory is ours
 
     async def run(self) -> None:
         """Collects and ships until it is cancelled; `stop` does the rest."""
         await self._own_directory()
         parts = self._parts = await self._on_disk(self._open)
+        self._is_known.set()
         parts.shipper.notify(await self._on_disk(parts.journal.pending))
         verified_at = time.monotonic()
         while True:
@@ -94,6 +96,7 @@ class Audit:
 
     async def status(self) -> AuditStatus | None:
         """Of now, give or take a moment; None while another process owns the directory."""
+        await self._is_known.wait()
         parts = self._parts
         if parts is not None and time.monotonic() - self._status_at > _STATUS_KEPT_SECONDS:
             journal, backlog = await self._on_disk(self._look, parts)
@@ -138,6 +141,7 @@ class Audit:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 log.error("another process collects from %s; waiting for it to end", self._options.retention)
+                self._is_known.set()
                 await asyncio.sleep(_LOCK_RETRY_SECONDS)
             else:
                 self._lock_fd = fd

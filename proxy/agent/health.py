@@ -90,6 +90,8 @@ class Health:
             reasons.append("no worker is alive")
         elif not any(page.values[SPOOL_READY] for page in alive):
             reasons.append("there is no room for audit events")
+        elif age is not None and not any(page.values[SNAPSHOT_GENERATION] for page in alive):
+            reasons.append("no worker has the rules yet")
         return reasons
 
     def _alive(self) -> list[Counters]:

@@ -144,6 +144,7 @@ class Running:
         for page in self.counters.workers:
             page.values[c.ALIVE_AT] = int(time.time())
             page.values[c.SPOOL_READY] = 1
+            page.values[c.SNAPSHOT_GENERATION] = 1
 
 
 @asynccontextmanager
