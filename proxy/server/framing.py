@@ -69,6 +69,7 @@ _KIND_OF: Final[dict[bytes, int]] = {
 }
 _KIND_CACHE_SIZE: Final = 1024
 
+_METHOD: Final = re.compile(rb"[A-Z-]+")
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
@@ -210,6 +211,8 @@ class RequestParser:
 
     def _method(self, head: bytes) -> bytes:
         method = head.partition(b" ")[0]
+        if not _METHOD.fullmatch(method):  # httptools skips line ends before the method
+            raise MalformedHead("the request line does not begin with a method")
         if method == b"CONNECT" or method == b"TRACE":
             # TRACE would send the upstream credential back to the application.
             raise MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")

@@ -33,6 +33,16 @@ CLIENT_ID = "client-1"
 CLIENT_SECRET = "a secret of the application"
 ORG_ID = "org-1"
 SECRET_HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash(CLIENT_SECRET)
+CALLER = Caller(
+    app_id="app-1",
+    org_id=ORG_ID,
+    client_id=CLIENT_ID,
+    secret_hashes=(SECRET_HASH,),
+    secret_version=1,
+    ruleset_version=7,
+)
+TOKEN_SETTINGS = TokenSettings(b"k" * 32, "graphward", "graphward", 3600)
+TOKENS = TokenKeeper(TOKEN_SETTINGS)  # issues what the proxy under test accepts
 
 ALLOW_ALL = """
 version: 1
@@ -243,16 +253,7 @@ async def read_chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 def rulebook(ruleset: str) -> Rulebook:
-    compiled = compile_ruleset(parse_ruleset(ruleset))
-    caller = Caller(
-        app_id="app-1",
-        org_id=ORG_ID,
-        client_id=CLIENT_ID,
-        secret_hashes=(SECRET_HASH,),
-        secret_version=1,
-        rules=compiled,
-        ruleset_version=7,
-    )
+    caller = replace(CALLER, rules=compile_ruleset(parse_ruleset(ruleset)))
     return Rulebook({CLIENT_ID: caller}, {}, "1", loaded=True)
 
 
@@ -295,7 +296,7 @@ async def data_path(
         deadlines,
         counters,
     )
-    keeper = TokenKeeper(TokenSettings(b"k" * 32, "graphward", "graphward", 3600))
+    keeper = TokenKeeper(TOKEN_SETTINGS)
     executor = ThreadPoolExecutor(1)
     context = Context(
         limits=replace(LIMITS, **limits),  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""An independent reader of HTTP/1.1: what h11 makes of a client's bytes, and an upstream that reads by it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import h11
+
+from tests.bytes.data_path import UpstreamPeer
+
+_MAX_HEAD = 1 << 20
+
+Fields = list[tuple[bytes, bytes]]
+
+
+@dataclass
+class ReadRequest:
+    """One whole request."""
+
+    method: bytes
+    target: bytes
+    fields: Fields
+    body: bytes = b""
+
+    @property
+    def essence(self) -> tuple[bytes, bytes, bytes]:
+        return self.method, self.target, self.body
+
+
+def readings(data: bytes) -> list[ReadRequest]:
+    """The whole requests that h11 reads from all that a client has sent, until the first that it refuses."""
+    found: list[ReadRequest] = []
+    while True:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        connection.receive_data(data.removeprefix(b"\r\n"))  # RFC 9112 §2.2, which h11 leaves out
+        try:
+            request = _next_request(connection)
+        except h11.RemoteProtocolError:
+            return found
+        if request is None:
+            return found
+        found.append(request)
+        if connection.their_state is not h11.DONE:
+            return found
+        data = bytes(connection.trailing_data[0])
+
+
+def _next_request(connection: h11.Connection) -> ReadRequest | None:
+    request: ReadRequest | None = None
+    while True:
+        event = connection.next_event()
+        if isinstance(event, h11.Request):
+            request = ReadRequest(event.method, event.target, list(event.headers))
+        elif isinstance(event, h11.Data) and request is not None:
+            request.body += bytes(event.data)
+        elif isinstance(event, h11.EndOfMessage):
+            return request
+        else:
+            return None
+
+
+@dataclass
+class H11Upstream:
+    """Answers each request with its own target; remembers every request, and what h11 could not read."""
+
+    requests: list[ReadRequest] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    async def script(self, peer: UpstreamPeer) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        request: ReadRequest | None = None
+        while True:
+            try:
+                event = connection.next_event()
+            except h11.RemoteProtocolError as error:
+                if connection.trailing_data[0]:  # and not that the proxy has cut a request short
+                    self.refused.append(str(error))
+                return
+            if event is h11.NEED_DATA:
+                if connection.they_are_waiting_for_100_continue:
+                    peer.send(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+                connection.receive_data(await peer.reader.read(1 << 16))
+            elif isinstance(event, h11.Request):
+                request = ReadRequest(event.method, event.target, list(event.headers))
+            elif isinstance(event, h11.Data) and request is not None:
+                request.body += bytes(event.data)
+            elif isinstance(event, h11.EndOfMessage) and request is not None:
+                self.requests.append(request)
+                self._answer(peer, connection, request)
+                if connection.their_state is not h11.DONE:
+                    return
+                connection.start_next_cycle()
+            else:
+                return
+
+    def _answer(self, peer: UpstreamPeer, connection: h11.Connection, request: ReadRequest) -> None:
+        body = json.dumps({"target": request.target.decode("latin-1")}).encode()
+        fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        answer = connection.send(h11.Response(status_code=200, headers=fields, reason=b"OK")) or b""
+        if request.method != b"HEAD":
+            answer += connection.send(h11.Data(data=body)) or b""
+        peer.send(answer + (connection.send(h11.EndOfMessage()) or b""))
