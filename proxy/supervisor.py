@@ -6,6 +6,7 @@ whether each worker's loop still turns.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import gc
@@ -429,7 +430,8 @@ def _become_child(child: Child, writing: int, parent: int) -> None:
 
 
 def _tell_ready(writing: int) -> None:
-    os.write(writing, b"1")
+    with contextlib.suppress(BrokenPipeError):  # the supervisor was killed, and our own signal is under way
+        os.write(writing, b"1")
     os.close(writing)
 
 
