@@ -102,10 +102,12 @@ def alive(pid: int) -> bool:
 
 
 async def kill_all(system: System) -> None:
-    """The whole proxy at once, as a crash of the machine's memory would."""
+    """Every process of the proxy at once."""
+    children = processes(system).values()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(system.proxy.process.pid, signal.SIGKILL)
     await system.proxy.process.wait()
+    await until(lambda: not any(alive(pid) for pid in children))
 
 
 async def kill_control_plane(system: System) -> None:
@@ -153,7 +155,8 @@ def events(system: System) -> list[dict[str, Any]]:
 
 
 def stored_paths(system: System) -> set[str]:
-    return {event["path"] for event in events(system)}
+    with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
+        return {path for (path,) in store.execute("SELECT json_extract(body, '$.path') FROM events")}
 
 
 def assert_no_gap(found: list[dict[str, Any]]) -> None:

@@ -37,23 +37,36 @@ KILLS = 200 if LONG else 20
 async def test_no_kill_loses_or_doubles_the_event_of_a_completed_answer(tmp_path: Path) -> None:
     chance = random.Random(7)
     victims = ["worker", "agent", "supervisor", "everything", "worker"]
-    async with whole_system(tmp_path) as system:
+    # Small segments, since a killed worker leaves its own behind until an agent lives long enough to look.
+    async with whole_system(tmp_path, environment={"Audit__SegmentBytes": "262144"}) as system:
         async with Load(system) as load:
             for kill in range(KILLS):
                 await asyncio.sleep(chance.uniform(0.05, 0.5))
                 await _kill(system, victims[kill % len(victims)], chance)
                 await load.answers(10)  # it serves again
-        await until(lambda: set(load.answered) <= stored_paths(system))
+        await arrived(system, load)
         await until(lambda: readiness(system)["checks"].get("audit", {}).get("status") == "ok")
         found = events(system)
         passed = [event for event in found if event["path"].startswith("/v1.0/echo/")]
         assert len(passed) == len({event["path"] for event in passed})
         assert len(found) == len({event["id"] for event in found})
         assert_no_gap(found)
-        assert len(load.answered) > 10 * KILLS
-        # Status 503 is an answer too, and one with an event; the two have to agree.
-        statuses = {event["path"]: event["status"] for event in passed}
-        assert all(statuses[path] == status for path, status in load.answered.items())
+        assert list(load.answered.values()).count(200) > 10 * KILLS
+        assert {event["status"] for event in passed} <= {200, 499, 502}
+
+
+async def arrived(system: System, load: Load) -> None:
+    """Every completed answer's event is at the control plane, in whatever time the backlog takes to move."""
+    # A 503 of a proxy that starts is no completed request: it says that nothing was begun or recorded.
+    answered = {path for path, status in load.answered.items() if status == 200}
+    assert set(load.answered.values()) <= {200, 503}
+    missing = answered - stored_paths(system)
+    rounds_without_progress = 0
+    while missing and rounds_without_progress < 20:
+        await asyncio.sleep(1)
+        before, missing = missing, answered - stored_paths(system)
+        rounds_without_progress = 0 if missing < before else rounds_without_progress + 1
+    assert len(missing) == 0, readiness(system)
 
 
 async def _kill(system: System, victim: str, chance: random.Random) -> None:

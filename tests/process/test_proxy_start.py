@@ -1,0 +1,236 @@
+"""Starting: every mistake is one line and status 2; `--check` tells it beforehand and shows no secret; an
+ordinary user suffices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.proxy_parts import client_of, log_of, stored_paths, until, whole_system
+from tests.standins.certificates import CertificateAuthority
+from tests.standins.system import ROOT
+
+pytestmark = pytest.mark.process
+
+SECRETS = ("the-api-key-9f3", "the-hmac-secret-9f3", "the-client-secret-9f3", "s" * 40 + "-signing")
+SETTINGS = """\
+[Proxy]
+Listen = "127.0.0.1:0"
+Workers = 1
+CertFile = "server.pem"
+KeyFile = "server.key"
+
+[Agent]
+ApiKey = "{0}"
+HmacSecret = "{1}"
+
+[RuleSync]
+SaasBaseUrl = "http://127.0.0.1:9"
+CachePath = "snapshot.json"
+
+[Audit]
+LocalRetentionPath = "audit"
+
+[Token]
+SigningKey = "{3}"
+
+[Upstream]
+BaseUrl = "http://127.0.0.1:9"
+
+[Credentials]
+Provider = "environment"
+TenantId = "tenant"
+ClientId = "client"
+ClientSecret = "{2}"
+
+[Admin]
+Listen = "127.0.0.1:{4}"
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    certificate = CertificateAuthority(tmp_path / "certificates").server()
+    shutil.copy(certificate.cert_file, tmp_path / "server.pem")
+    shutil.copy(certificate.key_file, tmp_path / "server.key")
+    file = tmp_path / "proxy.toml"
+    file.write_text(SETTINGS.format(*SECRETS, free_port()), "utf-8")
+    return file
+
+
+def run(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", "--config", str(config), *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def refused_with(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    lines = done.stderr.splitlines()
+    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_check_prints_the_settings_without_a_secret_and_makes_nothing(config: Path) -> None:
+    before = sorted(config.parent.iterdir())
+    done = run(config, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "LocalRetentionPath" in done.stdout
+    assert "ClientSecret" in done.stdout
+    assert not [secret for secret in SECRETS if secret in done.stdout]
+    assert sorted(config.parent.iterdir()) == before
+
+
+def change(config: Path, old: str, new: str) -> None:
+    text = config.read_text("utf-8")
+    assert old in text
+    config.write_text(text.replace(old, new), "utf-8")
+
+
+MISTAKES = {
+    "unknown key": ("Workers = 1", "Worker = 1", ("proxy.toml:3", "Worker", "did you mean Workers")),
+    "wrong type": ("Workers = 1", 'Workers = "one"', ("proxy.toml:3", "Proxy.Workers")),
+    "out of range": ("Workers = 1", "Workers = -1", ("proxy.toml:3", "Proxy.Workers")),
+    "no TOML": ("Workers = 1", "Workers = ", ("proxy.toml:3",)),
+    "no certificate": ('"server.pem"', '"absent.pem"', ("Proxy.CertFile",)),
+    "not PEM": ('"server.pem"', '"proxy.toml"', ("Proxy.CertFile",)),
+    "another's key": ('"server.key"', '"other.key"', ("Proxy.CertFile",)),
+    "short signing key": (SECRETS[3], "short", ("Token.SigningKey",)),
+    "no CA": ('BaseUrl = "http://127.0.0.1:9"\n\n[Cr', 'CaFile = "absent.pem"\n\n[Cr', ("Upstream.CaFile",)),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("check", [True, False], ids=["check", "start"])
+def test_a_mistake_is_one_line_and_status_2(config: Path, mistake: str, check: bool) -> None:
+    old, new, words = MISTAKES[mistake]
+    other = CertificateAuthority(config.parent / "others").server()
+    shutil.copy(other.key_file, config.parent / "other.key")
+    change(config, old, new)
+    refused_with(run(config, *(["--check"] if check else [])), *words)
+
+
+def test_no_settings_file_is_one_line_and_status_2(tmp_path: Path) -> None:
+    refused_with(run(tmp_path / "absent.toml"), "absent.toml")
+    refused_with(run(tmp_path / "absent.toml", "--check"), "absent.toml")
+
+
+def test_a_port_in_use_is_one_line_and_status_2(config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused_with(run(config, Proxy__Listen=f"127.0.0.1:{port}"), "Proxy.Listen", str(port))
+
+
+def test_an_admin_port_in_use_is_one_line_and_status_2(config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused_with(run(config, Admin__Listen=f"127.0.0.1:{port}"), "Admin.Listen", str(port))
+
+
+def test_an_encrypted_key_is_an_error_and_no_question(config: Path) -> None:
+    key = config.parent / "server.key"
+    subprocess.run(
+        ["openssl", "pkey", "-aes256", "-passout", "pass:x", "-in", key, "-out", f"{key}.enc"],
+        check=True,
+        capture_output=True,
+    )
+    change(config, '"server.key"', '"server.key.enc"')
+    refused_with(run(config), "Proxy.CertFile")
+
+
+async def test_everything_on_disk_is_for_its_owner_alone_and_no_secret_is_logged(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system, client_of(system) as client:
+        await client.get("/v1.0/echo/1")
+        await until(lambda: "/v1.0/echo/1" in stored_paths(system))
+        mine = [system.directory / "snapshot.json", system.directory / "token-signing.key"]
+        mine += [each for each in (system.directory / "audit").rglob("*") if each.is_file()]
+        assert len(mine) > 5
+        assert {stat.S_IMODE(each.stat().st_mode) for each in mine} == {0o600}
+        folders = [each for each in (system.directory / "audit").rglob("*") if each.is_dir()]
+        assert {stat.S_IMODE(each.stat().st_mode) for each in folders} == {0o700}
+        key = (system.directory / "token-signing.key").read_text().strip()
+        config = system.proxy_config.read_text("utf-8")
+        secrets = [
+            line.split('"')[1]
+            for line in config.splitlines()
+            if line.startswith(("ApiKey", "HmacSecret", "ClientSecret"))
+        ]
+        assert len(secrets) == 3
+        log = log_of(system)
+        app = system.applications["app"]
+        found = [each for each in (*secrets, key, client.token, app.client_secret) if each in log]
+        assert found == []
+        assert "Traceback" not in log
+
+
+# Becomes that user only once everything is imported, since root's own Python is often closed to others.
+AS_NOBODY = """
+import encodings.idna, encodings.utf_8_sig, os, sys
+import proxy.__main__, proxy.check, proxy.policy.ruleset_yaml, proxy.supervisor
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[1]))
+sys.exit(proxy.__main__.main(["--config", sys.argv[3]]))
+"""
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """One that any user can reach, unlike pytest's own."""
+    directory = Path(tempfile.mkdtemp(prefix="graphward-"))
+    directory.chmod(0o777)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_an_ordinary_user_can_run_it(config: Path, open_directory: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    for name in ("server.pem", "server.key", "proxy.toml"):
+        shutil.copy(config.parent / name, open_directory / name)
+        os.chown(open_directory / name, nobody.pw_uid, nobody.pw_gid)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", AS_NOBODY, str(nobody.pw_uid), str(nobody.pw_gid)),
+        str(open_directory / "proxy.toml"),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    lines: list[bytes] = []
+    async with asyncio.timeout(30):
+        # No control plane answers here: that the agent says so proves that every process is up.
+        while not any(b"sync failed" in line for line in lines):
+            lines.append(await process.stderr.readline())
+            assert lines[-1], b"".join(lines)
+    port = int((open_directory / "proxy.toml").read_text().rpartition(":")[2].rstrip('"\n'))
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    process.send_signal(signal.SIGTERM)
+    lines.append(await process.stderr.read())
+    assert await process.wait() == 0
+    made = list((open_directory / "audit").rglob("*"))
+    assert made
+    assert {each.stat().st_uid for each in made} == {nobody.pw_uid}
+    assert b"Traceback" not in b"".join(lines)
