@@ -277,7 +277,7 @@ async def data_path(
     retention = directory / "audit"
     retention.mkdir(exist_ok=True)
     spool = SpoolWriter(
-        retention, segment_bytes=1 << 18, max_bytes=1 << 26, when_full="refuse", id_prefix=0x2A
+        retention, segment_bytes=1 << 18, max_bytes=1 << 30, when_full="refuse", id_prefix=0x2A
     )
     deadlines = Deadlines(loop)
     deadlines.start()

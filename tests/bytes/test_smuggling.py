@@ -451,6 +451,8 @@ class Bench:
     def exchanged(self, raw: bytes) -> list[ReadRequest]:
         self.upstream.requests.clear()
         self._runner.run(exchanged(self.proxy, raw))
+        if self.proxy.context.spool.needs_maintenance:
+            self.proxy.context.spool.maintain()  # which the worker does about once a second
         return list(self.upstream.requests)
 
     def stranger(self) -> object:

@@ -1,0 +1,453 @@
+"""An upstream that breaks HTTP in every way: no answer of it is taken for whole, or for somebody else's.
+
+After each of them the next clients get their own answers, and no connection that was not left clean is used
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, data_path, ok, read_reply
+
+FORGED = ok(b'{"forged":true}')
+END = b"0\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def first_then_own(
+    first: Callable[[UpstreamPeer], Awaitable[None]],
+) -> Callable[[UpstreamPeer], Awaitable[None]]:
+    """`first` answers the request for /v1.0/odd; every other is answered with its own target."""
+
+    async def script(peer: UpstreamPeer) -> None:
+        while True:
+            target = (await peer.head()).split(b" ")[1]
+            if target == b"/v1.0/odd":
+                await first(peer)
+            else:
+                peer.send(ok(b'{"target":"%b"}' % target))
+
+    return script
+
+
+def sending(*pieces: bytes, close: bool = False) -> Callable[[UpstreamPeer], Awaitable[None]]:
+    async def first(peer: UpstreamPeer) -> None:
+        for piece in pieces:
+            peer.send(piece)
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        if close:
+            raise ConnectionResetError
+
+    return first
+
+
+async def strangers_get_their_own(proxy: DataPath, number: int = 3) -> None:
+    for each in range(number):
+        reply = await proxy.ask(proxy.request(f"/v1.0/own/{each}"))
+        assert reply.json() == {"target": f"/v1.0/own/{each}"}
+
+
+MALFORMED = [
+    b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n" + END,
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n" + END,
+    b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nhi",
+    *(
+        b"HTTP/1.1 200 OK\r\nContent-Length: %b\r\n\r\nhi" % value
+        for value in (b"+2", b"-2", b"0x2", b"2,2", b"2 2", b"", b"2\x00", b"99999999999999999999",
+                      b"1e0", b"two")
+    ),
+    *(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: %b\r\n\r\n2\r\nhi\r\n0\r\n\r\n" % value
+        for value in (b"gzip", b"gzip, chunked", b"chunked, chunked", b"identity", b"xchunked",
+                      b"chunked;a", b"", b"\x0bchunked")
+    ),
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" + END,
+    b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + END,
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+    b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 17 + FORGED,
+    b"HTTP/1.1 100 Continue\r\n\r\n" * 1000 + FORGED,
+    b"HTTP/1.1 200 OK\r\nX: a\x00b\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: a\rb\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: a\nSet-Cookie: b=c\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: a\r\n folded\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX : a\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX\x00: a\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n: a\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nno colon\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 O\x00K\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 O\x1b[31mK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 O\rK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 O\nK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 20 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 2000 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 099 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 600 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 999 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 +20 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1  200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.2 200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"http/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"ICY 200 OK\r\n\r\n",
+    b"\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: p\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\r\n\r\n",
+    b"\x00" * 50 + b"\r\n\r\n",
+    b"SSH-2.0-x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70000 + b"\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70000,
+    b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 20000,
+    b"a" * 70000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", MALFORMED, ids=[f"{at}" for at in range(len(MALFORMED))])
+async def test_a_malformed_head_is_502_and_spoils_nothing(tmp_path: Path, answer: bytes) -> None:
+    async with data_path(first_then_own(sending(answer)), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/odd"))
+        reply = await read_reply(reader)
+        while reply.status < 200:
+            reply = await read_reply(reader)
+        assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")
+        assert b"forged" not in reply.head + reply.body
+        writer.write(proxy.request("/v1.0/after"))
+        assert (await read_reply(reader)).json() == {"target": "/v1.0/after"}
+        writer.close()
+        await strangers_get_their_own(proxy)
+        assert len(proxy.upstream.received) >= 2
+        first = proxy.events()[0]
+        assert (first["path"], first["status"], first["reason"]) == ("/v1.0/odd", 502, "upstreamProtocol")
+
+
+BROKEN_BODIES = [
+    CHUNKED + b"5\r\nhelloX\r\n" + END,
+    CHUNKED + b"5\r\nhello" + END,
+    CHUNKED + b"5\nhello\r\n" + END,
+    CHUNKED + b"5\r\nhello\n" + END,
+    CHUNKED + b"-5\r\nhello\r\n" + END,
+    CHUNKED + b"+5\r\nhello\r\n" + END,
+    CHUNKED + b"0x5\r\nhello\r\n" + END,
+    CHUNKED + b"5_\r\nhello\r\n" + END,
+    CHUNKED + b"FFFFFFFFFFFFFFFFFF\r\nhello\r\n" + END,
+    CHUNKED + b"5;" + b"a" * 1000 + b"\r\nhello\r\n" + END,
+    CHUNKED + b"5;a=\x00\r\nhello\r\n" + END,
+    CHUNKED + b"5\r\nhello\r\n0\r\nX: \x00\r\n\r\n",
+    CHUNKED + b"5\r\nhello\r\n0\r\nno colon\r\n\r\n",
+    CHUNKED + b"5\r\nhello\r\n0\r\nX: " + b"a" * 10000 + b"\r\n\r\n",
+    CHUNKED + b"5\r\nhello\r\n" + b"0\r\n" + b"X: a\r\n" * 3000 + b"\r\n",
+    CHUNKED + b"5\r\nhello\r\n0\n\n",
+    CHUNKED + b"\r\n5\r\nhello\r\n" + END,
+]
+
+
+@pytest.mark.parametrize("answer", BROKEN_BODIES, ids=[f"{at}" for at in range(len(BROKEN_BODIES))])
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_malformed_body_never_looks_whole(tmp_path: Path, answer: bytes, together: bool) -> None:
+    pieces = [answer] if together else [answer[: len(CHUNKED)], answer[len(CHUNKED) :]]
+    async with data_path(first_then_own(sending(*pieces)), tmp_path) as proxy:
+        text = await proxy.raw(proxy.request("/v1.0/odd", fields=b"Connection: close\r\n"))
+        assert text.startswith(b"HTTP/1.1 502 ") or not text.endswith(END)
+        await strangers_get_their_own(proxy)
+        first = proxy.events()[0]
+        assert first["reason"] in ("upstreamProtocol", "upstreamAborted")
+
+
+# Left over, too little, too much
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+async def test_an_answer_cut_at_every_byte_of_its_body_never_looks_whole(
+    tmp_path: Path, version: bytes
+) -> None:
+    body = b'{"a":"bcdefgh"}'
+    whole = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n%b\r\na\r\n%b\r\n0\r\n\r\n" % (
+        body[:5],
+        body[5:],
+    )
+    start = whole.index(b"\r\n\r\n") + 4
+    cut = start
+
+    async def first(peer: UpstreamPeer) -> None:
+        peer.send(whole[:cut])
+        await peer.writer.drain()
+        await asyncio.sleep(0.001)
+        raise ConnectionResetError
+
+    async with data_path(first_then_own(first), tmp_path) as proxy:
+        for cut in range(start, len(whole)):  # noqa: B007 - `first` reads it
+            reader, writer = await proxy.connect()
+            text = proxy.request("/v1.0/odd").replace(b"HTTP/1.1", b"HTTP/" + version, 1)
+            writer.write(text)
+            reset = False
+            received = b""
+            try:
+                while piece := await reader.read(1000):
+                    received += piece
+            except ConnectionResetError:
+                reset = True
+            writer.close()
+            if version == b"1.0":  # only the connection's end tells of the answer's
+                assert reset, received
+            else:
+                assert not received.endswith(END)
+        await strangers_get_their_own(proxy)
+
+
+@pytest.mark.parametrize("offset", range(0, len(FORGED), 7))
+@pytest.mark.parametrize("late", [False, True])
+async def test_bytes_left_over_at_any_offset_are_nobodys_answer(
+    tmp_path: Path, offset: int, late: bool
+) -> None:
+    leftover = FORGED[offset:]
+    own = ok(b'{"target":"/v1.0/odd"}')
+    pieces = [own, leftover] if late else [own + leftover]
+    async with data_path(first_then_own(sending(*pieces)), tmp_path) as proxy:
+        assert (await proxy.ask(proxy.request("/v1.0/odd"))).json() == {"target": "/v1.0/odd"}
+        await strangers_get_their_own(proxy)
+        assert len(proxy.upstream.received) == 2
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 204 No Content\r\nContent-Length: 40\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n" + END,
+        b"HTTP/1.1 304 Not Modified\r\n\r\n" + FORGED,
+        b"HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" + END,
+        b"HTTP/1.1 204 No Content\r\n\r\n" + FORGED,
+    ],
+)
+async def test_a_body_where_none_can_be_is_nobodys_answer(tmp_path: Path, method: str, answer: bytes) -> None:
+    async with data_path(first_then_own(sending(answer)), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/odd", method) + proxy.request("/v1.0/next"))
+        first = await read_reply(reader, to_head=True)
+        assert first.status in (204, 304)
+        if first.status == 204:
+            assert first.value("content-length") is None
+            assert first.value("transfer-encoding") is None
+        assert (await read_reply(reader)).json() == {"target": "/v1.0/next"}
+        writer.close()
+        await strangers_get_their_own(proxy)
+
+
+async def test_the_answer_to_head_has_no_body_even_if_the_upstream_sends_one(tmp_path: Path) -> None:
+    async with data_path(first_then_own(sending(FORGED)), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/odd", "HEAD") + proxy.request("/v1.0/next"))
+        assert (await read_reply(reader, to_head=True)).status == 200
+        assert (await read_reply(reader)).json() == {"target": "/v1.0/next"}
+        writer.close()
+        assert len(proxy.upstream.received) == 2
+
+
+async def test_bytes_that_come_before_any_request_are_nobodys_answer(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        if peer.number == 1:
+            peer.send(FORGED)  # as soon as the connection is there
+        while True:
+            target = (await peer.head()).split(b" ")[1]
+            peer.send(ok(b'{"target":"%b"}' % target))
+
+    async with data_path(script, tmp_path) as proxy:
+        await proxy.ask(proxy.request("/v1.0/first"))  # they can't be told from a quick answer to it
+        await asyncio.sleep(0.005)
+        await strangers_get_their_own(proxy, 5)
+
+
+async def test_unread_bytes_on_an_idle_connection_end_it_even_if_the_loop_has_not_seen_them(
+    tmp_path: Path,
+) -> None:
+    async with data_path(first_then_own(sending(ok(b"{}"))), tmp_path) as proxy:
+        assert (await proxy.ask(proxy.request("/v1.0/odd"))).json() == {}
+        pool = proxy.context.pool
+        (idle,) = pool._idle
+        idle.transport.pause_reading()  # as if the loop were busy with something else
+        proxy.upstream.writers[0].write(FORGED)
+        await proxy.upstream.writers[0].drain()
+        await asyncio.sleep(0.002)
+        assert not idle.fit
+        await strangers_get_their_own(proxy)
+
+
+async def test_every_waiting_client_gets_its_own_answer_over_few_connections(tmp_path: Path) -> None:
+    turn = 0
+
+    async def script(peer: UpstreamPeer) -> None:
+        nonlocal turn
+        while True:
+            target = (await peer.head()).split(b" ")[1]
+            turn += 1
+            answer = ok(b'{"target":"%b"}' % target)
+            peer.send(answer + FORGED if turn % 3 == 0 else answer)
+            if turn % 5 == 0:
+                await peer.writer.drain()
+                raise ConnectionResetError
+
+    async with data_path(script, tmp_path, max_connections=2) as proxy:
+        targets = [f"/v1.0/own/{each}" for each in range(60)]
+        replies = await asyncio.gather(*(proxy.ask(proxy.request(each)) for each in targets))
+        for target, reply in zip(targets, replies, strict=True):
+            assert reply.status == 502 or reply.json() == {"target": target}
+        assert sum(reply.status == 200 for reply in replies) > 50
+        assert proxy.context.pool.open_connections <= 2
+
+
+# Connections that fail
+
+
+async def test_the_pool_counts_right_when_connections_fail(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    async with data_path(first_then_own(sending(ok(b"{}"))), tmp_path, max_connections=2) as proxy:
+        pool = proxy.context.pool
+        good = pool.settings
+        pool.settings = replace(good, port=1)
+        replies = await asyncio.gather(*(proxy.ask(proxy.request()) for _ in range(20)))
+        assert {reply.status for reply in replies} == {502}
+        assert pool.open_connections == 0
+        pool.settings = good
+        await strangers_get_their_own(proxy)
+
+
+async def test_an_upstream_that_closes_every_connection_at_once_is_502_for_each(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        peer.abort()
+
+    async with data_path(script, tmp_path, max_connections=2) as proxy:
+        replies = await asyncio.gather(*(proxy.ask(proxy.request(method="POST")) for _ in range(20)))
+        assert {reply.status for reply in replies} == {502}
+        assert proxy.context.pool.open_connections == 0
+        assert not proxy.context.pool._waiting
+
+
+async def test_those_who_wait_too_long_for_a_connection_are_told_so_and_leave_the_queue(
+    tmp_path: Path,
+) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path, max_connections=1, upstream_wait=0.05) as proxy:
+        _, writer = await proxy.connect()
+        writer.write(proxy.request())
+        while not proxy.upstream.received:  # noqa: ASYNC110 - the harness has no event for it
+            await asyncio.sleep(0.001)
+        reply = await proxy.ask(proxy.request())
+        assert (reply.status, reply.json()["error"]["code"]) == (503, "notReady")
+        assert not proxy.context.pool._waiting
+        writer.close()
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+async def test_a_post_is_never_sent_twice_wherever_the_upstream_cuts_it(tmp_path: Path, cut: int) -> None:
+    body = b'{"amount":1}'
+
+    async def script(peer: UpstreamPeer) -> None:
+        if peer.number == 1:  # leaves a used connection behind
+            await peer.head()
+            peer.send(ok(b"{}"))
+        await peer.reader.readexactly(cut)
+        peer.abort()
+
+    async with data_path(script, tmp_path) as proxy:
+        assert (await proxy.ask(proxy.request())).status == 200
+        fields = b"Content-Length: %d\r\n" % len(body)
+        reply = await proxy.ask(proxy.request("/v1.0/pay", "POST", fields, body))
+        assert reply.status == 502
+        assert sum(bytes(each).count(b"POST /v1.0/pay") for each in proxy.upstream.received) == 1
+
+
+async def test_the_token_of_the_upstream_stays_where_it_belongs(tmp_path: Path) -> None:
+    """An upstream that echoes what it received does not make the proxy repeat it in an error."""
+
+    async def first(peer: UpstreamPeer) -> None:
+        peer.send(b"HTTP/1.1 500 %b\r\nContent-Length: 0\r\n\r\n" % UPSTREAM_TOKEN.encode())
+
+    async with data_path(first_then_own(first), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/odd"))
+        assert reply.status == 502
+        assert UPSTREAM_TOKEN.encode() not in reply.head + reply.body
+
+
+# Fields
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"X-Mine", b"Content-Type", b"Content-Encoding", b"Location", b"request-id", b"client-request-id",
+        b"Host",
+        b"Content-MD5", b"Retry-After", b"ETag", b"Set-Cookie", b"Authorization", b"Expect",
+        b"Accept-Encoding",
+    ],
+)  # fmt: skip
+async def test_whatever_a_field_means_to_us_it_does_not_cross_where_connection_names_it(
+    tmp_path: Path, name: bytes
+) -> None:
+    field = name + b": v-a-l-u-e\r\n"
+    if name == b"Expect":
+        field = b"Expect: 100-continue\r\n"
+    answer = b"HTTP/1.1 200 OK\r\nConnection: %b\r\n%bContent-Length: 2\r\n\r\n{}" % (name, field)
+    async with data_path(first_then_own(sending(answer)), tmp_path) as proxy:
+        mine = field if name not in (b"Host", b"Authorization") else b""
+        reply = await proxy.ask(
+            proxy.request("/v1.0/odd", fields=b"Connection: close, " + name + b"\r\n" + mine)
+        )
+        assert reply.status == 200
+        assert reply.value(name.decode()) is None
+        received = bytes(proxy.upstream.received[0])
+        assert b"v-a-l-u-e" not in received
+        assert b"100-continue" not in received
+        assert received.count(b"\r\nHost: 127.0.0.1:") == 1
+        assert received.count(b"\r\nAuthorization: Bearer " + UPSTREAM_TOKEN.encode()) == 1
+
+
+HOP_BY_HOP = (
+    b"Keep-Alive", b"Proxy-Connection", b"Proxy-Authenticate", b"Proxy-Authorization", b"TE", b"Trailer",
+    b"Upgrade",
+    b"HTTP2-Settings",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOP_BY_HOP)
+@pytest.mark.parametrize("spelling", [bytes, bytes.lower, bytes.upper])
+async def test_no_hop_by_hop_field_crosses(
+    tmp_path: Path, name: bytes, spelling: Callable[[bytes], bytes]
+) -> None:
+    field = spelling(name) + b": v-a-l-u-e\r\n"
+    answer = b"HTTP/1.1 200 OK\r\n%bContent-Length: 2\r\n\r\n{}" % field
+    async with data_path(first_then_own(sending(answer)), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/odd", fields=field))
+        assert b"v-a-l-u-e" not in reply.head
+        assert b"v-a-l-u-e" not in bytes(proxy.upstream.received[0])
+
+
+async def test_each_status_arrives_as_the_contract_s_table_says(tmp_path: Path) -> None:
+    status = 200
+
+    async def first(peer: UpstreamPeer) -> None:
+        length = b"" if status in (204, 304) else b"Content-Length: 0\r\n"
+        peer.send(b"HTTP/1.1 %d Reason\r\nRetry-After: 7\r\n%b\r\n" % (status, length))
+
+    async with data_path(first_then_own(first), tmp_path, upstream_wait=0.01) as proxy:
+        for status in range(200, 600):
+            reply = await proxy.ask(proxy.request("/v1.0/odd"))
+            if status == 401 or (status >= 500 and status not in (503, 504)):
+                assert (reply.status, reply.json()["error"]["upstreamStatus"]) == (502, status)
+            else:
+                assert (reply.status, reply.value("retry-after")) == (status, "7")
+        events = proxy.events()
+        assert [each["upstreamStatus"] for each in events] == list(range(200, 600))
+        assert {each["status"] for each in events if each["status"] != each["upstreamStatus"]} == {502}
