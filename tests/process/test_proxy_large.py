@@ -1,0 +1,106 @@
+"""Bodies of any length pass through a worker in little memory, whoever is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.process.proxy_parts import LONG, client_of, processes, rss_kib, whole_system
+from tests.standins.graph import pattern_bytes
+from tests.standins.system import System
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
+
+SIZE = (1000 if LONG else 100) * 1000 * 1000  # of each of two bodies up and two down
+MAY_GROW_KIB = 12 * 1024
+
+
+async def body() -> AsyncIterator[bytes]:
+    for piece in pattern_bytes(SIZE):
+        yield piece
+
+
+def digest_of_pattern() -> str:
+    digest = hashlib.sha256()
+    for piece in pattern_bytes(SIZE):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+class Peak:
+    """The most that a worker holds, looked at all along."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.kib = rss_kib(pid)
+
+    async def watch(self) -> None:
+        while True:
+            self.kib = max(self.kib, rss_kib(self._pid))
+            await asyncio.sleep(0.05)
+
+
+async def a_session(system: System) -> tuple[aiohttp.ClientSession, Peak]:
+    """A session, and the memory of the only worker once it is warm."""
+    async with client_of(system) as client:
+        token = client.token
+    connector = aiohttp.TCPConnector(ssl=system.client_context(), limit=1)
+    session = aiohttp.ClientSession(
+        system.proxy_url,
+        headers={"Authorization": f"Bearer {token}"},
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None),
+    )
+    for _ in range(3):
+        async with session.get("/v1.0/bytes/3000000") as answer:
+            await answer.read()
+        async with session.put("/v1.0/upload/a", data=io.BytesIO(b"x" * 3_000_000)) as answer:
+            assert answer.status == 201
+    return session, Peak(processes(system)["worker-0"])
+
+
+async def test_large_bodies_in_both_directions(tmp_path: Path) -> None:
+    expected = await asyncio.to_thread(digest_of_pattern)
+    async with whole_system(tmp_path, workers=1) as system:
+        session, peak = await a_session(system)
+        before = peak.kib
+        watching = asyncio.create_task(peak.watch())
+        async with session:
+            for headers in ({"Content-Length": str(SIZE)}, {}):  # sized, in chunks
+                async with session.put("/v1.0/upload/a", data=body(), headers=headers) as answer:
+                    assert await answer.json() == {"bytes": SIZE, "sha256": expected}
+            for query in ("", "?chunked"):
+                digest = hashlib.sha256()
+                async with session.get(f"/v1.0/bytes/{SIZE}{query}") as answer:
+                    assert answer.status == 200
+                    async for piece in answer.content.iter_any():
+                        digest.update(piece)
+                assert digest.hexdigest() == expected
+        watching.cancel()
+        print(f"{SIZE} bytes, four times: {before} KiB, {peak.kib} KiB at the most")
+        assert peak.kib - before < MAY_GROW_KIB
+
+
+async def test_a_reader_that_stops_makes_nothing_pile_up(tmp_path: Path) -> None:
+    async with whole_system(tmp_path, workers=1) as system:
+        session, peak = await a_session(system)
+        before = peak.kib
+        watching = asyncio.create_task(peak.watch())
+        async with session, client_of(system) as client, session.get(f"/v1.0/bytes/{SIZE}") as answer:
+            await answer.content.readexactly(100_000)
+            assert answer.connection is not None
+            assert answer.connection.transport is not None
+            answer.connection.transport.pause_reading()
+            await asyncio.sleep(3)
+            assert (await client.get("/v1.0/echo/1")).status == 200  # others are served meanwhile
+            answer.connection.transport.resume_reading()
+            await answer.content.readexactly(SIZE - 100_000)
+        watching.cancel()
+        print(f"a reader that stops: {before} KiB, {peak.kib} KiB at the most")
+        assert peak.kib - before < MAY_GROW_KIB
