@@ -41,7 +41,7 @@ def readings(data: bytes) -> list[ReadRequest]:
         if request is None:
             return found
         found.append(request)
-        if connection.their_state is not h11.DONE:
+        if connection.their_state in (h11.MUST_CLOSE, h11.CLOSED):
             return found
         data = bytes(connection.trailing_data[0])
 

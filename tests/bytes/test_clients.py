@@ -1,0 +1,400 @@
+"""Clients that are slow, leave, or talk out of turn: nobody else notices, and each leaves one true event."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.audit.spool import SpoolFull
+from proxy.server import connection as connection_module
+from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply
+
+RULES = """
+version: 1
+name: clients
+default: allow
+rules:
+  - {id: never, match: {path: ["/v1.0/blocked/**"]}, verdict: block}
+  - id: kind
+    match: {path: ["/v1.0/judged"]}
+    conditions: [{body: kind, equals: guest}]
+    verdict: block
+"""
+
+LARGE = b"x" * 12_000_000
+LARGE_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(LARGE), LARGE)
+
+
+def pass_time(proxy: DataPath, seconds: float) -> None:
+    """What the sweep does when so much time has passed."""
+    deadlines = proxy.context.deadlines
+    now = asyncio.get_running_loop().time() + seconds
+    for part in deadlines._parts:
+        for timed in list(part):
+            if timed.deadline <= now:
+                timed.on_deadline(now)
+
+
+async def until(what: Any) -> None:
+    """Waits for a state of the proxy that has no event of its own."""
+    for _ in range(2000):
+        if what():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not come to that")
+
+
+# A client that takes nothing
+
+
+async def small_window(proxy: DataPath) -> socket.socket:
+    """A connection whose receiver takes only a few kilobytes before its sender has to wait."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", proxy.port))
+    return client
+
+
+@pytest.mark.parametrize("fields", [b"", b"Connection: close\r\n"])
+async def test_a_client_that_takes_nothing_of_a_whole_answer_is_cut(tmp_path: Path, fields: bytes) -> None:
+    held = ok(b'{"a":"%b"}' % LARGE[:900_000])  # held back whole, so that the exchange has ended
+    async with data_path(answering(held), tmp_path) as proxy:
+        client = await small_window(proxy)
+        await asyncio.get_running_loop().sock_sendall(client, proxy.request(fields=fields))
+        await until(lambda: proxy.events())
+        pass_time(proxy, connection_module.SLOW_READER_SECONDS + proxy.context.limits.idle_timeout)
+        await until(lambda: not proxy.context.connections)
+        client.close()
+
+
+async def test_a_client_that_takes_nothing_of_a_streaming_answer_is_cut_with_its_upstream(
+    tmp_path: Path,
+) -> None:
+    async with data_path(answering(LARGE_ANSWER), tmp_path) as proxy:
+        client = await small_window(proxy)
+        await asyncio.get_running_loop().sock_sendall(client, proxy.request())
+        await until(lambda: any(each.write_paused for each in proxy.context.connections))
+        pass_time(proxy, connection_module.SLOW_READER_SECONDS + 1)
+        await until(lambda: not proxy.context.connections)
+        await until(lambda: proxy.context.pool.open_connections == 0)
+        (event,) = proxy.events()
+        assert (event["status"], event["reason"]) == (200, "clientAborted")
+        client.close()
+
+
+async def test_answers_do_not_pile_up_for_a_client_that_pipelines_and_reads_nothing(tmp_path: Path) -> None:
+    body = b'{"a":"%b"}' % LARGE[:200_000]
+    async with data_path(answering(ok(body)), tmp_path) as proxy:
+        client = await small_window(proxy)
+        await asyncio.get_running_loop().sock_sendall(client, proxy.request() * 40)
+        await until(lambda: any(each.write_paused for each in proxy.context.connections))
+        (served,) = proxy.context.connections
+        await asyncio.sleep(0.02)
+        assert len(proxy.events()) < 40
+        assert served._transport.get_write_buffer_size() < 1_000_000
+        received = 0
+        while received < 40 * len(body):
+            received += len(await asyncio.get_running_loop().sock_recv(client, 1 << 20))
+        client.close()
+
+
+async def test_many_pipelined_refusals_leave_the_others_their_turn(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/blocked/x") * 300)
+        turns = 0
+        while len(proxy.events()) < 300:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 300 // connection_module.REQUESTS_PER_TURN
+        for _ in range(300):
+            assert (await read_reply(reader)).status == 403
+        writer.close()
+
+
+# A client that leaves
+
+
+@pytest.mark.parametrize("way", ["close", "half", "reset"])
+async def test_a_client_that_closes_either_way_before_its_answer_is_taken_to_have_left(
+    tmp_path: Path, way: str
+) -> None:
+    came, left = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        came.set()
+        await peer.reader.read()
+        left.set()
+
+    async with data_path(script, tmp_path) as proxy:
+        _, writer = await proxy.connect()
+        writer.write(proxy.request(method="POST"))
+        await came.wait()
+        if way == "close":
+            writer.close()
+        elif way == "half":
+            writer.write_eof()
+        else:
+            writer.transport.abort()
+        await left.wait()
+        (event,) = proxy.events()
+        assert (event["status"], event["reason"]) == (499, "clientAborted")
+        assert proxy.context.pool.open_connections == 0
+        writer.close()
+
+
+async def test_an_answer_that_is_ready_reaches_a_client_that_has_closed_its_sending_side(
+    tmp_path: Path,
+) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/blocked/x"))
+        writer.write_eof()
+        assert (await read_reply(reader)).status == 403
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_client_that_leaves_the_queue_for_a_connection_leaves_no_trace_there(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path, max_connections=1) as proxy:
+        _, first = await proxy.connect()
+        first.write(proxy.request("/v1.0/first"))
+        await until(lambda: proxy.upstream.received and proxy.upstream.received[0])
+        _, second = await proxy.connect()
+        second.write(proxy.request("/v1.0/second"))
+        await until(lambda: proxy.context.pool._waiting)
+        second.close()
+        await until(lambda: not proxy.context.pool._waiting)
+        first.close()
+        await until(lambda: len(proxy.events()) == 2)
+        assert b"second" not in b"".join(bytes(each) for each in proxy.upstream.received)
+
+
+# Expect: 100-continue
+
+
+EXPECTING = b"Expect: 100-continue\r\nContent-Length: 16\r\n"
+
+
+@pytest.mark.parametrize("target", ["/v1.0/blocked/x", "/v1.0/%00"])
+async def test_a_refusal_comes_in_place_of_100_continue_and_closes(tmp_path: Path, target: str) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(target, "POST", EXPECTING))
+        reply = await read_reply(reader)
+        assert reply.status in (400, 403)
+        assert reply.value("connection") == "close"
+        writer.write(b'{"kind":"guest"}')  # a client that sends it all the same
+        assert await reader.read() == b""
+        assert proxy.upstream.received == []
+        writer.close()
+
+
+async def test_a_body_that_is_judged_is_asked_for_at_once_and_refused_before_the_upstream(
+    tmp_path: Path,
+) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/judged", "POST", EXPECTING))
+        assert (await read_reply(reader)).status == 100
+        writer.write(b'{"kind":"guest"}')
+        reply = await read_reply(reader)
+        assert (reply.status, reply.value("connection")) == (403, None)
+        assert proxy.upstream.received == []
+        writer.write(proxy.request())
+        assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
+async def test_time_that_the_upstream_takes_for_100_continue_is_not_the_client_s(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        await go_on.wait()
+        peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await peer.body(16)
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path, body_grace=2, response_timeout=60) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/a", "POST", EXPECTING))
+        await until(lambda: proxy.upstream.heads)
+        pass_time(proxy, 10)
+        go_on.set()
+        assert (await read_reply(reader)).status == 100
+        writer.write(b"x" * 16)
+        assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
+async def test_after_100_continue_the_client_s_time_runs(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path, body_grace=2, response_timeout=60) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/a", "POST", EXPECTING))
+        assert (await read_reply(reader)).status == 100
+        pass_time(proxy, 10)
+        assert (await read_reply(reader)).status == 408
+        writer.close()
+
+
+async def test_a_final_answer_in_place_of_100_continue_ends_both_connections(tmp_path: Path) -> None:
+    refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n"
+    async with data_path(answering(refusal), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/a", "PUT", EXPECTING))
+        reply = await read_reply(reader)
+        assert (reply.status, reply.value("connection")) == (413, "close")
+        await until(lambda: proxy.context.pool.open_connections == 0)
+        writer.close()
+
+
+# Slow bodies
+
+
+async def test_a_body_that_drips_is_cut_however_often_a_byte_comes(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES, body_grace=2) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/judged", "POST", b"Content-Length: 10000\r\n"))
+        await until(lambda: any(each.busy for each in proxy.context.connections))
+        for second in range(10):
+            writer.write(b"x")
+            await asyncio.sleep(0.002)
+            pass_time(proxy, 3 + second)
+            if proxy.events():
+                break
+        assert (await read_reply(reader)).status == 408
+        (event,) = proxy.events()
+        assert (event["status"], event["reason"]) == (408, "requestTimeout")
+        writer.close()
+
+
+async def test_a_chunked_body_of_tiny_chunks_passes_as_fast_as_it_comes(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        await peer.reader.readuntil(b"0\r\n\r\n")
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path) as proxy:
+        head = proxy.request("/v1.0/a", "PUT", b"Transfer-Encoding: chunked\r\n")
+        assert (await proxy.ask(head + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")).status == 200
+
+
+# Keeping alive and closing
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        (("/v1.0/blocked/x", "GET", b"", b""), 403),
+        (("/v1.0/%00", "GET", b"", b""), 400),
+        (("/v1.0/blocked/x", "POST", b"Content-Length: 5\r\n", b"hello"), 403),
+        (("/v1.0/judged", "POST", b"Content-Length: 5\r\n", b"hello"), 400),
+        (("/v1.0/$batch", "POST", b"Content-Length: 5\r\n", b"hello"), 400),
+        (("/proxy/token", "GET", b"", b""), 405),
+        (("/proxy/token", "POST", b"Content-Length: 5\r\n", b"hello"), 400),
+    ],
+)
+async def test_a_refusal_keeps_the_connection_where_it_is_clear_what_comes_next(
+    tmp_path: Path, request_text: tuple[str, str, bytes, bytes], status: int
+) -> None:
+    async with data_path(answering(ok(b'{"next":1}')), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(*request_text) + proxy.request())
+        assert (await read_reply(reader)).status == status
+        assert (await read_reply(reader)).json() == {"next": 1}
+        writer.close()
+
+
+@pytest.mark.parametrize("target", ["/v1.0/blocked/x", "/proxy/token", "/v1.0/%00", "/v1.0/a"])
+async def test_an_answer_to_head_never_has_a_body(tmp_path: Path, target: str) -> None:
+    async with data_path(answering(b"HTTP/1.1 500 E\r\nContent-Length: 9\r\n\r\n"), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(target, "HEAD") * 2)
+        for _ in range(2):
+            assert (await read_reply(reader, to_head=True)).status >= 400
+        writer.close()
+
+
+@pytest.mark.parametrize("option", [b"close", b"Close", b"x, close", b"keep-alive, close"])
+async def test_connection_close_is_answered_with_close_and_nothing_after_it_is_read(
+    tmp_path: Path, option: bytes
+) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        text = await proxy.raw(
+            proxy.request(fields=b"Connection: " + option + b"\r\n") + proxy.request("/v1.0/b")
+        )
+        assert text.count(b"HTTP/1.1 200 OK") == 1
+        assert b"\r\nConnection: close\r\n" in text
+        assert len(proxy.upstream.heads) == 1
+
+
+async def test_a_draining_proxy_says_close_and_finishes_what_it_has_begun(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        await go_on.wait()
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await until(lambda: proxy.upstream.heads)
+        proxy.context.draining = True
+        for each in list(proxy.context.connections):
+            each.drain()
+        go_on.set()
+        reply = await read_reply(reader)
+        assert (reply.status, reply.value("connection")) == (200, "close")
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, max_connections=8) as proxy:
+        object.__setattr__(proxy.context.limits, "max_connections", 1)
+        _, first = await proxy.connect()
+        await until(lambda: proxy.context.connections)
+        reply = await proxy.ask(proxy.request())
+        assert (reply.status, reply.json()["error"]["code"]) == (503, "notReady")
+        first.close()
+
+
+# Events that can't be stored
+
+
+CHUNKED_ANSWER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer", [ok(b"{}"), LARGE_ANSWER, CHUNKED_ANSWER], ids=["sized", "large", "chunked"]
+)
+@pytest.mark.parametrize("target", ["/v1.0/a", "/v1.0/blocked/x"])
+async def test_an_answer_whose_event_cannot_be_stored_is_never_completed(
+    tmp_path: Path, answer: bytes, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+
+        def full(payload: bytes) -> None:
+            raise SpoolFull
+
+        monkeypatch.setattr(proxy.context.spool, "append", full)
+        text = await proxy.raw(proxy.request(target))
+        whole = len(text.partition(b"\r\n\r\n")[2]) >= len(answer.partition(b"\r\n\r\n")[2])
+        assert not text or not whole
+        assert not text.endswith(b"0\r\n\r\n")
