@@ -90,6 +90,7 @@ class Worker:
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._dropped_before = 0
+        self._had_room = True
 
     async def run(
         self,
@@ -104,8 +105,7 @@ class Worker:
         self._counters.reset_gauges()
         self._counters.values[STARTS] += 1
         self._spool = await loop.run_in_executor(None, self._open_spool)
-        if not self._spool.ready:
-            logger.error("no room for audit events, requests are refused: %s", self._spool.problem)
+        self._tell_of_room()
         self._deadlines = Deadlines(loop)
         self._deadlines.start()
         self._credential = UpstreamCredential(self._ask_for_another_credential)
@@ -276,15 +276,20 @@ class Worker:
             await asyncio.sleep(UPKEEP_SECONDS)
 
     async def _maintain_spool(self, loop: asyncio.AbstractEventLoop) -> None:
-        was_ready = self._spool.ready
         self._spool.reserve(RESERVED_RECORDS)
         await loop.run_in_executor(None, self._spool.maintain)
         self._counters.values[SPOOL_DROPPED] += self._spool.dropped - self._dropped_before
         self._dropped_before = self._spool.dropped
-        if was_ready and not self._spool.ready:
+        self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        """Says once that requests are refused for want of room, and once that they no longer are."""
+        ready = self._spool.ready
+        if not ready and self._had_room:
             logger.error("no room for audit events, requests are refused: %s", self._spool.problem)
-        elif not was_ready and self._spool.ready:
+        elif ready and not self._had_room:
             logger.warning("there is room for audit events again")
+        self._had_room = ready
 
     # Stopping
 
