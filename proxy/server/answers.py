@@ -54,6 +54,8 @@ def refusal_answer(
     extra = JSON + b"Cache-Control: no-store\r\n"
     if refusal.status == 401:
         extra += claims_challenge(now)
+    if refusal.allow is not None:
+        extra += b"Allow: %b\r\n" % refusal.allow.encode()
     if refusal.retry_after is not None:
         extra += b"Retry-After: %d\r\n" % refusal.retry_after
     return head(refusal.status, len(body), extra, close=close, now=now), body

@@ -44,6 +44,7 @@ PIPELINE_BYTES: Final = 256 * 1024  # of requests that wait behind one under way
 LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
 LINGER_SECONDS: Final = 2.0
 SLOW_READER_SECONDS: Final = 60.0  # a client that takes nothing of its answer for so long is cut
+METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named where another one is refused
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
@@ -523,7 +524,11 @@ class ClientConnection(asyncio.Protocol):
         context.requests += 1
         now = time.time()
         refusal = Refusal(
-            error.code, f"The request is not acceptable: {error}.", "malformedRequest", close=True
+            error.code,
+            f"The request is not acceptable: {error}.",
+            "malformedRequest",
+            allow=METHODS if error.code == "methodNotAllowed" else None,
+            close=True,
         )
         own_id = request_id(int(now * 1000), context.spool.id_prefix, context.requests)
         head, body = answers.refusal_answer(

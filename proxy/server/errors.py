@@ -34,7 +34,7 @@ class Refusal(Exception):
     that the connection can't be used afterwards, because where the next request would begin is unknown.
     """
 
-    __slots__ = ("close", "code", "message", "reason", "retry_after", "rule_id", "upstream_status")
+    __slots__ = ("allow", "close", "code", "message", "reason", "retry_after", "rule_id", "upstream_status")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Refusal(Exception):
         rule_id: str | None = None,
         retry_after: int | None = None,
         upstream_status: int | None = None,
+        allow: str | None = None,
         close: bool = False,
     ) -> None:
         super().__init__(message)
@@ -54,6 +55,7 @@ class Refusal(Exception):
         self.rule_id = rule_id
         self.retry_after = retry_after
         self.upstream_status = upstream_status
+        self.allow = allow
         self.close = close
 
     @property

@@ -169,7 +169,11 @@ class TokenExchange:
         if why is not None:
             self.refuse(Refusal("notReady", why, "notReady", retry_after=5))
         elif head.method != "POST":
-            self.refuse(Refusal("methodNotAllowed", "A token is asked for with POST.", "malformedRequest"))
+            self.refuse(
+                Refusal(
+                    "methodNotAllowed", "A token is asked for with POST.", "malformedRequest", allow="POST"
+                )
+            )
         elif head.length > MAX_FORM_BYTES:
             self.refuse(Refusal("payloadTooLarge", "The form is too large.", "payloadTooLarge", close=True))
         elif head.length == 0:

@@ -485,14 +485,14 @@ def test_the_upstream_receives_exactly_what_an_independent_parser_reads(bench: B
     raw = with_token(bench.proxy, raw)
     received = bench.exchanged(raw)
     assert bench.upstream.refused == []
-    read = readings(raw)
+    read = [(*each.essence, end_to_end(each.fields)) for each in readings(raw)]
     position = 0
     for each in received:
         assert not each.target.startswith(b"/v1.0/blocked")
-        while position < len(read) and read[position].essence != each.essence:
+        essence = (*each.essence, end_to_end(each.fields))
+        while position < len(read) and read[position] != essence:
             position += 1  # one that we refused
         assert position < len(read), f"{each} is no request that h11 reads in {raw!r}"
-        assert end_to_end(each.fields) == end_to_end(read[position].fields)
         position += 1
     assert bench.stranger() == {"target": "/v1.0/stranger"}
 
