@@ -445,7 +445,7 @@ HmacSecret = "{HMAC_SECRET}"
 
 [RuleSync]
 SaasBaseUrl = "{control_plane}"
-IntervalSeconds = 1
+IntervalSeconds = 0.3
 CachePath = "snapshot.json"
 
 [Upstream]

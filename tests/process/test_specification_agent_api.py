@@ -581,12 +581,6 @@ def test_a_token_request_is_not_an_evaluated_one(shipping: Shipping) -> None:
 # Resources
 
 
-@pytest.mark.parametrize("tier", ["base", "90d", "1y", "7y"])
-def test_retention_tiers_are_configured_per_tenant(plane: Plane, tier: str) -> None:
-    """Audit retention tiers are configured per tenant: base, 90 days, 1 year, 7 years."""
-    assert plane.operator.json("org", "add", f"kept-{tier}", "--retention", tier)["retention"] == tier
-
-
 def test_a_client_secret_is_stored_hashed(plane: Plane) -> None:
     """App identity: the secret is stored hashed on the service side."""
     secret = plane.app["clientSecret"]
