@@ -45,6 +45,8 @@ MIN_SEGMENT_BYTES: Final = 4 * MAX_FRAME
 _RESERVE_SHARE: Final = (
     8  # workers leave 1/8 of the budget to the agent, whose journals are larger than the spool
 )
+_KEPT_FREE: Final = 64 * 1024 * 1024  # of the disk, or this share of a small one, workers leave to the agent
+_KEPT_SHARE: Final = 4
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _POPULATE_STEP: Final = 128 * 1024
 _TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
@@ -308,10 +310,23 @@ class SpoolWriter:
         return _Segment(path, number, fd, mapped, memoryview(mapped).cast("I"))
 
     def _make_room(self) -> None:
-        limit = worker_budget(self._max_bytes)
-        while (used := used_bytes(self._directory)) + self._segment_bytes > limit:
+        while (problem := self._want_of_room()) is not None:
             if self._when_full == "refuse" or not self._drop_oldest():
-                raise OSError(f"Audit.MaxDiskBytes: {used} of {limit} bytes in use, a segment has no room")
+                raise OSError(problem)
+
+    def _want_of_room(self) -> str | None:
+        limit = worker_budget(self._max_bytes)
+        used = used_bytes(self._directory)
+        if used + self._segment_bytes > limit:
+            return f"Audit.MaxDiskBytes: {used} of {limit} bytes in use, a segment has no room"
+        # A disk smaller than the budget: were it all segments, the agent could write no journal line and so
+        # never free one.
+        disk = os.statvfs(self._directory)
+        kept = min(_KEPT_FREE, disk.f_blocks * disk.f_frsize // _KEPT_SHARE)
+        free = disk.f_bavail * disk.f_frsize
+        if free < self._segment_bytes + kept:
+            return f"No space left: {free} bytes are free on the disk, and {kept} are kept for the agent"
+        return None
 
     def _drop_oldest(self) -> bool:
         """Deletes the oldest finished segment of any worker; False if there is none."""
