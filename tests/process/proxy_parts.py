@@ -279,7 +279,6 @@ class Load:
     system: System
     clients: int = 8
     kept: bool = True  # connections; else one for each request
-    pause: float = 0.0
     answered: dict[str, int] = field(default_factory=dict)  # path -> status, of completed answers
     idle_closes: int = 0
     refused_connects: int = 0
@@ -329,7 +328,7 @@ class Load:
             self.answered[path] = reply.status
             if not self.kept:
                 client.close()
-            if self.pause:
-                await asyncio.sleep(self.pause)
+            if reply.status == 503:
+                await asyncio.sleep(0.05)  # in place of the Retry-After that a real client would heed
         self.connections += client.connects
         client.close()
