@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -126,7 +127,11 @@ def _runner(app: web.Application, settings: ControlPlaneSettings) -> web.AppRunn
 async def _listen(runner: web.AppRunner, settings: ControlPlaneSettings) -> list[str]:
     tls = _tls(settings)
     for address in settings.listen:
-        await web.TCPSite(runner, address.host, address.port, ssl_context=tls, backlog=1024).start()
+        try:
+            await web.TCPSite(runner, address.host, address.port, ssl_context=tls, backlog=1024).start()
+        except OSError as error:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise OSError(f"ControlPlane.Listen: {address}: {why}") from None
     scheme = "https" if tls else "http"
     return [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
             for host, port, *_ in runner.addresses]  # fmt: skip
@@ -137,5 +142,11 @@ def _tls(settings: ControlPlaneSettings) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.cert_file, settings.key_file)
+    try:
+        # An encrypted key is an error, not a question on the terminal.
+        context.load_cert_chain(settings.cert_file, settings.key_file, password="")
+    except ssl.SSLError as error:
+        raise OSError(f"ControlPlane.CertFile: not usable: {error.reason or 'not PEM'}") from None
+    except OSError as error:
+        raise OSError(f"ControlPlane.CertFile, KeyFile: {error.strerror}") from None
     return context

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+import msgspec
 
+from proxy.wire.models import ErrorBody
 from proxy.wire.signing import (
     API_KEY_HEADER,
     SIGNATURE_HEADER,
@@ -20,6 +22,8 @@ from proxy.wire.signing import (
 
 _TIMEOUT_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10.0
+
+_error_decoder = msgspec.json.Decoder(ErrorBody)
 
 
 class CallFailed(Exception):
@@ -32,6 +36,14 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
     is_signed: bool  # by the holder of our secret, in answer to this very request
+
+    def described(self) -> str:
+        """The status, and what the control plane says about it."""
+        try:
+            error = _error_decoder.decode(self.body).error
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return str(self.status)
+        return f"{self.status} {error.code}: {error.message[:200]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class HeartbeatSender:
         body = msgspec.json.encode(await self.message())
         try:
             answer = await self._control_plane.post(self._url, body)
-            problem = None if answer.status == 200 else f"control plane answered {answer.status}"
+            problem = None if answer.status == 200 else f"control plane answered {answer.described()}"
         except CallFailed as failure:
             problem = str(failure)
         if problem is not None and not self._failing:

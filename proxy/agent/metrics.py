@@ -79,7 +79,7 @@ class MetricsReporter:
         body = msgspec.json.encode(self._message(totals, until_ms, status))
         try:
             answer = await self._control_plane.post(self._url, body)
-            problem = None if answer.status == 200 else f"control plane answered {answer.status}"
+            problem = None if answer.status == 200 else f"control plane answered {answer.described()}"
         except CallFailed as failure:
             problem = str(failure)
         if problem is None:

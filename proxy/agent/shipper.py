@@ -14,13 +14,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-import msgspec
-
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import Journal
 from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
-from proxy.wire.models import ErrorBody
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +28,6 @@ _SMALLEST_BODY: Final = 64 * 1024
 _ENVELOPE: Final = 128  # bytes of a body that are not events
 _LINGER_SECONDS: Final = 1.5  # per organisation: 40 batches a minute in all, well below an instance's 60
 _LARGE_AT_ONCE: Final = 4  # batches that are larger than ordinary ones, in memory at the same time
-
-_error_decoder = msgspec.json.Decoder(ErrorBody)
 
 
 @dataclass(slots=True)
@@ -164,7 +159,7 @@ class Shipper:
         """What an answer means for the batch; the seconds to wait before the next attempt."""
         handler = _HANDLERS.get(answer.status)
         if handler is None:
-            return self._put_off(delivery, f"control plane answered {_describe(answer)}")
+            return self._put_off(delivery, f"control plane answered {answer.described()}")
         return await handler(self, answer, delivery, batch, body)
 
     async def _accepted(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
@@ -176,7 +171,7 @@ class Shipper:
         return 0.0
 
     async def _refused(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        text = _describe(answer)
+        text = answer.described()
         path = await self._on_disk(
             self._journal.set_aside,
             delivery.org_id,
@@ -209,7 +204,7 @@ class Shipper:
 
     async def _limited(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
         wait = retry_after(answer.headers.get("Retry-After"), time.time())
-        delivery.problem = f"control plane answered {_describe(answer)}"
+        delivery.problem = f"control plane answered {answer.described()}"
         if wait is None:
             wait = self._replay_interval
         wait = max(wait, min(FIRST_BACKOFF, self._replay_interval))
@@ -220,7 +215,7 @@ class Shipper:
     async def _unauthorised(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
         return self._put_off(
             delivery,
-            f"control plane answered {_describe(answer)}: check this host's clock and the Agent keys",
+            f"control plane answered {answer.described()}: check this host's clock and the Agent keys",
         )
 
     def _put_off(self, delivery: _Delivery, problem: str) -> float:
@@ -243,11 +238,3 @@ _HANDLERS: Final[dict[int, _Handler]] = {
     413: Shipper._too_large,
     429: Shipper._limited,
 }
-
-
-def _describe(answer: Answer) -> str:
-    try:
-        error = _error_decoder.decode(answer.body).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return str(answer.status)
-    return f"{answer.status} {error.code}: {error.message[:200]}"

@@ -144,7 +144,7 @@ class Sync:
         if answer.status == 304 and held is not None and etag is not None:
             return await self._unchanged(held, answer)
         if answer.status != 200:
-            raise SyncRefused(f"control plane answered {answer.status}")
+            raise SyncRefused(f"control plane answered {answer.described()}")
         self._check_signature(answer)
         return await asyncio.to_thread(self._apply, answer)
 
