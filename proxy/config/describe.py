@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 from proxy.config.declare import REQUIRED, Key, keys, sections
+from proxy.config.values import number_text
 
 MASK: Final = "********"
 
@@ -40,7 +41,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
-        return f"{value:.15g}"
+        return number_text(value)
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(item) for item in value)}]"
     text = value.as_posix() if isinstance(value, PurePath) else str(value)
@@ -72,8 +73,10 @@ def _type(key: Key) -> str:
         "path" if key.declared.path else "secret" if key.declared.secret else _SCALARS.get(key.kind, "text")
     )
     low, high = key.declared.minimum, key.declared.maximum
-    if low is not None or high is not None:
-        scalar += f", {low or 0:.15g}–{high:.15g}" if high is not None else f" ≥ {low:.15g}"
+    if high is not None:
+        scalar += f", {number_text(low or 0)}–{number_text(high)}"
+    elif low is not None:
+        scalar += f" ≥ {number_text(low)}"
     return f"list of {scalar}" if key.many else scalar
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from proxy.config.declare import REQUIRED, Key, keys, sections
 from proxy.config.toml_lines import key_lines
+from proxy.config.values import number_text
 
 T = TypeVar("T")
 _WHERE_TOML_FAILED: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -323,9 +324,9 @@ def _check_range(key: Key, value: Any) -> None:
         return
     low, high = declared.minimum, declared.maximum
     if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
-        bounds = [f"at least {low:g}"] if low is not None else []
-        bounds += [f"at most {high:g}"] if high is not None else []
-        raise ValueError(f"must be {' and '.join(bounds) or 'finite'}, not {value:g}")
+        bounds = [f"at least {number_text(low)}"] if low is not None else []
+        bounds += [f"at most {number_text(high)}"] if high is not None else []
+        raise ValueError(f"must be {' and '.join(bounds) or 'finite'}, not {number_text(value)}")
 
 
 def _unreadable(path: str, error: OSError | ValueError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -20,6 +21,11 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def number_text(value: float) -> str:
+    """Whole numbers with every digit, whatever their size."""
+    return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.15g}"
 
 
 def parse_address(text: str) -> Address:
