@@ -34,7 +34,7 @@ from tests.process.specification import (
     until,
     whole_system,
 )
-from tests.standins.control_plane import ControlPlaneStandIn, ruleset_yaml, sync_body
+from tests.standins.control_plane import ControlPlaneStandIn, error, ruleset_yaml, sync_body
 from tests.standins.graph import GraphStandIn
 from tests.standins.server import Answer, RawAnswer
 
@@ -219,6 +219,7 @@ def test_a_control_plane_that_cannot_start_is_status_1(tmp_path: Path) -> None:
     """1 the operation failed: its address is in use; one line that names it."""
     status, lines = in_use("controlplane", '[ControlPlane]\nListen = "127.0.0.1:PORT"\n', tmp_path)
     assert (status, len(lines)) == (1, 1)
+    assert lines[0].startswith("ControlPlane.Listen: 127.0.0.1:")
     assert "in use" in lines[0]
 
 
@@ -416,6 +417,7 @@ def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name
         assert done.returncode == 2
         (told,) = told_in_one_line_each(done.stderr)
         assert name in told
+    assert "at most 1000000," in operator.run("org", "list", **{name: "1000001"}).stderr
 
 
 def test_files_are_made_at_the_first_start_and_private(operator: Operator) -> None:
@@ -665,11 +667,13 @@ def test_past_max_staleness_traffic_is_refused_with_503(
     with scripted.running(RuleSync__MaxStalenessSeconds="2"):
         until(scripted.ready)
         assert scripted.ask("/v1.0/users") == 200
-        control.sync_script.extend([Answer(503)] * 500)
+        control.sync_script.extend([error(401, "timestampOutOfRange")] * 500)
         until(lambda: scripted.token_status()[0] != 200)
         status, told = scripted.token_status()
         assert (status, told["error"]["code"]) == (503, "notReady")
         assert send(scripted.admin, "GET", "/readyz").status == 503
+        assert scripted.process is not None
+        assert "control plane answered 401 timestampOutOfRange" in scripted.process.output
         control.sync_script.clear()
         until(lambda: scripted.token_status()[0] == 200)
     control.sync_script.extend([Answer(503)] * 500)
