@@ -6,12 +6,14 @@ import json
 import logging
 import re
 import sys
+import traceback
 from typing import Final
 
 from proxy.wire.audit_event import rfc3339
 
-# C0, DEL, C1 and the separators that some viewers break lines at: none may forge a line or drive a terminal.
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# C0, DEL, C1, the separators that some viewers break lines at, and what turns the direction of text: none may
+# forge a line, drive a terminal or show another entry than there is.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escape(text: str) -> str:
@@ -48,10 +50,16 @@ class JsonFormatter(TextFormatter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    message = record.getMessage()
-    if record.exc_info:
-        message += " | " + logging.Formatter().formatException(record.exc_info)
-    return message
+    return record.getMessage() + _failure(record)
+
+
+def _failure(record: logging.LogRecord) -> str:
+    """An exception as its type, text and the places that it came through, innermost last."""
+    info = record.exc_info
+    if not info or info[1] is None:
+        return ""
+    way = " > ".join(f"{frame.name}:{frame.lineno}" for frame in traceback.extract_tb(info[2]))
+    return f": {type(info[1]).__name__}: {info[1]} (at {way})"
 
 
 def configure(level: str, log_format: str, process: str) -> None:
