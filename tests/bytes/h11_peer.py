@@ -94,8 +94,11 @@ class H11Upstream:
             else:
                 return
 
+    def body_for(self, request: ReadRequest) -> bytes:
+        return json.dumps({"target": request.target.decode("latin-1")}).encode()
+
     def _answer(self, peer: UpstreamPeer, connection: h11.Connection, request: ReadRequest) -> None:
-        body = json.dumps({"target": request.target.decode("latin-1")}).encode()
+        body = self.body_for(request)
         fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         answer = connection.send(h11.Response(status_code=200, headers=fields, reason=b"OK")) or b""
         if request.method != b"HEAD":
