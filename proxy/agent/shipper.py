@@ -109,9 +109,11 @@ class Shipper:
 
     async def _deliver(self, delivery: _Delivery) -> None:
         """Sends until the organisation has nothing pending; `notify` begins it anew."""
+        wait = 0.0
         while delivery.pending:
             try:
-                await self._gather_events(delivery)
+                if not wait:  # or its batch is made already, and was put off for long enough
+                    await self._gather_events(delivery)
                 wait = await self._send_one(delivery)
             except OSError as error:
                 wait = self._put_off(delivery, f"local disk: {error}")
