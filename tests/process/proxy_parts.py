@@ -280,6 +280,7 @@ class Load:
     clients: int = 8
     kept: bool = True  # connections; else one for each request
     answered: dict[str, int] = field(default_factory=dict)  # path -> status, of completed answers
+    served: int = 0  # of them with status 200
     idle_closes: int = 0
     refused_connects: int = 0
     broken: list[str] = field(default_factory=list)  # what HTTP does not allow
@@ -326,6 +327,7 @@ class Load:
                     self.broken.append(path)
                 continue
             self.answered[path] = reply.status
+            self.served += reply.status == 200
             if not self.kept:
                 client.close()
             if reply.status == 503:
