@@ -135,6 +135,7 @@ async def test_new_settings_take_effect_and_bad_ones_do_not(tmp_path: Path) -> N
         assert not any(alive(pid) for pid in before.values())
 
 
+@pytest.mark.skipif(not LONG, reason="half a minute, of which most is waiting: GRAPHWARD_LONG=1")
 async def test_a_reload_to_settings_that_cannot_serve_is_given_up(tmp_path: Path) -> None:
     async with whole_system(tmp_path) as system, Load(system, clients=2) as load:
         good = system.proxy_config.read_text("utf-8")
