@@ -1,9 +1,11 @@
 """A whole request through connection, exchange and upstream connection, less the kernel's part."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -14,6 +16,10 @@ from proxy.server.upstream import UpstreamConnection
 from tests.bytes.data_path import DataPath, answering, data_path
 
 
+_QUIET = os.eventfd(0)  # a descriptor with nothing to read, as an idle connection's is
+_SOCKET = SimpleNamespace(fileno=lambda: _QUIET)
+
+
 class _Transport:
     """Takes what is written and does nothing with it."""
 
@@ -22,7 +28,7 @@ class _Transport:
         self.write: Callable[[bytes], None] = self.written.append
 
     def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else None
+        return ("127.0.0.1", 1) if name == "peername" else _SOCKET
 
     def is_closing(self) -> bool:
         return False
