@@ -15,7 +15,6 @@ from proxy.server.connection import ClientConnection
 from proxy.server.upstream import UpstreamConnection
 from tests.bytes.data_path import DataPath, answering, data_path
 
-
 _QUIET = os.eventfd(0)  # a descriptor with nothing to read, as an idle connection's is
 _SOCKET = SimpleNamespace(fileno=lambda: _QUIET)
 
