@@ -108,7 +108,8 @@ class Sync:
         except (SyncRefused, CallFailed, OSError) as error:
             self._failures += 1
             self._problem = str(error)
-            log.error("sync failed, the rules in force stay: %s", error)
+            rules = "there are no rules yet" if self.snapshot is None else "the rules in force stay"
+            log.error("sync failed, %s: %s", rules, error)
             return False
         if self._problem is not None:
             log.info("sync works again")

@@ -281,7 +281,9 @@ def _shape_message(error: dict[str, Any]) -> str:
         return str(context["error"])
     if kind == "literal_error":
         known = re.findall(r"'([^']*)'", str(context["expected"]))
-        return f"{given!r} is none of {context['expected']}" + _suggestion(str(given), known)
+        expected = str(context["expected"])
+        choice = "none of" if " or " in expected else "not"
+        return f"{given!r} is {choice} {expected}" + _suggestion(str(given), known)
     if kind in ("model_type", "model_attributes_type"):
         return f"keys and values are wanted here, not {_kind_of(given)}"
     if kind == "list_type":
