@@ -611,7 +611,7 @@ class Exchange:
             try:
                 self._stream_decoder = StreamDecoder(split_codings(coding))
             except ContentCodingError as error:
-                self.refuse(_unreadable(error))
+                self.refuse(_unreadable(error, self._answer.status))
                 return
         self._mode = _RELINK
         held, self._held = b"".join(self._held), []
@@ -639,7 +639,7 @@ class Exchange:
                 if last:
                     chunk += decoder.finish()
         except ContentCodingError as error:
-            self.refuse(_unreadable(error))
+            self.refuse(_unreadable(error, self._answer.status))
             return
         out = links.feed(chunk)
         self._send_chunk(out + links.finish() if last else out, last)
@@ -879,8 +879,13 @@ def _filter_failed(why: str) -> Refusal:
     return Refusal("filterFailed", f"The upstream's answer can't be filtered: {why}.", "filterFailed")
 
 
-def _unreadable(error: ContentCodingError) -> Refusal:
-    return Refusal("upstreamError", f"The upstream's answer can't be read: {error}.", "upstreamProtocol")
+def _unreadable(error: ContentCodingError, status: int) -> Refusal:
+    return Refusal(
+        "upstreamError",
+        f"The upstream's answer can't be read: {error}.",
+        "upstreamProtocol",
+        upstream_status=status,
+    )
 
 
 def _too_large() -> Refusal:

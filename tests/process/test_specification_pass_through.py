@@ -628,9 +628,6 @@ def test_every_other_5xx_becomes_502_with_upstream_status(live: Live, status: in
     assert b"stack trace" not in reply.body
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an answer in a coding nobody asked for: upstreamError lacks upstreamStatus"
-)
 def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
     """upstreamError (502, `upstreamStatus`)."""
     live.upstream_says("/v1.0/open/odd-coding", b"{}", [JSON, ("Content-Encoding", "x-unheard-of")])
