@@ -122,11 +122,13 @@ class GraphLike(H11Upstream):
     """Answers batches as batches."""
 
     def body_for(self, request: ReadRequest) -> bytes:
-        if request.method == b"POST" and b"$batch" in unquote_to_bytes(request.target).lower():
-            asked = json.loads(request.body or b"{}").get("requests", [])
-            parts = [{"id": each["id"], "status": 200, "body": {}} for each in asked]
-            return json.dumps({"responses": parts}).encode()
-        return super().body_for(request)
+        path = unquote_to_bytes(request.target.partition(b"?")[0]).lower()
+        if request.method != b"POST" or path.strip(b"/").split(b"/")[-1] != b"$batch":
+            return super().body_for(request)
+        asked = json.loads(request.body)["requests"]
+        return json.dumps(
+            {"responses": [{"id": each["id"], "status": 200, "body": {}} for each in asked]}
+        ).encode()
 
 
 def seeds(proxy: DataPath) -> list[bytes]:
