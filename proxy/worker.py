@@ -52,7 +52,7 @@ from proxy.snapshot import SnapshotDamaged, read_snapshot
 logger = logging.getLogger(__name__)
 
 UPKEEP_SECONDS: Final = 0.1
-FIRST_CREDENTIAL_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
+FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
 RESERVED_RECORDS: Final = 64  # of requests in flight for which the spool keeps room, 16 KiB each
 ACCEPT_SECONDS: Final = 0.02
 LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
@@ -86,7 +86,6 @@ class Worker:
         self._counters = counters
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="worker")
         self._stop = asyncio.Event()
-        self._credential_told = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
         self._dropped_before = 0
@@ -114,7 +113,7 @@ class Worker:
         self._channel = Channel(channel, self._take_message)
         self._channel.send(Hello())
         upkeep = loop.create_task(self._upkeep())
-        await (self._until_able() if patient else self._first_credential())
+        await self._until_able(None if patient else FIRST_REQUEST_SECONDS)
         servers = await self._listen(loop, listeners)
         ready()
         await self._stop.wait()
@@ -173,19 +172,20 @@ class Worker:
             loop=loop,
         )
 
-    async def _first_credential(self) -> None:
-        try:
-            async with asyncio.timeout(FIRST_CREDENTIAL_SECONDS):
-                await self._credential_told.wait()
-        except TimeoutError:
-            logger.warning("no upstream token yet: requests get 503 until there is one")
-
-    async def _until_able(self) -> None:
+    async def _until_able(self, patience: float | None) -> None:
+        """Until there are rules, an upstream token and room for events; meanwhile connections wait."""
         loop = asyncio.get_running_loop()
+        end = None if patience is None else loop.time() + patience
         while not self._stop.is_set():
             if self._context.why_not_ready() is None and self._credential.valid(loop.time()):
                 return
+            if end is not None and loop.time() >= end:
+                logger.warning("requests are refused for the time being: %s", self._why_unable())
+                return
             await asyncio.sleep(UPKEEP_SECONDS)
+
+    def _why_unable(self) -> str:
+        return self._context.why_not_ready() or f"no upstream token: {self._credential.detail}"
 
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]
@@ -213,8 +213,7 @@ class Worker:
             case Credential(generation, token, expires_at):
                 self._take_credential(generation, token, expires_at)
             case CredentialUnavailable(detail, retry_after):
-                self._credential.unavailable(detail, max(1, round(retry_after)))
-                self._credential_told.set()
+                self._credential.unavailable(max(1, round(retry_after)))
             case _:
                 pass
 
@@ -222,7 +221,6 @@ class Worker:
         if generation >= self._credential.generation:
             remaining = expires_at - time.time()
             self._credential.renew(token, asyncio.get_running_loop().time() + remaining, generation)
-            self._credential_told.set()
 
     def _ask_for_another_credential(self, generation: int) -> None:
         self._channel.send(CredentialRejected(generation))
