@@ -24,8 +24,10 @@ from proxy.counters import (
     UPSTREAM_ABORTED,
     UPSTREAM_ERRORS,
 )
+from proxy.server.errors import Refusal
 
 if TYPE_CHECKING:
+    from proxy.policy.decision import Decision
     from proxy.server.context import Context
     from proxy.server.rulebook import Caller
 
@@ -58,6 +60,7 @@ class AuditDraft:
         "caller",
         "client_ip",
         "client_request_id",
+        "evaluated",
         "logged_rule_ids",
         "method",
         "number",
@@ -112,6 +115,7 @@ class AuditDraft:
         self.request_bytes = 0
         self.response_bytes = 0
         self.parent: tuple[int, int] | None = None
+        self.evaluated = True  # a request for a token is not: no ruleset judges it
         self.written = False
 
     def request_id(self, context: Context) -> str:
@@ -122,6 +126,18 @@ class AuditDraft:
     def client_request_id_text(self) -> str | None:
         value = self.client_request_id
         return None if value is None else value.decode("latin-1")
+
+    def take(self, decision: Decision) -> None:
+        """Notes what the policy decided. Raises Refusal for a block."""
+        self.verdict = decision.verdict
+        self.rule_id = decision.rule_id
+        self.logged_rule_ids = decision.logged_rule_ids
+        self.reason = decision.reason
+        if decision.transforms is not None:
+            self.transforms = decision.transforms.names
+        if decision.verdict == "block":
+            message = f"The request was blocked by rule '{decision.rule_id}'."
+            raise Refusal("policyBlocked", message, decision.reason, rule_id=decision.rule_id)
 
     def write(self, context: Context) -> bool:
         """Puts the event into the spool. False where there is no room: the answer must not be completed then.
@@ -177,15 +193,16 @@ class AuditDraft:
     def _count(self, context: Context, duration_us: int) -> None:
         counters = context.counters
         values = counters.values
-        values[REQUESTS] += 1
-        values[_VERDICT_COUNTER[self.verdict]] += 1
+        if self.evaluated:
+            values[REQUESTS] += 1
+            values[_VERDICT_COUNTER[self.verdict]] += 1
+            counters.observe_latency(duration_us)
         values[BYTES_IN] += self.request_bytes
         values[BYTES_OUT] += self.response_bytes
         if self.upstream_status is not None and self.upstream_status >= 500:
             values[UPSTREAM_ERRORS] += 1
         if self.reason in _REASON_COUNTER:
             values[_REASON_COUNTER[self.reason]] += 1
-        counters.observe_latency(duration_us)
 
 
 def _without_secrets(query: str) -> str:

@@ -179,21 +179,8 @@ class Batch:
         self._take(judged, decision)
 
     def _take(self, judged: _Part, decision: Decision) -> None:
-        draft = judged.draft
         judged.decision = decision
-        draft.verdict = decision.verdict
-        draft.rule_id = decision.rule_id
-        draft.logged_rule_ids = decision.logged_rule_ids
-        draft.reason = decision.reason
-        if decision.transforms is not None:
-            draft.transforms = decision.transforms.names
-        if decision.verdict == "block":
-            raise Refusal(
-                "policyBlocked",
-                f"The request was blocked by rule '{decision.rule_id}'.",
-                decision.reason,
-                rule_id=decision.rule_id,
-            )
+        judged.draft.take(decision)
 
     def _fail_dependants(self) -> None:
         """What depends on a part that is not tried is not tried either, however far down."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
 
+REFUSED_AGAIN_SECONDS: Final = 10.0  # the agent asks the identity provider no more often for this reason
 MAX_VERIFYING: Final = (
     64  # secrets compared at once; each costs tens of milliseconds, so more would only wait
 )
@@ -59,7 +60,17 @@ class CredentialWaiter(Protocol):
 class UpstreamCredential:
     """The upstream token in force, as the agent handed it over."""
 
-    __slots__ = ("_ask_for_another", "_token", "detail", "expires_at", "generation", "retry_after", "waiting")
+    __slots__ = (
+        "_ask_for_another",
+        "_asked_at",
+        "_asked_for",
+        "_token",
+        "detail",
+        "expires_at",
+        "generation",
+        "retry_after",
+        "waiting",
+    )
 
     def __init__(self, ask_for_another: Callable[[int], None]) -> None:
         self._ask_for_another = ask_for_another
@@ -68,6 +79,8 @@ class UpstreamCredential:
         self.generation = 0
         self.retry_after = 5
         self.detail = "no upstream token was acquired yet"
+        self._asked_at = -REFUSED_AGAIN_SECONDS
+        self._asked_for = -1  # the generation that another was last asked for
         self.waiting: set[CredentialWaiter] = set()
 
     def valid(self, now: float) -> bool:
@@ -88,13 +101,23 @@ class UpstreamCredential:
             waiter.credential_renewed()
 
     def unavailable(self, detail: str, retry_after: int) -> None:
+        """There is no token for now, for a reason that is the operator's to know; one that is in force is good
+        until its own end."""
         self.detail = detail
         self.retry_after = retry_after
 
-    def rejected(self, generation: int, waiter: CredentialWaiter) -> None:
-        """The upstream refused the token of `generation`; `waiter` is told when there is a newer one."""
-        self.waiting.add(waiter)
-        if generation == self.generation:
+    def just_replaced(self, generation: int, now: float) -> bool:
+        """Whether the token of `generation` is itself the answer to a refusal a moment ago: that the upstream
+        refuses it too says that the token is not what is wrong, so nobody waits for yet another."""
+        recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
+        return recent and generation == self.generation != self._asked_for
+
+    def rejected(self, generation: int, now: float) -> None:
+        """The upstream refused the token of `generation`; who waits is told when there is a newer one."""
+        recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
+        if generation == self.generation and not recent:
+            self._asked_at = now
+            self._asked_for = generation
             self._ask_for_another(generation)
 
 

@@ -229,23 +229,15 @@ class Exchange:
             self._body = [batch.reduced(body)]
 
     def _take_decision(self, decision: Decision) -> None:
-        draft = self.draft
         self._decision = decision
-        draft.verdict = decision.verdict
-        draft.rule_id = decision.rule_id
-        draft.logged_rule_ids = decision.logged_rule_ids
-        draft.reason = decision.reason
-        if decision.transforms is not None:
-            draft.transforms = decision.transforms.names
-        if decision.verdict == "block":
-            raise blocked_by(decision)
+        self.draft.take(decision)
 
     def attach_credential(self) -> None:
         credential = self.context.credential
         if not credential.valid(self.context.deadlines.now):
             raise Refusal(
                 "notReady",
-                f"The proxy has no valid upstream token: {credential.detail}.",
+                "The proxy has no valid upstream token at present.",
                 "credentialUnavailable",
                 retry_after=credential.retry_after,
             )
@@ -454,18 +446,24 @@ class Exchange:
     def _credential_refused(self) -> None:
         """An upstream 401 is our own fault: once more with a new token where the request can be repeated."""
         self._let_go_of_upstream()
+        credential = self.context.credential
+        now = self.context.deadlines.now
         whole = self._body_done and (self._body is not None or self.head.length == 0)
-        if self._credential_retried or not whole:
-            self.context.credential.rejected(self._credential_generation, self)
-            self.context.credential.waiting.discard(self)
+        if (
+            self._credential_retried
+            or not whole
+            or credential.just_replaced(self._credential_generation, now)
+        ):
+            credential.rejected(self._credential_generation, now)
             self.refuse(_credential_refused())
             return
         self._credential_retried = True
-        self.connection.deadline = self.context.deadlines.now + self.context.limits.upstream_wait
-        if self.context.credential.generation != self._credential_generation:
+        self.connection.deadline = now + self.context.limits.upstream_wait
+        if credential.generation != self._credential_generation:
             self.credential_renewed()
         else:
-            self.context.credential.rejected(self._credential_generation, self)
+            credential.waiting.add(self)
+            credential.rejected(self._credential_generation, now)
 
     def credential_renewed(self) -> None:
         if self._finished:
@@ -842,16 +840,6 @@ _LOST_REASON: Final = {
     "upstreamTimeout": "upstreamTimeout",
     "upstreamError": "upstreamProtocol",
 }
-
-
-def blocked_by(decision: Decision) -> Refusal:
-    """The 403 that names the rule."""
-    return Refusal(
-        "policyBlocked",
-        f"The request was blocked by rule '{decision.rule_id}'.",
-        decision.reason,
-        rule_id=decision.rule_id,
-    )
 
 
 def split_codings(content_encoding: bytes) -> list[str]:

@@ -162,6 +162,7 @@ class TokenExchange:
             context.client_ip(connection.client_ip, head.forwarded_for),
             head.client_request_id,
         )
+        self._draft.evaluated = False
 
     def begin(self) -> None:
         head = self._head

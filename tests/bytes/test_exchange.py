@@ -824,3 +824,16 @@ rules:
             reply = await proxy.ask(proxy.request("/v1.0/invitations", "POST", fields, body))
             assert reply.status == status
         assert not any(b"nonsense" in received for received in proxy.upstream.received)
+
+
+async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    refusal = b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"
+    async with data_path(answering(refusal), tmp_path) as proxy:
+        first, second = (asyncio.ensure_future(proxy.ask(proxy.request())) for _ in range(2))
+        await proxy.credential_asked.wait()
+        proxy.context.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
+        assert {(await first).status, (await second).status} == {502}
+        assert (await proxy.ask(proxy.request())).status == 502
+        assert proxy.asked_for_credential == [1]
