@@ -213,7 +213,7 @@ class Worker:
             case Credential(generation, token, expires_at):
                 self._take_credential(generation, token, expires_at)
             case CredentialUnavailable(detail, retry_after):
-                self._credential.unavailable(max(1, round(retry_after)))
+                self._credential.unavailable(detail, max(1, round(retry_after)))
             case _:
                 pass
 
