@@ -101,8 +101,8 @@ class UpstreamCredential:
             waiter.credential_renewed()
 
     def unavailable(self, detail: str, retry_after: int) -> None:
-        """There is no token for now, for a reason that is the operator's to know; one that is in force is good
-        until its own end."""
+        """There is no token for now, for a reason that is the operator's to know. One that is in force is
+        good until its own end."""
         self.detail = detail
         self.retry_after = retry_after
 

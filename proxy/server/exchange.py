@@ -24,22 +24,11 @@ from proxy.server.audit_draft import AuditDraft
 from proxy.server.batches import Batch, is_batch, version_of
 from proxy.server.errors import Refusal
 from proxy.server.framing import (
-    ACCEPT_ENCODING,
-    AUTHORIZATION,
-    BODY_DIGEST,
     CHUNKED,
-    CONNECTION,
-    CONTENT_ENCODING,
-    CONTENT_LENGTH,
-    EXPECT,
-    HOP_BY_HOP,
-    HOST,
-    LOCATION,
-    TRANSFER_ENCODING,
     AnswerHead,
     RequestHead,
-    kind_of,
 )
+from proxy.server.heads import KEPT, head_for_client, head_for_upstream
 from proxy.server.tokens import RefusedToken, UnknownToken
 from proxy.server.upstream import UpstreamConnection, UpstreamLost
 
@@ -244,45 +233,15 @@ class Exchange:
         self._credential_generation = credential.generation
         self._upstream_head = self._head_for_upstream(credential.authorization)
 
-    def _head_for_upstream(self, authorization: bytes) -> bytes:  # noqa: C901 - one branch a kind of field
-        """The application's head with only these changed: Host, Authorization, hop-by-hop fields (contracts
-        §4)."""
-        head = self.head
-        context = self.context
-        nominated = head.nominated
-        line = head.request_line
-        parts = [line if not head.http10 else line[:-3] + b"1\r\n"]
-        append = parts.append
-        for name, value in head.headers:
-            kind = kind_of(name)
-            if kind == 0:
-                if nominated and name.lower() in nominated:
-                    continue
-                append(b"%b: %b\r\n" % (name, value))
-            elif kind == HOP_BY_HOP or kind == CONNECTION:
-                continue
-            elif kind == AUTHORIZATION:
-                append(b"%b: %b\r\n" % (name, authorization))
-            elif kind == HOST:
-                append(b"%b: %b\r\n" % (name, context.upstream_host))
-            elif nominated and kind not in _FRAMING and name.lower() in nominated:
-                continue
-            elif kind == ACCEPT_ENCODING:
-                append(b"%b: %b\r\n" % (name, context.readable_codings(value)))
-            elif kind == EXPECT:
-                if self._body is None:
-                    append(b"%b: %b\r\n" % (name, value))
-            elif kind == CONTENT_LENGTH:
-                length = self._body_length() if self._body_replaced else head.length
-                append(b"%b: %d\r\n" % (name, length))
-            elif kind == CONTENT_ENCODING and self._body_replaced:
-                continue
-            else:
-                append(b"%b: %b\r\n" % (name, value))
-        if head.host is None:
-            append(b"Host: %b\r\n" % context.upstream_host)
-        append(b"\r\n")
-        return b"".join(parts)
+    def _head_for_upstream(self, authorization: bytes) -> bytes:
+        return head_for_upstream(
+            self.head,
+            host=self.context.upstream_host,
+            authorization=authorization,
+            readable_codings=self.context.readable_codings,
+            body_held=self._body is not None,
+            replaced_length=self._body_length() if self._body_replaced else None,
+        )
 
     def _body_length(self) -> int:
         return sum(map(len, self._body or ()))
@@ -405,7 +364,7 @@ class Exchange:
 
     def answer_informational(self, head: AnswerHead) -> None:
         if not self.head.http10:
-            self.connection.write(self._head_for_client(head, _KEPT))
+            self.connection.write(self._head_for_client(head, KEPT))
         if head.status == 100:
             self.connection.body_continued()
 
@@ -646,7 +605,7 @@ class Exchange:
         """Sends the head with what came of the body along with it."""
         answer = self._answer
         sized = answer.length >= 0
-        head = self._head_for_client(answer, _KEPT if sized else CHUNKED)
+        head = self._head_for_client(answer, KEPT if sized else CHUNKED)
         self._answer_bytes = len(chunk)
         if last:
             if not sized:
@@ -689,47 +648,16 @@ class Exchange:
         framed = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
         return framed + b"0\r\n\r\n" if last else framed
 
-    def _head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
-        self, answer: AnswerHead, length: int, *, changed: bool = False
-    ) -> bytes:
-        """The upstream's head as the application sees it. `length` is the body's size, CHUNKED or _KEPT;
-        `changed` says that the body is no longer what codings and digests describe."""
-        nominated = answer.nominated
-        if answer.status < 200 or answer.status == 204:
-            hidden = True  # no body, and so no length (RFC 9110 §8.6)
-        else:
-            hidden = self.to_head_request and self._decision.transforms is not None
-        parts = [answer.status_line]
-        append = parts.append
-        for name, value in answer.headers:
-            kind = kind_of(name)
-            if nominated and kind != CONTENT_LENGTH and name.lower() in nominated:
-                continue
-            if kind == 0 or (kind > LOCATION and kind != BODY_DIGEST):
-                append(b"%b: %b\r\n" % (name, value))
-            elif kind == CONTENT_LENGTH:
-                if length >= 0:
-                    append(b"%b: %d\r\n" % (name, length))
-                    length = _KEPT
-                elif length == _KEPT and not hidden:
-                    # The length of an answer before its filter would tell of what was hidden.
-                    append(b"%b: %b\r\n" % (name, value))
-            elif kind in _NEVER_TO_CLIENT:
-                continue
-            elif kind == LOCATION:
-                append(b"%b: %b\r\n" % (name, self._relocated(value)))
-            elif changed and (kind == CONTENT_ENCODING or kind == BODY_DIGEST):
-                continue
-            else:
-                append(b"%b: %b\r\n" % (name, value))
-        if length >= 0:
-            append(b"Content-Length: %d\r\n" % length)
-        elif length == CHUNKED and not self.head.http10:  # an HTTP/1.0 client reads until the close
-            append(b"Transfer-Encoding: chunked\r\n")
-        if answer.status >= 200 and not self.connection.persists():
-            append(b"Connection: close\r\n")
-        append(b"\r\n")
-        return b"".join(parts)
+    def _head_for_client(self, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
+        return head_for_client(
+            answer,
+            length,
+            changed=changed,
+            length_hidden=self.to_head_request and self._decision.transforms is not None,
+            http10=self.head.http10,
+            close=answer.status >= 200 and not self.connection.persists(),
+            relocated=self._relocated,
+        )
 
     def _relocated(self, value: bytes) -> bytes:
         if not self.context.rewrite_links:
@@ -832,9 +760,6 @@ class Exchange:
 
 
 _BATCH_ALLOWED: Final = Decision("allow", DEFAULT_RULE_ID, reason="default")
-_KEPT: Final = -3  # the upstream's own Content-Length, if it gave one
-_FRAMING: Final = frozenset({CONTENT_LENGTH, TRANSFER_ENCODING})  # says where this very message ends
-_NEVER_TO_CLIENT: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
 _LOST_REASON: Final = {
     "upstreamUnreachable": "upstreamUnreachable",
     "upstreamTimeout": "upstreamTimeout",
