@@ -7,17 +7,26 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from proxy import __version__, log
 from proxy.config import SettingsError, describe
 from proxy.settings import Settings, load
 from proxy.signing_key import SigningKeyError
+from proxy.wire.log_line import one_line
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the command line in one line, as every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: {message} (--help shows how it is used)\n")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m proxy", description="The Graphward policy proxy.")
+    parser = _Parser(prog="python -m proxy", description="The Graphward policy proxy.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="settings file (TOML)")
     parser.add_argument(
         "--check",
@@ -53,14 +62,16 @@ def _run(config: Path, settings: Settings) -> int:
     log.configure(settings.log.level, settings.log.format, "supervisor")
     try:
         return Supervisor(config, settings).run()
-    except (StartError, SigningKeyError) as error:
+    except StartError as error:
+        return _complain([str(error)], status=FAILED)
+    except SigningKeyError as error:
         return _complain([str(error)])
 
 
-def _complain(problems: Sequence[str]) -> int:
+def _complain(problems: Sequence[str], *, status: int = BAD_INPUT) -> int:
     for problem in problems:
-        print(log.escape(problem), file=sys.stderr)
-    return BAD_INPUT
+        print(one_line(problem), file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

@@ -80,6 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(line: str) -> None:
-    from controlplane.log import one_line
+    from proxy.wire.log_line import one_line
 
     sys.stderr.write(one_line(line) + "\n")

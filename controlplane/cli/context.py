@@ -138,7 +138,7 @@ def print_list(name: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -
 
 
 def _text(value: Any) -> str:
-    from controlplane.log import one_line
+    from proxy.wire.log_line import one_line
 
     if value is None:
         return "-"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from proxy.log import JsonFormatter, TextFormatter
+from proxy.wire.log_line import LineFormatter
 from tests.bytes.data_path import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -184,7 +184,7 @@ async def _renew(proxy: DataPath) -> None:
 
 
 def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    formatters = (TextFormatter("test"), JsonFormatter("test"))
+    formatters = (LineFormatter("text", "test"), LineFormatter("json", "test"))
     return [formatter.format(record) for record in caplog.records for formatter in formatters]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from argon2 import PasswordHasher, extract_parameters
 
-from controlplane.log import OneLineFormatter, one_line
 from controlplane.secrets import MasterKeyError, Vault, digest, hash_client_secret, mint, read_master_key
+from proxy.wire.log_line import LineFormatter, one_line
 
 
 def test_secrets_hold_256_bits_and_are_safe_in_headers_and_forms() -> None:
@@ -71,7 +71,7 @@ def test_a_file_that_holds_no_key_is_named(tmp_path: Path, text: str) -> None:
 def test_a_log_line_stays_one_line_of_harmless_text(text: str) -> None:
     for style in ("text", "json"):
         record = logging.LogRecord("name", logging.INFO, "file", 1, "got %s", (text,), None)
-        line = OneLineFormatter(style).format(record)
+        line = LineFormatter(style).format(record)
         assert line.isprintable()
         assert line.encode("utf-8")
 

@@ -87,9 +87,9 @@ def run(config: Path, *arguments: str, **environment: str) -> subprocess.Complet
     )
 
 
-def refused_with(done: subprocess.CompletedProcess[str], *words: str) -> None:
+def refused_with(done: subprocess.CompletedProcess[str], *words: str, status: int = 2) -> None:
     lines = done.stderr.splitlines()
-    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+    assert (done.returncode, len(lines)) == (status, 1), done.stderr
     for word in words:
         assert word in lines[0]
 
@@ -138,16 +138,16 @@ def test_no_settings_file_is_one_line_and_status_2(tmp_path: Path) -> None:
     refused_with(run(tmp_path / "absent.toml", "--check"), "absent.toml")
 
 
-def test_a_port_in_use_is_one_line_and_status_2(config: Path) -> None:
+def test_a_port_in_use_is_one_line_and_status_1(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        refused_with(run(config, Proxy__Listen=f"127.0.0.1:{port}"), "Proxy.Listen", str(port))
+        refused_with(run(config, Proxy__Listen=f"127.0.0.1:{port}"), "Proxy.Listen", str(port), status=1)
 
 
-def test_an_admin_port_in_use_is_one_line_and_status_2(config: Path) -> None:
+def test_an_admin_port_in_use_is_one_line_and_status_1(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        refused_with(run(config, Admin__Listen=f"127.0.0.1:{port}"), "Admin.Listen", str(port))
+        refused_with(run(config, Admin__Listen=f"127.0.0.1:{port}"), "Admin.Listen", str(port), status=1)
 
 
 def test_an_encrypted_key_is_an_error_and_no_question(config: Path) -> None:

@@ -237,7 +237,6 @@ AccessToken = "the-access-token-itself"
 """
 
 
-@pytest.mark.xfail(strict=True, reason="a proxy whose address is in use exits 2, not 1")
 def test_a_proxy_that_cannot_start_is_status_1(tmp_path: Path) -> None:
     """1 the operation failed: its address is in use; one line that names it."""
     status, lines = in_use("proxy", PROXY + f'[Admin]\nListen = "127.0.0.1:{free_port()}"\n', tmp_path)
@@ -245,9 +244,6 @@ def test_a_proxy_that_cannot_start_is_status_1(tmp_path: Path) -> None:
     assert (status, len(lines)) == (1, 1)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a usage error of the proxy's command line is two lines, one is `usage: …`"
-)
 def test_a_usage_error_of_the_proxy_is_one_line() -> None:
     """2 usage: errors go to standard error, one line each."""
     done = run("proxy", "--chek")
