@@ -1,14 +1,20 @@
 """Reading heads."""
 
+from itertools import cycle
+
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.samples import ANSWER_HEAD, REQUEST
-from proxy.server.framing import RequestParser, parse_answer_head
+from proxy.server.framing import parse_answer_head, parse_request_head
 
 
-def test_request_head(benchmark: BenchmarkFixture) -> None:
-    parser = RequestParser()
-    assert benchmark(parser.parse, REQUEST).method == "GET"
+def test_request_head_of_known_lines(benchmark: BenchmarkFixture) -> None:
+    assert benchmark(parse_request_head, REQUEST).method == "GET"
+
+
+def test_request_head_with_one_new_line(benchmark: BenchmarkFixture) -> None:
+    heads = cycle([REQUEST.replace(b"SdkVersion: g", b"SdkVersion: %d" % number) for number in range(9000)])
+    assert benchmark(lambda: parse_request_head(next(heads))).method == "GET"
 
 
 def test_answer_head(benchmark: BenchmarkFixture) -> None:

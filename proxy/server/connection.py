@@ -32,7 +32,7 @@ from proxy.server import answers
 from proxy.server.deadlines import NEVER
 from proxy.server.errors import MalformedBody, MalformedHead, Refusal
 from proxy.server.exchange import Exchange
-from proxy.server.framing import ChunkedDecoder, RequestHead, RequestParser
+from proxy.server.framing import ChunkedDecoder, RequestHead, parse_request_head
 from proxy.server.token_endpoint import token_exchange_for
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ class ClientConnection(asyncio.Protocol):
         "_head",
         "_head_under_way",
         "_lingering",
-        "_parser",
         "_paused",
         "_pending",
         "_scanned",
@@ -95,7 +94,6 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, context: Context, *, secure: bool) -> None:
         # Per connection
         self._context = context
-        self._parser = RequestParser()
         self.scheme = b"https" if secure else b"http"
         self.client_ip = ""
         self.deadline = NEVER
@@ -238,8 +236,8 @@ class ClientConnection(asyncio.Protocol):
             self._await_rest_of_head(data)
             return False
         try:
-            head = self._parser.parse(data[:end])
-            if len(head.headers) > limits.max_header_count:
+            head = parse_request_head(data[:end])
+            if len(head.fields) > limits.max_header_count:
                 self._context.counters.values[LIMIT_HEADER_COUNT] += 1
                 raise MalformedHead("the request has too many header fields", "headersTooLarge")
         except MalformedHead as error:

@@ -1,8 +1,8 @@
 """What an HTTP/1.1 head means and where its message ends (RFC 9112 §6); everything else is refused.
 
-Pure: bytes in, values out. httptools splits a head into fields and refuses most of what the grammar
-refuses; this module adds what it leaves to its user: one unambiguous request line, one valid Host, one way
-to delimit the body, and which fields belong to this connection alone (RFC 9110 §7.6.1).
+Pure: bytes in, values out. httptools judges each field (`field_lines`) and method; this module judges what
+it leaves to its user: one unambiguous request line, one valid Host, one way to delimit the body, and which
+fields belong to this connection alone (RFC 9110 §7.6.1).
 """
 
 from __future__ import annotations
@@ -13,110 +13,40 @@ from typing import Final
 import httptools
 
 from proxy.server.errors import MalformedBody, MalformedHead
+from proxy.server.field_lines import (
+    ACCEPT_ENCODING,
+    AUTHORIZATION,
+    CLIENT_REQUEST_ID,
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    EXPECT,
+    FORWARDED_FOR,
+    HOST,
+    LOCATION,
+    METHOD_OVERRIDE,
+    REQUEST_ID,
+    TRANSFER_ENCODING,
+    Field,
+    Headers,
+    field_lines,
+)
 
 MAX_CHUNK_LINE: Final = 256  # chunk-size and extensions; real senders need under 20 bytes
 MAX_TRAILER_BYTES: Final = 8192
 
-# What a field name means to us. 0 is an ordinary end-to-end field.
-HOP_BY_HOP: Final = 1
-CONNECTION: Final = 2
-HOST: Final = 3
-AUTHORIZATION: Final = 4
-CONTENT_LENGTH: Final = 5
-TRANSFER_ENCODING: Final = 6
-EXPECT: Final = 7
-ACCEPT_ENCODING: Final = 8
-CLIENT_REQUEST_ID: Final = 9
-METHOD_OVERRIDE: Final = 10
-CONTENT_TYPE: Final = 11
-CONTENT_ENCODING: Final = 12
-LOCATION: Final = 13
-REQUEST_ID: Final = 14
-BODY_DIGEST: Final = 15
-FORWARDED_FOR: Final = 16
+_MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
 
-_KIND_OF: Final[dict[bytes, int]] = {
-    b"keep-alive": HOP_BY_HOP,
-    b"proxy-connection": HOP_BY_HOP,
-    b"proxy-authenticate": HOP_BY_HOP,
-    b"proxy-authorization": HOP_BY_HOP,
-    b"te": HOP_BY_HOP,
-    b"trailer": HOP_BY_HOP,
-    b"upgrade": HOP_BY_HOP,
-    b"http2-settings": HOP_BY_HOP,
-    b"connection": CONNECTION,
-    b"host": HOST,
-    b"authorization": AUTHORIZATION,
-    b"content-length": CONTENT_LENGTH,
-    b"transfer-encoding": TRANSFER_ENCODING,
-    b"expect": EXPECT,
-    b"accept-encoding": ACCEPT_ENCODING,
-    b"client-request-id": CLIENT_REQUEST_ID,
-    b"x-http-method-override": METHOD_OVERRIDE,
-    b"x-http-method": METHOD_OVERRIDE,
-    b"x-method-override": METHOD_OVERRIDE,
-    b"content-type": CONTENT_TYPE,
-    b"content-encoding": CONTENT_ENCODING,
-    b"location": LOCATION,
-    b"content-location": LOCATION,
-    b"operation-location": LOCATION,
-    b"request-id": REQUEST_ID,
-    b"content-md5": BODY_DIGEST,
-    b"digest": BODY_DIGEST,
-    b"content-digest": BODY_DIGEST,
-    b"repr-digest": BODY_DIGEST,
-    b"x-forwarded-for": FORWARDED_FOR,
-}
-_KIND_CACHE_SIZE: Final = 1024
-
-_METHOD: Final = re.compile(rb"[A-Z-]+")
+_REQUEST_LINE: Final = re.compile(rb"([A-Z-]+) (/[!-~]*) HTTP/1\.([01])")
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2}(?: [\t -~\x80-\xff]*)?)")
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
-_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _CHUNK_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+"
     rb'(?:=(?:[!#$%&\'*+.^_`|~0-9A-Za-z-]+|"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"))?[ \t]*)*'
 )
 _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
-
-Headers = list[tuple[bytes, bytes]]
-
-
-class FieldKinds:
-    """Field name in any spelling to its kind, remembered per spelling so that a known one costs one look-
-    up."""
-
-    __slots__ = ("_seen",)
-
-    def __init__(self) -> None:
-        self._seen: dict[bytes, int] = {}
-
-    def __call__(self, name: bytes) -> int:
-        kind = self._seen.get(name)
-        if kind is None:
-            kind = _KIND_OF.get(name.lower(), 0)
-            if len(self._seen) < _KIND_CACHE_SIZE:
-                self._seen[name] = kind
-        return kind
-
-
-kind_of: Final = FieldKinds()
-
-
-class _RequestFields:
-    """The callbacks of one httptools request parser."""
-
-    __slots__ = ("headers", "url")
-
-    def __init__(self) -> None:
-        self.headers: Headers = []
-        self.url = b""
-
-    def on_url(self, url: bytes) -> None:
-        self.url = url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
 
 
 class RequestHead:
@@ -129,8 +59,8 @@ class RequestHead:
         "content_encoding",
         "content_type",
         "expect_continue",
+        "fields",
         "forwarded_for",
-        "headers",
         "host",
         "http10",
         "keep_alive",
@@ -143,11 +73,11 @@ class RequestHead:
         "target",
     )
 
-    def __init__(self, method: str, target: str, request_line: bytes, headers: Headers, size: int) -> None:
+    def __init__(self, method: str, target: str, request_line: bytes, fields: list[Field], size: int) -> None:
         self.method = method
         self.target = target
         self.request_line = request_line
-        self.headers = headers
+        self.fields = fields
         self.size = size
         self.http10 = False
         self.keep_alive = True
@@ -163,60 +93,57 @@ class RequestHead:
         self.forwarded_for: bytes | None = None
         self.nominated: frozenset[bytes] = _NOTHING_NOMINATED
 
+    @property
+    def headers(self) -> Headers:
+        """Names and values, as rules see them."""
+        return [field.pair for field in self.fields]
+
 
 _NOTHING_NOMINATED: Final[frozenset[bytes]] = frozenset()
 
 
-class RequestParser:
-    """Parses the heads of one connection, one whole head at a time."""
+def parse_request_head(head: bytes) -> RequestHead:
+    """`head` ends with its empty line. Raises MalformedHead."""
+    lines = head.split(b"\r\n")
+    line = lines[0]
+    parts = _REQUEST_LINE.fullmatch(line)
+    if parts is None:
+        raise _malformed_line(line)
+    method, target, minor = parts.groups()
+    if method not in _known_methods:
+        _judge_method(method)
+    fields = field_lines.read(lines[1:-2])
+    request = RequestHead(method.decode("ascii"), target.decode("ascii"), line + b"\r\n", fields, len(head))
+    request.http10 = minor == b"0"
+    _judge_request_fields(request)
+    return request
 
-    __slots__ = ("_fields", "_parser")
 
-    def __init__(self) -> None:
-        self._fields = _RequestFields()
-        self._parser = httptools.HttpRequestParser(self._fields)
+_known_methods: set[bytes] = set()
 
-    def parse(self, head: bytes) -> RequestHead:
-        """`head` ends with its empty line. Raises MalformedHead."""
-        fields = self._fields
-        headers: Headers = []
-        fields.headers = headers
-        fields.url = b""
-        try:
-            self._parser.feed_data(head)
-        except httptools.HttpParserUpgrade:
-            self.renew()  # an Upgrade that we don't offer is ignored (RFC 9110 §7.8)
-        except httptools.HttpParserError as error:
-            raise MalformedHead(str(error)) from None
-        method = self._method(head)
-        url = fields.url
-        line = head[: len(method) + len(url) + 12]
-        if line == b"%b %b HTTP/1.1\r\n" % (method, url):
-            http10 = False
-        elif line == b"%b %b HTTP/1.0\r\n" % (method, url):
-            http10 = True
-        else:
-            raise MalformedHead("the request line is not 'METHOD TARGET HTTP/1.1'")
-        if url[:1] != b"/":
-            raise MalformedHead("the target must be a path on this server")
-        request = RequestHead(method.decode("ascii"), url.decode("ascii"), line, headers, len(head))
-        request.http10 = http10
-        _judge_request_fields(request)
-        if request.length:
-            self.renew()  # the parser now waits for a body that it will not be shown
-        return request
 
-    def renew(self) -> None:
-        self._parser = httptools.HttpRequestParser(self._fields)
+def _judge_method(method: bytes) -> None:
+    """httptools knows the methods that there are."""
+    if method == b"CONNECT" or method == b"TRACE":
+        # TRACE would send the upstream credential back to the application.
+        raise MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")
+    if method == b"PRI":
+        raise MalformedHead("HTTP/2 is not served here")
+    try:
+        httptools.HttpRequestParser(_NoCallbacks()).feed_data(method + b" / HTTP/1.1\r\n\r\n")
+    except httptools.HttpParserError as error:
+        raise MalformedHead(str(error)) from None
+    _known_methods.add(method)
 
-    def _method(self, head: bytes) -> bytes:
-        method = head.partition(b" ")[0]
-        if not _METHOD.fullmatch(method):  # httptools skips line ends before the method
-            raise MalformedHead("the request line does not begin with a method")
-        if method == b"CONNECT" or method == b"TRACE":
-            # TRACE would send the upstream credential back to the application.
-            raise MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")
-        return method
+
+class _NoCallbacks:
+    """For a parser that is only asked whether it accepts."""
+
+
+def _malformed_line(line: bytes) -> MalformedHead:
+    if line.startswith((b"CONNECT ", b"TRACE ")):
+        return MalformedHead("CONNECT and TRACE are not served here", "methodNotAllowed")
+    return MalformedHead("the request line is not 'METHOD /TARGET HTTP/1.1'")
 
 
 def _judge_request_fields(request: RequestHead) -> None:  # noqa: C901 - one branch a field, in one pass
@@ -224,10 +151,11 @@ def _judge_request_fields(request: RequestHead) -> None:  # noqa: C901 - one bra
     transfer_encoding: bytes | None = None
     connection: bytes | None = None
     seen_kinds = 0
-    for name, value in request.headers:
-        kind = kind_of(name)
+    for field in request.fields:
+        kind = field.kind
         if kind < CONNECTION:
             continue
+        value = field.value
         if kind == AUTHORIZATION:
             if request.authorization is not None:
                 raise MalformedHead("several Authorization fields")
@@ -287,7 +215,7 @@ def _judge_host(request: RequestHead) -> None:
     elif host not in _known_hosts:
         if not _HOST.fullmatch(host):
             raise MalformedHead("the Host field is not a host")
-        if len(_known_hosts) < _KIND_CACHE_SIZE:
+        if len(_known_hosts) < _MAX_REMEMBERED:
             _known_hosts.add(host)
 
 
@@ -329,21 +257,9 @@ def nominated_fields(connection: bytes) -> frozenset[bytes]:
     if known is None:
         known = frozenset(option.strip(b" \t").lower() for option in connection.split(b","))
         known -= {b"", b"keep-alive"}
-        if len(_known_connections) < _KIND_CACHE_SIZE:
+        if len(_known_connections) < _MAX_REMEMBERED:
             _known_connections[connection] = known
     return known
-
-
-class _AnswerFields:
-    """The callbacks of one httptools response parser."""
-
-    __slots__ = ("headers",)
-
-    def __init__(self) -> None:
-        self.headers: Headers = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
 
 
 UNTIL_CLOSE: Final = -2
@@ -356,8 +272,8 @@ class AnswerHead:
     __slots__ = (
         "content_encoding",
         "content_type",
+        "fields",
         "has_location",
-        "headers",
         "keep_alive",
         "length",
         "nominated",
@@ -366,10 +282,10 @@ class AnswerHead:
         "status_line",
     )
 
-    def __init__(self, status: int, status_line: bytes, headers: Headers) -> None:
+    def __init__(self, status: int, status_line: bytes, fields: list[Field]) -> None:
         self.status = status
         self.status_line = status_line
-        self.headers = headers
+        self.fields = fields
         self.length = UNTIL_CLOSE
         self.keep_alive = True
         self.content_type: bytes | None = None
@@ -378,29 +294,35 @@ class AnswerHead:
         self.has_location = False
         self.nominated: frozenset[bytes] = _NOTHING_NOMINATED
 
+    @property
+    def headers(self) -> Headers:
+        """Names and values, as rules see them."""
+        return [field.pair for field in self.fields]
+
 
 def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
     """Parses the head of an upstream answer that ends with its empty line. Raises MalformedHead."""
-    fields = _AnswerFields()
-    parser = httptools.HttpResponseParser(fields)
-    try:
-        parser.feed_data(head)
-    except httptools.HttpParserUpgrade:
-        pass
-    except httptools.HttpParserError as error:
-        raise MalformedHead(str(error)) from None
-    version = head[:9]
-    if version != b"HTTP/1.1 " and version != b"HTTP/1.0 ":
-        raise MalformedHead("the answer is not HTTP/1.1")
-    line = head[9 : head.index(b"\r\n") + 2]
-    if _CONTROL.search(line, 0, len(line) - 2):
-        raise MalformedHead("the answer's reason phrase has control characters")
-    status = parser.get_status_code()
-    if not 100 <= status <= 599:
-        raise MalformedHead("the answer's status is not one of HTTP's")
-    answer = AnswerHead(status, b"HTTP/1.1 " + line, fields.headers)
-    _judge_answer_fields(answer, http10=version == b"HTTP/1.0 ", to_head_request=to_head_request)
+    lines = head.split(b"\r\n")
+    known = _known_status_lines.get(lines[0])
+    if known is None:
+        known = _judge_status_line(lines[0])
+    status, status_line, http10 = known
+    answer = AnswerHead(status, status_line, field_lines.read(lines[1:-2]))
+    _judge_answer_fields(answer, http10=http10, to_head_request=to_head_request)
     return answer
+
+
+_known_status_lines: dict[bytes, tuple[int, bytes, bool]] = {}
+
+
+def _judge_status_line(line: bytes) -> tuple[int, bytes, bool]:
+    parts = _STATUS_LINE.fullmatch(line)
+    if parts is None:
+        raise MalformedHead("the status line is not one of HTTP/1.1")
+    known = (int(parts[2][:3]), b"HTTP/1.1 %b\r\n" % parts[2], parts[1] == b"0")
+    if len(_known_status_lines) < _MAX_REMEMBERED:
+        _known_status_lines[line] = known
+    return known
 
 
 def _judge_answer_fields(  # noqa: C901 - one branch a field, in one pass
@@ -409,10 +331,11 @@ def _judge_answer_fields(  # noqa: C901 - one branch a field, in one pass
     content_length: bytes | None = None
     chunked = False
     connection: bytes | None = None
-    for name, value in answer.headers:
-        kind = kind_of(name)
+    for field in answer.fields:
+        kind = field.kind
         if kind < CONNECTION:
             continue
+        value = field.value
         if kind == CONTENT_LENGTH:
             if content_length is not None:
                 raise MalformedHead("several Content-Length fields")

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from proxy.server.framing import (
+from proxy.server.field_lines import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
     BODY_DIGEST,
-    CHUNKED,
     CONNECTION,
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -21,10 +20,8 @@ from proxy.server.framing import (
     HOST,
     LOCATION,
     TRANSFER_ENCODING,
-    AnswerHead,
-    RequestHead,
-    kind_of,
 )
+from proxy.server.framing import CHUNKED, AnswerHead, RequestHead
 
 KEPT: Final = -3  # a body as long as the upstream said, if it said so
 _FRAMING: Final = frozenset({CONTENT_LENGTH, TRANSFER_ENCODING})
@@ -49,31 +46,31 @@ def head_for_upstream(  # noqa: C901 - one branch a kind of field, in one pass
     line = head.request_line
     parts = [line if not head.http10 else line[:-3] + b"1\r\n"]
     append = parts.append
-    for name, value in head.headers:
-        kind = kind_of(name)
+    for field in head.fields:
+        kind = field.kind
         if kind == 0:
-            if nominated and name.lower() in nominated:
+            if nominated and field.name.lower() in nominated:
                 continue
-            append(b"%b: %b\r\n" % (name, value))
+            append(field.line)
         elif kind == HOP_BY_HOP or kind == CONNECTION:
             continue
         elif kind == AUTHORIZATION:
-            append(b"%b: %b\r\n" % (name, authorization))
+            append(b"%b: %b\r\n" % (field.name, authorization))
         elif kind == HOST:
-            append(b"%b: %b\r\n" % (name, host))
-        elif nominated and kind not in _FRAMING and name.lower() in nominated:
+            append(b"%b: %b\r\n" % (field.name, host))
+        elif nominated and kind not in _FRAMING and field.name.lower() in nominated:
             continue
         elif kind == ACCEPT_ENCODING:
-            append(b"%b: %b\r\n" % (name, readable_codings(value)))
+            append(b"%b: %b\r\n" % (field.name, readable_codings(field.value)))
         elif kind == EXPECT:
             if not body_held:
-                append(b"%b: %b\r\n" % (name, value))
+                append(field.line)
         elif kind == CONTENT_LENGTH:
-            append(b"%b: %d\r\n" % (name, head.length if replaced_length is None else replaced_length))
+            append(b"%b: %d\r\n" % (field.name, head.length if replaced_length is None else replaced_length))
         elif kind == CONTENT_ENCODING and replaced_length is not None:
             continue
         else:
-            append(b"%b: %b\r\n" % (name, value))
+            append(field.line)
     if head.host is None:
         append(b"Host: %b\r\n" % host)
     append(b"\r\n")
@@ -100,26 +97,26 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
         length_hidden = True  # no body, and so no length (RFC 9110 §8.6)
     parts = [answer.status_line]
     append = parts.append
-    for name, value in answer.headers:
-        kind = kind_of(name)
-        if nominated and kind != CONTENT_LENGTH and name.lower() in nominated:
+    for field in answer.fields:
+        kind = field.kind
+        if nominated and kind != CONTENT_LENGTH and field.name.lower() in nominated:
             continue
         if kind == 0 or (kind > LOCATION and kind != BODY_DIGEST):
-            append(b"%b: %b\r\n" % (name, value))
+            append(field.line)
         elif kind == CONTENT_LENGTH:
             if length >= 0:
-                append(b"%b: %d\r\n" % (name, length))
+                append(b"%b: %d\r\n" % (field.name, length))
                 length = KEPT
             elif length == KEPT and not length_hidden:
-                append(b"%b: %b\r\n" % (name, value))
+                append(field.line)
         elif kind in _NEVER_TO_CLIENT:
             continue
         elif kind == LOCATION:
-            append(b"%b: %b\r\n" % (name, relocated(value)))
+            append(b"%b: %b\r\n" % (field.name, relocated(field.value)))
         elif changed and (kind == CONTENT_ENCODING or kind == BODY_DIGEST):
             continue
         else:
-            append(b"%b: %b\r\n" % (name, value))
+            append(field.line)
     if length >= 0:
         append(b"Content-Length: %d\r\n" % length)
     elif length == CHUNKED and not http10:  # an HTTP/1.0 client reads until the close
