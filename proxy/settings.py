@@ -104,7 +104,7 @@ class ProxySettings:
         default=20000,
         minimum=1,
         maximum=1_000_000,
-        doc="Client connections of one worker; more wait in the accept queue.",
+        doc="Client connections of one worker; more are answered 503.",
     )
 
 
