@@ -38,7 +38,7 @@ def hang_up(system: System) -> None:
 
 
 async def reloaded(system: System, times: int) -> None:
-    await until(lambda: log_of(system).count(" supervisor supervisor: reloaded") >= times)
+    await until(lambda: log_of(system).count(" supervisor proxy.supervisor: reloaded") >= times)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept connections", "a connection each"])
