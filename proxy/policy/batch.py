@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
@@ -20,6 +20,7 @@ MAX_PARTS = 20  # Graph's own limit
 
 _PART_NAMES = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
 _ANSWER_NAMES = frozenset({"id", "status", "headers", "body"})
+_LOCATIONS = frozenset({"location", "content-location", "operation-location"})
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|stagingbeta")
@@ -62,6 +63,17 @@ class BatchAnswer:
                 return self.raw[: member.value_start] + body + self.raw[member.value_end :]
         raise MalformedBatch("a response without a body")
 
+    def relocated(self, turned: Callable[[bytes], bytes]) -> BatchAnswer:
+        """The answer with what `turned` makes of Location and its relatives, its other bytes as they were."""
+        edits = []
+        for name, where in _Entry(self.raw, _ANSWER_NAMES).header_places():
+            if name.casefold() in _LOCATIONS:
+                before = _string(self.raw[where.value_start : where.value_end], "headers").encode()
+                after = turned(before)
+                if after != before:
+                    edits.append((where.value_start, where.value_end, json.dumps(after.decode()).encode()))
+        return replace(self, raw=_edited(self.raw, edits)) if edits else self
+
 
 def parse_batch(body: bytes, version: str, *, upstream_base: str, proxy_base: str) -> tuple[BatchPart, ...]:
     """The parts of the body of POST /{version}/$batch, in their order."""
@@ -95,9 +107,9 @@ def made_answer(part_id: str, status: int, headers: Mapping[str, str], body: byt
 
 
 def merged_answer(
-    order: Sequence[str], finished: Sequence[tuple[str, bytes]], own: Mapping[str, bytes]
+    body: bytes, order: Sequence[str], finished: Sequence[tuple[str, bytes]], own: Mapping[str, bytes]
 ) -> bytes:
-    """The answer to the whole batch.
+    """The answer to the whole batch: `body`, the upstream's, with other responses.
 
     `order` has the ids of the request's parts. `finished` has id and text of the upstream's answers and keeps
     its order; `own` has the texts of the others by id. Each of ours comes before the answer of the next part
@@ -115,7 +127,10 @@ def merged_answer(
     for part_id, text in finished:
         texts += before.get(part_id, [])
         texts.append(text)
-    return b'{"responses":[' + b",".join(texts + waiting) + b"]}"
+    responses = _member(body, "responses")
+    return (
+        body[: responses.value_start] + b"[" + b",".join(texts + waiting) + b"]" + body[responses.value_end :]
+    )
 
 
 # Reading
@@ -182,17 +197,21 @@ class _Entry:
         return _string(value, name)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
+        return tuple(
+            (name, _string(self.raw[where.value_start : where.value_end], "headers"))
+            for name, where in self.header_places()
+        )
+
+    def header_places(self) -> Iterator[tuple[str, json_text.Member]]:
+        """Name of each header that has a value, and where it lies in `raw`."""
         value = self.text("headers")
         if value is None:
-            return ()
+            return
         if value[:1] != b"{":
             raise MalformedBatch("`headers` is no object")
-        headers = []
-        for name, member in _members(value, 0, frozenset()).items():
-            content = value[member.value_start : member.value_end]
-            if content != b"null":
-                headers.append((name, _string(content, "headers")))
-        return tuple(headers)
+        for name, where in _members(self.raw, self.members["headers"].value_start, frozenset()).items():
+            if self.raw[where.value_start : where.value_end] != b"null":
+                yield name, where
 
 
 def _string(value: bytes, name: str) -> str:

@@ -7,6 +7,7 @@ its own that names the batch by `parentRequestId`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from proxy.policy.batch import (
@@ -106,23 +107,29 @@ class Batch:
 
     def own_answer(self) -> bytes:
         """The answer where no part is left for the upstream."""
-        return self._merged([])
+        return self._merged(b'{"responses":[]}', [])
 
-    def answer(self, body: bytes) -> bytes:
-        """The upstream's answer with each part's filter applied and our own answers among them.
-        Raises MalformedBatch where the answer can't be read: it is never passed on then."""
+    def answer(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
+        """The upstream's answer with each part's filter applied, its locations turned by `relocated` and our
+        own answers among them; None where all that leaves it as it came. Raises MalformedBatch where the
+        answer can't be read: it is never passed on then."""
         asked = {each.part.id.casefold(): each for each in self._parts if each.answer is None}
+        answers = parse_batch_answer(body)
         finished: list[tuple[str, bytes]] = []
-        for answer in parse_batch_answer(body):
+        for answer in answers:
             part = asked.pop(answer.id.casefold(), None)
             if part is None:
                 raise MalformedBatch("the answer has a part that was not asked for")
-            finished.append((part.part.id, self._judged_answer(part, answer)))
+            finished.append((part.part.id, self._judged_answer(part, answer.relocated(relocated))))
         for part in asked.values():
             self._refuse(
                 part, Refusal("upstreamError", "The upstream left this part out.", "upstreamProtocol")
             )
-        return self._merged(finished)
+        if len(finished) == len(self._parts) and all(
+            text == answer.raw for (_, text), answer in zip(finished, answers, strict=True)
+        ):
+            return None
+        return self._merged(body, finished)
 
     def record(self, status: int, reason: str | None = None) -> bool:
         """Writes the parts' events. `status` and `reason` are those of parts that no answer came for."""
@@ -254,10 +261,10 @@ class Batch:
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
 
-    def _merged(self, finished: list[tuple[str, bytes]]) -> bytes:
+    def _merged(self, body: bytes, finished: list[tuple[str, bytes]]) -> bytes:
         done = {part_id for part_id, _ in finished}
         own = {each.part.id: each.answer for each in self._parts if each.answer and each.part.id not in done}
-        return merged_answer([each.part.id for each in self._parts], finished, own)
+        return merged_answer(body, [each.part.id for each in self._parts], finished, own)
 
 
 def _filter_failed(why: str) -> Refusal:

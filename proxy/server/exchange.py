@@ -521,7 +521,7 @@ class Exchange:
         if answer.status == 206:
             raise FilterFailed("it is a part of a larger whole")
         if self._batch is not None:
-            return self._batch.answer(body)
+            return self._batch.answer(body, self._relocated)
         assert transforms is not None
         if not _is_json(answer.content_type):
             raise FilterFailed("it is not JSON")

@@ -178,3 +178,41 @@ async def test_links_in_the_parts_lead_back_to_the_proxy(tmp_path: Path) -> None
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         link = reply.json()["responses"][0]["body"]["@odata.nextLink"]
         assert link == "http://proxy.example/v1.0/groups?p=2"
+
+
+async def test_locations_in_the_parts_lead_back_to_the_proxy(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        base = b"http://" + head.split(b"Host: ")[1].split(b"\r\n")[0]
+        headers = b'{"Location":"%b/v1.0/groups/2","Link":"%b/v1.0/"}' % (base, base)
+        peer.send(ok(b'{"responses":[{"id":"1","status":302,"headers":%b}], "more":1.0}' % headers))
+        await asyncio.sleep(0)
+
+    body = batch(part("1", "/groups/1"))
+    async with data_path(script, tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        base = f"http://127.0.0.1:{proxy.upstream.port}"
+        assert reply.body == (
+            b'{"responses":[{"id":"1","status":302,"headers":{"Location":"http://proxy.example/v1.0/groups/2",'
+            b'"Link":"%b/v1.0/"}}], "more":1.0}' % base.encode()
+        )
+
+
+@pytest.mark.parametrize("coded", [False, True])
+async def test_an_answer_in_which_nothing_had_to_change_keeps_every_byte(tmp_path: Path, coded: bool) -> None:
+    text = b'{"x" : 1.0,"responses":[ {"status":200,"id":"1","body":{"n":1e5}} ]}\n'
+    wire = gzip.compress(text) if coded else text
+    answer = ok(wire, b"Content-Encoding: gzip") if coded else ok(wire)
+    body = batch(part("1", "/groups/1"))
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        await peer.body(len(body))
+        peer.send(answer)
+        await peer.head()
+
+    async with data_path(script, tmp_path, RULES) as proxy:
+        fields = FIELDS % len(body) + b"Accept-Encoding: gzip\r\n"
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
+        assert reply.body == wire
+        assert reply.value("content-encoding") == ("gzip" if coded else None)

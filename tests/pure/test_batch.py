@@ -286,9 +286,10 @@ def test_an_answer_that_can_be_read_in_two_ways_is_refused(body: bytes) -> None:
 def test_our_answers_take_their_places_among_the_upstreams() -> None:
     own = {"1": b'"one"', "4": b'"four"'}
     finished = [("3", b'"three"'), ("2", b'"two"')]
-    merged = merged_answer(["1", "2", "3", "4"], finished, own)
-    assert merged == b'{"responses":["three","one","two","four"]}'
-    assert merged_answer(["1", "4"], [], own) == b'{"responses":["one","four"]}'
+    body = b'{"@odata.nextLink": "x", "responses" : [{}, {}]}'
+    merged = merged_answer(body, ["1", "2", "3", "4"], finished, own)
+    assert merged == b'{"@odata.nextLink": "x", "responses" : ["three","one","two","four"]}'
+    assert merged_answer(b'{"responses":[]}', ["1", "4"], [], own) == b'{"responses":["one","four"]}'
 
 
 def test_an_answer_of_our_own_is_read_like_any_other() -> None:
@@ -316,3 +317,24 @@ def test_every_target_is_printable_ascii_below_the_version(url: str) -> None:
         assert part.target.isprintable()
         assert " " not in part.target
         assert part.target.startswith("/v1.0/")
+
+
+def turned(value: bytes) -> bytes:
+    return value.replace(UPSTREAM.encode(), PROXY.encode())
+
+
+@pytest.mark.parametrize("name", ["Location", "operation-location", "CONTENT-LOCATION", r"L\u006fcation"])
+def test_a_location_among_a_part_s_headers_leads_back_and_no_other_byte_changes(name: str) -> None:
+    before = '{ "headers":{"a":null,"%s" : "%s" ,"b":"%s"},"status":202, "id":"1"}'
+    link = f"{UPSTREAM}/v1.0/operations/1"
+    (answer,) = parse_batch_answer(
+        (b'{"responses":[' + (before % (name, link, link)).encode() + b"]}").replace(b"//", rb"\/\/")
+    )
+    after = (before % (name, f"{PROXY}/v1.0/operations/1", "?")).replace("?", link.replace("//", r"\/\/"))
+    assert answer.relocated(turned).raw == after.encode()
+
+
+def test_a_part_without_a_location_of_the_upstream_s_stays_the_very_object() -> None:
+    text = b'{"responses":[{"id":"1","status":302,"headers":{"Location":"https://cdn.example/x"}}]}'
+    (answer,) = parse_batch_answer(text)
+    assert answer.relocated(turned) is answer
