@@ -45,6 +45,9 @@ def user(number: int) -> dict[str, object]:
         "otherMails": [f"a{number}@example.com"],
         "proxyAddresses": [f"SMTP:adele{number}@contoso.com", f"smtp:a{number}@contoso.com"],
         "onPremisesExtensionAttributes": {"extensionAttribute1": None, "extensionAttribute2": "x"},
+        "assignedLicenses": [{"disabledPlans": [], "skuId": "c7df2760-2c81-4ef7-b578-5b5392b571df"}],
+        "createdDateTime": "2019-10-18T13:57:40Z",
+        "streetAddress": "9256 Towne Center Dr., Suite 400",
     }
 
 
@@ -52,7 +55,17 @@ def compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-ONE_USER = compact({"@odata.context": "https://graph.microsoft.com/v1.0/$metadata#users/$entity", **user(1)})
+ONE_USER = compact(
+    {
+        "@odata.context": "https://graph.microsoft.com/v1.0/$metadata#users(manager())/$entity",
+        **user(1),
+        "manager": {
+            "@odata.type": "#microsoft.graph.user",
+            "id": user(2)["id"],
+            "displayName": "Miriam Graham",
+        },
+    }
+)
 USERS = compact(
     {
         "@odata.context": "https://graph.microsoft.com/v1.0/$metadata#users",

@@ -1,0 +1,68 @@
+"""The command line of ./dev bench: the side-by-side run or some of its jobs, the quick check, the suites."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench import jobs, results
+from bench.cost import Pace
+from bench.report import Table
+from bench.rig import Missing, Rig
+from bench.tools import find
+
+JOBS: Final[dict[str, Callable[[Rig, Pace], Table]]] = {
+    "J1": jobs.pass_through,
+    "J2": jobs.judged,
+    "J3": jobs.long_list,
+    "J4": jobs.stripped,
+    "TLS": jobs.both_sides_tls,
+    "WORKERS": jobs.two_workers,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["suites"]:
+        os.execv(
+            sys.executable,
+            [sys.executable, "-m", "pytest", "bench/", "--benchmark-only", *arguments[1:]],
+        )
+    options = _options(arguments)
+    chosen = options.jobs or list(JOBS)
+    pace = Pace(options.rounds, options.seconds)
+    tables = []
+    with tempfile.TemporaryDirectory(prefix="graphward-bench-") as run:
+        rig = Rig(Path(run))
+        try:
+            with rig.start_upstream():
+                for job in chosen:
+                    tables.append(JOBS[job](rig, pace))
+                    print(tables[-1].as_text(), flush=True)
+        except Missing as error:
+            sys.exit(f"./dev bench: needs {error}, which is not here (apt install {error})")
+    if not options.jobs:
+        results.write(tables, pace)
+    return 0
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all, if none is named")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each server has its turn (5)")
+    parser.add_argument("--seconds", type=int, default=3, help="length of a turn (3)")
+    options = parser.parse_args(arguments)
+    unknown = [job for job in options.jobs if job not in JOBS]
+    if unknown:
+        parser.error(f"unknown job {unknown[0]}; there are {', '.join(JOBS)}")
+    if find("wrk") is None:
+        print("wrk is not here: a client in Python makes the load, and may not keep up.\n")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""A proxy as one writes it with aiohttp in an afternoon, on uvloop: the peer in the same language.
+
+`judge` adds Graphward's default duties: the token checked once and remembered, one path rule, the credential
+swapped, a JSON record of each request. `strip` takes three properties out of each item, through orjson.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import aiohttp
+import jwt
+import orjson
+import uvloop
+from aiohttp import web
+from multidict import CIMultiDict
+
+HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host"})
+STRIPPED: Final = ("mobilePhone", "businessPhones", "otherMails")
+PATHS: Final = re.compile(r"/v1\.0/users(/[^/]+)?")
+
+
+@dataclass(slots=True)
+class Duties:
+    """What the proxy does beside passing on. Read from a JSON file."""
+
+    upstream: str
+    judge: bool
+    strip: bool
+    signing_key: str
+    issuer: str
+    audience: str
+    upstream_token: str
+    record_file: str
+    remembered: dict[str, float] = field(default_factory=dict)
+
+    def token_is_good(self, authorization: str) -> bool:
+        ends = self.remembered.get(authorization)
+        if ends is None:
+            try:
+                claims = jwt.decode(
+                    authorization.removeprefix("Bearer "),
+                    self.signing_key,
+                    ["HS256"],
+                    issuer=self.issuer,
+                    audience=self.audience,
+                )
+            except jwt.InvalidTokenError:
+                return False
+            ends = self.remembered[authorization] = claims["exp"]
+        return time.time() < ends
+
+
+class Proxy:
+    def __init__(self, duties: Duties, session: aiohttp.ClientSession, record: BinaryIO) -> None:
+        self._duties = duties
+        self._session = session
+        self._record = record
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        started = time.monotonic()
+        duties = self._duties
+        if duties.judge:
+            refusal = self._refusal(request)
+            if refusal is not None:
+                return web.Response(status=refusal)
+        headers = [pair for pair in request.headers.items() if pair[0].lower() not in HOP_BY_HOP]
+        if duties.judge:
+            headers = [pair for pair in headers if pair[0].lower() != "authorization"]
+            headers.append(("Authorization", f"Bearer {duties.upstream_token}"))
+        async with self._session.request(
+            request.method,
+            duties.upstream + request.path_qs,
+            headers=headers,
+            data=request.content if request.body_exists else None,
+            allow_redirects=False,
+        ) as answer:
+            body = await answer.read()
+            kept = [pair for pair in answer.headers.items() if pair[0].lower() not in HOP_BY_HOP]
+            status = answer.status
+        if duties.strip:
+            body = _stripped(body)
+            kept = [pair for pair in kept if pair[0].lower() != "content-length"]
+        if duties.judge:
+            self._write_record(request, status, len(body), time.monotonic() - started)
+        return web.Response(status=status, headers=CIMultiDict(kept), body=body)
+
+    def _refusal(self, request: web.BaseRequest) -> int | None:
+        if not self._duties.token_is_good(request.headers.get("Authorization", "")):
+            return 401
+        allowed = request.method == "GET" and PATHS.fullmatch(request.path)
+        return None if allowed else 403
+
+    def _write_record(self, request: web.BaseRequest, status: int, length: int, seconds: float) -> None:
+        self._record.write(
+            orjson.dumps(
+                {
+                    "time": time.time(),
+                    "org": "org-1",
+                    "app": "app-1",
+                    "client": "client-1",
+                    "ip": request.remote,
+                    "requestId": request.headers.get("client-request-id"),
+                    "method": request.method,
+                    "path": request.path,
+                    "query": request.query_string,
+                    "status": status,
+                    "verdict": "allow",
+                    "rule": "users",
+                    "responseBytes": length,
+                    "duration": seconds,
+                },
+                option=orjson.OPT_APPEND_NEWLINE,
+            )
+        )
+
+
+def _stripped(body: bytes) -> bytes:
+    answer = orjson.loads(body)
+    for item in answer["value"]:
+        for name in STRIPPED:
+            item.pop(name, None)
+    return orjson.dumps(answer)
+
+
+async def serve(port: int, duties: Duties, record: BinaryIO) -> None:
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3600)
+    async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
+        server = web.Server(Proxy(duties, session, record).handle, keepalive_timeout=3600)
+        await asyncio.get_running_loop().create_server(server, "127.0.0.1", port, backlog=4096)
+        await asyncio.Event().wait()
+
+
+def main() -> None:
+    duties = Duties(**json.loads(Path(sys.argv[2]).read_text()))
+    with Path(duties.record_file).open("ab") as record:
+        uvloop.run(serve(int(sys.argv[1]), duties, record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Processor time per request of several servers doing one job, in turn, round after round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from bench.load import Load, Loader
+from bench.report import Table
+from bench.rig import Missing
+from bench.servers import CpuTime, Server
+
+WARM_UP_SECONDS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    rounds: int
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one server spent in one round."""
+
+    load: Load
+    cpu: Mapping[str, CpuTime]  # by process name
+
+    @property
+    def total(self) -> CpuTime:
+        return sum(self.cpu.values(), CpuTime())
+
+    @property
+    def per_request(self) -> float:
+        return self.total.total / self.load.requests
+
+
+@dataclass(slots=True)
+class Peer:
+    """A server in the line-up with what it spent. `start` raises Missing where it can't be measured here."""
+
+    name: str
+    start: Callable[[], Server]
+    loader: Loader
+    samples: list[Sample] = field(default_factory=list)
+
+    def median(self, of: Callable[[Sample], float]) -> float:
+        return median(of(sample) for sample in self.samples)
+
+
+def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], None]) -> list[str]:
+    """Fills the peers' samples. Returns what is missing, a sentence for each."""
+    missing: list[str] = []
+    with ExitStack() as stack:
+        running: list[tuple[Peer, Server]] = []
+        for peer in peers:
+            try:
+                server = stack.enter_context(peer.start())
+            except Missing as error:
+                missing.append(f"{peer.name} was not measured: {error} is not here.")
+                continue
+            check(server, peer)
+            peer.loader.run(server.port, WARM_UP_SECONDS)
+            server.settle()
+            running.append((peer, server))
+        for _ in range(pace.rounds):
+            for peer, server in running:
+                peer.samples.append(_sample(peer, server, pace.seconds))
+    return missing
+
+
+def _sample(peer: Peer, server: Server, seconds: int) -> Sample:
+    before = server.cpu()
+    load = peer.loader.run(server.port, seconds)
+    server.settle()
+    after = server.cpu()
+    return Sample(load, {name: after[name] - before.get(name, CpuTime()) for name in after})
+
+
+def cost_table(
+    job: str,
+    title: str,
+    peers: Sequence[Peer],
+    subject: str,
+    missing: Sequence[str],
+    notes: Sequence[str] = (),
+) -> Table:
+    """`subject` is whose cost is divided by each peer's, round by round, before the median is taken."""
+    measured = [peer for peer in peers if peer.samples]
+    reference = next((peer for peer in measured if peer.name == subject), None)
+    rows = []
+    for peer in measured:
+        costs = [sample.per_request for sample in peer.samples]
+        ratio = "–"
+        if reference is not None:
+            pairs = zip(reference.samples, peer.samples, strict=True)
+            ratio = f"{median(ours.per_request / theirs.per_request for ours, theirs in pairs):.2f}"
+        rows.append(
+            (
+                peer.name,
+                f"{median(costs):.1f}",
+                f"{peer.median(lambda sample: sample.total.user / sample.load.requests):.1f}",
+                f"{peer.median(lambda sample: sample.total.system / sample.load.requests):.1f}",
+                f"{min(costs):.1f}–{max(costs):.1f}",
+                f"{peer.median(lambda sample: sample.load.requests / sample.load.seconds):,.0f}",
+                ratio,
+            )
+        )
+    columns = ("server", "CPU µs/request", "user", "system", "spread", "requests/s", f"{subject} ÷ it")
+    split = [_split(peer) for peer in measured if len(peer.samples[0].cpu) > 1]
+    bars = [(peer.name, peer.median(lambda sample: sample.per_request)) for peer in measured]
+    return Table(job, title, columns, rows, (*missing, *split, *notes), bars)
+
+
+def _split(peer: Peer) -> str:
+    """Which of a server's processes spent how much."""
+
+    def spent_by(name: str) -> float:
+        return peer.median(lambda sample: sample.cpu[name].total / sample.load.requests)
+
+    each = (f"{name} {spent_by(name):.1f}" for name in peer.samples[0].cpu)
+    return f"{peer.name} by process, µs: {', '.join(each)}."

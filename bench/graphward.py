@@ -1,0 +1,78 @@
+"""Graphward configured for a measurement: settings, the rules it starts with, a token that it takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.server.rulebook import Caller
+from proxy.server.tokens import TokenKeeper, TokenSettings
+from proxy.snapshot import App, Snapshot, SnapshotRuleset, write_snapshot
+
+SIGNING_KEY: Final = "graphward-bench-signing-key-of-forty-chars"
+TOKEN_SECONDS: Final = 86400
+
+ALLOW: Final = """\
+version: 1
+name: bench
+default: block
+rules:
+  - id: users
+    match: {methods: [GET], path: [/v1.0/users, "/v1.0/users/{id}"]}
+    verdict: allow
+"""
+STRIP: Final = ALLOW.replace("verdict: allow", "verdict: filter") + (
+    "    transforms: {strip_properties: [mobilePhone, businessPhones, otherMails]}\n"
+)
+ANYTHING: Final = ALLOW.replace("methods: [GET], path: [/v1.0/users, ", "path: [/v1.0/large, ")
+
+Section = Mapping[str, str | int | float | bool]
+
+
+def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str) -> Path:
+    """Settings in `directory`, everything else at its default; with the rules already synced, as after a
+    restart. No control plane answers unless `sections` names one. Returns the settings file."""
+    directory.mkdir(mode=0o700)
+    snapshot = Snapshot(
+        version="1",
+        generated_at="2026-01-01T00:00:00.000Z",
+        generation=1,
+        synced_at=time.time(),
+        etag=None,
+        proxy_id="proxy-1",
+        sync_interval_seconds=None,
+        orgs={"org-1": "Contoso"},
+        apps=(App("app-1", "org-1", "bench", "client-1", (), 1, "ruleset-1", True),),
+        rulesets=(SnapshotRuleset("ruleset-1", "org-1", "bench", 1, "digest", parse_ruleset(rules)),),
+    )
+    write_snapshot(directory / "snapshot.json", snapshot)
+    key = directory / "token.key"
+    key.touch(mode=0o600)
+    key.write_text(SIGNING_KEY)
+    defaults: dict[str, Section] = {
+        "Agent": {"ApiKey": "standin-api-key", "HmacSecret": "standin-hmac-secret"},
+        "RuleSync": {"SaasBaseUrl": "http://127.0.0.1:1", "CachePath": "snapshot.json"},
+        "Audit": {"LocalRetentionPath": "audit"},
+        "Token": {"SigningKeyFile": "token.key"},
+    }
+    file = directory / "proxy.toml"
+    file.touch(mode=0o600)
+    names = sorted(defaults.keys() | sections.keys())
+    file.write_text("\n".join(_toml(n, {**defaults.get(n, {}), **sections.get(n, {})}) for n in names))
+    return file
+
+
+def _toml(name: str, section: Section) -> str:
+    # JSON's text, numbers and truth values are TOML's too.
+    return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in section.items())
+
+
+def proxy_token(now: float) -> str:
+    """A token as the proxy issues them, good for a day."""
+    keeper = TokenKeeper(TokenSettings(SIGNING_KEY.encode(), "graphward", "graphward", TOKEN_SECONDS))
+    caller = Caller("app-1", "org-1", "client-1", secret_version=1)
+    return keeper.issue(caller, now=now, token_id="bench")

@@ -1,0 +1,77 @@
+"""The closed-loop load of the jobs: wrk where it is, else the client of our own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.samples import REQUEST, TOKEN
+from bench.tools import ROOT, cores, find
+
+CONNECTIONS: Final = 32
+ONE_PATH: Final = "/v1.0/users/adele#user#@contoso.com?$select=id,displayName"
+LIST_PATH: Final = "/v1.0/users?$top=100"
+_REQUEST_LINE: Final = REQUEST.partition(b"\r\n")[0]
+_REQUEST_ID: Final = b"0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f"
+
+
+class LoadFailed(Exception):
+    """The load did not get the answers that the job is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    requests: int
+    seconds: float
+    bytes_read: int
+
+
+def head(path: str, token: str) -> bytes:
+    """A Graph SDK's request head with its nine fields, "#id#" where each request has an id of its own."""
+    return (
+        REQUEST.replace(_REQUEST_LINE, f"GET {path} HTTP/1.1".encode())
+        .replace(TOKEN.encode(), token.encode())
+        .replace(_REQUEST_ID, b"#id#")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """Sends what the head file holds to a port for some seconds."""
+
+    head_file: Path
+    tls: bool = False
+    connections: int = CONNECTIONS
+
+    def run(self, port: int, seconds: int) -> Load:
+        url = f"{'https' if self.tls else 'http'}://127.0.0.1:{port}"
+        wrk = find("wrk")
+        if wrk is not None:
+            script = str(ROOT / "bench" / "requests.lua")
+            command = [wrk, "-t1", f"-c{self.connections}", f"-d{seconds}s", "-s", script, url, "--"]
+            command += [str(self.head_file)]
+        else:
+            command = [sys.executable, "-m", "bench.load_client", url, str(self.connections), str(seconds)]
+            command += [str(self.head_file)]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {cores().load}),
+        )
+        return _result(done.stdout, done.stderr)
+
+
+def _result(out: str, err: str) -> Load:
+    lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise LoadFailed(f"the load ended without a result: {(out + err)[-500:]}")
+    requests, microseconds, length, errors = map(int, lines[0].split()[1:])
+    if errors or not requests:
+        raise LoadFailed(f"{errors} of {requests} requests failed")
+    return Load(requests, microseconds / 1e6, length)

@@ -1,0 +1,48 @@
+"""Writes what a whole run found: bench/RESULTS.md and its plot."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+from collections.abc import Sequence
+from typing import Final
+
+from bench.cost import Pace
+from bench.plot import bars
+from bench.report import Table
+from bench.tools import ROOT, find, machine, version
+
+REPORT: Final = ROOT / "bench" / "RESULTS.md"
+PLOT: Final = ROOT / "bench" / "results.svg"
+PROGRAMS: Final = ("nginx", "haproxy", "envoy", "wrk")
+
+
+def write(tables: Sequence[Table], pace: Pace) -> None:
+    PLOT.write_text(bars([table for table in tables if table.bars]))
+    REPORT.write_text("\n".join([_preface(pace), *(table.as_markdown() for table in tables)]))
+    print(f"written: {REPORT.relative_to(ROOT)}, {PLOT.relative_to(ROOT)}")
+
+
+def _preface(pace: Pace) -> str:
+    versions = ", ".join(f"{name} {version(name)}" for name in PROGRAMS if find(name))
+    absent = [name for name in PROGRAMS if not find(name)]
+    today = datetime.datetime.now(datetime.UTC).date()
+    lines = [
+        "# Side by side",
+        "",
+        f"Written by `./dev bench` on {today}, of commit `{_commit()}`.",
+        "",
+        f"- Machine: {machine()}.",
+        f"- Versions: {versions}." + (f" Not on this machine: {', '.join(absent)}." if absent else ""),
+        f"- Turns: {pace.rounds} of {pace.seconds} s for each server; figures are medians of the turns.",
+        "- How they are taken, and who does what: [README.md](README.md).",
+        "",
+        "![Processor time per request](results.svg)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _commit() -> str:
+    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return told.stdout.strip() or "unknown"

@@ -1,0 +1,187 @@
+"""What one run shares: a directory, the upstream, the keys and tokens, and how each peer is started."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bench.graphward import SIGNING_KEY, proxy_token, write_graphward
+from bench.samples import ONE_USER, USERS
+from bench.servers import Server, free_ports
+from bench.tools import ROOT, cores, find, nginx_modules
+from tests.standins.certificates import CertificateAuthority
+
+TEMPLATES: Final = ROOT / "bench" / "peers"
+UPSTREAM_TOKEN: Final = "upstream-" + "t" * 1200  # as long as Entra's are
+LARGE_BYTES: Final = 16 * 1024 * 1024
+
+
+class Missing(Exception):
+    """A program that a peer needs is not on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Ports of the upstream: open to all, only to the swapped credential, and the latter over TLS."""
+
+    open: int
+    guarded: int
+    tls: int
+
+
+class Rig:
+    """Starts servers with their configuration written into `run`."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        run.chmod(0o755)  # where root starts nginx, its workers are somebody else
+        self.token = proxy_token(time.time())
+        authority = CertificateAuthority(run / "certificates")
+        self.certificate = authority.server()
+        self.ca_file = authority.ca_file
+        bundle = self.certificate.cert_file.read_bytes() + self.certificate.key_file.read_bytes()
+        self._bundle = run / "bundle.pem"
+        self._bundle.touch(mode=0o600)
+        self._bundle.write_bytes(bundle)
+        self.upstream = Upstream(*free_ports(3))
+        self._templates = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        (run / "user.json").write_bytes(ONE_USER)
+        (run / "users.json").write_bytes(USERS)
+        (run / "large.bin").write_bytes(b"x" * LARGE_BYTES)
+
+    # The upstream
+
+    def start_upstream(self) -> Server:
+        ports = self.upstream
+        config = self._write(
+            "upstream.nginx.conf", port=ports.open, guarded_port=ports.guarded, tls_port=ports.tls
+        )
+        command = [_needed("nginx"), "-e", "/dev/null", "-p", str(self.run), "-c", str(config)]
+        return self._spawn("upstream", command, ports.open, core=cores().load)
+
+    # The peers. Each is passing through, or doing Graphward's default duties ("judging").
+
+    def relay(self) -> Server:
+        (port,) = free_ports(1)
+        command = [sys.executable, "-m", "bench.relay", str(port), str(self.upstream.open)]
+        return self._spawn("relay", command, port)
+
+    def nginx(self, *, upstream_port: int | None = None) -> Server:
+        return self._nginx("nginx.conf", upstream_port or self.upstream.open)
+
+    def nginx_judging(self, *, tls: bool = False) -> Server:
+        return self._nginx("nginx-lua.conf", self.upstream.tls if tls else self.upstream.guarded, tls=tls)
+
+    def nginx_stripping(self) -> Server:
+        return self._nginx("nginx-strip.conf", self.upstream.open)
+
+    def haproxy(self) -> Server:
+        return self._haproxy("haproxy.cfg", self.upstream.open)
+
+    def haproxy_judging(self, *, tls: bool = False) -> Server:
+        return self._haproxy("haproxy-jwt.cfg", self.upstream.tls if tls else self.upstream.guarded, tls=tls)
+
+    def envoy(self, *, judging: bool = False) -> Server:
+        (port,) = free_ports(1)
+        upstream_port = self.upstream.guarded if judging else self.upstream.open
+        config = self._write("envoy.yaml", port=port, upstream_port=upstream_port, judging=judging)
+        command = [_needed("envoy"), "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
+        return self._spawn("envoy", [*command, "--log-level", "error"], port)
+
+    def aiohttp(self, *, judging: bool = False, stripping: bool = False) -> Server:
+        (port,) = free_ports(1)
+        upstream_port = self.upstream.guarded if judging else self.upstream.open
+        duties = {
+            "upstream": f"http://127.0.0.1:{upstream_port}",
+            "judge": judging,
+            "strip": stripping,
+            "signing_key": SIGNING_KEY,
+            "issuer": "graphward",
+            "audience": "graphward",
+            "upstream_token": UPSTREAM_TOKEN,
+            "record_file": str(self.run / f"aiohttp-{port}.record.log"),
+        }
+        file = self.run / f"aiohttp-{port}.json"
+        file.write_text(json.dumps(duties))
+        return self._spawn(
+            "aiohttp", [sys.executable, "-m", "bench.aiohttp_proxy", str(port), str(file)], port
+        )
+
+    def graphward(
+        self, *, rules: str, workers: int = 1, tls: bool = False, name: str = "graphward"
+    ) -> Server:
+        port, admin_port = free_ports(2)
+        upstream_port = self.upstream.tls if tls else self.upstream.guarded
+        sections: dict[str, dict[str, str | int]] = {
+            "Proxy": {"Listen": f"127.0.0.1:{port}", "Workers": workers},
+            "Upstream": {"BaseUrl": f"{'https' if tls else 'http'}://localhost:{upstream_port}"},
+            "Credentials": {"Provider": "static", "AccessToken": UPSTREAM_TOKEN},
+            "Admin": {"Listen": f"127.0.0.1:{admin_port}"},
+        }
+        if tls:
+            sections["Proxy"]["CertFile"] = str(self.certificate.cert_file)
+            sections["Proxy"]["KeyFile"] = str(self.certificate.key_file)
+            sections["Upstream"]["CaFile"] = str(self.ca_file)
+        config = write_graphward(self.run / f"graphward-{port}", sections, rules)
+        return self._spawn(name, [sys.executable, "-m", "proxy", "--config", str(config)], port)
+
+    # How
+
+    def _nginx(self, template: str, upstream_port: int, *, tls: bool = False) -> Server:
+        program = _needed("nginx")
+        modules = nginx_modules()
+        if "lua" in (TEMPLATES / template).read_text() and modules is None:
+            raise Missing("nginx's lua module (apt install libnginx-mod-http-lua lua-cjson)")
+        (port,) = free_ports(1)
+        config = self._write(template, port=port, upstream_port=upstream_port, tls=tls, modules=modules)
+        command = [program, "-e", "/dev/null", "-p", str(self.run), "-c", str(config)]
+        return self._spawn("nginx", command, port)
+
+    def _haproxy(self, template: str, upstream_port: int, *, tls: bool = False) -> Server:
+        program = _needed("haproxy")
+        (port,) = free_ports(1)
+        config = self._write(template, port=port, upstream_port=upstream_port, tls=tls)
+        return self._spawn("haproxy", [program, "-db", "-f", str(config)], port)
+
+    def _write(self, template: str, **values: object) -> Path:
+        text = self._templates.get_template(template).render(
+            run=self.run,
+            lua=TEMPLATES,
+            cert_file=self.certificate.cert_file,
+            key_file=self.certificate.key_file,
+            ca_file=self.ca_file,
+            bundle_file=self._bundle,
+            signing_key=SIGNING_KEY,
+            signing_jwk=base64.urlsafe_b64encode(SIGNING_KEY.encode()).decode().rstrip("="),
+            issuer="graphward",
+            audience="graphward",
+            upstream_token=UPSTREAM_TOKEN,
+            **values,
+        )
+        file = self.run / f"{values['port']}-{template}"
+        file.write_text(text)
+        return file
+
+    def _spawn(self, name: str, command: list[str], port: int, *, core: int | None = None) -> Server:
+        on = cores().server if core is None else core
+        return Server(name, command, port, core=on, log=self.run / f"{name}-{port}.log")
+
+
+def _needed(program: str) -> str:
+    path = find(program)
+    if path is None:
+        raise Missing(program)
+    return path

