@@ -10,10 +10,17 @@ from pathlib import Path, PurePath
 from typing import Final, Literal
 
 from proxy.config import Address, SettingsError, load_settings, setting
+from proxy.config.declare import camel
 from proxy.config.values import parse_network, parse_origin
 
 AUDIT_PATH: Final = "/api/v1/agent/audit"
 _STATUSES: Final = re.compile(r"([0-9]{3})(?:-([0-9]{3}))?", re.ASCII)
+_AZURE_VARIABLES: Final = {
+    "tenant_id": "AZURE_TENANT_ID",
+    "client_id": "AZURE_CLIENT_ID",
+    "client_secret": "AZURE_CLIENT_SECRET",
+}
+_SECRET_NAME: Final = re.compile(r"[0-9A-Za-z-]{1,127}")
 _MIB: Final = 1024 * 1024
 
 
@@ -35,6 +42,19 @@ def parse_status_range(text: str) -> StatusRange:
     if not 500 <= first <= last <= 599:
         raise ValueError(f'must be a status or range within 500-599 such as "500-502", not {text!r}')
     return StatusRange(first, last)
+
+
+def parse_vault_url(text: str) -> str:
+    url = parse_origin(text)
+    if not url.startswith("https://"):
+        raise ValueError(f"must be an https:// address: secrets travel over it, not {text!r}")
+    return url
+
+
+def parse_secret_name(text: str) -> str:
+    if _SECRET_NAME.fullmatch(text) is None:
+        raise ValueError(f"must be 1 to 127 letters, digits and hyphens, not {text!r}")
+    return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,22 +292,39 @@ class CredentialsSettings:
         doc="Key vault through a managed identity; client credentials from here or the environment; or "
         "`AccessToken` as it is.",
     )
-    vault_url: str = setting(default="", url=True, doc="Key vault that holds the client secret.")
-    secret_name: str = setting(default="", doc="Name of the secret in the vault.")
+    vault_url: str = setting(
+        default="", parse=parse_vault_url, doc="Key vault, such as `https://contoso.vault.azure.net`."
+    )
+    secret_name: str = setting(
+        default="",
+        parse=parse_secret_name,
+        doc="Secret or certificate in the vault that proves the client to the identity provider.",
+    )
+    managed_identity_client_id: str = setting(
+        default="",
+        doc="Client id of the user-assigned identity that reads the vault; by default the machine's own "
+        "(system-assigned).",
+    )
+    vault_refresh_seconds: float = setting(
+        default=300.0,
+        minimum=0.1,
+        maximum=86400,
+        doc="Time between two looks into the vault for newer versions.",
+    )
     tenant_id: str = setting(
         default="",
-        fallback_variable="AZURE_TENANT_ID",
+        fallback_variable=_AZURE_VARIABLES["tenant_id"],
         doc="Directory (tenant) id; else from `AZURE_TENANT_ID`.",
     )
     client_id: str = setting(
         default="",
-        fallback_variable="AZURE_CLIENT_ID",
+        fallback_variable=_AZURE_VARIABLES["client_id"],
         doc="Application (client) id; else from `AZURE_CLIENT_ID`.",
     )
     client_secret: str = setting(
         default="",
         secret=True,
-        fallback_variable="AZURE_CLIENT_SECRET",
+        fallback_variable=_AZURE_VARIABLES["client_secret"],
         doc="Client secret; else from `AZURE_CLIENT_SECRET`.",
     )
     authority_url: str = setting(
@@ -302,7 +339,8 @@ class CredentialsSettings:
     ca_file: Path | None = setting(
         default=None,
         readable=True,
-        doc="PEM certificates to trust for the identity provider; by default those of `Upstream.CaFile`.",
+        doc="PEM certificates to trust for the identity provider and the key vault; by default those of "
+        "`Upstream.CaFile`.",
     )
 
 
@@ -374,21 +412,17 @@ def _audit_problems(audit: AuditSettings) -> Iterator[tuple[str, str]]:
 
 
 def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
-    if credentials.provider == "managed-identity-key-vault":
-        yield "Credentials.Provider", "managed-identity-key-vault is not available in this version"
-    if credentials.provider == "static" and not credentials.access_token:
-        yield "Credentials.AccessToken", "missing, and required by Provider static"
-    if credentials.provider == "environment":
-        for value, key, variable in (
-            (credentials.tenant_id, "TenantId", "AZURE_TENANT_ID"),
-            (credentials.client_id, "ClientId", "AZURE_CLIENT_ID"),
-            (credentials.client_secret, "ClientSecret", "AZURE_CLIENT_SECRET"),
-        ):
-            if not value:
-                yield (
-                    f"Credentials.{key}",
-                    f"missing, and required by Provider environment (or set {variable})",
-                )
+    required = {
+        "static": ("access_token",),
+        "environment": ("tenant_id", "client_id", "client_secret"),
+        "managed-identity-key-vault": ("vault_url", "secret_name", "tenant_id", "client_id"),
+    }
+    for attribute in required[credentials.provider]:
+        if not getattr(credentials, attribute):
+            variable = _AZURE_VARIABLES.get(attribute)
+            instead = f" (or set {variable})" if variable else ""
+            key = f"Credentials.{camel(attribute)}"
+            yield key, f"missing, and required by Provider {credentials.provider}{instead}"
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Settings:

@@ -25,6 +25,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tests.demo_rows import HR, REPORTING, Row, rows
+from tests.standins.identity import CLIENT_SECRET
 from tests.standins.server import Received
 from tests.standins.system import System, SystemFailedError
 
@@ -188,7 +189,9 @@ class Demo:
 
     def _leaks(self) -> Iterator[str]:
         """Neither side may see the other's credential, and no log may show any."""
-        upstream = [token.encode() for token in self.system.identity.tokens]
+        system = self.system
+        hidden = (*system.identity.tokens, *system.managed_identity.tokens, CLIENT_SECRET)
+        upstream = [secret.encode() for secret in hidden]
         for result in self.results:
             if any(token in result.received_bytes for token in upstream):
                 yield f"{name(result)}: the client saw the upstream token"
@@ -350,6 +353,7 @@ def hints(demo: Demo) -> Iterator[str]:
     yield f"proxy {system.proxy_url}, its admin listener {system.admin_url}"
     yield f"control plane {system.control_plane_url}"
     yield f"stand-in Graph {system.graph.base_url}, stand-in identity provider {system.identity.base_url}"
+    yield f"stand-in key vault {system.vault.base_url}, which holds the upstream client secret"
     yield f"settings, logs, audit spool and database: {system.directory}"
 
 
@@ -360,7 +364,7 @@ async def run(*, check: bool) -> int:
     keep_files = False
     try:
         applications = {HR: RULESETS / "hr-sync.yaml", REPORTING: RULESETS / "reporting.yaml"}
-        async with System(directory, applications) as system:
+        async with System(directory, applications, vault=True) as system:
             keep_files = await _run(system, console, check=check)
         return 1 if keep_files else 0
     except SystemFailedError as error:

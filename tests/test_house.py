@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parent.parent
 PURE: Final = ("proxy.policy", "proxy.wire", "proxy.config")
 IMPURE_MODULES: Final = ("asyncio", "socket", "sqlite3", "os", "time", "random")
 # Slow to import and of no use on the data path: a worker starts, and restarts, without them.
-NOT_IN_WORKERS: Final = ("pydantic", "yaml", "aiohttp")
+NOT_IN_WORKERS: Final = ("pydantic", "yaml", "aiohttp", "azure", "msal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +198,13 @@ def test_workers_import_nothing_heavy() -> None:
         if any(_within(each.imported, module) for module in NOT_IN_WORKERS)
     ]
     assert heavy == []
+
+
+def test_one_module_imports_azures_sdk_and_nobody_imports_that_at_once() -> None:
+    """The supervisor's imports are every worker's, and most proxies have no vault."""
+    direct = {each.importer for each in IMPORTS if _within(each.imported, "azure")}
+    assert direct == {"proxy.agent.key_vault"}
+    assert not [str(each) for each in OWN_IMPORTS if each.imported in direct and each.at_module_level]
 
 
 @pytest.mark.parametrize("module", list(MODULES))

@@ -9,6 +9,7 @@ from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.journal import JournalStatus
 from proxy.agent.statefile import Gap
 from proxy.agent.sync import Sync
+from proxy.agent.vault import HeldSecret
 from proxy.counters import (
     ALIVE_AT,
     REQUESTS,
@@ -50,6 +51,7 @@ class Health:
         counters: CounterPages,
         sync: Sync,
         credentials: CredentialManager,
+        secret: HeldSecret | None,
         audit: Callable[[], AuditStatus | None],
         *,
         workers: int,
@@ -59,6 +61,7 @@ class Health:
         self._counters = counters
         self._sync = sync
         self._credentials = credentials
+        self._secret = secret
         self._audit = audit
         self._workers = workers
         self._max_staleness = max_staleness
@@ -73,6 +76,7 @@ class Health:
             "credentials": self._credentials.check(),
             "workers": self._workers_check(),
             "upstream": self._upstream_check(),
+            **({"vault": self._secret.check()} if self._secret is not None else {}),
         }
 
     def not_ready(self) -> list[str]:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Coroutine
 from typing import Final
 
-import aiohttp
 import uvloop
 
 from proxy.agent.admin import Admin
 from proxy.agent.audit import Audit, AuditOptions
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.credentials.environment import EnvironmentProvider
+from proxy.agent.credentials.identity_provider import IdentityProvider
+from proxy.agent.credentials.key_vault import KeyVaultProvider
 from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.credentials.provider import CredentialProvider
 from proxy.agent.credentials.static import StaticProvider
@@ -23,6 +24,7 @@ from proxy.agent.health import Health
 from proxy.agent.heartbeat import HeartbeatSender
 from proxy.agent.metrics import MetricsReporter
 from proxy.agent.sync import Sync
+from proxy.agent.vault import HeldSecret, Vault
 from proxy.channel import Channel, Credential, CredentialRejected, Hello, Message, SnapshotReady, Synced
 from proxy.counters import ALIVE_AT, CounterPages
 from proxy.settings import Settings
@@ -65,6 +67,7 @@ class _Agent:
         calls: ControlPlane,
         deliveries: ControlPlane,
         provider: CredentialProvider,
+        secret: HeldSecret | None,
     ) -> None:
         base = settings.rule_sync.saas_base_url.rstrip("/")
         self._channels: list[Channel] = []
@@ -78,6 +81,7 @@ class _Agent:
             announce=self._rules_confirmed,
         )
         self._credentials = CredentialManager(provider, announce=self._tell_all)
+        self._secret = secret
         self._audit = Audit(
             AuditOptions(
                 retention=settings.audit.local_retention_path,
@@ -96,6 +100,7 @@ class _Agent:
             counters,
             self._sync,
             self._credentials,
+            secret,
             self._audit.last_status,
             workers=workers,
             max_staleness=settings.rule_sync.max_staleness_seconds,
@@ -125,7 +130,7 @@ class _Agent:
         # Two sessions, so that deliveries that hang take no connection from sync and heartbeat.
         calls = await stack.enter_async_context(open_session(settings.agent.ca_file))
         deliveries = await stack.enter_async_context(open_session(settings.agent.ca_file))
-        provider = await _provider(settings, stack)
+        provider, secret = await _provider(settings, stack)
         agent = cls(
             settings,
             counters,
@@ -133,6 +138,7 @@ class _Agent:
             ControlPlane(calls, identity),
             ControlPlane(deliveries, identity),
             provider,
+            secret,
         )
         for end in channels:
             agent._listen_to(end, stack)
@@ -149,6 +155,8 @@ class _Agent:
             self._start("metrics", self._metrics.run()),
             self._start("alive", self._say_alive()),
         ]
+        if self._secret is not None:
+            tasks.append(self._start("vault", self._secret.run()))
         stop = self._start("stop", stopping.wait())
         done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
         failed = [task for task in done if task is not stop]
@@ -206,16 +214,41 @@ class _Agent:
             channel.send(message)
 
 
-async def _provider(settings: Settings, stack: contextlib.AsyncExitStack) -> CredentialProvider:
+async def _provider(
+    settings: Settings, stack: contextlib.AsyncExitStack
+) -> tuple[CredentialProvider, HeldSecret | None]:
+    """What gets upstream tokens, and what it keeps of the vault."""
     credentials = settings.credentials
     if credentials.provider == "static":
-        return StaticProvider(credentials.access_token)
-    session: aiohttp.ClientSession = await stack.enter_async_context(open_session(settings.identity_ca_file))
-    return EnvironmentProvider(
+        return StaticProvider(credentials.access_token), None
+    session = await stack.enter_async_context(open_session(settings.identity_ca_file))
+    identity = IdentityProvider(
         session,
         authority_url=credentials.authority_url,
         tenant_id=credentials.tenant_id,
         client_id=credentials.client_id,
-        client_secret=credentials.client_secret,
         scope=credentials.scope,
+    )
+    if credentials.provider == "environment":
+        return EnvironmentProvider(identity, credentials.client_secret), None
+    vault = await _vault(settings, stack)
+    secret = HeldSecret(
+        vault,
+        credentials.secret_name,
+        what="upstream credential",
+        interval=credentials.vault_refresh_seconds,
+    )
+    return KeyVaultProvider(identity, secret, credentials.secret_name), secret
+
+
+async def _vault(settings: Settings, stack: contextlib.AsyncExitStack) -> Vault:
+    from proxy.agent.key_vault import open_key_vault  # slow to import, and most have no vault
+
+    session = await stack.enter_async_context(open_session(settings.identity_ca_file))
+    return await stack.enter_async_context(
+        open_key_vault(
+            settings.credentials.vault_url,
+            session,
+            managed_identity_client_id=settings.credentials.managed_identity_client_id,
+        )
     )

@@ -417,7 +417,7 @@ def whole_system(directory: Path, rulesets: Mapping[str, str]) -> Iterator[Live]
         files[name] = directory / f"{name}.yaml"
         files[name].write_text(text, "utf-8")
     loop = Loop()
-    system = System(directory, files, workers=1)
+    system = System(directory, files, workers=1, vault=True)
     try:
         loop.run(system.__aenter__())
         try:

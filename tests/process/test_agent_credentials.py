@@ -14,6 +14,7 @@ import pytest
 
 from proxy.agent.control_plane import open_session
 from proxy.agent.credentials.environment import EnvironmentProvider
+from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.credentials.provider import CredentialError, UpstreamToken
 from proxy.agent.credentials.static import StaticProvider
@@ -50,9 +51,11 @@ class Scripted:
         self.results = list(results)
         self.fetches = 0
         self.in_flight = 0
+        self.refused: list[bool] = []  # what each fetch was told of the last token
         self._clock = clock
 
-    async def fetch(self) -> UpstreamToken:
+    async def fetch(self, *, refused: bool = False) -> UpstreamToken:
+        self.refused.append(refused)
         assert self.in_flight == 0
         self.in_flight += 1
         self.fetches += 1
@@ -152,7 +155,7 @@ async def test_a_refused_token_is_fetched_again_once() -> None:
         manager.rejected(second.generation)  # too soon after the last
         for _ in range(20):
             await asyncio.sleep(0)
-        assert provider.fetches == 2
+        assert provider.refused == [False, True]
 
 
 async def test_a_static_token_has_no_end() -> None:
@@ -170,12 +173,11 @@ async def provider_for(identity: IdentityStandIn, **changes: Any) -> AsyncIterat
         "authority_url": identity.base_url,
         "tenant_id": TENANT,
         "client_id": CLIENT_ID,
-        "client_secret": CLIENT_SECRET,
         "scope": SCOPE,
         "clock": lambda: 1000.0,
     }
     async with open_session(None) as session:
-        yield EnvironmentProvider(session, **(options | changes))
+        yield EnvironmentProvider(IdentityProvider(session, **(options | changes)), CLIENT_SECRET)
 
 
 async def test_client_credentials_are_exchanged_for_a_token() -> None:

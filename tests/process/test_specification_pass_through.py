@@ -34,6 +34,7 @@ from tests.process.specification import (
 )
 from tests.standins.identity import CLIENT_SECRET
 from tests.standins.server import RawAnswer
+from tests.standins.system import VAULT_SECRET
 
 pytestmark = pytest.mark.process
 
@@ -719,7 +720,10 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
     ):
         reply = live.ask("crm", "GET", target)
         told += reply.body + repr(reply.headers).encode()
-    secrets = [each.encode() for each in (*live.system.identity.tokens, CLIENT_SECRET)]
+    secrets = [
+        each.encode()
+        for each in (*live.system.identity.tokens, *live.system.managed_identity.tokens, CLIENT_SECRET)
+    ]
     logs = b"".join(child.log.read_bytes() for child in live.system.children)
     assert not [secret for secret in secrets if secret in told or secret in logs]
     proxy_tokens = [token.encode() for token in live.tokens.values()]
@@ -728,18 +732,16 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
     assert not [token for token in proxy_tokens if token in logs]
 
 
-@pytest.mark.xfail(strict=True, reason="no provider reads a key vault through a managed identity yet")
-def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: Live, tmp_path: Path) -> None:
-    """Read at runtime from a key vault through a managed identity: the provider of production exists."""
-    config = tmp_path / "proxy.toml"
-    text = live.system.proxy_config.read_text("utf-8").replace(
-        '"environment"', '"managed-identity-key-vault"'
-    )
-    config.write_text(
-        text.replace("[Credentials]", '[Credentials]\nVaultUrl = "https://v.example"\nSecretName = "s"')
-    )
-    done = run("proxy", "--config", str(config), "--check")
+def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: Live) -> None:
+    """Read at runtime from a key vault through a managed identity, and used to acquire upstream tokens: the
+    proxy was given neither, so what it serves proves that it read them."""
+    assert CLIENT_SECRET not in live.system.proxy_config.read_text("utf-8")
+    assert live.ask("crm", "GET", "/v1.0/echo/x").status == 200
+    assert set(live.system.vault.reads) == {VAULT_SECRET}
+    assert live.system.managed_identity.identities == [""]
+    done = run("proxy", "--config", str(live.system.proxy_config), "--check")
     assert (done.returncode, done.stderr) == (0, "")
+    assert "managed-identity-key-vault" in done.stdout
 
 
 # The audit trail of all this

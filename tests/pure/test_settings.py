@@ -135,6 +135,14 @@ def test_a_certificate_and_its_key_come_together(tmp_path: Path) -> None:
 
 class TestProviders:
     WITHOUT = MINIMAL.partition("[Credentials]")[0]
+    VAULT = """\
+[Credentials]
+Provider = "managed-identity-key-vault"
+VaultUrl = "https://contoso.vault.azure.net"
+SecretName = "graph-client"
+TenantId = "t"
+ClientId = "c"
+"""
 
     def test_environment_takes_what_is_not_set_from_azure_variables(self, tmp_path: Path) -> None:
         text = self.WITHOUT + '[Credentials]\nTenantId = "t1"\n'
@@ -160,11 +168,32 @@ class TestProviders:
         told = problems(tmp_path, self.WITHOUT + '[Credentials]\nProvider = "static"\n')
         assert told == ["proxy.toml:6: Credentials.AccessToken: missing, and required by Provider static"]
 
-    def test_key_vault_says_that_it_is_not_here_yet(self, tmp_path: Path) -> None:
-        told = problems(tmp_path, self.WITHOUT + '[Credentials]\nProvider = "managed-identity-key-vault"\n')
-        assert told == [
-            "proxy.toml:7: Credentials.Provider: managed-identity-key-vault is not available in this version"
+    def test_key_vault_names_each_value_that_is_missing(self, tmp_path: Path) -> None:
+        text = self.WITHOUT + '[Credentials]\nProvider = "managed-identity-key-vault"\n'
+        required = "missing, and required by Provider managed-identity-key-vault"
+        assert problems(tmp_path, text, {"AZURE_CLIENT_ID": "c"}) == [
+            f"proxy.toml:6: Credentials.VaultUrl: {required}",
+            f"proxy.toml:6: Credentials.SecretName: {required}",
+            f"proxy.toml:6: Credentials.TenantId: {required} (or set AZURE_TENANT_ID)",
         ]
+
+    def test_key_vault_needs_no_client_secret(self, tmp_path: Path) -> None:
+        credentials = settings_from(tmp_path, self.WITHOUT + self.VAULT).credentials
+        assert credentials.client_secret == ""
+        assert credentials.vault_refresh_seconds == 300
+
+    @pytest.mark.parametrize(
+        ("key", "value", "told"),
+        [
+            ("VaultUrl", "http://contoso.vault.azure.net", "must be an https:// address"),
+            ("VaultUrl", "https://contoso.vault.azure.net/secrets/graph", "must be scheme, host and port"),
+            ("SecretName", "graph/0123", "must be 1 to 127 letters, digits and hyphens"),
+            ("SecretName", "../keys", "must be 1 to 127 letters, digits and hyphens"),
+        ],
+    )
+    def test_only_a_vault_and_a_name_are_taken(self, tmp_path: Path, key: str, value: str, told: str) -> None:
+        (problem,) = problems(tmp_path, self.WITHOUT + self.VAULT, {f"Credentials__{key}": value})
+        assert problem.startswith(f"environment: Credentials__{key}: {told}")
 
 
 def test_the_identity_provider_is_trusted_like_the_upstream_unless_told_otherwise(tmp_path: Path) -> None:
@@ -189,6 +218,13 @@ def test_the_sample_loads_as_it_stands() -> None:
     settings = load(SAMPLE, FROM_ENVIRONMENT)
     assert describe(settings).count("********") == 3
     assert settings.rule_sync.cache_path == SAMPLE.parent / "../var/proxy/snapshot.json"
+
+
+def test_the_key_vault_sample_needs_only_the_agents_keys() -> None:
+    agent = {name: value for name, value in FROM_ENVIRONMENT.items() if name.startswith("Agent__")}
+    settings = load(SAMPLE.parent / "proxy-key-vault.toml", agent)
+    assert settings.credentials.provider == "managed-identity-key-vault"
+    assert describe(settings).count("********") == 2
 
 
 def test_the_sample_speaks_of_every_section() -> None:

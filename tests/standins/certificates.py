@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import ssl
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -28,6 +30,45 @@ class ServerCertificate:
         context.load_cert_chain(self.cert_file, self.key_file)
         context.set_alpn_protocols(["http/1.1"])
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """What proves a client of the identity provider, in the two forms that a key vault stores."""
+
+    certificate: x509.Certificate
+    pem: str
+    pfx: str
+
+
+def client_certificate(
+    name: str = "graphward-client",
+    *,
+    days: int = 30,
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None,
+) -> ClientCertificate:
+    """Self-signed, as a key vault makes them."""
+    key = key or rsa.generate_private_key(65537, 2048)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=60))
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    pem = private + certificate.public_bytes(serialization.Encoding.PEM)
+    pfx = pkcs12.serialize_key_and_certificates(
+        name.encode(), key, certificate, None, serialization.NoEncryption()
+    )
+    return ClientCertificate(certificate, pem.decode(), base64.b64encode(pfx).decode())
 
 
 class CertificateAuthority:

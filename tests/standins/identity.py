@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import secrets
 import time
@@ -10,6 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import parse_qs
+
+import jwt
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from tests.standins.certificates import ServerCertificate
 from tests.standins.server import Answer, Received, StandIn
@@ -19,6 +25,7 @@ Mode = Literal["ok", "down", "hang", "garbage", "empty", "throttled", "error"]
 TENANT: Final = "11111111-2222-3333-4444-555555555555"
 CLIENT_ID: Final = "99999999-8888-7777-6666-555555555555"
 CLIENT_SECRET: Final = "stand-in~client.secret"
+ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class IdentityStandIn(StandIn):
@@ -37,6 +44,10 @@ class IdentityStandIn(StandIn):
         self.mode: Mode = "ok"
         self.lifetime_seconds = lifetime_seconds
         self.acquisitions = 0
+        self.client_secrets = {CLIENT_SECRET}  # what is registered for the client now
+        self.certificates: list[x509.Certificate] = []
+        self.refusals: list[str] = []  # why an assertion was not taken
+        self._assertions_seen: set[str] = set()
         self._clock = clock
         self._ends: dict[str, float] = {}
 
@@ -81,7 +92,7 @@ class IdentityStandIn(StandIn):
         }
         if form.get("grant_type") != "client_credentials" or not form.get("scope", "").endswith("/.default"):
             return _json(400, {"error": "invalid_request", "error_description": "AADSTS900144"})
-        if (form.get("client_id"), form.get("client_secret")) != (CLIENT_ID, CLIENT_SECRET):
+        if form.get("client_id") != CLIENT_ID or not self._proved(form):
             return _json(401, {"error": "invalid_client", "error_description": "AADSTS7000215"})
         self.acquisitions += 1
         token = f"standin-upstream.{secrets.token_urlsafe(48)}"
@@ -94,6 +105,45 @@ class IdentityStandIn(StandIn):
             "access_token": token,
         }
         return _json(200, body, ("Cache-Control", "no-store"))
+
+    def _proved(self, form: dict[str, str]) -> bool:
+        if "client_assertion" not in form:
+            return form.get("client_secret") in self.client_secrets
+        try:
+            self._check_assertion(form)
+        except (jwt.InvalidTokenError, KeyError, ValueError) as error:
+            self.refusals.append(f"{type(error).__name__}: {error}")
+            return False
+        return True
+
+    def _check_assertion(self, form: dict[str, str]) -> None:
+        """As Entra documents it: a registered certificate's thumbprint, its signature, our own address, a
+        short life, and no second use."""
+        if form.get("client_assertion_type") != ASSERTION_TYPE or "client_secret" in form:
+            raise ValueError("client_assertion_type")
+        text = form["client_assertion"]
+        header = jwt.get_unverified_header(text)
+        if set(header) != {"alg", "typ", "x5t#S256"} or header["typ"] != "JWT":
+            raise ValueError(f"header {sorted(header)}")
+        thumbprint = base64.urlsafe_b64decode(header["x5t#S256"] + "=")
+        (certificate,) = (
+            each for each in self.certificates if each.fingerprint(hashes.SHA256()) == thumbprint
+        )
+        key = certificate.public_key()
+        assert isinstance(key, RSAPublicKey)
+        claims = jwt.decode(
+            text,
+            key,
+            algorithms=["PS256"],
+            audience=f"{self.base_url}/{TENANT}/oauth2/v2.0/token",
+            issuer=CLIENT_ID,
+            options={"require": ["aud", "exp", "iat", "iss", "jti", "nbf", "sub"]},
+        )
+        if claims["sub"] != CLIENT_ID or claims["exp"] - claims["nbf"] > 600:
+            raise ValueError("sub or exp")
+        if claims["jti"] in self._assertions_seen:
+            raise ValueError("replayed")
+        self._assertions_seen.add(claims["jti"])
 
     def _discovery(self) -> dict[str, object]:
         tenant = f"{self.base_url}/{TENANT}"

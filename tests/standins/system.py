@@ -25,10 +25,12 @@ from typing import Any, Final, Self
 from tests.standins.certificates import CertificateAuthority, ServerCertificate
 from tests.standins.graph import GraphStandIn
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
 
 ROOT: Final = Path(__file__).parents[2]
 START_SECONDS: Final = 25
 STOP_SECONDS: Final = 10
+VAULT_SECRET: Final = "graph-client"
 
 
 class SystemFailedError(Exception):
@@ -67,7 +69,7 @@ class Child:
 
 class System:
     """`applications` names each app identity's ruleset file; the environments override settings
-    (`Audit__MaxBatchSize`)."""
+    (`Audit__MaxBatchSize`). With `vault` the client secret is in a key vault, as in production."""
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class System:
         applications: Mapping[str, Path],
         *,
         workers: int = 2,
+        vault: bool = False,
         proxy_environment: Mapping[str, str] | None = None,
         control_plane_environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -82,7 +85,11 @@ class System:
         self.authority = CertificateAuthority(directory / "certificates")
         self._certificate: ServerCertificate = self.authority.server()
         self.identity = IdentityStandIn(tls=self._certificate)
+        self.managed_identity = ManagedIdentityStandIn()
+        self.vault = KeyVaultStandIn(self.managed_identity, tls=self._certificate)
+        self.vault.put(VAULT_SECRET, CLIENT_SECRET)
         self.graph = GraphStandIn(tls=self._certificate, accepts=self.identity.accepts)
+        self._standins = (self.identity, self.managed_identity, self.vault, self.graph)
         self.control_plane_config = directory / "controlplane.toml"
         self.proxy_config = directory / "proxy.toml"
         self.applications: dict[str, Application] = {}
@@ -90,6 +97,7 @@ class System:
         self.control_plane: Child
         self.proxy: Child
         self.org_id = ""
+        self._with_vault = vault
         self._proxy_environment = proxy_environment or {}
         self._control_plane_environment = control_plane_environment or {}
         self._rulesets = applications
@@ -125,8 +133,8 @@ class System:
         await self._stop()
 
     async def _start(self) -> None:
-        await self.identity.__aenter__()
-        await self.graph.__aenter__()
+        for standin in self._standins:
+            await standin.__aenter__()
         self.control_plane_config.write_text(self._control_plane_settings(), "utf-8")
         await self.start_control_plane()
         keys = await self._register()
@@ -143,14 +151,15 @@ class System:
 
     async def start_proxy(self, *, until_ready: bool = True) -> None:
         """Also after it has been killed or stopped."""
-        self.proxy = await self._spawn("proxy", self.proxy_config, self._proxy_environment)
+        environment = {**self.managed_identity.environment, **self._proxy_environment}
+        self.proxy = await self._spawn("proxy", self.proxy_config, environment)
         await self._until(self.proxy, self._proxy_is_ready if until_ready else self._admin_listens)
 
     async def _stop(self) -> None:
         for child in reversed(self.children):
             await child.stop()
-        await self.graph.__aexit__(None, None, None)
-        await self.identity.__aexit__(None, None, None)
+        for standin in reversed(self._standins):
+            await standin.__aexit__(None, None, None)
 
     # What an operator does by hand
 
@@ -242,15 +251,23 @@ BaseUrl = "{self.graph.base_url}"
 CaFile = "{self.authority.ca_file}"
 
 [Credentials]
-Provider = "environment"
 AuthorityUrl = "{self.identity.base_url}"
 TenantId = "{TENANT}"
 ClientId = "{CLIENT_ID}"
-ClientSecret = "{CLIENT_SECRET}"
+{self._provider_settings()}
 
 [Admin]
 Listen = "127.0.0.1:{self._admin_port}"
 """
+
+    def _provider_settings(self) -> str:
+        if not self._with_vault:
+            return f'Provider = "environment"\nClientSecret = "{CLIENT_SECRET}"'
+        return f"""\
+Provider = "managed-identity-key-vault"
+VaultUrl = "{self.vault.base_url}"
+SecretName = "{VAULT_SECRET}"
+VaultRefreshSeconds = 1"""
 
     # Processes
 

@@ -1,114 +1,13 @@
-"""Client credentials from settings or environment, exchanged at the identity provider (RFC 6749 §4.4)."""
+"""A client secret from settings or environment, exchanged at the identity provider."""
 
-import re
-import time
-from collections.abc import Callable
-from typing import Final
-
-import aiohttp
-import msgspec
-
-from proxy.agent.credentials.provider import CredentialError, UpstreamToken
-from proxy.agent.retry import retry_after
-
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
-_MAX_ANSWER: Final = 256 * 1024
-_LONGEST_PAUSE: Final = 300.0
-_LONGEST_LIFE: Final = 7 * 86400
-_TOKEN: Final = re.compile(
-    r"[0-9A-Za-z._~+/=-]+"
-)  # b64token, RFC 6750 §2.1: nothing that could break a header
-_DIGITS: Final = re.compile(r"[0-9]{1,9}")
-_CODE: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
-
-
-class _Answer(msgspec.Struct):
-    access_token: str
-    expires_in: int | float | str
-    token_type: str = "Bearer"  # noqa: S105 - a type, not a token
-
-
-class _Error(msgspec.Struct):
-    error: str = ""
+from proxy.agent.credentials.identity_provider import IdentityProvider
+from proxy.agent.credentials.provider import UpstreamToken
 
 
 class EnvironmentProvider:
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        *,
-        authority_url: str,
-        tenant_id: str,
-        client_id: str,
-        client_secret: str,
-        scope: str,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._session = session
-        self._url = f"{authority_url.rstrip('/')}/{tenant_id}/oauth2/v2.0/token"
-        self._form = {
-            "grant_type": "client_credentials",
-            "client_id": client_id,
-            "client_secret": client_secret,
-            "scope": scope,
-        }
-        self._clock = clock
+    def __init__(self, identity: IdentityProvider, client_secret: str) -> None:
+        self._identity = identity
+        self._proof = {"client_secret": client_secret}
 
-    async def fetch(self) -> UpstreamToken:
-        asked_at = self._clock()  # the life of the token began before its answer came
-        try:
-            async with self._session.post(
-                self._url, data=self._form, timeout=_TIMEOUT, allow_redirects=False
-            ) as response:
-                body = await _bounded(response)
-                status, pause = response.status, response.headers.get("Retry-After")
-        except TimeoutError:
-            raise CredentialError("identity provider: timed out") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise CredentialError(f"identity provider: {type(error).__name__}: {error}") from None
-        if status != 200:
-            asked = min(retry_after(pause, self._clock()) or 0.0, _LONGEST_PAUSE)
-            raise CredentialError(f"identity provider answered {status}{_error_code(body)}", asked)
-        return _token(body, asked_at)
-
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _MAX_ANSWER:
-            raise CredentialError(f"identity provider: answer is larger than {_MAX_ANSWER} bytes")
-    return bytes(body)
-
-
-def _token(body: bytes, asked_at: float) -> UpstreamToken:
-    """The token in a 200. What is empty or garbled is a failure like any other, never a token."""
-    try:
-        answer = msgspec.json.decode(body, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise CredentialError("identity provider answered 200 without a token and its lifetime") from None
-    if _TOKEN.fullmatch(answer.access_token) is None:
-        raise CredentialError("identity provider answered 200 with an empty or malformed token")
-    if answer.token_type.lower() != "bearer":
-        raise CredentialError("identity provider answered with a token that is no Bearer token")
-    life = _lifetime(answer.expires_in)
-    if life is None:
-        raise CredentialError("identity provider answered 200 with a lifetime that makes no sense")
-    return UpstreamToken(answer.access_token, asked_at + life)
-
-
-def _lifetime(expires_in: float | str) -> float | None:
-    if isinstance(expires_in, str):  # some identity providers quote it
-        if _DIGITS.fullmatch(expires_in) is None:
-            return None
-        expires_in = int(expires_in)
-    return float(expires_in) if 0 < expires_in <= _LONGEST_LIFE else None
-
-
-def _error_code(body: bytes) -> str:
-    """The code of an OAuth error answer; never its description, which quotes what was sent."""
-    try:
-        code = msgspec.json.decode(body, type=_Error).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""
-    return f" {code}" if _CODE.fullmatch(code) else ""
+    async def fetch(self, *, refused: bool = False) -> UpstreamToken:
+        return await self._identity.token(self._proof)

@@ -77,8 +77,9 @@ class CredentialManager:
     async def run(self) -> None:
         while True:
             if time.monotonic() >= self._refresh_at or self._rejected.is_set():
+                refused = self._rejected.is_set()
                 self._rejected.clear()
-                await self._refresh()
+                await self._refresh(refused=refused)
             left = self._seconds_left()
             pause = min(self._refresh_at - time.monotonic(), left if left > 0 else math.inf, _LONGEST_SLEEP)
             await sleep_until_set(self._rejected, max(0.01, pause))
@@ -92,9 +93,9 @@ class CredentialManager:
             return 0.0
         return min(self._token.expires_at - self._clock(), self._ends_at - time.monotonic())
 
-    async def _refresh(self) -> None:
+    async def _refresh(self, *, refused: bool) -> None:
         try:
-            token = await self._provider.fetch()
+            token = await self._provider.fetch(refused=refused)
             if token.expires_at <= self._clock():
                 raise CredentialError("the token that was fetched has ended already")
         except CredentialError as error:

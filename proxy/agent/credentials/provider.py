@@ -19,5 +19,6 @@ class CredentialError(Exception):
 
 
 class CredentialProvider(Protocol):
-    async def fetch(self) -> UpstreamToken:
-        """A token that was valid when it was given out; CredentialError if there is none."""
+    async def fetch(self, *, refused: bool = False) -> UpstreamToken:
+        """A token that was valid when it was given out; CredentialError if there is none. `refused` says that
+        the upstream refused the last one, so that what it was bought with may be out of date too."""

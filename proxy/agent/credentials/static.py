@@ -9,5 +9,5 @@ class StaticProvider:
     def __init__(self, access_token: str) -> None:
         self._token = UpstreamToken(access_token, math.inf)
 
-    async def fetch(self) -> UpstreamToken:
+    async def fetch(self, *, refused: bool = False) -> UpstreamToken:
         return self._token

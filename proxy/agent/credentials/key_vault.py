@@ -1,0 +1,72 @@
+"""A client secret or certificate out of a key vault, exchanged at the identity provider."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from proxy.agent.credentials.certificate import is_certificate, read_certificate
+from proxy.agent.credentials.identity_provider import ClientRefused, IdentityProvider
+from proxy.agent.credentials.provider import CredentialError, UpstreamToken
+from proxy.agent.vault import HeldSecret, VaultError, VaultSecret
+
+log = logging.getLogger(__name__)
+
+_LONGEST_CLIENT_SECRET: Final = 1024  # Entra's have 40 characters; a PFX has thousands
+
+
+class KeyVaultProvider:
+    def __init__(
+        self,
+        identity: IdentityProvider,
+        secret: HeldSecret,
+        name: str,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._identity = identity
+        self._secret = secret
+        self._name = name
+        self._clock = clock
+
+    async def fetch(self, *, refused: bool = False) -> UpstreamToken:
+        try:
+            if refused:  # perhaps because what bought the token was rotated away
+                await self._secret.read()
+            secret = await self._secret.current()
+            try:
+                return await self._exchange(secret)
+            except ClientRefused as refusal:
+                return await self._once_more(secret, refusal)
+        except VaultError as error:
+            raise CredentialError(str(error), error.retry_after) from None
+
+    async def _once_more(self, refused: VaultSecret, refusal: ClientRefused) -> UpstreamToken:
+        """After a rotation the held version is refused and the vault has a newer one."""
+        await self._secret.read()
+        secret = await self._secret.current()
+        if secret.version == refused.version:
+            problem = self._secret.upkeep.problem
+            why = f"none newer could be read: {problem}" if problem else "the key vault has no newer one"
+            raise CredentialError(
+                f"{refusal} to version {refused.version} of secret {self._name}, and {why}",
+                refusal.retry_after,
+            )
+        log.warning("the identity provider refused the held credential; trying the vault's newer version")
+        return await self._exchange(secret)
+
+    async def _exchange(self, secret: VaultSecret) -> UpstreamToken:
+        return await self._identity.token(self._proof(secret))
+
+    def _proof(self, secret: VaultSecret) -> dict[str, str]:
+        if not is_certificate(secret.value, secret.content_type):
+            if len(secret.value) > _LONGEST_CLIENT_SECRET:  # a PFX without its content type must not go out
+                raise CredentialError(f"secret {self._name}: is too long for a client secret")
+            return {"client_secret": secret.value}
+        try:
+            certificate = read_certificate(secret.value, secret.content_type)
+        except ValueError as error:
+            raise CredentialError(f"secret {self._name} ({secret.content_type}): {error}") from None
+        if certificate.ends_at <= self._clock():
+            raise CredentialError(f"secret {self._name}: the certificate is past its end")
+        return certificate.assertion(self._identity.client_id, self._identity.token_url, self._clock)

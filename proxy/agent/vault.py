@@ -1,0 +1,165 @@
+"""A secret of the vault as this process holds it: read from time to time, good while the vault is away."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from proxy.agent.retry import FIRST_BACKOFF, backoff, jittered
+from proxy.wire.models import Check
+
+log = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF: Final = 30.0
+
+
+class VaultError(Exception):
+    """A secret couldn't be read. The text names vault, secret and identity, and quotes no answer."""
+
+    def __init__(self, text: str, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after  # seconds that the vault asked to be left alone
+
+
+@dataclass(frozen=True, slots=True)
+class VaultSecret:
+    """One version of a secret."""
+
+    value: str = field(repr=False)
+    content_type: str
+    version: str
+    expires_at: float  # Unix seconds; infinity for one without an end
+
+
+@dataclass(frozen=True, slots=True)
+class SecretVersion:
+    """What the vault tells of a version beside its value."""
+
+    version: str
+    enabled: bool
+    begins_at: float  # Unix seconds: made then, or not to be used before
+    expires_at: float
+
+
+class Vault(Protocol):
+    """Both raise VaultError."""
+
+    async def secret(self, name: str, version: str = "") -> VaultSecret:
+        """That version of a secret, or its newest."""
+
+    async def versions(self, name: str) -> list[SecretVersion]:
+        """Every version of a secret, in no order."""
+
+
+class Upkeep:
+    """When the vault was last reached for one purpose, and what is wrong since."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._failures = 0
+        self._read_at: float | None = None  # monotonic
+        self.problem: str | None = None
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Since the vault last gave an answer that could be used."""
+        return None if self._read_at is None else time.monotonic() - self._read_at
+
+    def succeeded(self) -> None:
+        if self.problem is not None:
+            log.info("%s was read from the key vault again", self._what)
+        self.problem, self._failures, self._read_at = None, 0, time.monotonic()
+
+    def failed(self, text: str) -> None:
+        log.error("%s was not read: %s", self._what, text)
+        self.problem = text
+        self._failures += 1
+
+    def pause(self, interval: float, asked: float = 0.0) -> float:
+        """Seconds until the next attempt."""
+        if self.problem is None:
+            return jittered(interval, 0.9)
+        return max(asked, min(interval, backoff(self._failures - 1, _LONGEST_BACKOFF, FIRST_BACKOFF)))
+
+    def check(self, *, usable: bool, until: float = math.inf) -> Check:
+        if self.problem is None:
+            return Check("ok") if usable else Check("failed", f"{self._what} was not read yet")
+        if not usable:
+            return Check("failed", self.problem)
+        end = "" if math.isinf(until) else f" until {_utc(until)}"
+        return Check("degraded", f"the last good {self._what} is used{end}: {self.problem}")
+
+
+class HeldSecret:
+    def __init__(
+        self, vault: Vault, name: str, *, what: str, interval: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._vault = vault
+        self._name = name
+        self._interval = interval
+        self._clock = clock
+        self._secret: VaultSecret | None = None
+        self._reading = asyncio.Lock()
+        self._attempts = 0
+        self._retry_after = 0.0
+        self.upkeep = Upkeep(what)
+
+    async def run(self) -> None:
+        """Looks for a newer version well ahead of the held one's end."""
+        await self._read_if_missing()
+        while True:
+            await asyncio.sleep(self.upkeep.pause(self._interval, self._retry_after))
+            await self.read()
+
+    async def read(self) -> None:
+        """Asks the vault now. If that fails, what is held stays held."""
+        async with self._reading:
+            await self._read()
+
+    async def current(self) -> VaultSecret:
+        """The held secret, which is never one past its end. Raises VaultError where there is none."""
+        await self._read_if_missing()
+        secret = self._secret
+        if secret is not None and self._usable():
+            return secret
+        if secret is None or self.upkeep.problem is not None:
+            raise VaultError(self.upkeep.problem or "nothing was read yet", self._retry_after)
+        end = _utc(secret.expires_at)
+        raise VaultError(f"secret {self._name} ended at {end} and the key vault has no newer version")
+
+    async def _read_if_missing(self) -> None:
+        """Whoever waited for another's attempt takes its outcome."""
+        before = self._attempts
+        if not self._usable():
+            async with self._reading:
+                if self._attempts == before:
+                    await self._read()
+
+    async def _read(self) -> None:
+        self._attempts += 1
+        try:
+            secret = await self._vault.secret(self._name)
+        except VaultError as error:
+            self._retry_after = error.retry_after
+            self.upkeep.failed(str(error))
+            return
+        if self._secret is not None and secret.version != self._secret.version:
+            log.info("secret %s has a new version in the key vault: %s", self._name, secret.version)
+        self._secret, self._retry_after = secret, 0.0
+        self.upkeep.succeeded()
+
+    def check(self) -> Check:
+        secret = self._secret
+        until = secret.expires_at if secret is not None else math.inf
+        return self.upkeep.check(usable=self._usable(), until=until)
+
+    def _usable(self) -> bool:
+        return self._secret is not None and self._clock() < self._secret.expires_at
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

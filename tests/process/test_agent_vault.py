@@ -1,0 +1,376 @@
+"""Credentials out of a key vault: read through a managed identity by Azure's own SDK, kept while the vault is
+away, read again when they are refused, and told to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from proxy.agent.control_plane import open_session
+from proxy.agent.credentials.identity_provider import IdentityProvider
+from proxy.agent.credentials.key_vault import KeyVaultProvider
+from proxy.agent.credentials.provider import CredentialError
+from proxy.agent.key_vault import KeyVault, open_key_vault
+from proxy.agent.vault import HeldSecret, VaultError
+from tests.standins.certificates import CertificateAuthority, client_certificate
+from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+from tests.standins.key_vault import (
+    MANAGED_IDENTITY,
+    KeyVaultStandIn,
+    ManagedIdentityStandIn,
+    VaultMode,
+)
+
+SCOPE = "https://graph.microsoft.com/.default"
+NAME = "graph-client"
+PFX = "application/x-pkcs12"
+PEM = "application/x-pem-file"
+
+
+@dataclass
+class Azure:
+    """The stand-ins, and what the agent has of them."""
+
+    entra: IdentityStandIn
+    identity: ManagedIdentityStandIn
+    vault: KeyVaultStandIn
+    reader: KeyVault
+    held: HeldSecret
+    provider: KeyVaultProvider
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+async def azure(
+    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Azure]:
+    async with running(authority, monkeypatch, getattr(request, "param", "")) as azure:
+        yield azure
+
+
+@asynccontextmanager
+async def running(
+    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, managed_identity: str = ""
+) -> AsyncIterator[Azure]:
+    tls = authority.server()
+    async with (
+        IdentityStandIn(tls=tls) as entra,
+        ManagedIdentityStandIn() as identity,
+        KeyVaultStandIn(identity, tls=tls) as vault,
+        open_session(authority.ca_file) as session,
+    ):
+        for name, value in identity.environment.items():
+            monkeypatch.setenv(name, value)
+        async with open_key_vault(
+            vault.base_url, session, managed_identity_client_id=managed_identity
+        ) as reader:
+            held = HeldSecret(reader, NAME, what="upstream credential", interval=60.0)
+            endpoint = IdentityProvider(
+                session,
+                authority_url=entra.base_url,
+                tenant_id=TENANT,
+                client_id=CLIENT_ID,
+                scope=SCOPE,
+            )
+            provider = KeyVaultProvider(endpoint, held, NAME)
+            yield Azure(entra, identity, vault, reader, held, provider)
+
+
+# What the vault holds
+
+
+async def test_a_client_secret_is_read_and_exchanged(azure: Azure) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    token = await azure.provider.fetch()
+    assert azure.entra.accepts(token.token)
+    assert azure.vault.reads == [NAME]
+    assert azure.identity.identities == [""]
+    assert azure.held.check().status == "ok"
+
+
+@pytest.mark.parametrize("azure", [MANAGED_IDENTITY], indirect=True)
+async def test_a_user_assigned_identity_is_asked_for_by_its_client_id(azure: Azure) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.provider.fetch()
+    assert azure.identity.identities == [MANAGED_IDENTITY]
+
+
+async def test_the_vault_is_asked_as_it_challenges_and_its_token_goes_nowhere_else(azure: Azure) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.provider.fetch()
+    first, second = azure.vault.requests
+    assert first.values("Authorization") == []
+    assert list(azure.identity.tokens.values()) == [azure.vault.resource]
+    (token,) = azure.identity.tokens
+    assert second.value("Authorization") == f"Bearer {token}"
+    assert not [each for each in azure.entra.requests if token.encode() in each.head + each.body]
+
+
+@pytest.mark.parametrize("content_type", [PEM, PFX])
+async def test_a_certificate_proves_the_client_by_an_assertion(azure: Azure, content_type: str) -> None:
+    certificate = client_certificate()
+    azure.entra.client_secrets.clear()
+    azure.entra.certificates.append(certificate.certificate)
+    azure.vault.put(NAME, certificate.pem if content_type == PEM else certificate.pfx, content_type)
+    for _ in range(2):  # the stand-in takes no assertion twice
+        token = await azure.provider.fetch()
+        assert azure.entra.accepts(token.token)
+    assert azure.entra.refusals == []
+    sent = b"".join(bytes(each.body) for each in azure.entra.requests)
+    assert b"client_secret" not in sent
+    assert b"PRIVATE" not in sent
+
+
+async def test_a_certificate_without_its_content_type_is_known_for_one(azure: Azure) -> None:
+    certificate = client_certificate()
+    azure.entra.certificates.append(certificate.certificate)
+    azure.vault.put(NAME, certificate.pem)
+    assert azure.entra.accepts((await azure.provider.fetch()).token)
+
+
+def _unusable() -> dict[str, tuple[str, str | None, str]]:
+    certificate, other = client_certificate(), client_certificate()
+    elliptic = client_certificate(key=ec.generate_private_key(ec.SECP256R1()))
+    ended = client_certificate(days=-1)
+    private, _, public = certificate.pem.partition("-----BEGIN CERT")
+    foreign = other.pem.partition("-----BEGIN CERT")[0] + "-----BEGIN CERT" + public
+    return {
+        "an elliptic key": (elliptic.pem, PEM, "has no RSA private key"),
+        "no certificate": (private, PEM, "is not PEM with a private key and its certificate"),
+        "no key": ("-----BEGIN CERT" + public, PEM, "is not PEM with a private key"),
+        "another's certificate": (foreign, PEM, "no certificate that belongs to its private key"),
+        "no PFX": (base64.b64encode(b"no PFX").decode(), PFX, "is not a PFX in base64 without a password"),
+        "no base64": ("päth", PFX, "is not a PFX in base64 without a password"),
+        "PEM called PFX": (certificate.pem, PFX, "is not a PFX in base64"),
+        "PFX without its type": (certificate.pfx, None, "is too long for a client secret"),
+        "an ended certificate": (ended.pem, PEM, "the certificate is past its end"),
+    }
+
+
+UNUSABLE = _unusable()
+
+
+@pytest.mark.parametrize("what", UNUSABLE)
+async def test_what_is_no_credential_is_never_sent_out(azure: Azure, what: str) -> None:
+    value, content_type, told = UNUSABLE[what]
+    azure.vault.put(NAME, value, content_type)
+    with pytest.raises(CredentialError, match=told) as failure:
+        await azure.provider.fetch()
+    assert NAME in str(failure.value)
+    assert (value[30:60] or value) not in str(failure.value)
+    assert azure.entra.requests == []
+
+
+# Rotation
+
+
+async def test_a_rotated_secret_is_read_again_once_the_identity_provider_refuses_the_old(
+    azure: Azure,
+) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.provider.fetch()
+    azure.entra.client_secrets = {"stand-in~second"}
+    azure.vault.put(NAME, "stand-in~second")
+    assert azure.entra.accepts((await azure.provider.fetch()).token)
+    assert len(azure.vault.reads) == 2
+    assert [b"second" in bytes(each.body) for each in azure.entra.requests] == [False, False, True]
+
+
+async def test_a_refused_secret_without_a_newer_version_is_asked_for_once_more_and_no_more(
+    azure: Azure,
+) -> None:
+    version = azure.vault.put(NAME, "stand-in~wrong")
+    with pytest.raises(CredentialError) as failure:
+        await azure.provider.fetch()
+    assert len(azure.vault.reads) == 2
+    assert len(azure.entra.requests) == 1
+    assert "401 invalid_client" in str(failure.value)
+    assert f"version {version.id} of secret {NAME}" in str(failure.value)
+    assert "has no newer one" in str(failure.value)
+
+
+async def test_a_token_that_the_upstream_refused_is_bought_with_the_newest_version(azure: Azure) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.provider.fetch()
+    azure.entra.client_secrets.add("stand-in~second")
+    azure.vault.put(NAME, "stand-in~second")
+    await azure.provider.fetch(refused=True)
+    assert b"second" in bytes(azure.entra.requests[-1].body)
+
+
+async def test_a_newer_version_is_found_without_any_refusal(azure: Azure) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    held = HeldSecret(azure.reader, NAME, what="upstream credential", interval=0.05)
+    task = asyncio.create_task(held.run())
+    assert (await held.current()).value == CLIENT_SECRET
+    azure.vault.put(NAME, "stand-in~second")
+    async with asyncio.timeout(20):
+        while (await held.current()).value != "stand-in~second":
+            await azure.vault.received(len(azure.vault.requests) + 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+# The vault away
+
+
+async def test_the_last_good_secret_serves_until_its_end_and_no_longer(
+    azure: Azure, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = time.time()
+    azure.vault.put(NAME, CLIENT_SECRET, expires=clock + 1000)
+    held = HeldSecret(azure.reader, NAME, what="upstream credential", interval=60, clock=lambda: clock)
+    assert (await held.current()).value == CLIENT_SECRET
+    azure.vault.mode = "down"
+    await held.read()
+    assert (await held.current()).value == CLIENT_SECRET
+    assert held.check().status == "degraded"
+    assert held.check().detail.startswith("the last good upstream credential is used until 20")
+    assert f"key vault {azure.vault.base_url}, secret {NAME}" in held.check().detail
+    assert "key vault" in caplog.text
+    clock += 1001
+    with pytest.raises(VaultError, match="key vault"):
+        await held.current()
+    assert held.check().status == "failed"
+    azure.vault.mode = "ok"
+    with pytest.raises(VaultError, match=f"secret {NAME} ended at .* and the key vault has no newer version"):
+        await held.current()
+    azure.vault.put(NAME, "stand-in~second")
+    assert (await held.current()).value == "stand-in~second"
+    assert held.check().status == "ok"
+
+
+async def test_upstream_tokens_are_bought_while_the_vault_is_away(azure: Azure) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.provider.fetch()
+    azure.vault.mode = "down"
+    assert azure.entra.accepts((await azure.provider.fetch()).token)
+    assert azure.entra.accepts((await azure.provider.fetch(refused=True)).token)
+    azure.entra.client_secrets.clear()
+    with pytest.raises(CredentialError, match=r"invalid_client .* none newer could be read: key vault"):
+        await azure.provider.fetch()
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("down", "can't be reached"),
+        (
+            "forbidden",
+            "answered 403 Forbidden ForbiddenByRbac; the identity needs the role Key Vault Secrets",
+        ),
+        ("error", "answered 503 ServiceUnavailable"),
+        ("garbage", "the answer makes no sense"),
+        ("foreign", "the challenge is for another vault than Credentials.VaultUrl"),
+    ],
+)
+async def test_what_keeps_the_vault_from_answering_is_named(azure: Azure, mode: VaultMode, told: str) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    azure.vault.mode = mode
+    with pytest.raises(CredentialError, match=told) as failure:
+        await azure.provider.fetch()
+    where = f"key vault {azure.vault.base_url}, secret {NAME}, as the system-assigned identity: "
+    assert str(failure.value).startswith(where)
+    assert azure.held.check().status == "failed"
+    assert azure.held.check().detail == str(failure.value)
+    if mode == "foreign":
+        assert azure.identity.tokens == {}
+
+
+async def test_a_secret_that_is_not_there_is_named(azure: Azure) -> None:
+    with pytest.raises(CredentialError, match="404 SecretNotFound; there is no such secret"):
+        await azure.provider.fetch()
+    azure.vault.put(NAME, CLIENT_SECRET, enabled=False)
+    with pytest.raises(CredentialError, match="403 Forbidden SecretDisabled"):
+        await azure.provider.fetch()
+
+
+async def test_a_throttling_vault_is_left_alone_as_long_as_it_asks(azure: Azure) -> None:
+    azure.vault.mode = "throttled"
+    with pytest.raises(CredentialError) as failure:
+        await azure.provider.fetch()
+    assert failure.value.retry_after == 3
+    assert azure.held.upkeep.pause(0.1, failure.value.retry_after) >= 3
+    assert len(azure.vault.requests) == 1
+
+
+async def test_a_slow_vault_is_waited_for_only_so_long(azure: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.agent.key_vault._TOTAL_SECONDS", 0.1)
+    azure.vault.put(NAME, CLIENT_SECRET)
+    azure.vault.mode = "hang"
+    with pytest.raises(CredentialError, match="timed out"):
+        await azure.provider.fetch()
+    azure.vault.mode = "ok"
+    monkeypatch.setattr("proxy.agent.key_vault._TOTAL_SECONDS", 20.0)
+    assert azure.entra.accepts((await azure.provider.fetch()).token)
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("down", "its endpoint is not there or says nonsense|can't be reached"),
+        ("unassigned", "the managed identity gives no token"),
+        ("garbage", "the managed identity gives no token"),
+        ("error", "the managed identity gives no token: answered 500"),
+    ],
+)
+@pytest.mark.parametrize("azure", [MANAGED_IDENTITY], indirect=True)
+async def test_a_managed_identity_that_gives_no_token_is_named(azure: Azure, mode: str, told: str) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    azure.identity.mode = mode  # type: ignore[assignment]
+    with pytest.raises(CredentialError, match=told) as failure:
+        await azure.provider.fetch()
+    assert f"as identity {MANAGED_IDENTITY}" in str(failure.value)
+
+
+async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
+    azure: Azure, authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    stranger = CertificateAuthority(tmp_path)
+    async with (
+        open_session(stranger.ca_file) as session,
+        open_key_vault(azure.vault.base_url, session, managed_identity_client_id="") as reader,
+    ):
+        with pytest.raises(VaultError, match=r"can.t be reached: .*certificate"):
+            await reader.secret(NAME)
+    assert azure.vault.requests == []
+
+
+# Nothing is told
+
+
+async def test_no_secret_key_or_token_is_logged_at_any_level(
+    azure: Azure, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    certificate = client_certificate()
+    azure.entra.certificates.append(certificate.certificate)
+    modes: list[VaultMode] = ["ok", "garbage", "forbidden", "down", "ok"]
+    azure.vault.put(NAME, CLIENT_SECRET)
+    for mode in modes:
+        azure.vault.mode = mode
+        await azure.provider.fetch(refused=True)
+    azure.vault.put(NAME, certificate.pfx, PFX)
+    await azure.provider.fetch(refused=True)
+    azure.entra.mode = "garbage"
+    with pytest.raises(CredentialError) as failure:
+        await azure.provider.fetch(refused=True)
+    said = caplog.text + str(failure.value) + repr(azure.held.check()) + repr(await azure.held.current())
+    assertion = bytes(azure.entra.requests[-1].body).partition(b"client_assertion=")[2].partition(b"&")[0]
+    assert len(assertion) > 300
+    for secret in (CLIENT_SECRET, certificate.pfx[:40], *azure.identity.tokens, *azure.entra.tokens):
+        assert secret not in said
+    assert assertion.decode() not in said

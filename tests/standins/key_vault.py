@@ -1,0 +1,197 @@
+"""Stand-ins for Azure Key Vault and for the managed identity that opens it; Azure's own SDK talks to both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from urllib.parse import parse_qs
+
+from tests.standins.certificates import ServerCertificate
+from tests.standins.identity import TENANT
+from tests.standins.server import Answer, Received, StandIn
+
+VaultMode = Literal["ok", "down", "hang", "forbidden", "throttled", "error", "garbage", "foreign"]
+IdentityMode = Literal["ok", "down", "hang", "unassigned", "garbage", "error"]
+
+MANAGED_IDENTITY: Final = "77777777-6666-5555-4444-333333333333"  # user-assigned, by its client id
+IDENTITY_HEADER: Final = "stand-in-identity-header"
+VERSIONS_OF_A_PAGE: Final = 2
+
+
+class ManagedIdentityStandIn(StandIn):
+    """The token endpoint that App Service gives to what runs in it: plain HTTP, proved by a header."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode: IdentityMode = "ok"
+        self.tokens: dict[str, str] = {}  # token -> resource
+        self.identities: list[str] = []  # who was asked for; empty for the system-assigned one
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the platform puts into a process's environment."""
+        return {"IDENTITY_ENDPOINT": f"{self.base_url}/msi/token", "IDENTITY_HEADER": IDENTITY_HEADER}
+
+    async def answer(self, request: Received) -> Answer:
+        query = {name: values[-1] for name, values in parse_qs(request.query).items()}
+        if request.path != "/msi/token" or request.value("X-IDENTITY-HEADER") != IDENTITY_HEADER:
+            return _json(401, {"statusCode": 401, "message": "no"})
+        match self.mode:
+            case "down":
+                raise ConnectionAbortedError("the managed identity is down")
+            case "hang":
+                await asyncio.Event().wait()
+            case "garbage":
+                return Answer(200, (("Content-Type", "text/html"),), b"<html>it works</html>")
+            case "error":
+                return _json(500, {"statusCode": 500, "message": "stand-in"})
+            case "unassigned":
+                return _json(400, {"statusCode": 400, "message": "No User Assigned or Delegated Identity"})
+            case "ok":
+                pass
+        identity = query.get("client_id", "")
+        if identity not in ("", MANAGED_IDENTITY):
+            return _json(400, {"statusCode": 400, "message": "No User Assigned or Delegated Identity"})
+        self.identities.append(identity)
+        token = f"standin-managed-identity.{secrets.token_urlsafe(32)}"
+        self.tokens[token] = query["resource"]
+        body = {
+            "access_token": token,
+            "expires_on": str(int(time.time()) + 86400),
+            "resource": query["resource"],
+            "token_type": "Bearer",
+            "client_id": identity or "system",
+        }
+        return _json(200, body)
+
+
+@dataclass(slots=True)
+class Version:
+    """One version of a secret, as the vault keeps it."""
+
+    value: str
+    content_type: str | None = None
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
+    enabled: bool = True
+    created: float = field(default_factory=time.time)
+    not_before: float | None = None
+    expires: float | None = None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "enabled": self.enabled,
+            "created": int(self.created),
+            "updated": int(self.created),
+            "recoveryLevel": "Recoverable+Purgeable",
+        }
+        if self.not_before is not None:
+            found["nbf"] = int(self.not_before)
+        if self.expires is not None:
+            found["exp"] = int(self.expires)
+        return found
+
+
+class KeyVaultStandIn(StandIn):
+    """Secrets with versions, behind the challenge that a real vault answers with. `mode` may be changed at
+    any time."""
+
+    def __init__(self, identity: ManagedIdentityStandIn, *, tls: ServerCertificate) -> None:
+        super().__init__(tls=tls)
+        self.mode: VaultMode = "ok"
+        self.reads: list[str] = []  # name of each secret whose value was given out
+        self._identity = identity
+        self._secrets: dict[str, list[Version]] = {}
+
+    @property
+    def resource(self) -> str:
+        """What tokens are asked for. As `vault.azure.net` is to `contoso.vault.azure.net`, so is `0.0.1` to
+        `127.0.0.1`: the SDK refuses a challenge for any other resource, and this needs no name service."""
+        return self.base_url.replace("127.0.0.1", "0.0.1")
+
+    def put(self, name: str, value: str, content_type: str | None = None, **attributes: Any) -> Version:
+        """A newer version of the secret."""
+        version = Version(value, content_type, **attributes)
+        self._secrets.setdefault(name, []).append(version)
+        return version
+
+    async def answer(self, request: Received) -> Answer:
+        match self.mode:
+            case "down":
+                raise ConnectionAbortedError("the vault is down")
+            case "hang":
+                await asyncio.Event().wait()
+            case "throttled":
+                return _error(429, "Throttled", None, ("Retry-After", "3"))
+            case "error":
+                return _error(503, "ServiceUnavailable")
+            case "garbage":
+                return Answer(200, (("Content-Type", "application/json"),), b'{"value": ["no"], "id": 7}')
+            case "ok" | "forbidden" | "foreign":
+                pass
+        token = request.value("Authorization").removeprefix("Bearer ")
+        if self._identity.tokens.get(token) != self.resource:
+            return self._challenge()
+        if self.mode == "forbidden":
+            return _error(403, "Forbidden", "ForbiddenByRbac")
+        return self._found(request)
+
+    def _challenge(self) -> Answer:
+        resource = "https://vault.elsewhere.example" if self.mode == "foreign" else self.resource
+        challenge = (
+            f'Bearer authorization="https://login.microsoftonline.com/{TENANT}", resource="{resource}"'
+        )
+        return _error(401, "Unauthorized", None, ("WWW-Authenticate", challenge))
+
+    def _found(self, request: Received) -> Answer:
+        _, root, name, *rest = [*request.path.split("/"), ""]
+        if root != "secrets" or "api-version" not in parse_qs(request.query) or request.method != "GET":
+            return _error(400, "BadParameter")
+        versions = self._secrets.get(name, [])
+        if rest[0] == "versions":
+            return self._page(name, versions, int(parse_qs(request.query).get("$skiptoken", ["0"])[0]))
+        wanted = [each for each in versions if rest[0] in ("", each.id)]
+        if not wanted:
+            return _error(404, "SecretNotFound")
+        version = wanted[-1]
+        if not version.enabled:
+            return _error(403, "Forbidden", "SecretDisabled")
+        self.reads.append(name)
+        return _json(200, {"value": version.value, **self._item(name, version)})
+
+    def _page(self, name: str, versions: list[Version], at: int) -> Answer:
+        page = versions[at : at + VERSIONS_OF_A_PAGE]
+        following = at + len(page)
+        link = f"{self.base_url}/secrets/{name}/versions?api-version=7.6&$skiptoken={following}"
+        return _json(
+            200,
+            {
+                "value": [self._item(name, each) for each in page],
+                "nextLink": link if following < len(versions) else None,
+            },
+        )
+
+    def _item(self, name: str, version: Version) -> dict[str, Any]:
+        item = {
+            "id": f"{self.base_url}/secrets/{name}/{version.id}",
+            "attributes": version.attributes,
+            "tags": {},
+        }
+        return item | ({"contentType": version.content_type} if version.content_type else {})
+
+
+def _error(status: int, code: str, inner: str | None = None, *headers: tuple[str, str]) -> Answer:
+    error: dict[str, Any] = {"code": code, "message": f"stand-in says {code}"}
+    if inner:
+        error["innererror"] = {"code": inner}
+    return _json(status, {"error": error}, *headers)
+
+
+def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Answer:
+    return Answer(
+        status, (("Content-Type", "application/json; charset=utf-8"), *headers), json.dumps(body).encode()
+    )
