@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import jobs, results
+from bench import jobs, quick, results
 from bench.cost import Pace
 from bench.report import Table
 from bench.rig import Missing, Rig
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     tables = []
     with tempfile.TemporaryDirectory(prefix="graphward-bench-") as run:
         rig = Rig(Path(run))
+        if options.quick:
+            return quick.check(rig)
         try:
             with rig.start_upstream():
                 for job in chosen:
@@ -53,13 +55,14 @@ def main(arguments: Sequence[str]) -> int:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all, if none is named")
+    parser.add_argument("--quick", action="store_true", help="only graphward beside the relay, half a minute")
     parser.add_argument("--rounds", type=int, default=5, help="how often each server has its turn (5)")
     parser.add_argument("--seconds", type=int, default=3, help="length of a turn (3)")
     options = parser.parse_args(arguments)
     unknown = [job for job in options.jobs if job not in JOBS]
     if unknown:
         parser.error(f"unknown job {unknown[0]}; there are {', '.join(JOBS)}")
-    if find("wrk") is None:
+    if find("wrk") is None and not options.quick:
         print("wrk is not here: a client in Python makes the load, and may not keep up.\n")
     return options
 

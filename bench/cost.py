@@ -72,6 +72,12 @@ def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], N
     return missing
 
 
+def paired(ours: Peer, theirs: Peer) -> list[float]:
+    """How many times theirs ours cost, of each round: what the machine was doing then struck both."""
+    pairs = zip(ours.samples, theirs.samples, strict=True)
+    return [one.per_request / other.per_request for one, other in pairs]
+
+
 def _sample(peer: Peer, server: Server, seconds: int) -> Sample:
     before = server.cpu()
     load = peer.loader.run(server.port, seconds)
@@ -96,8 +102,7 @@ def cost_table(
         costs = [sample.per_request for sample in peer.samples]
         ratio = "–"
         if reference is not None:
-            pairs = zip(reference.samples, peer.samples, strict=True)
-            ratio = f"{median(ours.per_request / theirs.per_request for ours, theirs in pairs):.2f}"
+            ratio = f"{median(paired(reference, peer)):.2f}"
         rows.append(
             (
                 peer.name,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from bench.cost import Pace, Peer, cost_table, measure
 from bench.graphward import ALLOW, STRIP
-from bench.load import LIST_PATH, ONE_PATH, Loader, head
+from bench.load import LIST_PATH, ONE_PATH, Client, Loader, best_client, head
 from bench.report import Table
 from bench.rig import Rig
 from bench.samples import ONE_USER, USERS
@@ -19,41 +19,41 @@ STRIPPED = ("mobilePhone", "businessPhones", "otherMails")
 
 
 def pass_through(rig: Rig, pace: Pace) -> Table:
-    loader = _loader(rig, ONE_PATH)
+    load = loader(rig, ONE_PATH)
     peers = [
-        Peer("relay", rig.relay, loader),
-        Peer("haproxy", rig.haproxy, loader),
-        Peer("nginx", rig.nginx, loader),
-        Peer("envoy", rig.envoy, loader),
-        Peer("aiohttp", rig.aiohttp, loader),
+        Peer("relay", rig.relay, load),
+        Peer("haproxy", rig.haproxy, load),
+        Peer("nginx", rig.nginx, load),
+        Peer("envoy", rig.envoy, load),
+        Peer("aiohttp", rig.aiohttp, load),
     ]
-    missing = measure(peers, pace, _proves(rig, ONE_PATH, ONE_USER))
+    missing = measure(peers, pace, proves_one(rig))
     return cost_table("J1", "pass-through of a 1.1 KB answer, nothing judged", peers, "relay", missing)
 
 
 def judged(rig: Rig, pace: Pace) -> Table:
-    loader = _loader(rig, ONE_PATH)
+    load = loader(rig, ONE_PATH)
     peers = [
-        Peer("relay", rig.relay, loader),
-        Peer("haproxy", rig.haproxy_judging, loader),
-        Peer("nginx", rig.nginx_judging, loader),
-        Peer("envoy", lambda: rig.envoy(judging=True), loader),
-        Peer("aiohttp", lambda: rig.aiohttp(judging=True), loader),
-        Peer("graphward", lambda: rig.graphward(rules=ALLOW), loader),
+        Peer("relay", rig.relay, load),
+        Peer("haproxy", rig.haproxy_judging, load),
+        Peer("nginx", rig.nginx_judging, load),
+        Peer("envoy", lambda: rig.envoy(judging=True), load),
+        Peer("aiohttp", lambda: rig.aiohttp(judging=True), load),
+        Peer("graphward", lambda: rig.graphward(rules=ALLOW), load),
     ]
-    missing = measure(peers, pace, _proves(rig, ONE_PATH, ONE_USER, judging=True))
+    missing = measure(peers, pace, proves_one(rig, judging=True))
     title = "token checked, one path rule, credential swapped, a record of each request"
     notes = ["relay judges nothing and is here as the floor of Python."]
     return cost_table("J2", title, peers, "graphward", missing, notes)
 
 
 def long_list(rig: Rig, pace: Pace) -> Table:
-    loader = _loader(rig, LIST_PATH)
+    load = loader(rig, LIST_PATH)
     peers = [
-        Peer("nginx", rig.nginx, loader),
-        Peer("envoy", rig.envoy, loader),
-        Peer("aiohttp", rig.aiohttp, loader),
-        Peer("graphward", lambda: rig.graphward(rules=ALLOW), loader),
+        Peer("nginx", rig.nginx, load),
+        Peer("envoy", rig.envoy, load),
+        Peer("aiohttp", rig.aiohttp, load),
+        Peer("graphward", lambda: rig.graphward(rules=ALLOW), load),
     ]
     missing = measure(peers, pace, _proves(rig, LIST_PATH, USERS))
     notes = ["The others pass through and judge nothing; graphward does all of J2."]
@@ -61,11 +61,11 @@ def long_list(rig: Rig, pace: Pace) -> Table:
 
 
 def stripped(rig: Rig, pace: Pace) -> Table:
-    loader = _loader(rig, LIST_PATH)
+    load = loader(rig, LIST_PATH)
     peers = [
-        Peer("nginx", rig.nginx_stripping, loader),
-        Peer("aiohttp", lambda: rig.aiohttp(stripping=True), loader),
-        Peer("graphward", lambda: rig.graphward(rules=STRIP), loader),
+        Peer("nginx", rig.nginx_stripping, load),
+        Peer("aiohttp", lambda: rig.aiohttp(stripping=True), load),
+        Peer("graphward", lambda: rig.graphward(rules=STRIP), load),
     ]
     missing = measure(peers, pace, _proves_stripping(rig))
     notes = [
@@ -77,23 +77,23 @@ def stripped(rig: Rig, pace: Pace) -> Table:
 
 
 def both_sides_tls(rig: Rig, pace: Pace) -> Table:
-    loader = _loader(rig, ONE_PATH, tls=True)
+    load = loader(rig, ONE_PATH, tls=True)
     peers = [
-        Peer("haproxy", lambda: rig.haproxy_judging(tls=True), loader),
-        Peer("nginx", lambda: rig.nginx_judging(tls=True), loader),
-        Peer("graphward", lambda: rig.graphward(rules=ALLOW, tls=True), loader),
+        Peer("haproxy", lambda: rig.haproxy_judging(tls=True), load),
+        Peer("nginx", lambda: rig.nginx_judging(tls=True), load),
+        Peer("graphward", lambda: rig.graphward(rules=ALLOW, tls=True), load),
     ]
-    missing = measure(peers, pace, _proves(rig, ONE_PATH, ONE_USER, judging=True))
+    missing = measure(peers, pace, proves_one(rig, judging=True))
     return cost_table("TLS", "J2 with TLS to both sides", peers, "graphward", missing)
 
 
 def two_workers(rig: Rig, pace: Pace) -> Table:
-    loader = _loader(rig, ONE_PATH)
+    load = loader(rig, ONE_PATH)
     peers = [
-        Peer("one worker", lambda: rig.graphward(rules=ALLOW), loader),
-        Peer("two workers", lambda: rig.graphward(rules=ALLOW, workers=2), loader),
+        Peer("one worker", lambda: rig.graphward(rules=ALLOW), load),
+        Peer("two workers", lambda: rig.graphward(rules=ALLOW, workers=2), load),
     ]
-    missing = measure(peers, pace, _proves(rig, ONE_PATH, ONE_USER, judging=True))
+    missing = measure(peers, pace, proves_one(rig, judging=True))
     notes = ["All workers share one core here, so that the load can have the other."]
     return cost_table("WORKERS", "J2 by one worker and by two", peers, "two workers", missing, notes)
 
@@ -101,13 +101,18 @@ def two_workers(rig: Rig, pace: Pace) -> Table:
 # What a server has to prove before it is measured
 
 
-def _loader(rig: Rig, path: str, *, tls: bool = False) -> Loader:
+def loader(rig: Rig, path: str, *, tls: bool = False, client: Client = best_client) -> Loader:
+    """Asks for this path again and again."""
     file = rig.run / ("list.head" if path == LIST_PATH else "one.head")
     file.write_bytes(head(path, rig.token))
-    return Loader(file, tls=tls)
+    return Loader(file, tls=tls, client=client)
 
 
 Proof = Callable[[Server, Peer], None]
+
+
+def proves_one(rig: Rig, *, judging: bool = False) -> Proof:
+    return _proves(rig, ONE_PATH, ONE_USER, judging=judging)
 
 
 def _proves(rig: Rig, path: str, body: bytes, *, judging: bool = False) -> Proof:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,23 @@ def head(path: str, token: str) -> bytes:
     )
 
 
+# Address, connections, seconds and head file in, a command out.
+Client = Callable[[str, int, int, Path], list[str]]
+
+
+def own_client(url: str, connections: int, seconds: int, head_file: Path) -> list[str]:
+    module = [sys.executable, "-m", "bench.load_client"]
+    return [*module, url, str(connections), str(seconds), str(head_file)]
+
+
+def best_client(url: str, connections: int, seconds: int, head_file: Path) -> list[str]:
+    wrk = find("wrk")
+    if wrk is None:
+        return own_client(url, connections, seconds, head_file)
+    script = str(ROOT / "bench" / "requests.lua")
+    return [wrk, "-t1", f"-c{connections}", f"-d{seconds}s", "-s", script, url, "--", str(head_file)]
+
+
 @dataclass(frozen=True, slots=True)
 class Loader:
     """Sends what the head file holds to a port for some seconds."""
@@ -46,19 +64,12 @@ class Loader:
     head_file: Path
     tls: bool = False
     connections: int = CONNECTIONS
+    client: Client = best_client
 
     def run(self, port: int, seconds: int) -> Load:
         url = f"{'https' if self.tls else 'http'}://127.0.0.1:{port}"
-        wrk = find("wrk")
-        if wrk is not None:
-            script = str(ROOT / "bench" / "requests.lua")
-            command = [wrk, "-t1", f"-c{self.connections}", f"-d{seconds}s", "-s", script, url, "--"]
-            command += [str(self.head_file)]
-        else:
-            command = [sys.executable, "-m", "bench.load_client", url, str(self.connections), str(seconds)]
-            command += [str(self.head_file)]
         done = subprocess.run(
-            command,
+            self.client(url, self.connections, seconds, self.head_file),
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -72,6 +72,12 @@ class Rig:
         command = [_needed("nginx"), "-e", "/dev/null", "-p", str(self.run), "-c", str(config)]
         return self._spawn("upstream", command, ports.open, core=cores().load)
 
+    def start_own_upstream(self) -> Server:
+        """Takes any credential, and uploads."""
+        ports = self.upstream
+        command = [sys.executable, "-m", "bench.upstream", str(ports.open), str(ports.guarded)]
+        return self._spawn("upstream", command, ports.guarded, core=cores().load)
+
     # The peers. Each is passing through, or doing Graphward's default duties ("judging").
 
     def relay(self) -> Server:

@@ -1,0 +1,41 @@
+"""The quick check: Graphward beside the byte relay in the same minute, against the committed figure.
+
+Needs nothing but this repository: load and upstream are our own.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from statistics import median
+from typing import Final
+
+from bench import jobs
+from bench.cost import Pace, Peer, measure, paired
+from bench.graphward import ALLOW
+from bench.load import ONE_PATH, own_client
+from bench.rig import Rig
+from bench.tools import ROOT
+
+BASELINE: Final = ROOT / "bench" / "baseline.toml"
+PACE: Final = Pace(rounds=5, seconds=2)
+
+
+def check(rig: Rig) -> int:
+    """The exit status: 1 where the ratio is clearly above the committed one."""
+    committed = tomllib.loads(BASELINE.read_text())
+    baseline, tolerance = float(committed["ratio"]), float(committed["tolerance"])
+    loader = jobs.loader(rig, ONE_PATH, client=own_client)
+    relay = Peer("relay", rig.relay, loader)
+    graphward = Peer("graphward", lambda: rig.graphward(rules=ALLOW), loader)
+    with rig.start_own_upstream():
+        measure([relay, graphward], PACE, jobs.proves_one(rig))
+    ratios = paired(graphward, relay)
+    ratio, limit = median(ratios), baseline * (1 + tolerance)
+    for peer in (relay, graphward):
+        print(f"{peer.name:10} {peer.median(lambda sample: sample.per_request):6.1f} µs of CPU per request")
+    print(f"ratio      {ratio:6.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
+    print(f"committed  {baseline:6.2f}, and up to {limit:.2f} is taken for noise")
+    if ratio > limit:
+        print("Worse. If that is meant, write the new ratio into bench/baseline.toml and say why.")
+        return 1
+    return 0

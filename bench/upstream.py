@@ -1,0 +1,67 @@
+"""Upstream of our own, for machines without nginx and for uploads: a user for a GET, bodies read and dropped.
+
+Every answer has a `request-id` of its own, as Graph's do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import sys
+from collections.abc import Iterator
+from typing import Final, cast
+
+import uvloop
+
+from bench.samples import ANSWER_HEAD, ONE_USER
+
+_LENGTH: Final = re.compile(rb"(?i)\r\nContent-Length: *([0-9]+)\r\n")
+_ID: Final = b"0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f"
+_BEFORE, _BETWEEN, _AFTER = (ANSWER_HEAD % len(ONE_USER) + ONE_USER).split(_ID)
+_DONE: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
+        self._transport: asyncio.Transport
+        self._head = b""
+        self._left = 0  # of a request's body
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._left:
+            self._read_body(len(data))
+            return
+        head = self._head + data
+        end = head.find(b"\r\n\r\n")
+        if end < 0:
+            self._head = head
+            return
+        self._head = b""
+        length = _LENGTH.search(head, 0, end + 2)
+        if length is None:
+            own = b"0cd7b1b6-2b1b-4c1e-8d5e-%012x" % next(self._numbers)
+            self._transport.write(b"".join((_BEFORE, own, _BETWEEN, own, _AFTER)))
+            return
+        self._left = int(length[1])
+        self._read_body(len(head) - end - 4)
+
+    def _read_body(self, count: int) -> None:
+        self._left -= count
+        if not self._left:
+            self._transport.write(_DONE)
+
+
+async def serve(ports: list[int]) -> None:
+    loop, numbers = asyncio.get_running_loop(), itertools.count()
+    for port in ports:
+        await loop.create_server(lambda: _Connection(numbers), "127.0.0.1", port, backlog=4096)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve([int(port) for port in sys.argv[1:]]))
