@@ -29,14 +29,16 @@ _skip_whole_value = msgspec.json.Decoder(msgspec.Raw).decode
 # of an emoji have them); msgspec does not. A harmless escape of the same length stands in for the check.
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+# Groups are repeated in atomic groups, not possessively: before 3.11.5, Python keeps what the last repetition
+# of a possessive group consumed although that repetition failed (python/cpython#106052).
+_STRING = rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"'
 _SCALAR = rb"[-+.0-9A-Za-z]++"
 
 
 def _nested(depth: int) -> bytes:
     between = rb'[^\[\]{}"]*+'
     inner = b"|" + _nested(depth - 1) if depth else b""
-    return rb"[\[{]" + between + b"(?:(?:" + _STRING + inner + b")" + between + rb")*+[\]}]"
+    return rb"[\[{]" + between + b"(?>(?:(?:" + _STRING + inner + b")" + between + rb")*)[\]}]"
 
 
 _ANY_VALUE = _STRING + b"|" + _SCALAR + b"|" + _nested(4)
@@ -79,7 +81,7 @@ def run_of_members_but(names: Iterable[str]) -> re.Pattern[bytes]:
         alternatives.append(re.escape(name.encode()))
     stop = b"|".join(alternatives)
     name_token = (rb'(?!"(?i:' + stop + rb')["@])' if alternatives else b"") + rb'"[^"\\]*+"'
-    return re.compile(rb"(?:\s*+" + name_token + rb"\s*+:\s*+(?:" + _ANY_VALUE + rb")\s*+,)*+", re.DOTALL)
+    return re.compile(rb"(?>(?:\s*+" + name_token + rb"\s*+:\s*+(?:" + _ANY_VALUE + rb")\s*+,)*)", re.DOTALL)
 
 
 def is_utf8(text: bytes) -> bool:
