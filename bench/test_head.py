@@ -5,7 +5,8 @@ from itertools import cycle
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.samples import ANSWER_HEAD, REQUEST
-from proxy.server.framing import parse_answer_head, parse_request_head
+from proxy.server.answer_head import parse_answer_head
+from proxy.server.request_head import parse_request_head
 
 
 def test_request_head_of_known_lines(benchmark: BenchmarkFixture) -> None:

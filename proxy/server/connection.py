@@ -29,10 +29,11 @@ from proxy.counters import (
     UNAUTHENTICATED,
 )
 from proxy.server import answers
+from proxy.server.chunked import ChunkedDecoder
 from proxy.server.deadlines import NEVER
 from proxy.server.errors import MalformedBody, MalformedHead, Refusal
 from proxy.server.exchange import Exchange
-from proxy.server.framing import ChunkedDecoder, RequestHead, parse_request_head
+from proxy.server.request_head import RequestHead, parse_request_head
 from proxy.server.token_endpoint import token_exchange_for
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         try:
             head = parse_request_head(data[:end])
-            if len(head.fields) > limits.max_header_count:
+            if len(head.fields.lines) > limits.max_header_count:
                 self._context.counters.values[LIMIT_HEADER_COUNT] += 1
                 raise MalformedHead("the request has too many header fields", "headersTooLarge")
         except MalformedHead as error:
@@ -251,8 +252,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _start(self, head: RequestHead) -> None:
         self._head = head
-        self._body_remaining = head.length
-        self._decoder = ChunkedDecoder() if head.length < 0 else None
+        self._body_remaining = head.fields.length
+        self._decoder = ChunkedDecoder() if head.fields.length < 0 else None
         exchange: ClientExchange | None
         if head.target.startswith(("/v1.0/", "/beta/")):
             exchange = Exchange(self._context, self, head)
@@ -260,8 +261,8 @@ class ClientConnection(asyncio.Protocol):
             exchange = token_exchange_for(self._context, self, head) or Exchange(self._context, self, head)
         self._exchange = exchange
         self.deadline = NEVER
-        if head.length:
-            self._continue_awaited = head.expect_continue
+        if head.fields.length:
+            self._continue_awaited = head.fields.expect_continue
             self._start_body_clock()
         exchange.begin()
         if self._pending and self._body_expected():
@@ -375,11 +376,11 @@ class ClientConnection(asyncio.Protocol):
 
     def persists(self) -> bool:
         """Whether the connection can carry another request after this answer."""
-        if self._closing or not self._head.keep_alive or self._context.draining:
+        if self._closing or not self._head.fields.keep_alive or self._context.draining:
             return False
         # A body that isn't here yet may never come whole; a small sized one is read to its end.
         return self._body_remaining == 0 or (
-            0 < self._body_remaining <= LINGER_BYTES and not self._head.expect_continue
+            0 < self._body_remaining <= LINGER_BYTES and not self._head.fields.expect_continue
         )
 
     def exchange_done(self, *, close: bool = False) -> None:

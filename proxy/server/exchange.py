@@ -20,15 +20,12 @@ from proxy.policy.filters import FilterFailed
 from proxy.policy.links import LinkRewriter, LinkStream
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.server import answers
+from proxy.server.answer_head import CHUNKED, AnswerHead
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.batches import Batch, is_batch, version_of
 from proxy.server.errors import Refusal
-from proxy.server.framing import (
-    CHUNKED,
-    AnswerHead,
-    RequestHead,
-)
 from proxy.server.heads import KEPT, head_for_client, head_for_upstream
+from proxy.server.request_head import RequestHead
 from proxy.server.tokens import RefusedToken, UnknownToken
 from proxy.server.upstream import UpstreamConnection, UpstreamLost
 
@@ -102,17 +99,17 @@ class Exchange:
             method,
             head.target,
             connection.client_ip
-            if head.forwarded_for is None
-            else context.client_ip(connection.client_ip, head.forwarded_for),
+            if head.fields.forwarded_for is None
+            else context.client_ip(connection.client_ip, head.fields.forwarded_for),
             head.client_request_id,
         )
         self.to_head_request = method == "HEAD"
-        self.repeatable = head.length == 0 and method in _REPEATABLE
+        self.repeatable = head.fields.length == 0 and method in _REPEATABLE
         self.head_sent = False
         self._finished = False
         # The request's body: a list while it is collected or kept, else it is passed on
         self._body: list[bytes] | None = None
-        self._body_done = head.length == 0
+        self._body_done = head.fields.length == 0
         self._early: list[bytes] = []  # came before the upstream was there to take it
         self._collecting = False
         self._batch: Batch | None = None
@@ -160,14 +157,15 @@ class Exchange:
         if why is not None:
             raise Refusal("notReady", why, "notReady", retry_after=5)
         try:
-            draft.caller = context.tokens.caller(self.head.authorization, now)
+            draft.caller = context.tokens.caller(self.head.fields.authorization, now)
         except RefusedToken as refused:
             draft.caller = refused.caller
             raise
 
     def canonicalise(self) -> None:
         head = self.head
-        if head.method_override is not None and head.method_override.strip().decode("latin-1") != head.method:
+        override = head.fields.method_override
+        if override is not None and override.strip().decode("latin-1") != head.method:
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
         try:
             self._target = canonicalise(head.target)
@@ -212,7 +210,9 @@ class Exchange:
         if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
             decision = _BATCH_ALLOWED
         self._take_decision(decision)
-        rewriter_base = self.context.public_base or self.connection.scheme + b"://" + (self.head.host or b"")
+        rewriter_base = self.context.public_base or self.connection.scheme + b"://" + (
+            self.head.fields.host or b""
+        )
         batch.judge(body, rewriter_base)
         if not batch.unchanged:
             self._body = [batch.reduced(body)]
@@ -252,7 +252,11 @@ class Exchange:
         return self._batch is not None and not self._batch.unchanged
 
     def forward(self) -> None:
-        if self._body is None and 0 < self.head.length <= REPEAT_BYTES and not self.head.expect_continue:
+        if (
+            self._body is None
+            and 0 < self.head.fields.length <= REPEAT_BYTES
+            and not self.head.fields.expect_continue
+        ):
             self._body = []
         self.draft.upstream_started = time.perf_counter()
         if not self._body_done:
@@ -266,11 +270,11 @@ class Exchange:
     # The request's body
 
     def _collect(self) -> None:
-        if self.head.length > self.context.limits.max_buffered_body:
+        if self.head.fields.length > self.context.limits.max_buffered_body:
             raise _too_large()
         self._collecting = True
         self._body = []
-        if self.head.expect_continue:
+        if self.head.fields.expect_continue:
             self.connection.write_continue()
 
     def request_body(self, chunk: bytes, last: bool) -> None:
@@ -317,7 +321,7 @@ class Exchange:
 
     def _readable_body(self) -> bytes:
         body = b"".join(self._body or ())
-        coding = self.head.content_encoding
+        coding = self.head.fields.content_encoding
         if coding is None:
             return body
         try:
@@ -326,7 +330,7 @@ class Exchange:
             raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
 
     def _framed(self, chunk: bytes, last: bool) -> bytes:
-        if self.head.length >= 0:
+        if self.head.fields.length >= 0:
             return chunk
         framed = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
         return framed + b"0\r\n\r\n" if last else framed
@@ -338,7 +342,7 @@ class Exchange:
         head = self._upstream_head
         body = b"".join(self._early if self._body is None else self._body)
         self._early = []
-        if body or self.head.length:
+        if body or self.head.fields.length:
             head += self._framed(body, self._body_done)
         if self._body_done:
             self.connection.await_answer()
@@ -407,7 +411,7 @@ class Exchange:
         self._let_go_of_upstream()
         credential = self.context.credential
         now = self.context.deadlines.now
-        whole = self._body_done and (self._body is not None or self.head.length == 0)
+        whole = self._body_done and (self._body is not None or self.head.fields.length == 0)
         if (
             self._credential_retried
             or not whole
@@ -460,7 +464,7 @@ class Exchange:
         if self._decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0:
             return _BUFFER
         if answer.length != 0 and self.context.rewrite_links and _is_json(answer.content_type):
-            self._rewriter = self.context.rewriter(self.connection.scheme, self.head.host)
+            self._rewriter = self.context.rewriter(self.connection.scheme, self.head.fields.host)
             return _HOLD
         return _PASS
 
@@ -507,7 +511,7 @@ class Exchange:
             self.refuse(refusal)
             return
         if self.context.rewrite_links and _is_json(answer.content_type):
-            rewriter = self.context.rewriter(self.connection.scheme, self.head.host)
+            rewriter = self.context.rewriter(self.connection.scheme, self.head.fields.host)
             relinked = rewriter.rewrite(decoded if changed is None else changed)
             changed = changed if relinked is None else relinked
         self._send_whole(body, changed)
@@ -662,7 +666,7 @@ class Exchange:
     def _relocated(self, value: bytes) -> bytes:
         if not self.context.rewrite_links:
             return value
-        return self.context.rewriter(self.connection.scheme, self.head.host).header(value)
+        return self.context.rewriter(self.connection.scheme, self.head.fields.host).header(value)
 
     # The end, one way or another
 

@@ -2,8 +2,8 @@
 
 httptools judges each line that was not seen before; what it accepted is remembered by its bytes, with what
 the field means to us and how it is written on. Lines are judged apart because RFC 9112 §5 gives each its
-own grammar: what one of them says to another (two lengths, say) is `framing`'s to judge, on every head
-anew. The gain: `bench/test_head.py`.
+own grammar: what one of them says to another (two lengths, say) is judged by `request_head` and
+`answer_head`. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ _KIND_OF: Final[dict[bytes, int]] = {
     b"x-forwarded-for": FORWARDED_FOR,
 }
 
+_OF_ONE_CONNECTION: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
+
 MAX_REMEMBERED: Final = 4096  # lines; then all are forgotten, and the common ones are back at once
 MAX_REMEMBERED_BYTES: Final = 2048  # of one line; our tokens have some 500
 
@@ -73,16 +75,21 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Field:
-    """One field: `line` is how it is written on, `pair` how rules see it."""
+    """One field: `line` is how it is written on, `relayed` the same but empty if it is hop-by-hop."""
 
-    __slots__ = ("kind", "line", "name", "pair", "value")
+    __slots__ = ("kind", "line", "name", "relayed", "value")
 
-    def __init__(self, name: bytes, value: bytes, kind: int) -> None:
+    def __init__(self, name: bytes, value: bytes, kind: int, line: bytes) -> None:
         self.name = name
         self.value = value
-        self.pair = (name, value)
         self.kind = kind
-        self.line = b"%b: %b\r\n" % (name, value)
+        self.line = line
+        self.relayed = b"" if kind in _OF_ONE_CONNECTION else line
+
+    @property
+    def pair(self) -> tuple[bytes, bytes]:
+        """How rules see it."""
+        return self.name, self.value
 
 
 class _Callbacks:
@@ -126,9 +133,9 @@ class FieldLines:
         """The common case of a new line: a name that was seen before, and a value without surprises."""
         name, _, value = line.partition(b": ")
         kind = self._kinds.get(name)
-        if kind is None or not _PLAIN_VALUE.fullmatch(value):
+        if kind is None or not PLAIN_VALUE.fullmatch(value):
             return None
-        return Field(name, value, kind)
+        return Field(name, value, kind, line + b"\r\n")
 
     def _of_new_name(self, line: bytes) -> Field:
         name, value = _parsed(line)
@@ -136,14 +143,13 @@ class FieldLines:
         if len(self._kinds) >= MAX_REMEMBERED:
             self._kinds.clear()
         self._kinds[name] = kind
-        return Field(name, value, kind)
+        return Field(name, value, kind, b"%b: %b\r\n" % (name, value))
 
 
 _EVER_NEW: Final = frozenset({CLIENT_REQUEST_ID, REQUEST_ID, CONTENT_LENGTH})
 
-
 # Begins and ends with a visible character (RFC 9110 §5.5), so that nothing is to be trimmed.
-_PLAIN_VALUE: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")
+PLAIN_VALUE: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")
 
 
 def _parsed(line: bytes) -> tuple[bytes, bytes]:
@@ -158,3 +164,17 @@ def _parsed(line: bytes) -> tuple[bytes, bytes]:
 
 
 field_lines: Final = FieldLines()
+
+_MAX_CONNECTIONS: Final = 1024  # values of the field; more are worked out anew
+_known_connections: dict[bytes, frozenset[bytes]] = {}
+
+
+def nominated_fields(connection: bytes) -> frozenset[bytes]:
+    """Lower-case names that a Connection value nominates (RFC 9110 §7.6.1)."""
+    known = _known_connections.get(connection)
+    if known is None:
+        known = frozenset(option.strip(b" \t").lower() for option in connection.split(b","))
+        known -= {b"", b"keep-alive"}
+        if len(_known_connections) < _MAX_CONNECTIONS:
+            _known_connections[connection] = known
+    return known

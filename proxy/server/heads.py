@@ -8,27 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from proxy.server.answer_head import CHUNKED, AnswerHead
 from proxy.server.field_lines import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
     BODY_DIGEST,
-    CONNECTION,
     CONTENT_ENCODING,
     CONTENT_LENGTH,
     EXPECT,
-    HOP_BY_HOP,
     HOST,
     LOCATION,
     TRANSFER_ENCODING,
 )
-from proxy.server.framing import CHUNKED, AnswerHead, RequestHead
+from proxy.server.request_head import RequestFields, RequestHead, UpstreamForm
 
 KEPT: Final = -3  # a body as long as the upstream said, if it said so
-_FRAMING: Final = frozenset({CONTENT_LENGTH, TRANSFER_ENCODING})
-_NEVER_TO_CLIENT: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
 
 
-def head_for_upstream(  # noqa: C901 - one branch a kind of field, in one pass
+def head_for_upstream(
     head: RequestHead,
     *,
     host: bytes,
@@ -42,42 +39,65 @@ def head_for_upstream(  # noqa: C901 - one branch a kind of field, in one pass
     `body_held` says that the whole body is here, so that nobody needs to be told to go on with it;
     `replaced_length` is the size of another, uncoded body that goes up instead.
     """
-    nominated = head.nominated
-    line = head.request_line
-    parts = [line if not head.http10 else line[:-3] + b"1\r\n"]
-    append = parts.append
-    for field in head.fields:
+    fields = head.fields
+    form = fields.upstream_form
+    if (
+        form is None
+        or form.authorization is not authorization
+        or form.host is not host
+        or replaced_length is not None
+    ):
+        form = _upstream_form(fields, host, authorization, readable_codings, body_held, replaced_length)
+        if replaced_length is None and not fields.expect_continue:
+            fields.upstream_form = form
+    if form.id_between:
+        return b"".join((head.request_line, form.before, head.client_request_id or b"", form.after))
+    return head.request_line + form.before
+
+
+def _upstream_form(
+    fields: RequestFields,
+    host: bytes,
+    authorization: bytes,
+    readable_codings: Callable[[bytes], bytes],
+    body_held: bool,
+    replaced_length: int | None,
+) -> UpstreamForm:
+    before = b""
+    id_between = False
+    lines: list[bytes] = []
+    for at, field in enumerate(fields.lines):
         kind = field.kind
-        if kind == 0:
-            if nominated and field.name.lower() in nominated:
-                continue
-            append(field.line)
-        elif kind == HOP_BY_HOP or kind == CONNECTION:
-            continue
-        elif kind == AUTHORIZATION:
-            append(b"%b: %b\r\n" % (field.name, authorization))
+        line = field.relayed
+        if kind == AUTHORIZATION:
+            line = b"%b: %b\r\n" % (field.name, authorization)
         elif kind == HOST:
-            append(b"%b: %b\r\n" % (field.name, host))
-        elif nominated and kind not in _FRAMING and field.name.lower() in nominated:
+            line = b"%b: %b\r\n" % (field.name, host)
+        elif kind == TRANSFER_ENCODING:
+            line = field.line
+        elif kind == CONTENT_LENGTH:
+            length = fields.length if replaced_length is None else replaced_length
+            line = b"%b: %d\r\n" % (field.name, length)
+        elif field.name.lower() in fields.nominated:
             continue
         elif kind == ACCEPT_ENCODING:
-            append(b"%b: %b\r\n" % (field.name, readable_codings(field.value)))
-        elif kind == EXPECT:
-            if not body_held:
-                append(field.line)
-        elif kind == CONTENT_LENGTH:
-            append(b"%b: %d\r\n" % (field.name, head.length if replaced_length is None else replaced_length))
-        elif kind == CONTENT_ENCODING and replaced_length is not None:
+            line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))
+        elif (kind == EXPECT and body_held) or (kind == CONTENT_ENCODING and replaced_length is not None):
             continue
+        if at == fields.id_at:
+            before = b"".join(lines) + line[:-2]
+            id_between = True
+            lines = [b"\r\n"]
         else:
-            append(field.line)
-    if head.host is None:
-        append(b"Host: %b\r\n" % host)
-    append(b"\r\n")
-    return b"".join(parts)
+            lines.append(line)
+    if fields.host is None:
+        lines.append(b"Host: %b\r\n" % host)
+    lines.append(b"\r\n")
+    rest = b"".join(lines)
+    return UpstreamForm(host, authorization, id_between, *((before, rest) if id_between else (rest, b"")))
 
 
-def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
+def head_for_client(
     answer: AnswerHead,
     length: int,
     *,
@@ -92,6 +112,23 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
     `length` is the body's size, CHUNKED or KEPT; `changed` says that the body is no longer what codings and
     digests describe; `length_hidden` that its length would tell of what a filter took out.
     """
+    same_length = length == KEPT or 0 <= length == answer.length
+    if answer.plain and same_length and not changed and not length_hidden:
+        lines = [field.relayed for field in answer.fields]
+        lines.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
+        return answer.status_line + b"".join(lines)
+    return _changed_head(answer, length, changed, length_hidden, http10, close, relocated)
+
+
+def _changed_head(
+    answer: AnswerHead,
+    length: int,
+    changed: bool,
+    length_hidden: bool,
+    http10: bool,
+    close: bool,
+    relocated: Callable[[bytes], bytes],
+) -> bytes:
     nominated = answer.nominated
     if answer.status < 200 or answer.status == 204:
         length_hidden = True  # no body, and so no length (RFC 9110 §8.6)
@@ -101,22 +138,18 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
         kind = field.kind
         if nominated and kind != CONTENT_LENGTH and field.name.lower() in nominated:
             continue
-        if kind == 0 or (kind > LOCATION and kind != BODY_DIGEST):
-            append(field.line)
-        elif kind == CONTENT_LENGTH:
+        if kind == CONTENT_LENGTH:
             if length >= 0:
                 append(b"%b: %d\r\n" % (field.name, length))
                 length = KEPT
             elif length == KEPT and not length_hidden:
                 append(field.line)
-        elif kind in _NEVER_TO_CLIENT:
-            continue
         elif kind == LOCATION:
             append(b"%b: %b\r\n" % (field.name, relocated(field.value)))
         elif changed and (kind == CONTENT_ENCODING or kind == BODY_DIGEST):
             continue
         else:
-            append(field.line)
+            append(field.relayed)
     if length >= 0:
         append(b"Content-Length: %d\r\n" % length)
     elif length == CHUNKED and not http10:  # an HTTP/1.0 client reads until the close

@@ -22,7 +22,7 @@ from proxy.counters import LIMIT_TOKEN_CHECKS, TOKENS_ISSUED, TOKENS_REFUSED, UN
 from proxy.server import answers
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import Refusal
-from proxy.server.framing import RequestHead
+from proxy.server.request_head import RequestHead
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -57,7 +57,7 @@ def token_exchange_for(
     if head.method in ("GET", "HEAD"):
         discovery = _DISCOVERY.fullmatch(path)
         if discovery:
-            base = context.public_base or connection.scheme + b"://" + (head.host or b"")
+            base = context.public_base or connection.scheme + b"://" + (head.fields.host or b"")
             return DocumentExchange(
                 context, connection, head, _discovery(base.decode("latin-1"), discovery[1])
             )
@@ -159,7 +159,7 @@ class TokenExchange:
             int(time.time() * 1000),
             head.method,
             head.target,
-            context.client_ip(connection.client_ip, head.forwarded_for),
+            context.client_ip(connection.client_ip, head.fields.forwarded_for),
             head.client_request_id,
         )
         self._draft.evaluated = False
@@ -175,11 +175,11 @@ class TokenExchange:
                     "methodNotAllowed", "A token is asked for with POST.", "malformedRequest", allow="POST"
                 )
             )
-        elif head.length > MAX_FORM_BYTES:
+        elif head.fields.length > MAX_FORM_BYTES:
             self.refuse(Refusal("payloadTooLarge", "The form is too large.", "payloadTooLarge", close=True))
-        elif head.length == 0:
+        elif head.fields.length == 0:
             self._answer_form(b"")
-        elif head.expect_continue:
+        elif head.fields.expect_continue:
             self._connection.write_continue()
 
     def request_body(self, chunk: bytes, last: bool) -> None:
@@ -217,13 +217,13 @@ class TokenExchange:
         job.add_done_callback(lambda done: self._compared(done, caller, digest))
 
     def _credentials(self, body: bytes) -> tuple[str, str]:
-        form = _parse_form(self._head.content_type, body)
+        form = _parse_form(self._head.fields.content_type, body)
         grant = form.get("grant_type")
         if grant is None:
             raise _OAuthError(400, "invalid_request", "The form has no grant_type.")
         if grant != "client_credentials":
             raise _OAuthError(400, "unsupported_grant_type", "The only grant served is client_credentials.")
-        authorization = self._head.authorization
+        authorization = self._head.fields.authorization
         if authorization is not None and authorization[:6].lower() == b"basic ":
             if "client_secret" in form:
                 raise _OAuthError(
@@ -266,7 +266,7 @@ class TokenExchange:
     def _answer_error(self, error: _OAuthError) -> None:
         self._draft.reason = "tokenRefused" if error.status == 401 else "malformedRequest"
         extra = _NO_STORE
-        if error.status == 401 and self._head.authorization is not None:
+        if error.status == 401 and self._head.fields.authorization is not None:
             extra += b'WWW-Authenticate: Basic realm="graphward"\r\n'
         self._answer(error.status, {"error": error.error, "error_description": error.description}, extra)
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from proxy.counters import UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
+from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head
+from proxy.server.chunked import ChunkedDecoder
 from proxy.server.deadlines import NEVER, Deadlines
 from proxy.server.errors import MalformedBody, MalformedHead
-from proxy.server.framing import CHUNKED, UNTIL_CLOSE, AnswerHead, ChunkedDecoder, parse_answer_head
 
 MAX_INFORMATIONAL: Final = 16  # 1xx answers before one final answer; more is a flood
 STALE_SECONDS: Final = (

@@ -2,16 +2,11 @@
 
 import pytest
 
+from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, parse_answer_head
+from proxy.server.chunked import ChunkedDecoder
 from proxy.server.errors import MalformedBody, MalformedHead
-from proxy.server.framing import (
-    CHUNKED,
-    UNTIL_CLOSE,
-    ChunkedDecoder,
-    RequestHead,
-    nominated_fields,
-    parse_answer_head,
-    parse_request_head,
-)
+from proxy.server.field_lines import nominated_fields
+from proxy.server.request_head import RequestHead, parse_request_head
 
 HOST = b"Host: proxy.example\r\n"
 
@@ -25,14 +20,14 @@ def test_a_head_keeps_names_case_and_order() -> None:
     assert parsed.method == "GET"
     assert parsed.target == "/v1.0/users?$top=1"
     assert parsed.headers == [(b"Host", b"proxy.example"), (b"X-b", b"1"), (b"x-A", b"2")]
-    assert parsed.keep_alive
-    assert parsed.length == 0
+    assert parsed.fields.keep_alive
+    assert parsed.fields.length == 0
 
 
 def test_heads_with_and_without_bodies_in_turn() -> None:
     post = b"POST /v1.0/users HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\n\r\n"
     get = b"GET /v1.0/users HTTP/1.1\r\n" + HOST + b"\r\n"
-    assert [parse_request_head(each).length for each in (post, get, post, get)] == [5, 0, 5, 0]
+    assert [parse_request_head(each).fields.length for each in (post, get, post, get)] == [5, 0, 5, 0]
 
 
 @pytest.mark.parametrize(
@@ -114,18 +109,18 @@ def test_http_1_1_needs_a_host_and_http_1_0_does_not() -> None:
         head(b"GET /v1.0/users HTTP/1.1\r\n\r\n")
     old = head(b"GET /v1.0/users HTTP/1.0\r\n\r\n")
     assert old.http10
-    assert not old.keep_alive
+    assert not old.fields.keep_alive
 
 
 def test_an_upgrade_is_ignored_and_the_connection_goes_on() -> None:
     upgrade = b"GET /v1.0/users HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
-    assert parse_request_head(upgrade).nominated == {b"upgrade"}
+    assert parse_request_head(upgrade).fields.nominated == {b"upgrade"}
     assert parse_request_head(b"GET /v1.0/me HTTP/1.1\r\n" + HOST + b"\r\n").target == "/v1.0/me"
 
 
 def test_the_only_expectation_is_100_continue() -> None:
     base = b"POST /v1.0/users HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n"
-    assert head(base + b"Expect: 100-Continue\r\n\r\n").expect_continue
+    assert head(base + b"Expect: 100-Continue\r\n\r\n").fields.expect_continue
     with pytest.raises(MalformedHead) as refused:
         head(base + b"Expect: 200-ok\r\n\r\n")
     assert refused.value.code == "expectationFailed"
@@ -231,3 +226,35 @@ def test_a_malformed_chunked_body_is_refused(text: bytes) -> None:
     for step in (1, 5, len(text)):
         with pytest.raises(MalformedBody):
             chunks_of(text, step)
+
+
+IDS = [b"1", b"2", b"", b" 3 ", b"a b", b"\xc3\xa9", b"1"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["new", "remembered"])
+@pytest.mark.parametrize("first", [True, False], ids=["first line", "behind others"])
+def test_requests_that_differ_in_their_id_alone_keep_it(first: bool, again: bool) -> None:
+    for own_id in IDS * (1 + again):
+        id_line = b"client-request-id: " + own_id + b"\r\n"
+        lines = id_line + HOST if first else HOST + id_line
+        parsed = head(b"GET /v1.0/me HTTP/1.1\r\n" + lines + b"X-a: 1\r\n\r\n")
+        assert (parsed.client_request_id or b"").strip() == own_id.strip()
+        assert (b"client-request-id", parsed.client_request_id) in parsed.headers
+        assert len(parsed.headers) == 3
+
+
+def test_of_two_request_ids_neither_is_lost() -> None:
+    for second in (b"2", b"3", b""):
+        lines = HOST + b"client-request-id: 1\r\nclient-request-id: " + second + b"\r\n"
+        parsed = head(b"GET /v1.0/me HTTP/1.1\r\n" + lines + b"\r\n")
+        assert [value for _, value in parsed.headers[1:]] == [b"1", second]
+
+
+@pytest.mark.parametrize("value", [b"1\r\nX: 2", b"1\x00", b"1\n", b"\x7f"])
+def test_an_id_hides_no_second_field(value: bytes) -> None:
+    text = b"GET /v1.0/me HTTP/1.1\r\n" + HOST + b"client-request-id: " + value + b"\r\n\r\n"
+    try:
+        parsed = head(text)
+    except MalformedHead:
+        return
+    assert parsed.headers == [(b"Host", b"proxy.example"), (b"client-request-id", b"1"), (b"X", b"2")]

@@ -1,0 +1,88 @@
+"""Where a chunked body ends, and what is in it (RFC 9112 §7.1), read strictly.
+
+Pure: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from proxy.server.errors import MalformedBody
+
+MAX_CHUNK_LINE: Final = 256  # chunk-size and extensions; real senders need under 20 bytes
+MAX_TRAILER_BYTES: Final = 8192
+
+_CHUNK_LINE: Final = re.compile(
+    rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+    rb'(?:=(?:[!#$%&\'*+.^_`|~0-9A-Za-z-]+|"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"))?[ \t]*)*'
+)
+_TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+
+
+class ChunkedDecoder:
+    """Decodes a chunked body (RFC 9112 §7.1), strictly; trailers are checked and dropped."""
+
+    __slots__ = ("_line", "_remaining", "_state", "_trailer_bytes", "done", "rest")
+
+    _SIZE, _DATA, _DATA_END, _TRAILER = range(4)
+
+    def __init__(self) -> None:
+        self._state = self._SIZE
+        self._remaining = 0
+        self._line = b""
+        self._trailer_bytes = 0
+        self.done = False
+        self.rest = b""  # bytes after the body's end, once `done`
+
+    def feed(self, data: bytes) -> bytes:
+        """Returns the payload in `data` without its framing. Raises MalformedBody."""
+        payload: list[bytes] = []
+        position = 0
+        size = len(data)
+        while position < size:
+            if self._state == self._DATA:
+                piece = data[position : position + self._remaining]
+                payload.append(piece)
+                position += len(piece)
+                self._remaining -= len(piece)
+                if self._remaining == 0:
+                    self._state = self._DATA_END
+                continue
+            end = data.find(b"\n", position)
+            part = data[position:] if end < 0 else data[position : end + 1]
+            self._line += part
+            position += len(part)
+            if len(self._line) > MAX_CHUNK_LINE and self._state != self._TRAILER:
+                raise MalformedBody("a chunk's size line is too long")
+            if end < 0:
+                if self._state == self._TRAILER and len(self._line) > MAX_TRAILER_BYTES:
+                    raise MalformedBody("the trailer section is too large")
+                break
+            line, self._line = self._line, b""
+            self._take_line(line)
+            if self.done:
+                self.rest = data[position:]
+                break
+        return payload[0] if len(payload) == 1 else b"".join(payload)
+
+    def _take_line(self, line: bytes) -> None:
+        if line[-2:] != b"\r\n":
+            raise MalformedBody("a line of the chunked body does not end with CRLF")
+        content = line[:-2]
+        if self._state == self._SIZE:
+            match = _CHUNK_LINE.fullmatch(content)
+            if match is None:
+                raise MalformedBody("a chunk's size line is malformed")
+            self._remaining = int(match[1], 16)
+            self._state = self._DATA if self._remaining else self._TRAILER
+        elif self._state == self._DATA_END:
+            if content:
+                raise MalformedBody("a chunk is longer than its size")
+            self._state = self._SIZE
+        elif not content:
+            self.done = True
+        else:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > MAX_TRAILER_BYTES or not _TRAILER_LINE.fullmatch(content):
+                raise MalformedBody("the trailer section is malformed or too large")

@@ -1,0 +1,289 @@
+"""What a request's head means and where the request ends (RFC 9112 §6); everything else is refused.
+
+Pure: bytes in, values out. httptools judges each field (`field_lines`) and method; this module judges what
+it leaves to its user: one unambiguous request line, one valid Host, one way to delimit the body, and which
+fields belong to this connection alone (RFC 9110 §7.6.1).
+
+An application sends the same fields with every request, but for `client-request-id`. So what they mean is
+worked out once per spelling of all the others, and remembered. The gain: `bench/test_head.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import httptools
+
+from proxy.server.errors import MalformedHead
+from proxy.server.field_lines import (
+    AUTHORIZATION,
+    CLIENT_REQUEST_ID,
+    CONNECTION,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    EXPECT,
+    FORWARDED_FOR,
+    HOST,
+    METHOD_OVERRIDE,
+    PLAIN_VALUE,
+    TRANSFER_ENCODING,
+    Field,
+    Headers,
+    field_lines,
+    nominated_fields,
+)
+
+MAX_REMEMBERED: Final = 512  # spellings; then all are forgotten, and the common ones are back at once
+MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; SDKs need some 1,000
+
+_REQUEST_LINE: Final = re.compile(rb"([A-Z-]+) (/[!-~]*) HTTP/1\.([01])\r\n")
+_HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
+_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
+_ID_LINE: Final = b"client-request-id: "  # as every SDK spells it
+_ID_START: Final = b"\r\n" + _ID_LINE
+
+
+class UpstreamForm(NamedTuple):
+    """Fields as the upstream gets them; `id_between`: the value of `client-request-id` belongs in between."""
+
+    host: bytes
+    authorization: bytes
+    id_between: bool
+    before: bytes
+    after: bytes
+
+
+class RequestFields:
+    """A request's fields, judged. `length` is the body's size, or -1 for a chunked body."""
+
+    __slots__ = (
+        "authorization",
+        "client_request_id",
+        "content_encoding",
+        "content_type",
+        "expect_continue",
+        "forwarded_for",
+        "host",
+        "id_at",
+        "keep_alive",
+        "length",
+        "lines",
+        "method_override",
+        "nominated",
+        "upstream_form",
+    )
+
+    def __init__(self, lines: list[Field], id_at: int | None) -> None:
+        self.lines = lines
+        self.id_at = id_at  # of the line whose value differs between requests
+        self.keep_alive = True
+        self.length = 0
+        self.expect_continue = False
+        self.authorization: bytes | None = None
+        self.host: bytes | None = None
+        self.client_request_id: bytes | None = None
+        self.content_type: bytes | None = None
+        self.content_encoding: bytes | None = None
+        self.method_override: bytes | None = None
+        self.forwarded_for: bytes | None = None
+        self.nominated: frozenset[bytes] = frozenset()
+        self.upstream_form: UpstreamForm | None = None  # remembered by `heads`
+
+
+class RequestHead:
+    """One request's head, judged. `request_line` is how the upstream gets it."""
+
+    __slots__ = ("client_request_id", "fields", "http10", "method", "request_line", "target")
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        request_line: bytes,
+        fields: RequestFields,
+        client_request_id: bytes | None,
+        http10: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.request_line = request_line
+        self.fields = fields
+        self.client_request_id = client_request_id
+        self.http10 = http10
+
+    @property
+    def headers(self) -> Headers:
+        """Names and values, as rules see them."""
+        fields = self.fields
+        pairs = [field.pair for field in fields.lines]
+        if fields.id_at is not None:
+            pairs[fields.id_at] = (pairs[fields.id_at][0], self.client_request_id or b"")
+        return pairs
+
+
+_known_fields: dict[bytes, RequestFields] = {}
+_known_methods: set[bytes] = set()
+
+
+def parse_request_head(head: bytes) -> RequestHead:
+    """`head` ends with its empty line. Raises MalformedHead."""
+    line = _REQUEST_LINE.match(head)
+    if line is None:
+        raise _malformed_line(head)
+    method, target, minor = line.groups()
+    if method not in _known_methods:
+        _judge_method(method)
+    end = line.end()
+    if minor == b"0":
+        fields = _read_fields(head[end:], None, http10=True)
+        request_line = b"%b %b HTTP/1.1\r\n" % (method, target)
+        own_id = fields.client_request_id
+        return RequestHead(method.decode(), target.decode(), request_line, fields, own_id, http10=True)
+    spelling, own_id = _without_id(head, end)
+    known = _known_fields.get(spelling)
+    if known is None:
+        known = _remembered(spelling, None if own_id is None else _ID_LINE)
+    if own_id is None:
+        own_id = known.client_request_id
+    return RequestHead(method.decode(), target.decode(), head[:end], known, own_id, http10=False)
+
+
+def _without_id(head: bytes, start: int) -> tuple[bytes, bytes | None]:
+    """The fields less the value of `client-request-id`, and that value; None where it isn't told apart.
+
+    The value is cut out of the first such line, and only if it is empty or plain. So no two heads of
+    different meaning have the same spelling.
+    """
+    at = head.find(_ID_START, start - 2)
+    if at >= 0:
+        at += len(_ID_START)
+        end = head.find(b"\r\n", at)
+        value = head[at:end]
+        if not value or PLAIN_VALUE.fullmatch(value):
+            return head[start:at] + head[end:], value
+    return head[start:], None
+
+
+def _remembered(spelling: bytes, id_line: bytes | None) -> RequestFields:
+    fields = _read_fields(spelling, id_line, http10=False)
+    if len(spelling) <= MAX_REMEMBERED_BYTES:
+        if len(_known_fields) >= MAX_REMEMBERED:
+            _known_fields.clear()
+        _known_fields[spelling] = fields
+    return fields
+
+
+def _read_fields(spelling: bytes, id_line: bytes | None, *, http10: bool) -> RequestFields:
+    lines = spelling.split(b"\r\n")[:-2]
+    id_at = None if id_line is None else lines.index(id_line)
+    fields = RequestFields(field_lines.read(lines), id_at)
+    _judge_fields(fields, http10=http10)
+    return fields
+
+
+def _judge_method(method: bytes) -> None:
+    """httptools knows the methods that there are."""
+    if method == b"CONNECT" or method == b"TRACE":
+        # TRACE would send the upstream credential back to the application.
+        raise MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")
+    if method == b"PRI":
+        raise MalformedHead("HTTP/2 is not served here")
+    try:
+        httptools.HttpRequestParser(_NoCallbacks()).feed_data(method + b" / HTTP/1.1\r\n\r\n")
+    except httptools.HttpParserError as error:
+        raise MalformedHead(str(error)) from None
+    _known_methods.add(method)
+
+
+class _NoCallbacks:
+    """For a parser that is only asked whether it accepts."""
+
+
+def _malformed_line(head: bytes) -> MalformedHead:
+    if head.startswith((b"CONNECT ", b"TRACE ")):
+        return MalformedHead("CONNECT and TRACE are not served here", "methodNotAllowed")
+    return MalformedHead("the request line is not 'METHOD /TARGET HTTP/1.1'")
+
+
+def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
+    content_length: bytes | None = None
+    transfer_encoding: bytes | None = None
+    connection: bytes | None = None
+    seen_kinds = 0
+    for field in fields.lines:
+        kind = field.kind
+        if kind < CONNECTION:
+            continue
+        value = field.value
+        if kind == AUTHORIZATION:
+            if fields.authorization is not None:
+                raise MalformedHead("several Authorization fields")
+            fields.authorization = value.strip(b" \t")
+        elif kind == HOST:
+            if fields.host is not None:
+                raise MalformedHead("several Host fields")
+            fields.host = value.strip(b" \t")
+        elif kind == CONNECTION:
+            connection = _joined(connection, value)
+        elif kind == CONTENT_LENGTH:
+            if content_length is not None:
+                raise MalformedHead("several Content-Length fields")
+            content_length = value
+        elif kind == TRANSFER_ENCODING:
+            if transfer_encoding is not None:
+                raise MalformedHead("several Transfer-Encoding fields")
+            transfer_encoding = value
+        elif kind == EXPECT:
+            if value.strip(b" \t").lower() != b"100-continue" or seen_kinds & (1 << EXPECT):
+                raise MalformedHead("the only expectation served is 100-continue", "expectationFailed")
+            fields.expect_continue = not http10
+        elif kind == METHOD_OVERRIDE:
+            if fields.method_override not in (None, value):
+                raise MalformedHead("contradicting method override fields")
+            fields.method_override = value
+        elif kind == CLIENT_REQUEST_ID:
+            fields.client_request_id = value
+        elif kind == CONTENT_TYPE:
+            fields.content_type = value
+        elif kind == CONTENT_ENCODING:
+            fields.content_encoding = _joined(fields.content_encoding, value)
+        elif kind == FORWARDED_FOR:
+            fields.forwarded_for = _joined(fields.forwarded_for, value)
+        seen_kinds |= 1 << kind
+    _judge_host(fields.host, http10=http10)
+    fields.length = _body_length(content_length, transfer_encoding, http10=http10)
+    if connection is not None:
+        fields.nominated = nominated_fields(connection)
+    # HTTP/1.0 persistence is an extension that no client here needs.
+    fields.keep_alive = not http10 and b"close" not in fields.nominated
+
+
+def _joined(before: bytes | None, value: bytes) -> bytes:
+    """A list in several lines means the same as in one (RFC 9110 §5.3)."""
+    return value if before is None else before + b", " + value
+
+
+def _judge_host(host: bytes | None, *, http10: bool) -> None:
+    if host is None:
+        if not http10:
+            raise MalformedHead("HTTP/1.1 needs a Host field")
+    elif not _HOST.fullmatch(host):
+        raise MalformedHead("the Host field is not a host")
+
+
+def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) -> int:
+    """RFC 9112 §6.3; both fields together, or any coding but chunked, is refused rather than resolved."""
+    if coding is not None:
+        if length is not None:
+            raise MalformedHead("Content-Length and Transfer-Encoding contradict each other")
+        if http10 or coding.strip(b" \t").lower() != b"chunked":
+            raise MalformedHead("the only transfer coding served is chunked")
+        return -1
+    if length is None:
+        return 0
+    digits = length.rstrip(b" \t")
+    if not _DIGITS.fullmatch(digits):
+        raise MalformedHead("Content-Length is not a number")
+    return int(digits)
