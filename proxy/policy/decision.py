@@ -125,9 +125,12 @@ class Plan:
         self._response_lanes = tuple(lane for lane in response_lanes if lane.steps)
         self._override_plan = override_plan
         self._only = self._lanes[0] if len(lanes) == 1 and override_plan is None else None
-        self.constant = None if self._only is None else self._only.constant
         self.needs_body = needs_body
         self.has_response_rules = bool(self._response_lanes)
+        # What is decided without a look at the request, where nothing has to be known of it later either.
+        self.constant: Decision | None = None
+        if self._only is not None and not self.has_response_rules:
+            self.constant = self._only.constant
         self.response_needs_body = response_needs_body
         self._response_reads_request = any(step.reads_body for lane in response_lanes for step in lane.steps)
 
@@ -139,8 +142,6 @@ class Plan:
         """
         if self._response_reads_request:
             request.document  # noqa: B018 - refused now if it can't be read, not after the upstream has acted
-        if self.constant is not None:
-            return self.constant
         if self._only is not None:
             return self._only.judge(request)
         decision = self._judge_as_written(request)

@@ -130,10 +130,10 @@ class ClientConnection(asyncio.Protocol):
             self._shed()
 
     def data_received(self, data: bytes) -> None:
-        if self._closing and not self._body_expected():
-            return
-        if self._body_expected():
+        if self._body_remaining:
             self._read_body(data)
+        elif self._closing:
+            return
         elif self._pending:
             self._read_more_of_head(data)
         else:
@@ -396,7 +396,8 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = self._context.deadlines.now + LINGER_SECONDS
         else:
             self._rest()
-        self._serve_pending()
+        if self._pending:
+            self._serve_pending()
 
     def _rest(self) -> None:
         """Until the next request, unless answers wait for the client."""
@@ -464,10 +465,6 @@ class ClientConnection(asyncio.Protocol):
             self._resume()
         if self._body_expected():
             self._start_body_clock()
-
-    def await_answer(self) -> None:
-        """Only the upstream's own deadline runs now."""
-        self.deadline = NEVER
 
     def count_unauthenticated(self, refusal: Refusal) -> None:
         self._context.counters.values[UNAUTHENTICATED] += 1

@@ -64,7 +64,7 @@ class UpstreamCredential:
         "_ask_for_another",
         "_asked_at",
         "_asked_for",
-        "_token",
+        "authorization",
         "detail",
         "expires_at",
         "generation",
@@ -74,7 +74,7 @@ class UpstreamCredential:
 
     def __init__(self, ask_for_another: Callable[[int], None]) -> None:
         self._ask_for_another = ask_for_another
-        self._token = b""
+        self.authorization = b""
         self.expires_at = 0.0
         self.generation = 0
         self.retry_after = 5
@@ -88,12 +88,8 @@ class UpstreamCredential:
         `expires_at` are monotonic, so that a clock that jumps neither kills a token nor keeps it alive."""
         return now < self.expires_at
 
-    @property
-    def authorization(self) -> bytes:
-        return self._token
-
     def renew(self, token: str, expires_at: float, generation: int) -> None:
-        self._token = b"Bearer " + token.encode("ascii")
+        self.authorization = b"Bearer " + token.encode("ascii")
         self.expires_at = expires_at
         self.generation = generation
         waiting, self.waiting = self.waiting, set()

@@ -73,3 +73,17 @@ class MalformedHead(ValueError):
 
 class MalformedBody(ValueError):
     """A chunked body that breaks RFC 9112 §7.1."""
+
+
+def filter_failed(why: str) -> Refusal:
+    """The whole answer is replaced, never passed on unfiltered."""
+    return Refusal("filterFailed", f"The upstream's answer can't be filtered: {why}.", "filterFailed")
+
+
+def unreadable_answer(why: str, status: int) -> Refusal:
+    return Refusal(
+        "upstreamError",
+        f"The upstream's answer can't be read: {why}.",
+        "upstreamProtocol",
+        upstream_status=status,
+    )

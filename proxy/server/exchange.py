@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from proxy.policy.batch import MalformedBatch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.content_coding import ContentCodingError, StreamDecoder, decode
+from proxy.policy.content_coding import ContentCodingError, decode
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
-from proxy.policy.links import LinkRewriter, LinkStream
+from proxy.policy.links import LinkRewriter
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.server import answers
 from proxy.server.answer_head import CHUNKED, AnswerHead
+from proxy.server.answer_reader import AnswerReader, decoded_answer, split_codings
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.batches import Batch, is_batch, version_of
-from proxy.server.errors import Refusal
+from proxy.server.deadlines import NEVER
+from proxy.server.errors import Refusal, filter_failed
 from proxy.server.heads import KEPT, head_for_client, head_for_upstream
 from proxy.server.request_head import RequestHead
 from proxy.server.tokens import RefusedToken, UnknownToken
@@ -34,14 +36,8 @@ if TYPE_CHECKING:
     from proxy.server.connection import ClientConnection
     from proxy.server.context import Context
 
-HOLD_BYTES: Final = 256 * 1024  # of a JSON answer that is held back until it is known whether a link changes
-HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same while compressed: it can't be changed once begun
 REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-
-# What becomes of an answer's body
-_PASS, _HOLD, _BUFFER, _RELINK = range(4)
-"""passed as it comes; held for links; buffered whole for rules; rewritten as it comes"""
 
 
 class Exchange:
@@ -60,15 +56,9 @@ class Exchange:
         "_early",
         "_facts",
         "_finished",
-        "_held",
-        "_held_size",
-        "_links",
-        "_mode",
         "_plan",
-        "_relinked_last",
+        "_reader",
         "_retried",
-        "_rewriter",
-        "_stream_decoder",
         "_target",
         "_upstream",
         "_upstream_head",
@@ -120,14 +110,8 @@ class Exchange:
         self._credential_retried = False
         self._credential_generation = 0
         # The answer's body
-        self._mode = _PASS
-        self._held: list[bytes] = []
-        self._held_size = 0
         self._answer_bytes = 0
-        self._links: LinkStream | None = None
-        self._rewriter: LinkRewriter | None = None
-        self._stream_decoder: StreamDecoder | None = None
-        self._relinked_last = False
+        self._reader: AnswerReader | None = None
 
     # Phases of the request
 
@@ -183,27 +167,28 @@ class Exchange:
 
     def decide(self, body: bytes | None) -> None:
         """Judges the request; `body` is None where no rule has to read it."""
+        decision = self._plan.constant
+        if decision is None:
+            decision = self._judged(body)
+        if self._batch is None:
+            self._take_decision(decision)
+        else:
+            self._decide_batch(self._batch, decision, body or b"")
+
+    def _judged(self, body: bytes | None) -> Decision:
         draft = self.draft
-        facts = self._facts = RequestFacts(
-            self.head.method,
-            self._target,
-            self.head.headers,
-            draft.client_ip,
-            draft.time_ms / 1000,
-            body,
-        )
+        now = draft.time_ms / 1000
+        head = self.head
+        facts = RequestFacts(head.method, self._target, head.headers, draft.client_ip, now, body)
+        self._facts = facts
         try:
-            decision = self._plan.decide(facts)
+            return self._plan.decide(facts)
         except MalformedBody as error:
             raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
         except MalformedTarget as error:
             raise Refusal(
                 "badRequest", f"The request target is ambiguous: {error}.", "ambiguousTarget"
             ) from None
-        if self._batch is None:
-            self._take_decision(decision)
-        else:
-            self._decide_batch(self._batch, decision, body or b"")
 
     def _decide_batch(self, batch: Batch, decision: Decision, body: bytes) -> None:
         """The parts are judged one by one; of the envelope itself, only a rule that means it can block it."""
@@ -222,8 +207,9 @@ class Exchange:
         self.draft.take(decision)
 
     def attach_credential(self) -> None:
-        credential = self.context.credential
-        if not credential.valid(self.context.deadlines.now):
+        context = self.context
+        credential = context.credential
+        if not credential.valid(context.deadlines.now):
             raise Refusal(
                 "notReady",
                 "The proxy has no valid upstream token at present.",
@@ -231,36 +217,30 @@ class Exchange:
                 retry_after=credential.retry_after,
             )
         self._credential_generation = credential.generation
-        self._upstream_head = self._head_for_upstream(credential.authorization)
+        self._upstream_head = self._head_for_upstream()
 
-    def _head_for_upstream(self, authorization: bytes) -> bytes:
+    def _head_for_upstream(self) -> bytes:
+        context = self.context
+        replaced = self._batch is not None and not self._batch.unchanged  # by a smaller batch
         return head_for_upstream(
             self.head,
-            host=self.context.upstream_host,
-            authorization=authorization,
-            readable_codings=self.context.readable_codings,
+            host=context.upstream_host,
+            authorization=context.credential.authorization,
+            readable_codings=context.readable_codings,
             body_held=self._body is not None,
-            replaced_length=self._body_length() if self._body_replaced else None,
+            replaced_length=self._body_length() if replaced else None,
         )
 
     def _body_length(self) -> int:
         return sum(map(len, self._body or ()))
 
-    @property
-    def _body_replaced(self) -> bool:
-        """Whether the upstream gets a smaller batch than the application sent."""
-        return self._batch is not None and not self._batch.unchanged
-
     def forward(self) -> None:
-        if (
-            self._body is None
-            and 0 < self.head.fields.length <= REPEAT_BYTES
-            and not self.head.fields.expect_continue
-        ):
-            self._body = []
         self.draft.upstream_started = time.perf_counter()
         if not self._body_done:
             self.connection.pause_body()
+            fields = self.head.fields
+            if self._body is None and 0 < fields.length <= REPEAT_BYTES and not fields.expect_continue:
+                self._body = []
         self._acquire_upstream()
 
     def _acquire_upstream(self, *, fresh: bool = False) -> None:
@@ -339,16 +319,18 @@ class Exchange:
 
     def upstream_ready(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
-        head = self._upstream_head
+        connection = self.connection
+        if not self.head.fields.length:
+            connection.deadline = NEVER  # only the upstream's own deadline runs now
+            upstream.send(self._upstream_head, done=True)
+            return
         body = b"".join(self._early if self._body is None else self._body)
         self._early = []
-        if body or self.head.fields.length:
-            head += self._framed(body, self._body_done)
         if self._body_done:
-            self.connection.await_answer()
+            connection.deadline = NEVER
         else:
-            self.connection.resume_body()
-        upstream.send(head, done=self._body_done)
+            connection.resume_body()
+        upstream.send(self._upstream_head + self._framed(body, self._body_done), done=self._body_done)
 
     def upstream_lost(self, error: UpstreamLost) -> None:
         self._upstream = None
@@ -398,13 +380,12 @@ class Exchange:
     def answer_continued(self, chunk: bytes, last: bool) -> None:
         if last:
             self._upstream = None
-        mode = self._mode
-        if mode == _PASS:
-            self._send_piece(chunk, last)
-        elif mode == _RELINK:
-            self._relink(chunk, last)
+        if self._reader is not None:
+            self._reader.take(chunk, last)
+        elif self._answer.length < 0:
+            self.send_chunk(chunk, last)
         else:
-            self._hold(chunk, last)
+            self._send_piece(chunk, last)
 
     def _credential_refused(self) -> None:
         """An upstream 401 is our own fault: once more with a new token where the request can be repeated."""
@@ -433,40 +414,41 @@ class Exchange:
             return
         credential = self.context.credential
         self._credential_generation = credential.generation
-        self._upstream_head = self._head_for_upstream(credential.authorization)
+        self._upstream_head = self._head_for_upstream()
         self._acquire_upstream()
 
     # Phases of the answer
 
     def _begin_answer(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
         try:
-            self._mode = self._choose_mode(answer)
+            for_rules = self._rules_read(answer)
         except MalformedBody as error:
-            self.refuse(_filter_failed(str(error)))
+            self.refuse(filter_failed(str(error)))
             return
         except Refusal as refusal:
             self.refuse(refusal)
             return
-        if self._mode == _PASS:
+        if not for_rules and not self._may_have_links(answer):
             self._start_answer(chunk, last)
+        elif last and not for_rules and answer.content_encoding is None:
+            self.send_whole(chunk, self.rewriter().rewrite(chunk))
         else:
-            self._hold(chunk, last)
+            self._reader = AnswerReader(self, answer, for_rules=for_rules)
+            self._reader.take(chunk, last)
 
-    def _choose_mode(self, answer: AnswerHead) -> int:
-        """Whether the answer's body has to be read, and by whom."""
+    def _rules_read(self, answer: AnswerHead) -> bool:
+        """Whether rules have to read the answer's body. Those that don't need it judge here."""
         plan = self._plan
         if self._batch is not None:
-            return _BUFFER
+            return True
         if plan.has_response_rules:
             if plan.response_needs_body and answer.length != 0:
-                return _BUFFER
+                return True
             self._decide_response(None)
-        if self._decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0:
-            return _BUFFER
-        if answer.length != 0 and self.context.rewrite_links and _is_json(answer.content_type):
-            self._rewriter = self.context.rewriter(self.connection.scheme, self.head.fields.host)
-            return _HOLD
-        return _PASS
+        return self._decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0
+
+    def _may_have_links(self, answer: AnswerHead) -> bool:
+        return answer.length != 0 and self.context.rewrite_links and _is_json(answer.content_type)
 
     def _decide_response(self, body: bytes | None) -> None:
         answer = self._answer
@@ -476,45 +458,24 @@ class Exchange:
         if decision is not self._decision:
             self._take_decision(decision)
 
-    def _hold(self, chunk: bytes, last: bool) -> None:
-        self._held.append(chunk)
-        self._held_size += len(chunk)
-        if self._mode == _BUFFER:
-            limit = self.context.limits.max_filter_bytes
-        else:
-            limit = HOLD_BYTES if self._answer.content_encoding is None else HOLD_CODED_BYTES
-        if self._held_size > limit and not last:
-            if self._mode == _BUFFER:
-                self.refuse(_filter_failed("it is over the size limit"))
-            else:
-                self._start_relinking(last=False)
-        elif last:
-            body = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-            self._held = []
-            if self._mode == _BUFFER:
-                self.filter_response(body)
-            else:
-                self._link_held(body)
-
     def filter_response(self, body: bytes) -> None:
         """Judges the whole answer and takes out what the rules hide; never lets an unfiltered one pass."""
         answer = self._answer
         try:
-            decoded = self._decoded(body)
+            decoded = decoded_answer(body, answer, self.context.limits.max_filter_bytes)
             if self._plan.has_response_rules and self._plan.response_needs_body:
                 self._decide_response(decoded)
             changed = self._without_hidden(decoded)
         except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody) as error:
-            self.refuse(_filter_failed(str(error)))
+            self.refuse(filter_failed(str(error)))
             return
         except Refusal as refusal:
             self.refuse(refusal)
             return
-        if self.context.rewrite_links and _is_json(answer.content_type):
-            rewriter = self.context.rewriter(self.connection.scheme, self.head.fields.host)
-            relinked = rewriter.rewrite(decoded if changed is None else changed)
+        if self._may_have_links(answer):
+            relinked = self.rewriter().rewrite(decoded if changed is None else changed)
             changed = changed if relinked is None else relinked
-        self._send_whole(body, changed)
+        self.send_whole(body, changed)
 
     def _without_hidden(self, body: bytes) -> bytes | None:
         """The body less what the rules hide; None where there is nothing to hide."""
@@ -531,29 +492,7 @@ class Exchange:
             raise FilterFailed("it is not JSON")
         return self.context.filter_for(transforms).apply(body)
 
-    def _link_held(self, body: bytes) -> None:
-        rewriter = self._rewriter
-        assert rewriter is not None
-        if self._answer.content_encoding is None:
-            self._send_whole(body, rewriter.rewrite(body))
-            return
-        try:
-            decoded = self._decoded(body)
-        except ContentCodingError:
-            self._held = [body]
-            self._start_relinking(
-                last=True
-            )  # too large to hold once decoded, or it will be cut where it breaks
-            return
-        self._send_whole(body, rewriter.rewrite(decoded))
-
-    def _decoded(self, body: bytes) -> bytes:
-        coding = self._answer.content_encoding
-        if coding is None:
-            return body
-        return decode(body, split_codings(coding), limit=self.context.limits.max_filter_bytes)
-
-    def _send_whole(self, body: bytes, changed: bytes | None) -> None:
+    def send_whole(self, body: bytes, changed: bytes | None) -> None:
         """Sends an answer that was held whole: as it came, or `changed` and uncoded."""
         final = body if changed is None else changed
         head = self._head_for_client(self._answer, len(final), changed=changed is not None)
@@ -562,48 +501,9 @@ class Exchange:
             self.connection.write(head + final)
             self._finish()
 
-    def _start_relinking(self, *, last: bool) -> None:
-        """The answer is too long to hold: rewrite it as it comes, uncoded and of unknown length."""
-        answer = self._answer
-        assert self._rewriter is not None
-        coding = answer.content_encoding
-        self._links = self._rewriter.stream()
-        if coding is not None:
-            try:
-                self._stream_decoder = StreamDecoder(split_codings(coding))
-            except ContentCodingError as error:
-                self.refuse(_unreadable(error, self._answer.status))
-                return
-        self._mode = _RELINK
-        held, self._held = b"".join(self._held), []
-        head = self._head_for_client(answer, CHUNKED, changed=True)
-        self.head_sent = True
-        self.draft.status = answer.status
-        self.connection.write(head)
-        self._relink(held, last)
-
-    def _relink(self, chunk: bytes, last: bool) -> None:
-        """Rewrites a piece of a long answer. A compressed one unfolds step by step, no faster than the client
-        takes it."""
-        links = self._links
-        decoder = self._stream_decoder
-        assert links is not None
-        self._relinked_last = last
-        try:
-            if decoder is not None:
-                chunk = decoder.feed(chunk)
-                while decoder.pending:
-                    self._send_chunk(links.feed(chunk), last=False)
-                    if self.connection.write_paused:
-                        return
-                    chunk = decoder.feed(b"")
-                if last:
-                    chunk += decoder.finish()
-        except ContentCodingError as error:
-            self.refuse(_unreadable(error, self._answer.status))
-            return
-        out = links.feed(chunk)
-        self._send_chunk(out + links.finish() if last else out, last)
+    def start_rewritten(self) -> None:
+        """Sends the head of an answer that is rewritten as it comes."""
+        self._send_head(self._head_for_client(self._answer, CHUNKED, changed=True))
 
     def _start_answer(self, chunk: bytes, last: bool) -> None:
         """Sends the head with what came of the body along with it."""
@@ -618,16 +518,16 @@ class Exchange:
                 self.connection.write(head + chunk if chunk else head)
                 self._finish()
             return
-        self.head_sent = True
-        self.draft.status = answer.status
-        self.connection.write(head)
+        self._send_head(head)
         if chunk:
             self.connection.write(chunk if sized else self._chunk(chunk, last=False))
 
+    def _send_head(self, head: bytes) -> None:
+        self.head_sent = True
+        self.draft.status = self._answer.status
+        self.connection.write(head)
+
     def _send_piece(self, chunk: bytes, last: bool) -> None:
-        if self._answer.length < 0:
-            self._send_chunk(chunk, last)
-            return
         self._answer_bytes += len(chunk)
         if not last:
             self.connection.write(chunk)
@@ -635,7 +535,7 @@ class Exchange:
             self.connection.write(chunk)
             self._finish()
 
-    def _send_chunk(self, chunk: bytes, last: bool) -> None:
+    def send_chunk(self, chunk: bytes, last: bool) -> None:
         self._answer_bytes += len(chunk)
         framed = self._chunk(chunk, last)
         if not last:
@@ -666,7 +566,10 @@ class Exchange:
     def _relocated(self, value: bytes) -> bytes:
         if not self.context.rewrite_links:
             return value
-        return self.context.rewriter(self.connection.scheme, self.head.fields.host).header(value)
+        return self.rewriter().header(value)
+
+    def rewriter(self) -> LinkRewriter:
+        return self.context.rewriter(self.connection.scheme, self.head.fields.host)
 
     # The end, one way or another
 
@@ -740,10 +643,8 @@ class Exchange:
             self._upstream.pause_reading()
 
     def resume_answer(self) -> None:
-        if self._stream_decoder is not None and self._stream_decoder.pending:
-            self._relink(b"", self._relinked_last)
-            if self.connection.write_paused:
-                return
+        if self._reader is not None and not self._reader.resume():
+            return
         if self._upstream is not None:
             self._upstream.resume_reading()
 
@@ -771,12 +672,6 @@ _LOST_REASON: Final = {
 }
 
 
-def split_codings(content_encoding: bytes) -> list[str]:
-    """The codings of a Content-Encoding value, in the order they were applied."""
-    names = (name.strip(" \t").lower() for name in content_encoding.decode("latin-1").split(","))
-    return [name for name in names if name]
-
-
 _json_types: dict[bytes, bool] = {}
 
 
@@ -790,19 +685,6 @@ def _is_json(content_type: bytes | None) -> bool:
         if len(_json_types) < 256:
             _json_types[content_type] = known
     return known
-
-
-def _filter_failed(why: str) -> Refusal:
-    return Refusal("filterFailed", f"The upstream's answer can't be filtered: {why}.", "filterFailed")
-
-
-def _unreadable(error: ContentCodingError, status: int) -> Refusal:
-    return Refusal(
-        "upstreamError",
-        f"The upstream's answer can't be read: {error}.",
-        "upstreamProtocol",
-        upstream_status=status,
-    )
 
 
 def _too_large() -> Refusal:
