@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import jobs, quick, results
+from bench import audit, jobs, large, latency, memory, quick, results
 from bench.cost import Pace
 from bench.report import Table
 from bench.rig import Missing, Rig
@@ -23,6 +23,10 @@ JOBS: Final[dict[str, Callable[[Rig, Pace], Table]]] = {
     "J4": jobs.stripped,
     "TLS": jobs.both_sides_tls,
     "WORKERS": jobs.two_workers,
+    "LARGE": large.bodies,
+    "AUDIT": audit.delivery,
+    "LATENCY": latency.added,
+    "MEMORY": memory.taken,
 }
 
 

@@ -72,10 +72,14 @@ def measure(peers: Sequence[Peer], pace: Pace, check: Callable[[Server, Peer], N
     return missing
 
 
-def paired(ours: Peer, theirs: Peer) -> list[float]:
+def per_request(sample: Sample) -> float:
+    return sample.per_request
+
+
+def paired(ours: Peer, theirs: Peer, cost: Callable[[Sample], float] = per_request) -> list[float]:
     """How many times theirs ours cost, of each round: what the machine was doing then struck both."""
     pairs = zip(ours.samples, theirs.samples, strict=True)
-    return [one.per_request / other.per_request for one, other in pairs]
+    return [cost(one) / cost(other) for one, other in pairs]
 
 
 def _sample(peer: Peer, server: Server, seconds: int) -> Sample:

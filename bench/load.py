@@ -86,3 +86,12 @@ def _result(out: str, err: str) -> Load:
     if errors or not requests:
         raise LoadFailed(f"{errors} of {requests} requests failed")
     return Load(requests, microseconds / 1e6, length)
+
+
+def request_loader(
+    run: Path, token: str, path: str, *, tls: bool = False, client: Client = best_client
+) -> Loader:
+    """Asks for this path again and again."""
+    file = run / ("list.head" if path == LIST_PATH else "one.head")
+    file.write_bytes(head(path, token))
+    return Loader(file, tls=tls, client=client)

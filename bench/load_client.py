@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 USERS: Final = 5000
-_LENGTH: Final = re.compile(rb"(?i)\r\nContent-Length: *([0-9]+)\r\n")
+LENGTH: Final = re.compile(rb"(?i)\r\nContent-Length: *([0-9]+)\r\n")
 
 
 def requests(head: bytes) -> Iterator[bytes]:
@@ -58,7 +58,7 @@ class _Connection(asyncio.Protocol):
         else:
             # Every server here sends its head in one piece.
             end = data.index(b"\r\n\r\n")
-            length = _LENGTH.search(data, 0, end + 2)
+            length = LENGTH.search(data, 0, end + 2)
             if length is None or not data.startswith(b"HTTP/1.1 200 "):
                 self._count.errors += 1
                 self._transport.close()

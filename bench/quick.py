@@ -9,10 +9,10 @@ import tomllib
 from statistics import median
 from typing import Final
 
-from bench import jobs
+from bench import proofs
 from bench.cost import Pace, Peer, measure, paired
 from bench.graphward import ALLOW
-from bench.load import ONE_PATH, own_client
+from bench.load import ONE_PATH, own_client, request_loader
 from bench.rig import Rig
 from bench.tools import ROOT
 
@@ -24,11 +24,12 @@ def check(rig: Rig) -> int:
     """The exit status: 1 where the ratio is clearly above the committed one."""
     committed = tomllib.loads(BASELINE.read_text())
     baseline, tolerance = float(committed["ratio"]), float(committed["tolerance"])
-    loader = jobs.loader(rig, ONE_PATH, client=own_client)
-    relay = Peer("relay", rig.relay, loader)
-    graphward = Peer("graphward", lambda: rig.graphward(rules=ALLOW), loader)
+    loader = request_loader(rig.run, rig.token, ONE_PATH, client=own_client)
+    own = rig.upstream.own
+    relay = Peer("relay", lambda: rig.relay(upstream_port=own), loader)
+    graphward = Peer("graphward", lambda: rig.graphward(rules=ALLOW, upstream_port=own), loader)
     with rig.start_own_upstream():
-        measure([relay, graphward], PACE, jobs.proves_one(rig))
+        measure([relay, graphward], PACE, proofs.one_user(rig))
     ratios = paired(graphward, relay)
     ratio, limit = median(ratios), baseline * (1 + tolerance)
     for peer in (relay, graphward):

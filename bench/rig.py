@@ -6,13 +6,14 @@ import base64
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bench.graphward import SIGNING_KEY, proxy_token, write_graphward
+from bench.graphward import SIGNING_KEY, Section, proxy_token, write_graphward
 from bench.samples import ONE_USER, USERS
 from bench.servers import Server, free_ports
 from bench.tools import ROOT, cores, find, nginx_modules
@@ -29,11 +30,18 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Ports of the upstream: open to all, only to the swapped credential, and the latter over TLS."""
+    """Ports of nginx: open to all, only to the swapped credential, that over TLS; and of our own upstream."""
 
     open: int
     guarded: int
     tls: int
+    own: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandInPorts:
+    control_plane: int
+    identity: int
 
 
 class Rig:
@@ -50,7 +58,7 @@ class Rig:
         self._bundle = run / "bundle.pem"
         self._bundle.touch(mode=0o600)
         self._bundle.write_bytes(bundle)
-        self.upstream = Upstream(*free_ports(3))
+        self.upstream = Upstream(*free_ports(4))
         self._templates = Environment(
             loader=FileSystemLoader(TEMPLATES),
             undefined=StrictUndefined,
@@ -74,15 +82,15 @@ class Rig:
 
     def start_own_upstream(self) -> Server:
         """Takes any credential, and uploads."""
-        ports = self.upstream
-        command = [sys.executable, "-m", "bench.upstream", str(ports.open), str(ports.guarded)]
-        return self._spawn("upstream", command, ports.guarded, core=cores().load)
+        port = self.upstream.own
+        command = [sys.executable, "-m", "bench.upstream", str(port)]
+        return self._spawn("own-upstream", command, port, core=cores().load)
 
     # The peers. Each is passing through, or doing Graphward's default duties ("judging").
 
-    def relay(self) -> Server:
+    def relay(self, *, upstream_port: int | None = None) -> Server:
         (port,) = free_ports(1)
-        command = [sys.executable, "-m", "bench.relay", str(port), str(self.upstream.open)]
+        command = [sys.executable, "-m", "bench.relay", str(port), str(upstream_port or self.upstream.open)]
         return self._spawn("relay", command, port)
 
     def nginx(self, *, upstream_port: int | None = None) -> Server:
@@ -127,22 +135,50 @@ class Rig:
         )
 
     def graphward(
-        self, *, rules: str, workers: int = 1, tls: bool = False, name: str = "graphward"
+        self,
+        *,
+        rules: str,
+        workers: int = 1,
+        tls: bool = False,
+        upstream_port: int | None = None,
+        stand_ins: StandInPorts | None = None,
+        sections: Mapping[str, Section] | None = None,
     ) -> Server:
+        """With its defaults, but for what `sections` says. Without stand-ins there is no control plane, and
+        the upstream token is given."""
         port, admin_port = free_ports(2)
-        upstream_port = self.upstream.tls if tls else self.upstream.guarded
-        sections: dict[str, dict[str, str | int]] = {
+        upstream = upstream_port or (self.upstream.tls if tls else self.upstream.guarded)
+        own: dict[str, dict[str, str | int]] = {
             "Proxy": {"Listen": f"127.0.0.1:{port}", "Workers": workers},
-            "Upstream": {"BaseUrl": f"{'https' if tls else 'http'}://localhost:{upstream_port}"},
+            "Upstream": {"BaseUrl": f"{'https' if tls else 'http'}://localhost:{upstream}"},
             "Credentials": {"Provider": "static", "AccessToken": UPSTREAM_TOKEN},
             "Admin": {"Listen": f"127.0.0.1:{admin_port}"},
         }
         if tls:
-            sections["Proxy"]["CertFile"] = str(self.certificate.cert_file)
-            sections["Proxy"]["KeyFile"] = str(self.certificate.key_file)
-            sections["Upstream"]["CaFile"] = str(self.ca_file)
-        config = write_graphward(self.run / f"graphward-{port}", sections, rules)
-        return self._spawn(name, [sys.executable, "-m", "proxy", "--config", str(config)], port)
+            own["Proxy"]["CertFile"] = str(self.certificate.cert_file)
+            own["Proxy"]["KeyFile"] = str(self.certificate.key_file)
+            own["Upstream"]["CaFile"] = str(self.ca_file)
+        if stand_ins is not None:
+            own["RuleSync"] = {"SaasBaseUrl": f"http://127.0.0.1:{stand_ins.control_plane}"}
+        merged = {
+            name: {**own.get(name, {}), **(sections or {}).get(name, {})}
+            for name in {*own, *(sections or {})}
+        }
+        config = write_graphward(self.run / f"graphward-{port}", merged, rules)
+        return self._spawn("graphward", [sys.executable, "-m", "proxy", "--config", str(config)], port)
+
+    def stand_ins(self, behaviour: Literal["accepts", "down", "changes"]) -> tuple[Server, StandInPorts]:
+        """Control plane and identity provider; see bench/stand_ins.py."""
+        ports = StandInPorts(*free_ports(2))
+        command = [
+            sys.executable,
+            "-m",
+            "bench.stand_ins",
+            str(ports.control_plane),
+            str(ports.identity),
+            behaviour,
+        ]
+        return self._spawn("stand-ins", command, ports.control_plane, core=cores().load), ports
 
     # How
 

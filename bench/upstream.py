@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import sys
 from collections.abc import Iterator
 from typing import Final, cast
 
 import uvloop
 
+from bench.load_client import LENGTH
 from bench.samples import ANSWER_HEAD, ONE_USER
 
-_LENGTH: Final = re.compile(rb"(?i)\r\nContent-Length: *([0-9]+)\r\n")
 _ID: Final = b"0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f"
 _BEFORE, _BETWEEN, _AFTER = (ANSWER_HEAD % len(ONE_USER) + ONE_USER).split(_ID)
 _DONE: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -42,7 +41,7 @@ class _Connection(asyncio.Protocol):
             self._head = head
             return
         self._head = b""
-        length = _LENGTH.search(head, 0, end + 2)
+        length = LENGTH.search(head, 0, end + 2)
         if length is None:
             own = b"0cd7b1b6-2b1b-4c1e-8d5e-%012x" % next(self._numbers)
             self._transport.write(b"".join((_BEFORE, own, _BETWEEN, own, _AFTER)))
@@ -56,12 +55,11 @@ class _Connection(asyncio.Protocol):
             self._transport.write(_DONE)
 
 
-async def serve(ports: list[int]) -> None:
+async def serve(port: int) -> None:
     loop, numbers = asyncio.get_running_loop(), itertools.count()
-    for port in ports:
-        await loop.create_server(lambda: _Connection(numbers), "127.0.0.1", port, backlog=4096)
-    await asyncio.Event().wait()
+    server = await loop.create_server(lambda: _Connection(numbers), "127.0.0.1", port, backlog=4096)
+    await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve([int(port) for port in sys.argv[1:]]))
+    uvloop.run(serve(int(sys.argv[1])))

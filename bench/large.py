@@ -1,0 +1,80 @@
+"""Large bodies, down and up: bytes for each second of processor time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bench.cost import Pace, Peer, Sample, measure
+from bench.graphward import ANYTHING
+from bench.load import Loader, head
+from bench.report import Table
+from bench.rig import LARGE_BYTES, Rig
+from bench.servers import Server
+
+PATH: Final = "/v1.0/large"
+CONNECTIONS: Final = 4
+
+
+def bodies(rig: Rig, pace: Pace) -> Table:
+    down = [
+        Peer("nginx", rig.nginx, _loader(rig, upload=False)),
+        Peer("graphward", lambda: rig.graphward(rules=ANYTHING), _loader(rig, upload=False)),
+    ]
+    own = rig.upstream.own
+    up = [
+        Peer("nginx", lambda: rig.nginx(upstream_port=own), _loader(rig, upload=True)),
+        Peer(
+            "graphward", lambda: rig.graphward(rules=ANYTHING, upstream_port=own), _loader(rig, upload=True)
+        ),
+    ]
+    missing = measure(down, pace, _no_proof)
+    with rig.start_own_upstream():
+        missing += measure(up, pace, _no_proof)
+    rows = [*_rows("down", down, _bytes_read), *_rows("up", up, _bytes_sent)]
+    columns = ("server", "MB per CPU second", "spread", "MB/s", "graphward ÷ it")
+    notes = ["nginx passes through and judges nothing. Goal: at least 0.8 of its bytes per CPU second."]
+    title = f"bodies of {LARGE_BYTES >> 20} MB, {CONNECTIONS} connections"
+    return Table("LARGE", title, columns, rows, (*missing, *notes))
+
+
+def _no_proof(server: Server, peer: Peer) -> None:
+    """The load itself fails at any other answer."""
+
+
+def _loader(rig: Rig, *, upload: bool) -> Loader:
+    request = head(PATH, rig.token).replace(b"#id#", b"0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f")
+    if upload:
+        request = request.replace(b"GET ", b"PUT ", 1).replace(
+            b"\r\n\r\n",
+            b"\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n" % LARGE_BYTES,
+        )
+        request += b"x" * LARGE_BYTES
+    file: Path = rig.run / f"large-{'up' if upload else 'down'}.head"
+    file.write_bytes(request)
+    return Loader(file, connections=CONNECTIONS)
+
+
+def _bytes_read(sample: Sample) -> float:
+    return sample.load.bytes_read
+
+
+def _bytes_sent(sample: Sample) -> float:
+    return sample.load.requests * LARGE_BYTES
+
+
+def _rows(way: str, peers: list[Peer], moved: Callable[[Sample], float]) -> list[tuple[str, ...]]:
+    def rate(sample: Sample) -> float:
+        return moved(sample) / sample.total.total  # bytes per microsecond are MB per second
+
+    ours = peers[-1].samples
+    rows: list[tuple[str, ...]] = []
+    for peer in peers:
+        rates = [rate(sample) for sample in peer.samples]
+        ratio = median(rate(own) / other for own, other in zip(ours, rates, strict=True))
+        speed = peer.median(lambda sample: moved(sample) / sample.load.seconds / 1e6)
+        spread = f"{min(rates):,.0f}–{max(rates):,.0f}"
+        rows.append((f"{peer.name}, {way}", f"{median(rates):,.0f}", spread, f"{speed:,.0f}", f"{ratio:.2f}"))
+    return rows

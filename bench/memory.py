@@ -1,0 +1,90 @@
+"""What Graphward takes before it does anything: memory, also of idle connections, and time to ready."""
+
+from __future__ import annotations
+
+import re
+import resource
+import socket
+import statistics
+import time
+from pathlib import Path
+from typing import Final
+
+from bench.cost import Pace
+from bench.graphward import ALLOW
+from bench.load import ONE_PATH, head
+from bench.report import Table
+from bench.rig import Rig
+from bench.servers import Server, ServerFailed
+
+CONNECTIONS: Final = 10_000
+_KIND: Final = re.compile(r"^(Rss|Pss|Private_Clean|Private_Dirty):\s+(\d+) kB", re.MULTILINE)
+
+
+def taken(rig: Rig, pace: Pace) -> Table:
+    request = head(ONE_PATH, rig.token).replace(b"#user#", b"1").replace(b"#id#", b"1")
+    starts = [_seconds_to_ready(rig, request) for _ in range(pace.rounds)]
+    with rig.graphward(rules=ALLOW) as server:
+        _answer(server.port, request).close()
+        server.settle()
+        sizes = {name: _memory(pid) for pid, name in server.processes().items()}
+        worker = _worker(server)
+        per_connection = _per_connection(server.port, worker, request)
+    rows = [
+        (f"{name} at the start", f"{size['Rss'] / 1024:.1f} MB", f"{size['Pss'] / 1024:.1f} MB", goal)
+        for name, size in sizes.items()
+        for goal in ("≤ 60 MB" if "worker" in name else "–",)
+    ]
+    rows.append((f"one of {CONNECTIONS:,} idle connections", f"{per_connection:.1f} KB", "–", "≤ 6 KB"))
+    spread = f"{min(starts):.2f}–{max(starts):.2f} s"
+    rows.append(("start to first answer", f"{statistics.median(starts):.2f} s", spread, "≤ 0.5 s"))
+    notes = [
+        "Of processes: resident memory, and the proportional share of it (pages shared with others divided).",
+        "Of a connection: the worker's private memory in user space; of the start: median and spread.",
+    ]
+    columns = ("what", "measured", "share or spread", "goal")
+    return Table("MEMORY", "memory and start of graphward", columns, rows, notes)
+
+
+def _seconds_to_ready(rig: Rig, request: bytes) -> float:
+    server = rig.graphward(rules=ALLOW)
+    with server:
+        _answer(server.port, request).close()
+        return time.monotonic() - server.started
+
+
+def _answer(port: int, request: bytes) -> socket.socket:
+    """A connection that has had one answer."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.sendall(request)
+    answer = connection.recv(65536)
+    if not answer.startswith(b"HTTP/1.1 200 "):
+        raise ServerFailed(f"graphward answers {answer[:40]!r}")
+    return connection
+
+
+def _per_connection(port: int, worker: int, request: bytes) -> float:
+    """KB of private memory for each connection that was used once and waits."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    for _ in range(100):  # what the first requests leave behind belongs to no connection
+        _answer(port, request).close()
+    before = _private(worker)
+    connections = [_answer(port, request) for _ in range(CONNECTIONS)]
+    after = _private(worker)
+    for connection in connections:
+        connection.close()
+    return (after - before) / CONNECTIONS
+
+
+def _worker(server: Server) -> int:
+    return next(pid for pid, name in server.processes().items() if name.startswith("gw-worker"))
+
+
+def _private(pid: int) -> int:
+    memory = _memory(pid)
+    return memory["Private_Clean"] + memory["Private_Dirty"]
+
+
+def _memory(pid: int) -> dict[str, int]:
+    """Kilobytes by kind."""
+    return {kind: int(size) for kind, size in _KIND.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())}

@@ -1,0 +1,73 @@
+"""What a server has to prove before it is measured: that it does the job, and refuses what it must."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from bench.cost import Peer
+from bench.load import LIST_PATH, ONE_PATH
+from bench.rig import Rig
+from bench.samples import ONE_USER, USERS
+from bench.servers import Server, ServerFailed
+
+STRIPPED: Final = frozenset({"mobilePhone", "businessPhones", "otherMails"})
+Proof = Callable[[Server, Peer], None]
+
+
+def one_user(rig: Rig, *, judging: bool = False) -> Proof:
+    return _proves(rig, ONE_PATH, ONE_USER, judging=judging)
+
+
+def the_list(rig: Rig) -> Proof:
+    return _proves(rig, LIST_PATH, USERS)
+
+
+def _proves(rig: Rig, path: str, body: bytes, *, judging: bool = False) -> Proof:
+    def check(server: Server, peer: Peer) -> None:
+        fetch = _fetcher(rig, server, tls=peer.loader.tls)
+        _expect(server, "passes the answer on", fetch(path, rig.token) == (200, body))
+        if judging and peer.name != "relay":
+            _expect(server, "refuses a damaged token", fetch(path, rig.token[:-4] + "AAAA")[0] == 401)
+            _expect(server, "refuses a request without a token", fetch(path, None)[0] == 401)
+            _expect(server, "refuses what no rule allows", fetch("/v1.0/groups", rig.token)[0] == 403)
+
+    return check
+
+
+def stripping(rig: Rig) -> Proof:
+    wanted = [item.keys() - STRIPPED for item in json.loads(USERS)["value"]]
+
+    def check(server: Server, peer: Peer) -> None:
+        status, body = _fetcher(rig, server, tls=False)(LIST_PATH, rig.token)
+        got = [item.keys() for item in json.loads(body)["value"]] if status == 200 else []
+        _expect(server, "takes the properties out", got == wanted)
+
+    return check
+
+
+def _expect(server: Server, what: str, holds: bool) -> None:
+    if not holds:
+        raise ServerFailed(f"{server.name} can't be measured, it does not do this: {what} (see {server.log})")
+
+
+def _fetcher(rig: Rig, server: Server, *, tls: bool) -> Callable[[str, str | None], tuple[int, bytes]]:
+    def fetch(path: str, token: str | None) -> tuple[int, bytes]:
+        if tls:
+            context = ssl.create_default_context(cafile=str(rig.ca_file))
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                "localhost", server.port, timeout=10, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request("GET", path.replace("#user#", "1"), headers=headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+        return answer.status, body
+
+    return fetch

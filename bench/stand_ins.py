@@ -1,0 +1,78 @@
+"""Stand-ins for the control plane and the identity provider as a process, for measurements that need them.
+
+Takes the control plane's port, the identity provider's, and what the control plane does: `accepts` events,
+is `down` for them, or `changes` all of 10,000 rules at each sync. Writes a line for each thing that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import sys
+from typing import Any, Final
+
+from bench.graphward import ALLOW
+from tests.standins.control_plane import ControlPlaneStandIn, sync_body
+from tests.standins.identity import IdentityStandIn
+from tests.standins.server import Answer, Received
+
+RULES: Final = 10_000
+TOKEN_SECONDS: Final = 6
+
+
+class _ControlPlane(ControlPlaneStandIn):
+    def __init__(self, port: int, behaviour: str) -> None:
+        super().__init__(port=port)
+        self.down = behaviour == "down"
+        self._changes = behaviour == "changes"
+        self._syncs = 0
+        self.sync_body = _rules(ALLOW, 0)
+
+    async def answer(self, request: Received) -> Answer:
+        if request.path.endswith("/sync") and self._changes:
+            self._syncs += 1
+            self.sync_body = _rules(many_rules(self._syncs), self._syncs)
+            print("sync", flush=True)
+        answer = await super().answer(request)
+        self.events.clear()  # a long run must not fill the memory
+        self.bodies.clear()
+        return answer
+
+
+class _Identity(IdentityStandIn):
+    async def answer(self, request: Received) -> Answer:
+        print("token", flush=True)
+        return await super().answer(request)
+
+
+def _rules(yaml: str, version: int) -> dict[str, Any]:
+    generated = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    ruleset = {
+        "rulesetId": "ruleset-1",
+        "orgId": "org-1",
+        "name": "bench",
+        "version": version + 1,
+        "yaml": yaml,
+    }
+    return sync_body(version=str(version), generatedAt=generated, rulesets=[ruleset])
+
+
+def many_rules(round_number: int) -> str:
+    """The rule of ALLOW behind thousands that differ from the round before."""
+    head, _, own = ALLOW.partition("rules:\n")
+    others = "".join(
+        f'  - {{id: u{number}, match: {{path: ["/v1.0/r{number}-{round_number}/{{id}}"]}}, verdict: allow}}\n'
+        for number in range(RULES - 1)
+    )
+    return f"{head}rules:\n{others}{own}"
+
+
+async def serve(control_plane_port: int, identity_port: int, behaviour: str) -> None:
+    control_plane = _ControlPlane(control_plane_port, behaviour)
+    identity = _Identity(port=identity_port, lifetime_seconds=TOKEN_SECONDS)
+    async with identity, control_plane:
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
