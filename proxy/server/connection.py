@@ -480,6 +480,9 @@ class ClientConnection(asyncio.Protocol):
         """The worker stops: an idle connection closes now, a busy one after its answer."""
         if self._exchange is None and not self._body_expected():
             self._close_transport()
+            if not self.write_paused:
+                # An idle client may leave TLS's farewell unanswered for as long as it likes; many do.
+                self.deadline = self._context.deadlines.now + LINGER_SECONDS
 
     def cut(self) -> None:
         """The drain's time is over."""

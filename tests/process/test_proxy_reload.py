@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import ssl
 import time
 from pathlib import Path
 
@@ -176,3 +178,24 @@ async def test_readiness_right_after_a_reload_and_a_death(tmp_path: Path) -> Non
         await until(lambda: set(processes(system, "worker").values()).isdisjoint(workers.values()))
         await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
         assert readiness(system)["ready"]
+
+
+async def test_a_stop_does_not_wait_for_an_idle_client_that_leaves_tls_s_farewell_unanswered(
+    tmp_path: Path,
+) -> None:
+    """As HTTP libraries do that read from a connection only while they use it."""
+
+    def used_once() -> ssl.SSLSocket:
+        address = ("127.0.0.1", int(system.proxy_url.rpartition(":")[2]))
+        client = system.client_context().wrap_socket(
+            socket.create_connection(address), server_hostname="127.0.0.1"
+        )
+        client.sendall(b"GET /adfs/.well-known/openid-configuration HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        return client
+
+    async with whole_system(tmp_path, environment={"Proxy__DrainSeconds": "3600"}) as system:
+        with await asyncio.to_thread(used_once):
+            os.kill(system.proxy.process.pid, signal.SIGTERM)
+            await asyncio.wait_for(system.proxy.process.wait(), 30)
+        assert "did not finish in time" not in log_of(system)
