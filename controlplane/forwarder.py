@@ -15,7 +15,7 @@ from controlplane.search.interface import IndexUnavailableError, OutboxStore, Se
 
 log = logging.getLogger(__name__)
 
-BATCH_EVENTS: Final = 2000
+BATCH_EVENTS: Final = 8192
 POLL_SECONDS: Final = 5.0
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0

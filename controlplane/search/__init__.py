@@ -5,7 +5,7 @@ from typing import Protocol
 
 from controlplane.search.interface import SearchIndex
 from controlplane.search.opensearch import OpenSearchIndex
-from controlplane.search.sqlite_fts import SqliteIndex
+from controlplane.search.sqlite_index import SqliteIndex
 
 __all__ = ["SearchIndex", "open_index"]
 

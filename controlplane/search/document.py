@@ -76,7 +76,7 @@ def _texts(given: object) -> tuple[str, ...] | None:
     return tuple(item for item in given if isinstance(item, str)) or None
 
 
-_PERCENT_CODED: Final = frozenset({"path", "query"})
+PERCENT_CODED: Final = frozenset({"path", "query"})
 _MOST_WORDS: Final = 256  # of one field
 
 
@@ -88,7 +88,7 @@ def text_words(values: dict[str, Value]) -> list[list[str]]:
         if value is None:
             continue
         for text in value if isinstance(value, tuple) else (str(value),):
-            plain = unquote(text) if name in _PERCENT_CODED and "%" in text else text
+            plain = unquote(text) if name in PERCENT_CODED and "%" in text else text
             if listed := words(plain)[:_MOST_WORDS]:
                 found.append(listed)
     return found

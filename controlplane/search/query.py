@@ -160,12 +160,12 @@ def fold(text: str) -> str:
     return text.lower() if text.isascii() else text.encode().lower().decode()
 
 
-_WORD: Final = re.compile(r"[\w\-]+")
+WORD: Final = re.compile(r"[\w\-]+")
 
 
 def words(text: str) -> list[str]:
     """The words of a text; hyphens and underscores belong to a word, so that a GUID is one."""
-    return [word[:WORD_CHARS] for word in _WORD.findall(text) if word.strip("-_")]
+    return [word[:WORD_CHARS] for word in WORD.findall(text) if word.strip("-_")]
 
 
 def parse_filter(text: str, resolve: Resolver | None = None, *, now_ms: int = 0) -> Filter:
@@ -345,7 +345,7 @@ class _Parser:
         if len(found) > MAX_PHRASE_WORDS:
             raise self._error(f"more than {MAX_PHRASE_WORDS} words in one phrase", at)
         # "/users/*" asks for something after the word, "use*" for more of the word.
-        goes_on = prefix and _WORD.match(text[-1]) is not None and len(found[-1]) < WORD_CHARS
+        goes_on = prefix and WORD.match(text[-1]) is not None and len(found[-1]) < WORD_CHARS
         return TextTerm(tuple(found), goes_on, negated)
 
 

@@ -10,7 +10,7 @@ import pytest
 from controlplane.forwarder import Forwarder
 from controlplane.search.interface import Event, IndexUnavailableError, SearchQuery
 from controlplane.search.query import parse_filter
-from controlplane.search.sqlite_fts import SqliteIndex
+from controlplane.search.sqlite_index import SqliteIndex
 from controlplane.store.interface import NewBatch, NewEvent, RateLimits
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock

@@ -1,0 +1,232 @@
+"""Pure: which events of a segment a filter holds for, newest first.
+
+Columns judge all events of a segment at once and leave few. What they leave open is decided event by event:
+by the event's line of text where the term is about paths, queries and words, else by the event itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from controlplane.search.column import Column, Judged, folded_hint, full, judge, judge_abstract
+from controlplane.search.document import Document
+from controlplane.search.predicates import accepts, has_phrase, holds, value_holds
+from controlplane.search.query import (
+    FIELDS,
+    Between,
+    Exactly,
+    FieldTerm,
+    HasTerm,
+    Like,
+    Match,
+    Term,
+    TextTerm,
+    fold,
+)
+from controlplane.search.segment import ABSENT, FOLDERS, PART, folder, on_one_line
+
+# Of the text's fields the ones that are few enough to be looked at as values.
+_PHRASE_COLUMNS: Final = ("rule", "reason", "logged", "transform")
+_LINE_FIELDS: Final = {"path": 0, "query": 1}
+_FEW: Final = 8  # one in so many events: walking them beats searching the text for where to look
+
+
+class View(Protocol):
+    """A segment as a search reads it: each part only if it is asked for."""
+
+    @property
+    def org_id(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    def column(self, name: str) -> Column: ...
+    def between(self, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
+        """The ordinals, the second one excluded, of the events from `from_ms` and before `to_ms`."""
+
+    def knows(self, word: str, *, prefix: bool) -> bool:
+        """Whether a word of the text is this one, or begins so."""
+
+    def line(self, ordinal: int) -> str: ...
+    def lines_with(self, needle: bytes) -> Iterator[int]:
+        """The ordinals whose line holds the bytes, newest first, some maybe more than once."""
+
+    def document(self, ordinal: int) -> Document: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one term says of a segment: bounds on the matches, and what is still to be asked of each."""
+
+    judged: Judged
+    by_line: Callable[[int], bool] | None = None
+    needle: bytes = b""  # a part of every matching line
+
+
+def matches(terms: Sequence[Term], view: View, first: int, end: int) -> Iterator[int]:
+    """The ordinals from `first` to before `end` for which all terms hold, newest first."""
+    mask = full(end - first) << 8 * first
+    steps: list[tuple[Term, _Step]] = []
+    for term in terms:
+        step = _step(term, view)
+        mask &= step.judged.mask
+        if not mask:
+            return
+        if not step.judged.certain:
+            steps.append((term, step))
+    by_line = [(step.by_line, term.negated) for term, step in steps if step.by_line]
+    by_event = [term for term, step in steps if not step.by_line]
+    needle = max((step.needle for _, step in steps), key=len, default=b"")
+    for ordinal in _candidates(mask, view, needle):
+        if all(holds_for(ordinal) is not negated for holds_for, negated in by_line) and (
+            not by_event or _event_holds(by_event, view.document(ordinal))
+        ):
+            yield ordinal
+
+
+def _candidates(mask: int, view: View, needle: bytes) -> Iterator[int]:
+    flags = mask.to_bytes(view.count, "little")
+    if needle and mask.bit_count() > view.count // _FEW:
+        last = -1
+        for ordinal in view.lines_with(needle):
+            if ordinal != last and flags[ordinal]:
+                yield ordinal
+            last = ordinal
+        return
+    ordinal = flags.rfind(1)
+    while ordinal >= 0:
+        yield ordinal
+        ordinal = flags.rfind(1, 0, ordinal)
+
+
+def _event_holds(terms: Sequence[Term], document: Document) -> bool:
+    return all(holds(term, document.values, document.time_ms) for term in terms)
+
+
+# -- one term --------------------------------------------------------------------------------------
+
+
+def _step(term: Term, view: View) -> _Step:
+    if isinstance(term, TextTerm):
+        step = _text_step(term, view)
+    elif term.field.kind == "time":
+        step = _Step(_judge_time(term, view))
+    elif term.field.name == "org":
+        held = value_holds(term, view.org_id)
+        step = _Step(Judged(full(view.count) if held else 0, certain=True))
+    else:
+        step = _field_step(term, view)
+    return _turned(step, view) if term.negated else step
+
+
+def _turned(step: _Step, view: View) -> _Step:
+    """What is certain turns round; of what is not, only that none is left out."""
+    everything = full(view.count)
+    if step.judged.certain:
+        return _Step(Judged(everything ^ step.judged.mask, certain=True))
+    return _Step(Judged(everything, certain=False), step.by_line)
+
+
+def _judge_time(term: FieldTerm | HasTerm, view: View) -> Judged:
+    if isinstance(term, HasTerm):
+        return Judged(full(view.count), certain=True)
+    mask = 0
+    for match in term.matches:
+        assert isinstance(match, Between)
+        low = None if match.low is None else int(match.low) + match.low_open
+        high = None if match.high is None else int(match.high) + (not match.high_open)
+        first, end = view.between(low, high)
+        mask |= full(max(0, end - first)) << 8 * first
+    return Judged(mask, certain=True)
+
+
+def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
+    name = term.field.name
+    column = view.column(name)
+    hint = folded_hint(term) if isinstance(term, FieldTerm) else None
+    judged = judge(column, lambda value: value_holds(term, value), hint=hint) or judge_abstract(column, term)
+    if judged is not None and judged.certain:
+        return _Step(judged)
+    judged = judged or Judged(full(view.count), certain=False)
+    if isinstance(term, HasTerm) or name not in _LINE_FIELDS or not all(map(_is_as_in_line, term.matches)):
+        return _Step(judged)
+    if name == "path":
+        judged = _judge_folders(term, view, judged)
+    return _Step(judged, _value_of_line(term, view, _LINE_FIELDS[name]), _needle_of(term))
+
+
+def _judge_folders(term: FieldTerm, view: View, judged: Judged) -> Judged:
+    """Fewer by the folders that all wanted paths lie in, where there are any."""
+    match = term.matches[0]
+    if len(term.matches) > 1 or not isinstance(match, Like):
+        return judged
+    beginning = fold(match.pieces[0])
+    for name, level in FOLDERS.items():
+        wanted = folder(beginning, level)
+        if wanted is not None:
+            within = _judge_folder(name, wanted, view)
+            if within.certain and wanted == beginning and match.pieces[1:] == ("",):
+                return within
+            judged = Judged(judged.mask & within.mask, certain=False)
+    return judged
+
+
+def _judge_folder(name: str, wanted: str, view: View) -> Judged:
+    column = view.column(name)
+    judged = judge(column, lambda value: value == wanted, hint=wanted)
+    judged = judged or judge_abstract(column, FieldTerm(FIELDS["path"], (Exactly(wanted),)))
+    return judged or Judged(full(view.count), certain=False)
+
+
+def _text_step(term: TextTerm, view: View) -> _Step:
+    mask = 0
+    for name in _PHRASE_COLUMNS:
+        judged = judge(view.column(name), lambda value: _value_has_phrase(term, value))
+        if judged is None:  # too many values to say: each event is asked
+            return _Step(Judged(full(view.count), certain=False))
+        mask |= judged.mask
+    words = [fold(word) for word in term.words]
+    known = all(
+        view.knows(word, prefix=term.prefix and number == len(words)) for number, word in enumerate(words, 1)
+    )
+    if not known:
+        return _Step(Judged(mask, certain=True))
+    needle = b"" if mask else max(words, key=len).encode()
+    return _Step(Judged(full(view.count), certain=False), _phrase_of_line(term, view, mask), needle)
+
+
+def _value_has_phrase(term: TextTerm, value: object) -> bool:
+    texts = value if isinstance(value, tuple) else () if value is None else (str(value),)
+    return any(has_phrase(term, text) for text in texts)
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+def _value_of_line(term: FieldTerm, view: View, part: int) -> Callable[[int], bool]:
+    def holds_for(ordinal: int) -> bool:
+        value = view.line(ordinal).split(PART)[part]
+        return value != ABSENT and any(accepts(match, value) for match in term.matches)
+
+    return holds_for
+
+
+def _is_as_in_line(match: Match) -> bool:
+    return not isinstance(match, Exactly) or on_one_line(match.text) == match.text
+
+
+def _needle_of(term: FieldTerm) -> bytes:
+    match = term.matches[0]
+    if len(term.matches) > 1 or isinstance(match, Between):
+        return b""
+    pieces = match.pieces if isinstance(match, Like) else (match.text,)
+    return max((fold(piece).encode() for piece in pieces), key=len)
+
+
+def _phrase_of_line(term: TextTerm, view: View, mask: int) -> Callable[[int], bool]:
+    """`mask` has the events that have the phrase elsewhere."""
+    flags = mask.to_bytes(view.count, "little")
+
+    def holds_for(ordinal: int) -> bool:
+        texts = view.line(ordinal).split(PART)[-2:]
+        return bool(flags[ordinal]) or any(has_phrase(term, text) for text in texts)
+
+    return holds_for

@@ -1,0 +1,339 @@
+"""Segments in SQLite: written, joined as they pile up, and cut when their oldest events have to go.
+
+A column is one row, whose number is made of the segment's and the column's, so that a search reads only what
+it looks at. The events' own texts lie apart in chunks that never move: a join writes columns alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from controlplane.search.column import Column, decode, encode
+from controlplane.search.document import Document, UnsearchableError, read_document
+from controlplane.search.interface import Event
+from controlplane.search.segment import (
+    COLUMNS,
+    KINDS,
+    Segment,
+    join_segments,
+    make_segment,
+    vocabulary,
+    without_oldest,
+)
+
+log = logging.getLogger(__name__)
+
+SCHEMA: Final = (
+    "CREATE TABLE orgs (org INTEGER PRIMARY KEY, org_id TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE ids (org INTEGER, id TEXT, segment INTEGER, PRIMARY KEY (org, id)) WITHOUT ROWID",
+    """CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, org INTEGER NOT NULL,
+            least_ms INTEGER, most_ms INTEGER, count INTEGER)""",
+    "CREATE INDEX segments_of_org ON segments (org, most_ms)",
+    "CREATE TABLE columns (place INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+    """CREATE TABLE words (segment INTEGER, first BLOB, listed BLOB, PRIMARY KEY (segment, first))
+            WITHOUT ROWID""",
+    "CREATE TABLE bodies (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+)
+
+_PLACE_BITS: Final = 6
+_NAMES: Final = ("times", "positions", "bodies", "text", "lines", *KINDS)
+_PLACES: Final = {name: number for number, name in enumerate(_NAMES)}
+
+_CHUNK_BITS: Final = 6
+CHUNK: Final = 1 << _CHUNK_BITS
+_WORDS_IN_ROW: Final = 256
+_FULL: Final = 32_768  # events of a segment that is joined no more
+_FAN: Final = 8  # segments of about one size that become one
+
+
+def place(segment: int, name: str) -> int:
+    return segment << _PLACE_BITS | _PLACES[name]
+
+
+# -- the events' own texts -------------------------------------------------------------------------
+
+_decode_chunk: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    position: int
+    org_id: str
+    body: bytes
+
+
+class Bodies:
+    """Reads them for one search: neighbours in time share a chunk, so the last one is kept."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._chunk = -1
+        self._held: list[msgspec.Raw] = []
+
+    def read(self, body: int) -> bytes:
+        chunk = body >> _CHUNK_BITS
+        if chunk != self._chunk:
+            self._held = _read_chunk(self._db, chunk)
+            self._chunk = chunk
+        return bytes(self._held[body & CHUNK - 1])
+
+    def document(self, org_id: str, body: int) -> Document:
+        return read_document(_Indexed(0, org_id, self.read(body)))
+
+
+def _read_chunk(db: sqlite3.Connection, chunk: int) -> list[msgspec.Raw]:
+    ((data,),) = db.execute("SELECT data FROM bodies WHERE chunk = ?", (chunk,)).fetchall()
+    return _decode_chunk(data)
+
+
+def _write_bodies(db: sqlite3.Connection, bodies: Sequence[bytes]) -> array[int]:
+    ((chunk,),) = db.execute("SELECT coalesce(max(chunk), 0) + 1 FROM bodies").fetchall()
+    chunks = [b"[" + b",".join(bodies[at : at + CHUNK]) + b"]" for at in range(0, len(bodies), CHUNK)]
+    db.executemany("INSERT INTO bodies VALUES (?, ?)", enumerate(chunks, chunk))
+    start = chunk << _CHUNK_BITS
+    return array("q", range(start, start + len(bodies)))
+
+
+def _forget_bodies(db: sqlite3.Connection, bodies: Iterable[int]) -> None:
+    by_chunk: defaultdict[int, set[int]] = defaultdict(set)
+    for body in bodies:
+        by_chunk[body >> _CHUNK_BITS].add(body & CHUNK - 1)
+    for chunk, gone in by_chunk.items():
+        left = [b"null" if n in gone else bytes(raw) for n, raw in enumerate(_read_chunk(db, chunk))]
+        if all(body == b"null" for body in left):
+            db.execute("DELETE FROM bodies WHERE chunk = ?", (chunk,))
+        else:
+            db.execute("UPDATE bodies SET data = ? WHERE chunk = ?", (b"[" + b",".join(left) + b"]", chunk))
+
+
+# -- segments --------------------------------------------------------------------------------------
+
+
+def read_array(db: sqlite3.Connection, segment: int, name: str) -> array[int]:
+    numbers = array("I" if name == "lines" else "q")
+    numbers.frombytes(read_part(db, segment, name))
+    return numbers
+
+
+def read_part(db: sqlite3.Connection, segment: int, name: str) -> bytes:
+    ((data,),) = db.execute("SELECT data FROM columns WHERE place = ?", (place(segment, name),)).fetchall()
+    return bytes(data)
+
+
+def read_column(db: sqlite3.Connection, segment: int, name: str) -> Column:
+    return decode(read_part(db, segment, name))
+
+
+def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
+    return Segment(
+        read_array(db, segment, "times"),
+        read_array(db, segment, "positions"),
+        read_array(db, segment, "bodies"),
+        {name: read_column(db, segment, name) for name in KINDS},
+        read_part(db, segment, "text"),
+        read_array(db, segment, "lines"),
+    )
+
+
+def _write_segment(db: sqlite3.Connection, number: int, segment: Segment, words: set[bytes]) -> None:
+    db.execute(
+        "UPDATE segments SET least_ms = ?, most_ms = ?, count = ? WHERE segment = ?",
+        (segment.times[0], segment.times[-1], segment.count, number),
+    )
+    parts: dict[str, bytes] = {
+        "times": segment.times.tobytes(),
+        "positions": segment.positions.tobytes(),
+        "bodies": segment.bodies.tobytes(),
+        "text": segment.text,
+        "lines": segment.lines.tobytes(),
+        **{name: encode(column) for name, column in segment.columns.items()},
+    }
+    db.executemany(
+        "INSERT INTO columns VALUES (?, ?)", [(place(number, name), data) for name, data in parts.items()]
+    )
+    listed = sorted(words)
+    rows = [listed[at : at + _WORDS_IN_ROW] for at in range(0, len(listed), _WORDS_IN_ROW)]
+    db.executemany("INSERT INTO words VALUES (?, ?, ?)", [(number, row[0], b"\n".join(row)) for row in rows])
+
+
+def _read_words(db: sqlite3.Connection, segment: int) -> Iterator[bytes]:
+    for (listed,) in db.execute("SELECT listed FROM words WHERE segment = ?", (segment,)):
+        yield from listed.split(b"\n")
+
+
+def _delete_parts(db: sqlite3.Connection, segment: int) -> None:
+    first = segment << _PLACE_BITS
+    db.execute("DELETE FROM columns WHERE place BETWEEN ? AND ?", (first, first + (1 << _PLACE_BITS) - 1))
+    db.execute("DELETE FROM words WHERE segment = ?", (segment,))
+
+
+def _delete_segment(db: sqlite3.Connection, segment: int) -> None:
+    _delete_parts(db, segment)
+    db.execute("DELETE FROM segments WHERE segment = ?", (segment,))
+
+
+def _new_segment(db: sqlite3.Connection, org: int) -> int:
+    number = db.execute("INSERT INTO segments (org) VALUES (?)", (org,)).lastrowid
+    assert number is not None
+    return number
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_TYPES: Final = {"text": str | int | None, "texts": tuple[str, ...] | None, "number": int | float | None}
+
+# An event's searchable fields, read in one go; an event that does not fit is read field by field instead.
+_Entry: Final[Any] = msgspec.defstruct(
+    "_Entry",
+    [*((field.name, _TYPES[field.kind], None) for field in COLUMNS), ("time", datetime | None, None)],
+    rename={**{field.name: field.event_key for field in COLUMNS}, "time": "time"},
+    gc=False,
+)
+_decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
+
+
+_Arrived = tuple[int, int, Any, bytes]  # time in ms, position, entry, the event's own text
+
+
+def write_events(db: sqlite3.Connection, events: Sequence[Event]) -> None:
+    """Each event once, by organisation and id, whoever writes it how often."""
+    by_org: defaultdict[str, dict[str, _Arrived]] = defaultdict(dict)
+    for event, (time_ms, entry) in zip(events, _read_entries(events), strict=True):
+        if entry is not None:
+            by_org[event.org_id].setdefault(entry.id, (time_ms, event.position, entry, event.body))
+    for org_id, arrived in by_org.items():
+        org = _org_number(db, org_id)
+        number = _new_segment(db, org)
+        _keep_new(db, org, number, arrived)
+        if not arrived:
+            _delete_segment(db, number)
+            continue
+        segment = _segment_of(db, sorted(arrived.values(), key=itemgetter(0, 1)))
+        _write_segment(db, number, segment, vocabulary(segment))
+        _join_small(db, org)
+
+
+def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
+    try:
+        entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")
+        if len(entries) == len(events):
+            return [(_milliseconds(entry), entry) for entry in entries]
+    except (ValueError, RecursionError):
+        pass  # at least one event is out of the ordinary
+    return [_read_entry(event) for event in events]
+
+
+def _milliseconds(entry: Any) -> int:
+    if type(entry.id) is not str or not entry.id or entry.time is None:
+        raise ValueError
+    time: datetime = entry.time if entry.time.tzinfo else entry.time.replace(tzinfo=UTC)
+    return (time - _EPOCH) // _MILLISECOND
+
+
+def _read_entry(event: Event) -> tuple[int, Any]:
+    """Field by field, so that one that can't be read doesn't keep the others from being found."""
+    try:
+        document = read_document(event)
+    except UnsearchableError as error:
+        log.error("event at position %d is not searchable: %s", event.position, error)
+        return 0, None
+    values = {name: value for name, value in document.values.items() if name != "org"}
+    return document.time_ms, _Entry(**values)
+
+
+def _org_number(db: sqlite3.Connection, org_id: str) -> int:
+    db.execute("INSERT OR IGNORE INTO orgs (org_id) VALUES (?)", (org_id,))
+    ((org,),) = db.execute("SELECT org FROM orgs WHERE org_id = ?", (org_id,)).fetchall()
+    return int(org)
+
+
+def _keep_new(db: sqlite3.Connection, org: int, segment: int, arrived: dict[str, _Arrived]) -> None:
+    """Leaves the events that nobody wrote before; their ids are noted as this segment's."""
+    ids = orjson.dumps(list(arrived)).decode()
+    sql = "INSERT OR IGNORE INTO ids SELECT ?, value, ? FROM json_each(?)"
+    if db.execute(sql, (org, segment, ids)).rowcount == len(arrived):
+        return
+    sql = "SELECT id FROM ids WHERE org = ? AND segment = ? AND id IN (SELECT value FROM json_each(?))"
+    new = {each for (each,) in db.execute(sql, (org, segment, ids))}
+    for each in arrived.keys() - new:
+        del arrived[each]
+
+
+def _segment_of(db: sqlite3.Connection, rows: Sequence[_Arrived]) -> Segment:
+    times, positions, entries, bodies = zip(*rows, strict=True)
+    columns = zip(*map(msgspec.structs.astuple, entries), strict=True)
+    fields = {field.name: values for field, values in zip(COLUMNS, columns, strict=False)}
+    for name, kind in KINDS.items():
+        if kind == "texts" and () in fields[name]:
+            fields[name] = tuple(value or None for value in fields[name])
+    return make_segment(array("q", times), array("q", positions), _write_bodies(db, bodies), fields)
+
+
+def _join_small(db: sqlite3.Connection, org: int) -> None:
+    """Joins segments of about one size until few are left of each."""
+    while True:
+        by_size: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        sql = "SELECT segment, count FROM segments WHERE org = ? AND count < ?"
+        for segment, count in db.execute(sql, (org, _FULL)):
+            by_size[(count.bit_length() - 1) // 3].append((segment, count))
+        piled = [each for each in by_size.values() if len(each) >= _FAN or _is_full(each)]
+        if not piled:
+            return
+        for each in piled:
+            numbers = [segment for segment, _ in each]
+            joined = join_segments([_read_segment(db, segment) for segment in numbers])
+            words = {word for segment in numbers for word in _read_words(db, segment)}
+            _write_segment(db, _new_segment(db, org), joined, words)
+            for segment in numbers:
+                _delete_segment(db, segment)
+
+
+def _is_full(segments: Sequence[tuple[int, int]]) -> bool:
+    return len(segments) > 1 and sum(count for _, count in segments) >= _FULL
+
+
+# -- purging ---------------------------------------------------------------------------------------
+
+
+def purge_events(db: sqlite3.Connection, org_id: str, before_ms: int, limit: int) -> int:
+    rows = db.execute(
+        "SELECT s.segment, s.org FROM segments s JOIN orgs o ON o.org = s.org"
+        " WHERE o.org_id = ? AND s.least_ms < ? ORDER BY s.least_ms",
+        (org_id, before_ms),
+    ).fetchall()
+    purged = 0
+    for number, org in rows:
+        if purged == limit:
+            break
+        segment = _read_segment(db, number)
+        count = min(limit - purged, bisect_left(segment.times, before_ms))
+        _forget(db, org, segment.bodies[:count])
+        _delete_parts(db, number)
+        if count == segment.count:
+            _delete_segment(db, number)
+        else:
+            left = without_oldest(segment, count)
+            _write_segment(db, number, left, vocabulary(left))
+        purged += count
+    return purged
+
+
+def _forget(db: sqlite3.Connection, org: int, gone: Sequence[int]) -> None:
+    bodies = Bodies(db)
+    ids = orjson.dumps([orjson.loads(bodies.read(body))["id"] for body in gone]).decode()
+    db.execute("DELETE FROM ids WHERE org = ? AND id IN (SELECT value FROM json_each(?))", (org, ids))
+    _forget_bodies(db, gone)

@@ -1,0 +1,157 @@
+"""The newest matches over all segments: newest segment first, and none that can't hold one any more."""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import islice, takewhile
+from typing import Final, NamedTuple
+
+from controlplane.search.column import Column
+from controlplane.search.document import Document
+from controlplane.search.interface import SearchQuery
+from controlplane.search.matching import matches
+from controlplane.search.query import WORD_CHARS, FieldTerm, Term
+from controlplane.search.segment_files import Bodies, place, read_array, read_column, read_part
+
+# Times beyond which there are none: what SQLite takes for a number.
+_LEAST: Final = -(1 << 62)
+_MOST: Final = 1 << 62
+
+
+class Found(NamedTuple):
+    """A match; of two, the newer is the greater."""
+
+    time_ms: int
+    position: int
+    body: int
+    org_id: str
+
+
+def newest(
+    db: sqlite3.Connection,
+    query: SearchQuery,
+    limit: int,
+    bodies: Bodies,
+    before: tuple[int, int] | None = None,
+) -> list[Found]:
+    """The newest matches, newest first; `before`: only those older than this time and position."""
+    from_ms = _LEAST if query.from_ms is None else max(query.from_ms, _LEAST)
+    to_ms = _MOST if query.to_ms is None else min(query.to_ms, _MOST)
+    if before is not None:
+        to_ms = min(to_ms, before[0] + 1)
+    rows = db.execute(
+        "SELECT s.segment, o.org_id, s.least_ms, s.most_ms, s.count FROM segments s"
+        " JOIN orgs o ON o.org = s.org WHERE (?1 IS NULL OR o.org_id = ?1)"
+        " AND s.most_ms >= ?2 AND s.least_ms < ?3 ORDER BY s.most_ms DESC",
+        (query.org_id, from_ms, to_ms),
+    ).fetchall()
+    terms = sorted(query.filter.terms, key=_by_cost)
+    found: list[Found] = []
+    for row in rows:
+        stored = StoredSegment(db, bodies, *row)
+        if len(found) == limit and found[-1].time_ms > stored.most_ms:
+            break
+        first, end = stored.between(from_ms, to_ms)
+        if before is not None:
+            end = stored.before(before, end)
+        if first < end:
+            newer: Iterator[Found] = map(stored.found, matches(terms, stored, first, end))
+            if len(found) == limit:
+                newer = takewhile(found[-1].__lt__, newer)
+            found = sorted([*found, *islice(newer, limit)], reverse=True)[:limit]
+    return found
+
+
+def _by_cost(term: Term) -> bool:
+    return not (isinstance(term, FieldTerm) and term.field.kind == "time")
+
+
+class StoredSegment:
+    """A segment in the file, read as far as a search asks for it."""
+
+    def __init__(
+        self, db: sqlite3.Connection, bodies: Bodies,
+        number: int, org_id: str, least_ms: int, most_ms: int, count: int,
+    ) -> None:  # fmt: skip
+        self._db = db
+        self._bodies = bodies
+        self._number = number
+        self._least_ms = least_ms
+        self.org_id = org_id
+        self.most_ms = most_ms
+        self.count = count
+
+    @cached_property
+    def _times(self) -> array[int]:
+        return read_array(self._db, self._number, "times")
+
+    @cached_property
+    def _positions(self) -> array[int]:
+        return read_array(self._db, self._number, "positions")
+
+    @cached_property
+    def _places(self) -> array[int]:
+        return read_array(self._db, self._number, "bodies")
+
+    @cached_property
+    def _lines(self) -> array[int]:
+        return read_array(self._db, self._number, "lines")
+
+    @cached_property
+    def _text(self) -> bytes:
+        return read_part(self._db, self._number, "text")
+
+    def column(self, name: str) -> Column:
+        return read_column(self._db, self._number, name)
+
+    def between(self, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
+        first = 0 if from_ms is None or from_ms <= self._least_ms else bisect_left(self._times, from_ms)
+        end = self.count if to_ms is None or to_ms > self.most_ms else bisect_left(self._times, to_ms)
+        return first, end
+
+    def before(self, key: tuple[int, int], end: int) -> int:
+        """The first ordinal up to `end` that is not older than this time and position."""
+        if key[0] > self.most_ms:
+            return end
+        return bisect_left(range(end), key, key=lambda at: (self._times[at], self._positions[at]))
+
+    def found(self, ordinal: int) -> Found:
+        return Found(self._times[ordinal], self._positions[ordinal], self._places[ordinal], self.org_id)
+
+    def knows(self, word: str, *, prefix: bool) -> bool:
+        wanted = word[:WORD_CHARS].encode()
+        listed = self._words(
+            "SELECT listed FROM words WHERE segment = ? AND first <= ? ORDER BY first DESC LIMIT 1", wanted
+        )
+        if not prefix:
+            return wanted in listed
+        following = self._words(
+            "SELECT first FROM words WHERE segment = ? AND first > ? ORDER BY first LIMIT 1", wanted
+        )
+        return any(known.startswith(wanted) for known in (*listed, *following))
+
+    def _words(self, sql: str, word: bytes) -> Sequence[bytes]:
+        row = self._db.execute(sql, (self._number, word)).fetchone()
+        return () if row is None else bytes(row[0]).split(b"\n")
+
+    def line(self, ordinal: int) -> str:
+        start, end = self._lines[ordinal], self._lines[ordinal + 1] - 1
+        if "_text" in self.__dict__:
+            return self._text[start:end].decode()
+        with self._db.blobopen("columns", "data", place(self._number, "text"), readonly=True) as text:
+            text.seek(start)
+            return text.read(end - start).decode()
+
+    def lines_with(self, needle: bytes) -> Iterator[int]:
+        at = self._text.rfind(needle)
+        while at >= 0:
+            ordinal = bisect_left(self._lines, at + 1) - 1
+            yield ordinal
+            at = self._text.rfind(needle, 0, self._lines[ordinal])
+
+    def document(self, ordinal: int) -> Document:
+        return self._bodies.document(self.org_id, self._places[ordinal])

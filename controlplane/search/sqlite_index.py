@@ -1,0 +1,238 @@
+"""The search index in a SQLite file of its own: segments, their columns, and the events' own texts.
+
+The file stands beside the store's and not in it: the lock, the page cache and the checkpoints of the two
+don't meet, so that indexing never delays the acknowledgement of a batch; and what is derived can be deleted
+and is built again from the store. Several processes may write (server and command line): SQLite lets in one
+at a time.
+"""
+
+import asyncio
+import base64
+import contextlib
+import os
+import sqlite3
+import struct
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from controlplane.search.document import Document
+from controlplane.search.interface import (
+    MAX_LIMIT,
+    CursorError,
+    Event,
+    Facets,
+    Histogram,
+    IndexUnavailableError,
+    SearchPage,
+    SearchQuery,
+)
+from controlplane.search.segment_files import SCHEMA, Bodies, purge_events, write_events
+from controlplane.search.segment_search import Found, newest
+
+T = TypeVar("T")
+
+FORMAT: Final = 2  # of tables and columns; a file of another format is emptied and built again
+FACET_MATCHES: Final = 50_000
+HISTOGRAM_MATCHES: Final = 500_000
+_BUSY_MILLISECONDS: Final = 30_000
+_CACHE_KIBIBYTES: Final = 65_536
+_WAL_BYTES: Final = 64 * 1024 * 1024
+_TABLES_OF_OLD: Final = (
+    "terms",
+    "events",
+    "incarnation",
+    "orgs",
+    "ids",
+    "segments",
+    "columns",
+    "words",
+    "bodies",
+)
+
+
+class _Connection:
+    """A connection and the one thread that uses it."""
+
+    def __init__(self, path: Path) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
+        self._path = path
+        self._db: sqlite3.Connection
+
+    async def open(self) -> None:
+        self._db = await asyncio.get_running_loop().run_in_executor(self._thread, _connect, self._path)
+
+    async def run(self, begin: str, job: Callable[..., T], *given: object) -> T:
+        """The job in a transaction of its own; IndexUnavailableError if SQLite fails."""
+        work = partial(_in_transaction, self._db, begin, job, given)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
+        self._thread.shutdown()
+
+
+class SqliteIndex:
+    """One connection writes, another reads; each has its thread, so a long search delays no write."""
+
+    def __init__(self, writer: _Connection, reader: _Connection, incarnation: str) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._incarnation = incarnation
+
+    @classmethod
+    async def open(cls, path: Path) -> "SqliteIndex":
+        writer, reader = _Connection(path), _Connection(path)
+        try:
+            await asyncio.to_thread(_create_private, path)
+            await writer.open()
+            try:
+                incarnation = await writer.run("BEGIN IMMEDIATE", _prepare)
+                await reader.open()
+            except BaseException:
+                await writer.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise IndexUnavailableError(f"{path}: {error}") from error
+        return cls(writer, reader, incarnation)
+
+    async def outbox_name(self) -> str:
+        return f"sqlite:{self._incarnation}"
+
+    async def close(self) -> None:
+        await self._reader.close()
+        await self._writer.close()
+
+    async def write(self, events: Sequence[Event]) -> None:
+        await self._writer.run("BEGIN IMMEDIATE", write_events, events)
+
+    async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
+        return await self._writer.run("BEGIN IMMEDIATE", purge_events, org_id, before_ms, limit)
+
+    async def search(self, query: SearchQuery) -> SearchPage:
+        before = None if query.cursor is None else _read_cursor(query.cursor)
+        return await self._reader.run("BEGIN", _page, query, before)
+
+    async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
+        return await self._reader.run("BEGIN", _facets, query, fields, top)
+
+    async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
+        return await self._reader.run("BEGIN", _histogram, query, interval_ms)
+
+
+def _in_transaction(
+    db: sqlite3.Connection, begin: str, job: Callable[..., T], given: tuple[object, ...]
+) -> T:
+    try:
+        db.execute(begin)
+        try:
+            result = job(db, *given)
+            db.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # there may be none left to roll back
+                db.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        raise IndexUnavailableError(f"search index: {error}") from error
+    return result
+
+
+def _create_private(path: Path) -> None:
+    """SQLite gives its own files (-wal, -shm) the mode of the main one.
+
+    A file that is there is not opened: closing it again would take away the POSIX locks that SQLite holds on
+    it elsewhere in this process, and another process would remove the log under our feet.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        # FULL: the store notes an event as indexed only once it would survive a loss of power here.
+        for pragma in (
+            f"busy_timeout = {_BUSY_MILLISECONDS}",
+            "page_size = 8192",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            f"cache_size = -{_CACHE_KIBIBYTES}",
+            f"journal_size_limit = {_WAL_BYTES}",
+            "temp_store = MEMORY",
+        ):
+            db.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> str:
+    """The incarnation of the index in this file, which is made anew where there is none of this format."""
+    ((found,),) = db.execute("PRAGMA user_version").fetchall()
+    if found != FORMAT:
+        for table in _TABLES_OF_OLD:
+            db.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in SCHEMA:
+            db.execute(statement)
+        db.execute("CREATE TABLE incarnation (id TEXT NOT NULL)")
+        db.execute("INSERT INTO incarnation VALUES (?)", (str(uuid.uuid4()),))
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+    ((incarnation,),) = db.execute("SELECT id FROM incarnation").fetchall()
+    return str(incarnation)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def _page(db: sqlite3.Connection, query: SearchQuery, before: tuple[int, int] | None) -> SearchPage:
+    limit = max(1, min(query.limit, MAX_LIMIT))
+    bodies = Bodies(db)
+    found = newest(db, query, limit + 1, bodies, before)
+    following = _cursor(found[limit - 1]) if len(found) > limit else None
+    return SearchPage(tuple(bodies.read(one.body) for one in found[:limit]), following)
+
+
+def _facets(db: sqlite3.Connection, query: SearchQuery, fields: Sequence[str], top: int) -> Facets:
+    bodies = Bodies(db)
+    found = newest(db, query, FACET_MATCHES + 1, bodies)
+    counts: dict[str, Counter[str]] = {name: Counter() for name in fields}
+    for one in found[:FACET_MATCHES]:
+        document = bodies.document(one.org_id, one.body)
+        for name in fields:
+            counts[name].update(_texts_of(document, name))
+    most = {name: tuple(counter.most_common(top)) for name, counter in counts.items()}
+    return Facets(most, min(len(found), FACET_MATCHES), len(found) <= FACET_MATCHES)
+
+
+def _texts_of(document: Document, name: str) -> Iterator[str]:
+    value = document.values.get(name)
+    if value is not None:
+        yield from value if isinstance(value, tuple) else (str(value),)
+
+
+def _histogram(db: sqlite3.Connection, query: SearchQuery, interval_ms: int) -> Histogram:
+    found = newest(db, query, HISTOGRAM_MATCHES + 1, Bodies(db))
+    counts = Counter(one.time_ms // interval_ms * interval_ms for one in found)
+    return Histogram(tuple(sorted(counts.items())), len(found) <= HISTOGRAM_MATCHES)
+
+
+def _cursor(found: Found) -> str:
+    packed = struct.pack(">qq", found.time_ms, found.position)
+    return base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[int, int]:
+    """What the next page comes before: the time and position of the page's last event."""
+    try:
+        time_ms, position = struct.unpack(
+            ">qq", base64.b64decode(cursor + "==", altchars=b"-_", validate=True)
+        )
+    except (ValueError, struct.error):
+        raise CursorError("this cursor was not made by this index") from None
+    return int(time_ms), int(position)
