@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import audit, jobs, large, latency, memory, quick, results
+from bench import audit, decisions, jobs, large, latency, memory, quick, results
 from bench.cost import Pace
+from bench.load import LoadFailed
 from bench.report import Table
 from bench.rig import Missing, Rig
+from bench.servers import ServerFailed
 from bench.tools import find
 
 JOBS: Final[dict[str, Callable[[Rig, Pace], Table]]] = {
@@ -27,6 +29,7 @@ JOBS: Final[dict[str, Callable[[Rig, Pace], Table]]] = {
     "AUDIT": audit.delivery,
     "LATENCY": latency.added,
     "MEMORY": memory.taken,
+    "DECIDE": decisions.beside_engines,
 }
 
 
@@ -37,21 +40,32 @@ def main(arguments: Sequence[str]) -> int:
             [sys.executable, "-m", "pytest", "bench/", "--benchmark-only", *arguments[1:]],
         )
     options = _options(arguments)
-    chosen = options.jobs or list(JOBS)
-    pace = Pace(options.rounds, options.seconds)
-    tables = []
     with tempfile.TemporaryDirectory(prefix="graphward-bench-") as run:
         rig = Rig(Path(run))
         if options.quick:
             return quick.check(rig)
         try:
             with rig.start_upstream():
-                for job in chosen:
-                    tables.append(JOBS[job](rig, pace))
-                    print(tables[-1].as_text(), flush=True)
+                return _run(rig, options.jobs, Pace(options.rounds, options.seconds))
         except Missing as error:
-            sys.exit(f"./dev bench: needs {error}, which is not here (apt install {error})")
-    if not options.jobs:
+            print(f"./dev bench: the upstream needs {error}, which is not here", file=sys.stderr)
+            return 1
+
+
+def _run(rig: Rig, chosen: Sequence[str], pace: Pace) -> int:
+    """Prints each job's table; writes the report after a whole run in which nothing failed."""
+    tables, failed = [], False
+    for job in chosen or JOBS:
+        try:
+            tables.append(JOBS[job](rig, pace))
+        except (ServerFailed, LoadFailed) as error:
+            print(f"{job} failed: {error}\n", file=sys.stderr, flush=True)
+            failed = True
+        else:
+            print(tables[-1].as_text(), flush=True)
+    if failed:
+        return 1
+    if not chosen:
         results.write(tables, pace)
     return 0
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-USERS: Final = 5000
+USERS: Final = 100_000
 LENGTH: Final = re.compile(rb"(?i)\r\nContent-Length: *([0-9]+)\r\n")
 
 

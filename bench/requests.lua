@@ -1,5 +1,5 @@
 -- wrk's side of every job: sends the head in the file that it is given, with what varies filled in, and reports
--- in one line. "#user#" becomes one of 5,000 users, "#id#" an id that is new each time.
+-- in one line. "#user#" becomes one of 100,000 users, "#id#" an id that is new each time.
 local prefix, middle, suffix
 local sequence, body = 0, nil
 
@@ -16,7 +16,7 @@ function request()
     if body then return body end
     sequence = sequence + 1
     local id = string.format("%08x-2b1b-4c1e-8d5e-%012x", math.random(0, 0x7fffffff), sequence)
-    if prefix then return prefix .. math.random(5000) .. middle .. id .. suffix end
+    if prefix then return prefix .. math.random(100000) .. middle .. id .. suffix end
     return middle .. id .. suffix
 end
 
