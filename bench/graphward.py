@@ -73,6 +73,6 @@ def _toml(name: str, section: Section) -> str:
 
 def proxy_token(now: float) -> str:
     """A token as the proxy issues them, good for a day."""
-    keeper = TokenKeeper(TokenSettings(SIGNING_KEY.encode(), "graphward", "graphward", TOKEN_SECONDS))
+    keeper = TokenKeeper(TokenSettings("graphward", "graphward", TOKEN_SECONDS), [SIGNING_KEY.encode()])
     caller = Caller("app-1", "org-1", "client-1", secret_version=1)
     return keeper.issue(caller, now=now, token_id="bench")

@@ -9,7 +9,7 @@ from proxy.server.tokens import TokenKeeper, TokenSettings
 
 
 def keeper_and_token() -> tuple[TokenKeeper, Rulebook, bytes]:
-    keeper = TokenKeeper(TokenSettings(b"k" * 32, "graphward", "graphward", 3600))
+    keeper = TokenKeeper(TokenSettings("graphward", "graphward", 3600), [b"k" * 32])
     caller = Caller("app", "org", "client", secret_version=1)
     book = Rulebook({"client": caller}, loaded=True)
     keeper.use(book)

@@ -55,7 +55,19 @@ class CredentialUnavailable(
     retry_after: float
 
 
-Message = Hello | CredentialRejected | SnapshotReady | Synced | Credential | CredentialUnavailable
+class SigningKeys(msgspec.Struct, frozen=True, tag="signingKeys", tag_field="type"):
+    """agent -> worker: the keys of proxy tokens. The first signs, all are accepted; without any there is no
+    token."""
+
+    keys: tuple[bytes, ...]
+
+    def __repr__(self) -> str:
+        return f"SigningKeys({len(self.keys)} keys)"
+
+
+Message = (
+    Hello | CredentialRejected | SnapshotReady | Synced | Credential | CredentialUnavailable | SigningKeys
+)
 
 _decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()

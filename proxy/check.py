@@ -75,6 +75,8 @@ def _directories(settings: Settings) -> Iterator[str]:
 
 def _signing_key(settings: Settings) -> Iterator[str]:
     token = settings.token
+    if token.signing_key_secret_name:
+        return  # in the vault, which is the agent's to ask
     if token.signing_key:
         if len(token.signing_key.encode()) < MIN_BYTES:
             yield f"Token.SigningKey: the key must have at least {MIN_BYTES} characters"

@@ -63,6 +63,7 @@ SNAPSHOT_GENERATION: Final = 132  # Snapshot.generation of the rules in force; 0
 LOADED_RULES: Final = 133
 SPOOL_READY: Final = 134
 CREDENTIAL_READY: Final = 135
+SIGNING_KEY_READY: Final = 136
 _FIRST_GAUGE: Final = ALIVE_AT
 _END_OF_GAUGES: Final = 160
 

@@ -227,6 +227,12 @@ class TokenSettings:
         path=True,
         doc="File of the signing key, made at the first start if absent.",
     )
+    signing_key_secret_name: str = setting(
+        default="",
+        parse=parse_secret_name,
+        doc="Secret in the vault at `Credentials.VaultUrl` that is the signing key instead, for a fleet; "
+        "its newer versions take over by themselves.",
+    )
     issuer: str = setting(default="graphward", doc="Claim `iss` of a token.")
     audience: str = setting(default="graphward", doc="Claim `aud` of a token.")
 
@@ -382,6 +388,11 @@ class Settings:
         return base if base.endswith(AUDIT_PATH) else base + AUDIT_PATH
 
     @property
+    def uses_vault(self) -> bool:
+        by_provider = self.credentials.provider == "managed-identity-key-vault"
+        return by_provider or bool(self.token.signing_key_secret_name)
+
+    @property
     def identity_ca_file(self) -> Path | None:
         return self.credentials.ca_file or self.upstream.ca_file
 
@@ -390,6 +401,7 @@ class Settings:
         yield from _listen_problems(self.proxy, self.admin)
         yield from _audit_problems(self.audit)
         yield from _credential_problems(self.credentials)
+        yield from _signing_key_problems(self.token, self.credentials)
 
 
 def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tuple[str, str]]:
@@ -423,6 +435,17 @@ def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str
             instead = f" (or set {variable})" if variable else ""
             key = f"Credentials.{camel(attribute)}"
             yield key, f"missing, and required by Provider {credentials.provider}{instead}"
+
+
+def _signing_key_problems(
+    token: TokenSettings, credentials: CredentialsSettings
+) -> Iterator[tuple[str, str]]:
+    if not token.signing_key_secret_name:
+        return
+    if token.signing_key:
+        yield "Token.SigningKey", "given beside SigningKeySecretName: it is one or the other"
+    if not credentials.vault_url and credentials.provider != "managed-identity-key-vault":
+        yield "Credentials.VaultUrl", "missing, and required by Token.SigningKeySecretName"
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Settings:

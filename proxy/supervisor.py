@@ -30,6 +30,7 @@ from proxy.config import Address, SettingsError
 from proxy.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
+    SIGNING_KEY_READY,
     SNAPSHOT_GENERATION,
     SPOOL_READY,
     CounterPages,
@@ -90,7 +91,7 @@ class Generation:
     @property
     def serves(self) -> bool:
         """Whether a worker has all that it takes to serve."""
-        needed = (SNAPSHOT_GENERATION, CREDENTIAL_READY, SPOOL_READY)
+        needed = (SNAPSHOT_GENERATION, CREDENTIAL_READY, SIGNING_KEY_READY, SPOOL_READY)
         return any(all(page.values[index] for index in needed) for page in self.pages)
 
     def close_channels(self) -> None:
@@ -154,14 +155,16 @@ class Supervisor:
     # Generations
 
     def _make_generation(self, settings: Settings, pages: Sequence[Counters]) -> Generation:
-        key = signing_key(settings.token.signing_key, settings.token.signing_key_file)
+        keys = _local_keys(settings)
         generation = Generation(settings, [channel_pair() for _ in range(self._count)], pages)
         for slot, page in enumerate(pages):
-            generation.workers.append(Child(f"worker-{slot}", self._worker(generation, slot, key), page))
+            generation.workers.append(Child(f"worker-{slot}", self._worker(generation, slot, keys), page))
         generation.agents.append(Child("agent", self._agent(generation), self._pages.agent))
         return generation
 
-    def _worker(self, generation: Generation, slot: int, key: bytes) -> Callable[[Callable[[], None]], int]:
+    def _worker(
+        self, generation: Generation, slot: int, keys: tuple[bytes, ...]
+    ) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
             log.configure(generation.settings.log.level, generation.settings.log.format, f"worker-{slot}")
             own = self._listeners.pop(slot)
@@ -171,7 +174,7 @@ class Supervisor:
             patient = reload is not None and not reload.handed_over and reload.old.serves
             return run_worker(
                 generation.settings,
-                key,
+                keys,
                 own,
                 generation.channels[slot][0],
                 generation.pages[slot],
@@ -405,6 +408,14 @@ class Supervisor:
         for group in self._listeners:
             for listener in group:
                 listener.close()
+
+
+def _local_keys(settings: Settings) -> tuple[bytes, ...]:
+    """The keys of proxy tokens that workers are born with: none where the agent reads them in the vault."""
+    token = settings.token
+    if token.signing_key_secret_name:
+        return ()
+    return (signing_key(token.signing_key, token.signing_key_file),)
 
 
 def _become_child(child: Child, writing: int, parent: int) -> None:

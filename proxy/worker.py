@@ -25,6 +25,7 @@ from proxy.channel import (
     CredentialUnavailable,
     Hello,
     Message,
+    SigningKeys,
     SnapshotReady,
     Synced,
 )
@@ -33,6 +34,7 @@ from proxy.counters import (
     CREDENTIAL_READY,
     IN_FLIGHT,
     LOADED_RULES,
+    SIGNING_KEY_READY,
     SNAPSHOT_GENERATION,
     SPOOL_DROPPED,
     SPOOL_READY,
@@ -62,7 +64,7 @@ ID_PREFIX_BITS: Final = 34
 
 def run_worker(
     settings: Settings,
-    key: bytes,
+    keys: tuple[bytes, ...],
     listeners: list[socket.socket],
     channel: socket.socket,
     counters: Counters,
@@ -73,16 +75,16 @@ def run_worker(
     """Runs until SIGTERM and the drain that follows; `ready` is called once requests are taken. A patient
     worker takes none before it has rules and an upstream token, however long that is."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(Worker(settings, key, counters).run(listeners, channel, ready, patient=patient))
+        runner.run(Worker(settings, keys, counters).run(listeners, channel, ready, patient=patient))
     return 0
 
 
 class Worker:
     """Owns what the exchanges of this process share, and keeps it current."""
 
-    def __init__(self, settings: Settings, key: bytes, counters: Counters) -> None:
+    def __init__(self, settings: Settings, keys: tuple[bytes, ...], counters: Counters) -> None:
         self._settings = settings
-        self._key = key
+        self._keys = keys
         self._counters = counters
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="worker")
         self._stop = asyncio.Event()
@@ -159,7 +161,7 @@ class Worker:
             counters=self._counters,
             spool=self._spool,
             tokens=TokenKeeper(
-                TokenSettings(self._key, token.issuer, token.audience, token.lifetime_seconds)
+                TokenSettings(token.issuer, token.audience, token.lifetime_seconds), self._keys
             ),
             pool=pool,
             credential=self._credential,
@@ -212,6 +214,8 @@ class Worker:
                 self._context.synced_at = asyncio.get_running_loop().time()
             case Credential(generation, token, expires_at):
                 self._take_credential(generation, token, expires_at)
+            case SigningKeys(keys):
+                self._context.tokens.use_keys(keys)
             case CredentialUnavailable(detail, retry_after):
                 self._credential.unavailable(detail, max(1, round(retry_after)))
             case _:
@@ -270,6 +274,7 @@ class Worker:
             values[IN_FLIGHT] = self._context.in_flight()
             values[UPSTREAM_OPEN] = self._context.pool.open_connections
             values[SPOOL_READY] = int(self._spool.ready)
+            values[SIGNING_KEY_READY] = int(self._context.tokens.ready)
             values[CREDENTIAL_READY] = int(self._credential.valid(loop.time()))
             await asyncio.sleep(UPKEEP_SECONDS)
 

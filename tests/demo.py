@@ -27,7 +27,7 @@ from rich.table import Table
 from tests.demo_rows import HR, REPORTING, Row, rows
 from tests.standins.identity import CLIENT_SECRET
 from tests.standins.server import Received
-from tests.standins.system import System, SystemFailedError
+from tests.standins.system import SIGNING_KEY, System, SystemFailedError
 
 RULESETS: Final = Path(__file__).parent.parent / "conf" / "demo"
 AUDIT_SECONDS: Final = 15
@@ -190,7 +190,7 @@ class Demo:
     def _leaks(self) -> Iterator[str]:
         """Neither side may see the other's credential, and no log may show any."""
         system = self.system
-        hidden = (*system.identity.tokens, *system.managed_identity.tokens, CLIENT_SECRET)
+        hidden = (*system.identity.tokens, *system.managed_identity.tokens, CLIENT_SECRET, SIGNING_KEY)
         upstream = [secret.encode() for secret in hidden]
         for result in self.results:
             if any(token in result.received_bytes for token in upstream):

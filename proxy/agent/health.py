@@ -1,7 +1,7 @@
 """The state of each concern of one proxy, as heartbeat, readiness and metrics tell it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,10 +9,11 @@ from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.journal import JournalStatus
 from proxy.agent.statefile import Gap
 from proxy.agent.sync import Sync
-from proxy.agent.vault import HeldSecret
+from proxy.agent.vault import Held
 from proxy.counters import (
     ALIVE_AT,
     REQUESTS,
+    SIGNING_KEY_READY,
     SNAPSHOT_GENERATION,
     SPOOL_READY,
     UPSTREAM_ERRORS,
@@ -51,7 +52,7 @@ class Health:
         counters: CounterPages,
         sync: Sync,
         credentials: CredentialManager,
-        secret: HeldSecret | None,
+        held: Sequence[Held],
         audit: Callable[[], AuditStatus | None],
         *,
         workers: int,
@@ -61,7 +62,7 @@ class Health:
         self._counters = counters
         self._sync = sync
         self._credentials = credentials
-        self._secret = secret
+        self.held = held  # of the vault
         self._audit = audit
         self._workers = workers
         self._max_staleness = max_staleness
@@ -76,7 +77,7 @@ class Health:
             "credentials": self._credentials.check(),
             "workers": self._workers_check(),
             "upstream": self._upstream_check(),
-            **({"vault": self._secret.check()} if self._secret is not None else {}),
+            **({"vault": self._vault_check()} if self.held else {}),
         }
 
     def not_ready(self) -> list[str]:
@@ -92,6 +93,8 @@ class Health:
         alive = self._alive()
         if not alive:
             reasons.append("no worker is alive")
+        elif not any(page.values[SIGNING_KEY_READY] for page in alive):
+            reasons.append("no worker has a key for tokens yet")
         elif not any(page.values[SPOOL_READY] for page in alive):
             reasons.append("there is no room for audit events")
         elif age is not None and not any(page.values[SNAPSHOT_GENERATION] for page in alive):
@@ -137,6 +140,11 @@ class Health:
             return Check("ok")
         status: CheckStatus = "failed" if full == len(alive) else "degraded"
         return Check(status, f"{full} of {len(alive)} workers have no room for audit events")
+
+    def _vault_check(self) -> Check:
+        checks = [each.check() for each in self.held]
+        worst = max(checks, key=lambda check: ("ok", "degraded", "failed").index(check.status))
+        return Check(worst.status, "; ".join(check.detail for check in checks if check.detail))
 
     def _workers_check(self) -> Check:
         alive = self._alive()

@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 import uvloop
@@ -23,9 +23,19 @@ from proxy.agent.credentials.static import StaticProvider
 from proxy.agent.health import Health
 from proxy.agent.heartbeat import HeartbeatSender
 from proxy.agent.metrics import MetricsReporter
+from proxy.agent.signing_keys import SigningKeyKeeper
 from proxy.agent.sync import Sync
 from proxy.agent.vault import HeldSecret, Vault
-from proxy.channel import Channel, Credential, CredentialRejected, Hello, Message, SnapshotReady, Synced
+from proxy.channel import (
+    Channel,
+    Credential,
+    CredentialRejected,
+    Hello,
+    Message,
+    SigningKeys,
+    SnapshotReady,
+    Synced,
+)
 from proxy.counters import ALIVE_AT, CounterPages
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot
@@ -67,6 +77,7 @@ class _Agent:
         calls: ControlPlane,
         deliveries: ControlPlane,
         provider: CredentialProvider,
+        vault: Vault | None,
         secret: HeldSecret | None,
     ) -> None:
         base = settings.rule_sync.saas_base_url.rstrip("/")
@@ -81,7 +92,8 @@ class _Agent:
             announce=self._rules_confirmed,
         )
         self._credentials = CredentialManager(provider, announce=self._tell_all)
-        self._secret = secret
+        self._signing_keys = _signing_keys(settings, vault, self._tell_all) if vault is not None else None
+        self._held = [each for each in (secret, self._signing_keys) if each is not None]
         self._audit = Audit(
             AuditOptions(
                 retention=settings.audit.local_retention_path,
@@ -100,7 +112,7 @@ class _Agent:
             counters,
             self._sync,
             self._credentials,
-            secret,
+            self._held,
             self._audit.last_status,
             workers=workers,
             max_staleness=settings.rule_sync.max_staleness_seconds,
@@ -130,7 +142,9 @@ class _Agent:
         # Two sessions, so that deliveries that hang take no connection from sync and heartbeat.
         calls = await stack.enter_async_context(open_session(settings.agent.ca_file))
         deliveries = await stack.enter_async_context(open_session(settings.agent.ca_file))
-        provider, secret = await _provider(settings, stack)
+        vault = await _vault(settings, stack) if settings.uses_vault else None
+        secret = _upstream_secret(settings, vault) if vault is not None else None
+        provider = await _provider(settings, secret, stack)
         agent = cls(
             settings,
             counters,
@@ -138,6 +152,7 @@ class _Agent:
             ControlPlane(calls, identity),
             ControlPlane(deliveries, identity),
             provider,
+            vault,
             secret,
         )
         for end in channels:
@@ -154,9 +169,8 @@ class _Agent:
             self._start("heartbeat", self._heartbeat.run()),
             self._start("metrics", self._metrics.run()),
             self._start("alive", self._say_alive()),
+            *(self._start("vault", each.run()) for each in self._held),
         ]
-        if self._secret is not None:
-            tasks.append(self._start("vault", self._secret.run()))
         stop = self._start("stop", stopping.wait())
         done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
         failed = [task for task in done if task is not stop]
@@ -198,6 +212,9 @@ class _Agent:
             channel.send(SnapshotReady())
             channel.send(Synced(snapshot.synced_at))
         channel.send(self._credentials.current())
+        keys = self._signing_keys.current() if self._signing_keys is not None else None
+        if keys is not None:
+            channel.send(keys)
 
     def _rules_confirmed(self, snapshot: Snapshot, is_new: bool) -> None:
         if is_new:
@@ -215,12 +232,11 @@ class _Agent:
 
 
 async def _provider(
-    settings: Settings, stack: contextlib.AsyncExitStack
-) -> tuple[CredentialProvider, HeldSecret | None]:
-    """What gets upstream tokens, and what it keeps of the vault."""
+    settings: Settings, secret: HeldSecret | None, stack: contextlib.AsyncExitStack
+) -> CredentialProvider:
     credentials = settings.credentials
     if credentials.provider == "static":
-        return StaticProvider(credentials.access_token), None
+        return StaticProvider(credentials.access_token)
     session = await stack.enter_async_context(open_session(settings.identity_ca_file))
     identity = IdentityProvider(
         session,
@@ -229,16 +245,9 @@ async def _provider(
         client_id=credentials.client_id,
         scope=credentials.scope,
     )
-    if credentials.provider == "environment":
-        return EnvironmentProvider(identity, credentials.client_secret), None
-    vault = await _vault(settings, stack)
-    secret = HeldSecret(
-        vault,
-        credentials.secret_name,
-        what="upstream credential",
-        interval=credentials.vault_refresh_seconds,
-    )
-    return KeyVaultProvider(identity, secret, credentials.secret_name), secret
+    if secret is None:
+        return EnvironmentProvider(identity, credentials.client_secret)
+    return KeyVaultProvider(identity, secret, credentials.secret_name)
 
 
 async def _vault(settings: Settings, stack: contextlib.AsyncExitStack) -> Vault:
@@ -251,4 +260,30 @@ async def _vault(settings: Settings, stack: contextlib.AsyncExitStack) -> Vault:
             session,
             managed_identity_client_id=settings.credentials.managed_identity_client_id,
         )
+    )
+
+
+def _upstream_secret(settings: Settings, vault: Vault) -> HeldSecret | None:
+    credentials = settings.credentials
+    if credentials.provider != "managed-identity-key-vault":
+        return None
+    return HeldSecret(
+        vault,
+        credentials.secret_name,
+        what="upstream credential",
+        interval=credentials.vault_refresh_seconds,
+    )
+
+
+def _signing_keys(
+    settings: Settings, vault: Vault, announce: Callable[[SigningKeys], None]
+) -> SigningKeyKeeper | None:
+    if not settings.token.signing_key_secret_name:
+        return None
+    return SigningKeyKeeper(
+        vault,
+        settings.token.signing_key_secret_name,
+        token_lifetime=settings.token.lifetime_seconds,
+        interval=settings.credentials.vault_refresh_seconds,
+        announce=announce,
     )

@@ -3,6 +3,7 @@ are."""
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import accumulate
@@ -142,6 +143,7 @@ class _Families(Collector):
         yield self._latency()
         yield from self._rules()
         yield from self._checks()
+        yield from self._vault()
         if self._audit is not None:
             yield from self._audit_families(self._audit)
 
@@ -179,6 +181,30 @@ class _Families(Collector):
         yield family
         ready = 0 if self._health.not_ready() else 1
         yield GaugeMetricFamily("graphward_ready", "Whether traffic is served", value=ready)
+
+    def _vault(self) -> Iterator[Metric]:
+        held = self._health.held
+        if not held:
+            return
+        yield CounterMetricFamily(
+            "graphward_vault_failures",
+            "Attempts to read the key vault that failed",
+            value=sum(each.upkeep.failures for each in held),
+        )
+        ages = [each.upkeep.age_seconds for each in held]
+        if None not in ages:
+            yield GaugeMetricFamily(
+                "graphward_vault_age_seconds",
+                "Since the key vault was last read for every purpose",
+                value=max(age for age in ages if age is not None),
+            )
+        ends_at = min(each.ends_at for each in held)
+        if not math.isinf(ends_at):
+            yield GaugeMetricFamily(
+                "graphward_vault_expires_in_seconds",
+                "Until the first secret in use ends, by the vault's date",
+                value=ends_at - time.time(),
+            )
 
     def _audit_families(self, audit: AuditStatus) -> Iterator[Metric]:
         gauges = (

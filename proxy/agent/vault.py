@@ -60,7 +60,8 @@ class Upkeep:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._failures = 0
+        self._failures = 0  # since it last was
+        self.failures = 0  # in all
         self._read_at: float | None = None  # monotonic
         self.problem: str | None = None
 
@@ -78,6 +79,7 @@ class Upkeep:
         log.error("%s was not read: %s", self._what, text)
         self.problem = text
         self._failures += 1
+        self.failures += 1
 
     def pause(self, interval: float, asked: float = 0.0) -> float:
         """Seconds until the next attempt."""
@@ -94,6 +96,20 @@ class Upkeep:
         return Check("degraded", f"the last good {self._what} is used{end}: {self.problem}")
 
 
+class Held(Protocol):
+    """What is kept of the vault for one purpose."""
+
+    upkeep: Upkeep
+
+    @property
+    def ends_at(self) -> float:
+        """When what is in use can't be used any more, Unix seconds; infinity for no known end."""
+
+    def check(self) -> Check: ...
+
+    async def run(self) -> None: ...
+
+
 class HeldSecret:
     def __init__(
         self, vault: Vault, name: str, *, what: str, interval: float, clock: Callable[[], float] = time.time
@@ -107,6 +123,10 @@ class HeldSecret:
         self._attempts = 0
         self._retry_after = 0.0
         self.upkeep = Upkeep(what)
+
+    @property
+    def ends_at(self) -> float:
+        return self._secret.expires_at if self._secret is not None else math.inf
 
     async def run(self) -> None:
         """Looks for a newer version well ahead of the held one's end."""
@@ -153,9 +173,7 @@ class HeldSecret:
         self.upkeep.succeeded()
 
     def check(self) -> Check:
-        secret = self._secret
-        until = secret.expires_at if secret is not None else math.inf
-        return self.upkeep.check(usable=self._usable(), until=until)
+        return self.upkeep.check(usable=self._usable(), until=self.ends_at)
 
     def _usable(self) -> bool:
         return self._secret is not None and self._clock() < self._secret.expires_at

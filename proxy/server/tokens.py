@@ -1,8 +1,8 @@
 """Issues the proxy's JWT and checks it on every pass-through request (contracts §4).
 
-The algorithm and the key are ours alone: nothing in a presented token chooses them. A token that was
-checked once is remembered with its caller until it ends or the rules change, so that the common request
-costs one look-up.
+The algorithm and the keys are ours alone: a presented token can do no more than name one of the few keys in
+force. A token that was checked once is remembered with its caller until it ends, or rules or keys change, so
+that the common request costs one look-up.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import binascii
 import hashlib
 import hmac
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,15 +54,14 @@ class _Header(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    key: bytes
     issuer: str
     audience: str
     lifetime_seconds: int
 
-    @property
-    def kid(self) -> str:
-        """Names the key without telling anything of it."""
-        return hashlib.sha256(b"graphward-kid:" + self.key).hexdigest()[:16]
+
+def kid_of(key: bytes) -> str:
+    """Names the key without telling anything of it."""
+    return hashlib.sha256(b"graphward-kid:" + key).hexdigest()[:16]
 
 
 class UnknownToken(Refusal):
@@ -79,11 +79,16 @@ class RefusedToken(Refusal):
 class TokenKeeper:
     """Issues tokens and remembers the ones it has checked."""
 
-    def __init__(self, settings: TokenSettings) -> None:
+    def __init__(self, settings: TokenSettings, keys: Sequence[bytes] = ()) -> None:
         self._settings = settings
-        self._kid = settings.kid
         self._rulebook = Rulebook()
+        self.use_keys(keys)
+
+    def use_keys(self, keys: Sequence[bytes]) -> None:
+        """The first signs from now on, all are accepted; a token of any other dies here."""
+        self._keys = {kid_of(key): key for key in keys}
         self._remembered: dict[bytes, tuple[Caller, int]] = {}
+        self.ready = bool(keys)
 
     def use(self, rulebook: Rulebook) -> None:
         """Judges by `rulebook` from now on; a revoked token dies here."""
@@ -104,7 +109,8 @@ class TokenKeeper:
             "exp": issued + settings.lifetime_seconds,
             "jti": token_id,
         }
-        return jwt.encode(claims, settings.key, algorithm=ALGORITHM, headers={"kid": self._kid})
+        kid, key = next(iter(self._keys.items()))
+        return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": kid})
 
     def caller(self, authorization: bytes | None, now: float) -> Caller:
         """Whose request this is. Raises UnknownToken or RefusedToken (401)."""
@@ -140,16 +146,20 @@ class TokenKeeper:
 
     def _verified_claims(self, header: bytes, payload: bytes, signature: bytes) -> _Claims:
         settings = self._settings
-        expected = hmac.digest(settings.key, header + b"." + payload, "sha256")
+        try:
+            fields = msgspec.json.decode(_decoded(header), type=_Header)
+        except msgspec.DecodeError:
+            raise _unknown("The access token is malformed.") from None
+        key = self._keys.get(fields.kid)
+        if key is None or fields.alg != ALGORITHM:
+            raise _unknown("The access token was not issued by this proxy.")
+        expected = hmac.digest(key, header + b"." + payload, "sha256")
         if not hmac.compare_digest(expected, _decoded(signature)):
             raise _unknown("The access token's signature is not valid.")
         try:
-            fields = msgspec.json.decode(_decoded(header), type=_Header)
             claims = msgspec.json.decode(_decoded(payload), type=_Claims)
         except msgspec.DecodeError:
             raise _unknown("The access token is malformed.") from None
-        if fields.alg != ALGORITHM or fields.kid != self._kid:
-            raise _unknown("The access token was not issued by this proxy.")
         if claims.iss != settings.issuer or claims.aud != settings.audience:
             raise _unknown("The access token was not issued for this proxy.")
         return claims

@@ -41,8 +41,9 @@ CALLER = Caller(
     secret_version=1,
     ruleset_version=7,
 )
-TOKEN_SETTINGS = TokenSettings(b"k" * 32, "graphward", "graphward", 3600)
-TOKENS = TokenKeeper(TOKEN_SETTINGS)  # issues what the proxy under test accepts
+TOKEN_KEY = b"k" * 32
+TOKEN_SETTINGS = TokenSettings("graphward", "graphward", 3600)
+TOKENS = TokenKeeper(TOKEN_SETTINGS, [TOKEN_KEY])  # issues what the proxy under test accepts
 
 ALLOW_ALL = """
 version: 1
@@ -296,7 +297,7 @@ async def data_path(
         deadlines,
         counters,
     )
-    keeper = TokenKeeper(TOKEN_SETTINGS)
+    keeper = TokenKeeper(TOKEN_SETTINGS, [TOKEN_KEY])
     executor = ThreadPoolExecutor(1)
     context = Context(
         limits=replace(LIMITS, **limits),  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from proxy.wire.log_line import LineFormatter
 from tests.bytes.data_path import (
     CLIENT_ID,
     CLIENT_SECRET,
-    TOKEN_SETTINGS,
+    TOKEN_KEY,
     UPSTREAM_TOKEN,
     DataPath,
     Reply,
@@ -165,7 +165,7 @@ async def test_neither_credential_crosses_and_no_secret_is_written_anywhere(
         assert token in received
         for place in (answered, written, logged):
             assert token not in place
-    for secret in (CLIENT_SECRET.encode(), quote(CLIENT_SECRET).encode(), TOKEN_SETTINGS.key):
+    for secret in (CLIENT_SECRET.encode(), quote(CLIENT_SECRET).encode(), TOKEN_KEY):
         for place in (received, answered, written, logged):
             assert secret not in place
     for secret in (BODY_SECRET.encode(), ANSWER_SECRET.encode()):

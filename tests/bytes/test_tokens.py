@@ -23,13 +23,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from proxy.server.rulebook import Rulebook
-from proxy.server.tokens import TokenKeeper
+from proxy.server.tokens import TokenKeeper, UnknownToken, kid_of
 from tests.bytes.data_path import (
     ALLOW_ALL,
     CALLER,
     CLIENT_ID,
     CLIENT_SECRET,
     ORG_ID,
+    TOKEN_KEY,
     TOKEN_SETTINGS,
     TOKENS,
     DataPath,
@@ -40,8 +41,8 @@ from tests.bytes.data_path import (
     rulebook,
 )
 
-KEY = TOKEN_SETTINGS.key
-KID = TOKEN_SETTINGS.kid
+KEY = TOKEN_KEY
+KID = kid_of(KEY)
 NOW = int(time.time())
 
 HEADER: dict[str, Any] = {"alg": "HS256", "kid": KID, "typ": "JWT"}
@@ -73,9 +74,11 @@ def signed(
     return b".".join([*parts, coded(hmac.digest(key, b".".join(parts), digest))])
 
 
-def issued(**changes: Any) -> bytes:
+def issued(key: bytes = KEY, **changes: Any) -> bytes:
     """A token of another proxy."""
-    return TokenKeeper(replace(TOKEN_SETTINGS, **changes)).issue(CALLER, now=NOW, token_id="t").encode()
+    return (
+        TokenKeeper(replace(TOKEN_SETTINGS, **changes), [key]).issue(CALLER, now=NOW, token_id="t").encode()
+    )
 
 
 GOOD = signed()
@@ -345,7 +348,7 @@ async def asked_with(proxy: DataPath, authorization: bytes) -> Reply:
     ],
 )
 def test_the_edges_of_a_token_s_time(offsets: dict[str, int], accepted: bool) -> None:
-    keeper = TokenKeeper(TOKEN_SETTINGS)
+    keeper = TokenKeeper(TOKEN_SETTINGS, [KEY])
     keeper.use(rulebook(ALLOW_ALL))
     text = signed(claims={**CLAIMS, **{name: NOW + offset for name, offset in offsets.items()}})
     if accepted:
@@ -356,7 +359,7 @@ def test_the_edges_of_a_token_s_time(offsets: dict[str, int], accepted: bool) ->
 
 
 def test_a_remembered_token_ends_when_it_ends() -> None:
-    keeper = TokenKeeper(TOKEN_SETTINGS)
+    keeper = TokenKeeper(TOKEN_SETTINGS, [KEY])
     keeper.use(rulebook(ALLOW_ALL))
     text = b"Bearer " + keeper.issue(CALLER, now=NOW, token_id="t").encode()
     assert keeper.caller(text, NOW)
@@ -672,7 +675,48 @@ async def test_many_can_ask_at_once(tmp_path: Path) -> None:
 
 
 def test_a_token_of_ours_is_what_the_tests_sign() -> None:
-    keeper = TokenKeeper(TOKEN_SETTINGS)
+    keeper = TokenKeeper(TOKEN_SETTINGS, [KEY])
     keeper.use(rulebook(ALLOW_ALL))
     assert keeper.caller(b"Bearer " + GOOD, NOW)
     assert keeper.caller(b"Bearer " + TOKENS.issue(CALLER, now=NOW, token_id="t").encode(), NOW)
+
+
+# A fleet's keys, which change
+
+
+def test_any_key_in_force_is_accepted_and_the_first_signs() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    keeper = TokenKeeper(TOKEN_SETTINGS, [new, old])
+    keeper.use(rulebook(ALLOW_ALL))
+    for key in (old, new):
+        assert keeper.caller(b"Bearer " + issued(key=key), NOW).client_id == CLIENT_ID
+    token = keeper.issue(CALLER, now=NOW, token_id="t")
+    assert jwt.get_unverified_header(token)["kid"] == kid_of(new)
+
+
+def test_a_token_dies_with_its_key_even_if_it_is_remembered() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    keeper = TokenKeeper(TOKEN_SETTINGS, [old])
+    keeper.use(rulebook(ALLOW_ALL))
+    authorization = b"Bearer " + issued(key=old)
+    keeper.caller(authorization, NOW)
+    keeper.use_keys([new, old])
+    keeper.caller(authorization, NOW)
+    keeper.use_keys([new])
+    with pytest.raises(UnknownToken):
+        keeper.caller(authorization, NOW)
+
+
+def test_a_key_does_not_vouch_for_a_token_that_names_another() -> None:
+    keeper = TokenKeeper(TOKEN_SETTINGS, [b"n" * 32, b"o" * 32])
+    keeper.use(rulebook(ALLOW_ALL))
+    crossed = signed({**HEADER, "kid": kid_of(b"n" * 32)}, key=b"o" * 32)
+    with pytest.raises(UnknownToken):
+        keeper.caller(b"Bearer " + crossed, NOW)
+
+
+def test_without_a_key_there_is_no_token() -> None:
+    keeper = TokenKeeper(TOKEN_SETTINGS)
+    assert not keeper.ready
+    with pytest.raises(UnknownToken):
+        keeper.caller(b"Bearer " + issued(), NOW)

@@ -410,14 +410,16 @@ class Live:
 
 
 @contextmanager
-def whole_system(directory: Path, rulesets: Mapping[str, str]) -> Iterator[Live]:
+def whole_system(
+    directory: Path, rulesets: Mapping[str, str], environment: Mapping[str, str] | None = None
+) -> Iterator[Live]:
     """The system with an application for each ruleset, both under one name."""
     files = {}
     for name, text in rulesets.items():
         files[name] = directory / f"{name}.yaml"
         files[name].write_text(text, "utf-8")
     loop = Loop()
-    system = System(directory, files, workers=1, vault=True)
+    system = System(directory, files, workers=1, vault=True, proxy_environment=environment)
     try:
         loop.run(system.__aenter__())
         try:

@@ -145,6 +145,7 @@ class Running:
             page.values[c.ALIVE_AT] = int(time.time())
             page.values[c.SPOOL_READY] = 1
             page.values[c.SNAPSHOT_GENERATION] = 1
+            page.values[c.SIGNING_KEY_READY] = 1
 
 
 @asynccontextmanager

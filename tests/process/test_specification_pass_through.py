@@ -34,7 +34,7 @@ from tests.process.specification import (
 )
 from tests.standins.identity import CLIENT_SECRET
 from tests.standins.server import RawAnswer
-from tests.standins.system import VAULT_SECRET
+from tests.standins.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
 
 pytestmark = pytest.mark.process
 
@@ -720,10 +720,8 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
     ):
         reply = live.ask("crm", "GET", target)
         told += reply.body + repr(reply.headers).encode()
-    secrets = [
-        each.encode()
-        for each in (*live.system.identity.tokens, *live.system.managed_identity.tokens, CLIENT_SECRET)
-    ]
+    hidden = (*live.system.identity.tokens, *live.system.managed_identity.tokens, CLIENT_SECRET, SIGNING_KEY)
+    secrets = [each.encode() for each in hidden]
     logs = b"".join(child.log.read_bytes() for child in live.system.children)
     assert not [secret for secret in secrets if secret in told or secret in logs]
     proxy_tokens = [token.encode() for token in live.tokens.values()]
@@ -737,7 +735,7 @@ def test_credentials_are_read_from_a_key_vault_through_a_managed_identity(live: 
     proxy was given neither, so what it serves proves that it read them."""
     assert CLIENT_SECRET not in live.system.proxy_config.read_text("utf-8")
     assert live.ask("crm", "GET", "/v1.0/echo/x").status == 200
-    assert set(live.system.vault.reads) == {VAULT_SECRET}
+    assert set(live.system.vault.reads) == {VAULT_SECRET, VAULT_SIGNING_KEY}
     assert live.system.managed_identity.identities == [""]
     done = run("proxy", "--config", str(live.system.proxy_config), "--check")
     assert (done.returncode, done.stderr) == (0, "")

@@ -177,6 +177,18 @@ ClientId = "c"
             f"proxy.toml:6: Credentials.TenantId: {required} (or set AZURE_TENANT_ID)",
         ]
 
+    def test_a_signing_key_in_a_vault_needs_the_vault_and_no_other_key(self, tmp_path: Path) -> None:
+        named = '[Token]\nSigningKeySecretName = "keys"\n'
+        assert problems(tmp_path, MINIMAL + named) == [
+            "proxy.toml:6: Credentials.VaultUrl: missing, and required by Token.SigningKeySecretName"
+        ]
+        assert problems(tmp_path, self.WITHOUT + self.VAULT + named, {"Token__SigningKey": "k" * 32}) == [
+            "environment: Token.SigningKey: given beside SigningKeySecretName: it is one or the other"
+        ]
+        vault = {"Credentials__VaultUrl": "https://contoso.vault.azure.net"}
+        assert settings_from(tmp_path, MINIMAL + named, vault).uses_vault
+        assert not settings_from(tmp_path, MINIMAL).uses_vault
+
     def test_key_vault_needs_no_client_secret(self, tmp_path: Path) -> None:
         credentials = settings_from(tmp_path, self.WITHOUT + self.VAULT).credentials
         assert credentials.client_secret == ""

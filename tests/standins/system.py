@@ -31,6 +31,8 @@ ROOT: Final = Path(__file__).parents[2]
 START_SECONDS: Final = 25
 STOP_SECONDS: Final = 10
 VAULT_SECRET: Final = "graph-client"
+VAULT_SIGNING_KEY: Final = "token-signing-key"
+SIGNING_KEY: Final = "stand-in~signing~key~of~the~fleet~0001"
 
 
 class SystemFailedError(Exception):
@@ -69,7 +71,8 @@ class Child:
 
 class System:
     """`applications` names each app identity's ruleset file; the environments override settings
-    (`Audit__MaxBatchSize`). With `vault` the client secret is in a key vault, as in production."""
+    (`Audit__MaxBatchSize`). With `vault` the client secret and the signing key are in a key
+    vault, as in production."""
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class System:
         self.managed_identity = ManagedIdentityStandIn()
         self.vault = KeyVaultStandIn(self.managed_identity, tls=self._certificate)
         self.vault.put(VAULT_SECRET, CLIENT_SECRET)
+        self.vault.put(VAULT_SIGNING_KEY, SIGNING_KEY)
         self.graph = GraphStandIn(tls=self._certificate, accepts=self.identity.accepts)
         self._standins = (self.identity, self.managed_identity, self.vault, self.graph)
         self.control_plane_config = directory / "controlplane.toml"
@@ -244,7 +248,7 @@ LocalRetentionPath = "{self.directory}/audit"
 ReplayIntervalSeconds = 1
 
 [Token]
-SigningKeyFile = "{self.directory}/token-signing.key"
+{self._signing_key_setting()}
 
 [Upstream]
 BaseUrl = "{self.graph.base_url}"
@@ -260,6 +264,11 @@ ClientId = "{CLIENT_ID}"
 Listen = "127.0.0.1:{self._admin_port}"
 """
 
+    def _signing_key_setting(self) -> str:
+        if not self._with_vault:
+            return f'SigningKeyFile = "{self.directory}/token-signing.key"'
+        return f'SigningKeySecretName = "{VAULT_SIGNING_KEY}"'
+
     def _provider_settings(self) -> str:
         if not self._with_vault:
             return f'Provider = "environment"\nClientSecret = "{CLIENT_SECRET}"'
@@ -267,7 +276,7 @@ Listen = "127.0.0.1:{self._admin_port}"
 Provider = "managed-identity-key-vault"
 VaultUrl = "{self.vault.base_url}"
 SecretName = "{VAULT_SECRET}"
-VaultRefreshSeconds = 1"""
+VaultRefreshSeconds = 0.5"""
 
     # Processes
 

@@ -1,0 +1,161 @@
+"""The keys of proxy tokens out of the vault: which version signs now, and which are accepted beside it.
+
+Every proxy of a fleet comes to the same answer from what the vault says alone, whenever it was started. A
+newer version is accepted as soon as it is seen, and signs once every other proxy must have seen it too; the
+older one is accepted until the last token that it signed has ended.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from proxy.agent.vault import SecretVersion, Upkeep, Vault, VaultError
+from proxy.channel import SigningKeys
+from proxy.signing_key import MIN_BYTES
+from proxy.wire.models import Check
+
+log = logging.getLogger(__name__)
+
+_MAX_KEYS: Final = 5
+_TICK_SECONDS: Final = 1.0
+_LOOKS_BEFORE_USE: Final = 3  # of each other proxy, one of which may fail; and the vault tells whole seconds:
+_MARGIN_SECONDS: Final = 1.0
+
+
+class SigningKeyKeeper:
+    def __init__(
+        self,
+        vault: Vault,
+        name: str,
+        *,
+        token_lifetime: float,
+        interval: float,
+        announce: Callable[[SigningKeys], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._vault = vault
+        self._name = name
+        self._token_lifetime = token_lifetime
+        self._interval = interval
+        self._announce = announce
+        self._clock = clock
+        self._versions: list[SecretVersion] = []
+        self._values: dict[str, bytes] = {}
+        self._unusable: dict[str, str] = {}  # version -> why
+        self._announced: SigningKeys | None = None
+        self._retry_after = 0.0
+        self.upkeep = Upkeep("token signing key")
+
+    @property
+    def ends_at(self) -> float:
+        return min((each.expires_at for each in self._in_force()[:1]), default=math.inf)
+
+    def current(self) -> SigningKeys | None:
+        """What a worker is to be told now; nothing before the vault was read."""
+        if not self._versions:
+            return None
+        held = [self._values.get(each.version) for each in self._in_force()]
+        return SigningKeys(tuple(value for value in held if value is not None))
+
+    def check(self) -> Check:
+        keys = self._in_force()
+        if keys and self.upkeep.problem is None and self._unusable:
+            return Check("degraded", "; ".join(self._unusable.values()))
+        if not keys and self._versions and self.upkeep.problem is None:
+            return Check("failed", f"no version of secret {self._name} can be used as token signing key")
+        return self.upkeep.check(usable=bool(keys), until=self.ends_at)
+
+    async def run(self) -> None:
+        while True:
+            await self.read()
+            next_look = time.monotonic() + self.upkeep.pause(self._interval, self._retry_after)
+            while (left := next_look - time.monotonic()) > 0:
+                self._announce_changes()
+                await asyncio.sleep(min(left, _TICK_SECONDS))
+
+    async def read(self) -> None:
+        try:
+            versions = await self._vault.versions(self._name)
+            values = await self._values_of(versions)
+        except VaultError as error:
+            self._retry_after = error.retry_after
+            self.upkeep.failed(str(error))
+            return
+        self._versions, self._values, self._retry_after = versions, values, 0.0
+        self.upkeep.succeeded()
+        self._announce_changes()
+
+    async def _values_of(self, versions: list[SecretVersion]) -> dict[str, bytes]:
+        """Of the versions in force. One that can't be a key makes way for those that can."""
+        self._unusable = {
+            each.version: self._unusable[each.version] for each in versions if each.version in self._unusable
+        }
+        values: dict[str, bytes] = {}
+        while True:
+            in_force = self._in_force(versions)
+            missing = [each.version for each in in_force if each.version not in values]
+            if not missing:
+                return values
+            version = missing[0]
+            value = self._values.get(version)
+            if value is None:
+                value = (await self._vault.secret(self._name, version)).value.encode()
+            if len(value) < MIN_BYTES:
+                self._unusable[version] = (
+                    f"version {version} of secret {self._name} is no signing key: "
+                    f"it must have at least {MIN_BYTES} characters"
+                )
+                log.error("%s", self._unusable[version])
+            values[version] = value
+
+    def _in_force(self, versions: Iterable[SecretVersion] | None = None) -> list[SecretVersion]:
+        return in_force(
+            [
+                each
+                for each in (self._versions if versions is None else versions)
+                if each.version not in self._unusable
+            ],
+            self._clock(),
+            settle=_LOOKS_BEFORE_USE * self._interval + _MARGIN_SECONDS,
+            token_lifetime=self._token_lifetime,
+        )
+
+    def _announce_changes(self) -> None:
+        keys = self.current()
+        if keys is None or keys == self._announced:
+            return
+        signing = self._in_force()[:1]
+        if signing:
+            log.info(
+                "tokens are signed with version %s of secret %s; %d are accepted",
+                *(signing[0].version, self._name, len(keys.keys)),
+            )
+        else:
+            log.error("no version of secret %s can be used as token signing key", self._name)
+        self._announced = keys
+        self._announce(keys)
+
+
+def in_force(
+    versions: Iterable[SecretVersion], now: float, *, settle: float, token_lifetime: float
+) -> list[SecretVersion]:
+    """The version that signs, then the others that are accepted, newest first.
+
+    The oldest that can be used signs until the next has existed for `settle` seconds, and is accepted for a
+    token's lifetime more, and again `settle`, for proxies that were late to see the next.
+    """
+    usable = sorted(
+        (each for each in versions if each.enabled and now < each.expires_at),
+        key=lambda each: (each.begins_at, each.version),
+    )
+    signing = max((at for at, each in enumerate(usable) if each.begins_at + settle <= now), default=0)
+    others = [
+        each
+        for at, each in enumerate(usable)
+        if at > signing
+        or (at < signing and now < usable[at + 1].begins_at + settle + token_lifetime + settle)
+    ]
+    return [*usable[signing : signing + 1], *reversed(others)][:_MAX_KEYS]

@@ -1,0 +1,298 @@
+"""A whole proxy whose client secret and signing key are in a vault: rotations, the vault away, a fleet."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+from tests.process.proxy_parts import processes
+from tests.process.specification import (
+    Live,
+    Reply,
+    free_port,
+    run,
+    send,
+    standin_proxy_settings,
+    started,
+    until,
+    whole_system,
+)
+from tests.standins.identity import CLIENT_SECRET
+from tests.standins.key_vault import IDENTITY_HEADER
+from tests.standins.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
+
+pytestmark = pytest.mark.process
+
+RULES = "version: 1\nname: open\ndefault: allow\nrules: []\n"
+SECOND_SECRET = "stand-in~second.secret"
+SECOND_KEY = "stand-in~signing~key~of~the~fleet~0002"
+WATCH = """\
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("azure", "msal"):
+            with open(os.environ["AZURE_IMPORTS"], "a") as file:
+                file.write(f"{os.getpid()} {name}\\n")
+
+sys.meta_path.insert(0, Watch())
+"""
+
+
+def watching_imports(directory: Path) -> dict[str, str]:
+    """An environment in which every process notes its imports of Azure's SDK."""
+    (directory / "sitecustomize.py").write_text(WATCH)
+    return {"PYTHONPATH": str(directory), "AZURE_IMPORTS": str(directory / "imports")}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    directory = tmp_path_factory.mktemp("system")
+    with whole_system(directory, {"app": RULES}, watching_imports(directory)) as live:
+        yield live
+        for child in live.system.children:
+            assert "Traceback" not in child.log.read_text("utf-8")
+
+
+def readiness(live: Live) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(f"{live.system.admin_url}/readyz", timeout=10) as answer:
+            return {"status": answer.status, **json.loads(answer.read())}
+    except urllib.error.HTTPError as error:
+        return {"status": error.code, **json.loads(error.read())}
+    except OSError:
+        return {"status": 0, "checks": {}}
+
+
+def metrics(live: Live) -> str:
+    with urllib.request.urlopen(f"{live.system.admin_url}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def vault_is(live: Live, status: str) -> Callable[[], bool]:
+    return lambda: readiness(live)["checks"].get("vault", {}).get("status") == status
+
+
+def kid(token: str) -> str:
+    return str(jwt.get_unverified_header(token)["kid"])
+
+
+# Where the SDK is
+
+
+def test_only_the_agent_imports_azures_sdk(live: Live) -> None:
+    assert live.ask("app", "GET", "/v1.0/echo/x").status == 200
+    lines = (live.system.directory / "imports").read_text().splitlines()
+    assert {int(line.split()[0]) for line in lines} == {processes(live.system)["agent"]}
+
+
+def test_a_proxy_without_a_vault_imports_none_of_it(tmp_path: Path) -> None:
+    admin = free_port()
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    more = '[Log]\nLevel = "debug"\n'
+    config = standin_proxy_settings(tmp_path, nowhere, nowhere, admin, more)
+    client = f'TenantId = "t"\nClientId = "c"\nClientSecret = "s"\nAuthorityUrl = "{nowhere}"'
+    text = config.read_text()
+    config.write_text(text.replace('Provider = "static"', f'Provider = "environment"\n{client}'))
+    with started(tmp_path / "log", "proxy", "--config", str(config), **watching_imports(tmp_path)) as process:
+        process.until_said("no new upstream token: identity provider: ")
+        assert process.stop() == 0
+    assert not (tmp_path / "imports").exists()
+
+
+# Rotation
+
+
+def test_a_rotated_client_secret_costs_no_request(live: Live) -> None:
+    system = live.system
+    assert live.ask("app", "GET", "/v1.0/echo/before").status == 200
+    system.identity.client_secrets = {SECOND_SECRET}
+    system.vault.put(VAULT_SECRET, SECOND_SECRET)
+    system.identity.revoke_all()
+    assert live.ask("app", "GET", "/v1.0/echo/after").status == 200
+    assert SECOND_SECRET.encode() in bytes(system.identity.requests[-1].body).replace(b"%7E", b"~")
+
+
+def test_a_rotated_signing_key_takes_over_without_refusing_a_token(live: Live) -> None:
+    old = live.new_token("app")
+    live.system.vault.put(VAULT_SIGNING_KEY, SECOND_KEY)
+    bearer = [("Authorization", f"Bearer {old}")]
+
+    def issued_anew() -> bool:
+        assert live.send("GET", "/v1.0/echo/old", bearer).status == 200
+        return kid(live.new_token("app")) != kid(old)
+
+    until(issued_anew)
+    assert live.send("GET", "/v1.0/echo/old", bearer).status == 200
+    new = [("Authorization", f"Bearer {live.new_token('app')}")]
+    assert live.send("GET", "/v1.0/echo/new", new).status == 200
+
+
+def test_a_disabled_version_of_the_signing_key_is_refused(live: Live) -> None:
+    """What an operator does about a key that became known."""
+    system = live.system
+    known = system.vault.put(VAULT_SIGNING_KEY, "stand-in~signing~key~that~became~known")
+    until(lambda: kid(live.new_token("app")) == _kid_of(known.value))
+    bearer = [("Authorization", f"Bearer {live.new_token('app')}")]
+    assert live.send("GET", "/v1.0/echo/x", bearer).status == 200
+    known.enabled = False
+    until(lambda: live.send("GET", "/v1.0/echo/x", bearer).status == 401)
+    live.tokens.clear()
+    assert live.ask("app", "GET", "/v1.0/echo/x").status == 200
+
+
+def _kid_of(key: str) -> str:
+    from proxy.server.tokens import kid_of
+
+    return kid_of(key.encode())
+
+
+# A fleet
+
+
+@contextmanager
+def second_proxy(live: Live) -> Iterator[Callable[[str], Reply]]:
+    """Another proxy of the same settings, beside the first; asks it with a token."""
+    system = live.system
+    keys = live.cli("proxy", "add", "second", "--org", system.org_id)
+    listen, admin = free_port(), free_port()
+    text = system.proxy_config.read_text("utf-8")
+    for pattern, value in (
+        (r"(?<=\[Proxy\]\nListen = )\S+", f'"127.0.0.1:{listen}"'),
+        (r"(?<=\[Admin\]\nListen = )\S+", f'"127.0.0.1:{admin}"'),
+        (r"(?<=ApiKey = )\S+", f'"{keys["apiKey"]}"'),
+        (r"(?<=HmacSecret = )\S+", f'"{keys["hmacSecret"]}"'),
+        (r"snapshot\.json", "snapshot-2.json"),
+        (r"/audit\"", '/audit-2"'),
+    ):
+        text, count = re.subn(pattern, value, text)
+        assert count == 1, pattern
+    config = system.directory / "proxy-2.toml"
+    config.write_text(text)
+
+    def ask(token: str) -> Reply:
+        bearer = [("Authorization", f"Bearer {token}")]
+        return send(f"https://127.0.0.1:{listen}", "GET", "/v1.0/echo/2", bearer, context=live.context)
+
+    log = system.directory / "proxy-2.log"
+    with started(log, "proxy", "--config", str(config), **system.managed_identity.environment) as process:
+
+        def is_ready() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{admin}/readyz", timeout=5):
+                    return True
+            except OSError:
+                assert process.popen.poll() is None, process.output
+                return False
+
+        until(is_ready)
+        yield ask
+        assert "Traceback" not in process.output
+
+
+def test_two_proxies_that_share_a_vault_take_each_others_tokens_throughout_a_rotation(live: Live) -> None:
+    with second_proxy(live) as ask_second:
+        old = live.new_token("app")
+        assert ask_second(old).status == 200
+        live.system.vault.put(VAULT_SIGNING_KEY, "stand-in~signing~key~of~the~fleet~0003")
+
+        def taken_over() -> bool:
+            token = live.new_token("app")
+            assert ask_second(token).status == 200, "refused what the first proxy had just issued"
+            return kid(token) != kid(old)
+
+        until(taken_over)
+        assert ask_second(old).status == 200
+
+
+# The vault away
+
+
+def test_the_proxy_serves_on_while_the_vault_is_away_and_says_so_loudly(live: Live) -> None:
+    system = live.system
+    until(vault_is(live, "ok"))
+    assert 'graphward_check{check="vault"} 0.0' in metrics(live)
+    system.vault.mode = "down"
+    until(vault_is(live, "degraded"))
+    now = readiness(live)
+    assert now["status"] == 200
+    where = f"key vault {system.vault.base_url}, secret {VAULT_SECRET}, as the system-assigned identity"
+    assert where in now["checks"]["vault"]["detail"]
+    assert live.ask("app", "GET", "/v1.0/echo/away").status == 200
+    assert live.new_token("app")
+    told = metrics(live)
+    assert 'graphward_check{check="vault"} 1.0' in told
+    assert re.search(r"^graphward_vault_failures_total [1-9]", told, re.MULTILINE)
+    assert re.search(r"^graphward_vault_age_seconds [0-9.]+$", told, re.MULTILINE)
+    assert f"upstream credential was not read: {where}" in system.proxy.log.read_text()
+    until(lambda: where in json.dumps(live.cli("proxy", "show", "demo-proxy")))  # told by heartbeat
+    system.vault.mode = "ok"
+    until(vault_is(live, "ok"))
+
+
+def test_a_proxy_that_starts_without_its_vault_refuses_until_it_is_back(live: Live) -> None:
+    system = live.system
+    system.vault.mode = "forbidden"
+    live.loop.run(system.proxy.stop())
+    live.loop.run(system.start_proxy(until_ready=False))
+    until(lambda: "key vault" in readiness(live)["checks"].get("credentials", {}).get("detail", ""))
+    now = readiness(live)
+    assert now["status"] == 503
+    assert "there is no upstream token" in now["reasons"]
+    for check in ("credentials", "vault"):
+        assert now["checks"][check]["status"] == "failed"
+        detail = now["checks"][check]["detail"]
+        assert f"key vault {system.vault.base_url}, secret {VAULT_SECRET}" in detail
+        assert "403 Forbidden ForbiddenByRbac" in detail
+    until(lambda: "no worker has a key for tokens yet" in readiness(live)["reasons"])
+    for target, method in (("/proxy/token", "POST"), ("/v1.0/echo/x", "GET")):
+        refused = live.send(method, target)
+        assert refused.status == 503
+        assert "notReady" in refused.body.decode() or target == "/proxy/token"
+    system.vault.mode = "ok"
+    until(lambda: readiness(live)["status"] == 200)
+    live.tokens.clear()
+    assert live.ask("app", "GET", "/v1.0/echo/x").status == 200
+
+
+def test_a_killed_agent_brings_the_keys_again(live: Live) -> None:
+    agent = processes(live.system)["agent"]
+    token = live.token("app")
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: processes(live.system).get("agent", agent) != agent)
+    worker = processes(live.system)["worker-0"]
+    os.kill(worker, signal.SIGKILL)  # the next one is born without a key
+    until(lambda: processes(live.system).get("worker-0", worker) != worker)
+    bearer = [("Authorization", f"Bearer {token}")]
+    assert until(lambda: live.send("GET", "/v1.0/echo/x", bearer)).status == 200
+
+
+# Nothing is told
+
+
+def test_nothing_of_the_vault_is_in_logs_metrics_events_or_files(live: Live) -> None:
+    system = live.system
+    live.ask("app", "GET", "/v1.0/echo/last")
+    checked = run("proxy", "--config", str(system.proxy_config), "--check")
+    assert checked.returncode == 0
+    page = json.dumps(live.cli("audit", "search", "--org", system.org_id, "--limit", "1000"))
+    told = checked.stdout + checked.stderr + page + metrics(live) + json.dumps(readiness(live))
+    data = told.encode() + b"".join(
+        path.read_bytes() for path in system.directory.rglob("*") if path.is_file()
+    )
+    assert len(data) > 10_000
+    secrets = [CLIENT_SECRET, SECOND_SECRET, SIGNING_KEY, SECOND_KEY, IDENTITY_HEADER]
+    secrets += [*system.managed_identity.tokens, *system.identity.tokens]
+    assert len(secrets) > 8
+    assert [secret for secret in secrets if secret.encode() in data] == []
