@@ -1,4 +1,4 @@
 # The same chores for hands that type make: everything is in ./dev.
-.PHONY: demo test bench lint lock
-demo test bench lint lock:
+.PHONY: demo test test-sdk bench lint lock
+demo test test-sdk bench lint lock:
 	./dev $@

@@ -17,6 +17,7 @@ import re
 import signal
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -24,8 +25,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
+import brotli
 import uvloop
 
+from tests.standins import transfers
 from tests.standins.certificates import ServerCertificate
 from tests.standins.examples import PUBLISHED_BASE, examples
 from tests.standins.server import Answer, Received, StandIn
@@ -59,6 +62,8 @@ class GraphStandIn(StandIn):
     ) -> None:
         super().__init__(tls=tls, port=port, record=record, record_file=record_file)
         self.realistic = realistic
+        self.first_answers: dict[str, deque[Answer]] = {}  # path -> what it answers before the usual
+        self.uploads: dict[str, bytearray] = {}
         self._accepts = accepts
         self._examples: dict[tuple[str, str], Answer] = {}
 
@@ -70,6 +75,9 @@ class GraphStandIn(StandIn):
 
     async def content(self, request: Received) -> Answer:
         """What the service says, before transfer: also that of a part of a $batch."""
+        first = self.first_answers.get(request.path)
+        if first:
+            return first.popleft()
         example = self._example(request, request.target)
         if example is not None:
             return example
@@ -85,6 +93,9 @@ class GraphStandIn(StandIn):
         return problem(404, "Request_ResourceNotFound", f"Resource '{request.path}' does not exist.")
 
     def _refusal(self, request: Received) -> Answer | None:
+        if transfers.is_pre_authenticated(request):
+            sent = request.values("Authorization")
+            return problem(401, "InvalidAudience", "This address is its own credential.") if sent else None
         scheme, _, token = request.value("Authorization").partition(" ")
         if self._accepts is None or (scheme == "Bearer" and self._accepts(token)):
             return None
@@ -121,14 +132,23 @@ class GraphStandIn(StandIn):
             return replace(answer, headers=tuple(headers))
         body = answer.body
         coded = any(name.lower() == "content-encoding" for name, _ in answer.headers)
-        if "gzip" in request.value("Accept-Encoding").lower() and len(body) > 200 and not coded:
-            body = _compressed(body)
-            headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
+        coding = _first_coding(request.value("Accept-Encoding"))
+        if coding and len(body) > 200 and not coded:
+            body = _compressed(body, coding)
+            headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
         return replace(answer, headers=tuple(headers), body=body, chunked=True)
 
 
+def _first_coding(accepted: str) -> str:
+    """The first that the client names of those that the service has."""
+    offered = (each.partition(";")[0].strip() for each in accepted.lower().split(","))
+    return next((each for each in offered if each in ("gzip", "br")), "")
+
+
 @lru_cache(maxsize=512)
-def _compressed(body: bytes) -> bytes:
+def _compressed(body: bytes, coding: str) -> bytes:
+    if coding == "br":
+        return bytes(brotli.compress(body, quality=4))
     return gzip.compress(body, compresslevel=6, mtime=0)
 
 
@@ -179,6 +199,22 @@ def _users_page(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Ans
     if end < len(_PEOPLE):
         body["@odata.nextLink"] = f"{graph.base_url}/v1.0/users?$top={end - start}&$skiptoken={end}"
     body["value"] = [user(number) for number in range(start, min(end, len(_PEOPLE)))]
+    return _json(body)
+
+
+def _users_delta(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Answer:
+    query = parse_qs(request.query)
+    start = int(query.get("$skiptoken", ["0"])[0])
+    delta = f"{graph.base_url}/v1.0/users/delta"
+    body: dict[str, Any] = {"@odata.context": f"{graph.base_url}/v1.0/$metadata#users"}
+    if "$deltatoken" in query:
+        body |= {"@odata.deltaLink": f"{delta}?$deltatoken=later", "value": [user(0)]}
+    elif start + PAGE_SIZE < len(_PEOPLE):
+        body["@odata.nextLink"] = f"{delta}?$skiptoken={start + PAGE_SIZE}"
+        body["value"] = [user(number) for number in range(start, start + PAGE_SIZE)]
+    else:
+        body["@odata.deltaLink"] = f"{delta}?$deltatoken=latest"
+        body["value"] = [user(number) for number in range(start, len(_PEOPLE))]
     return _json(body)
 
 
@@ -341,6 +377,7 @@ _ROUTES: Final[tuple[tuple[frozenset[str], re.Pattern[str], Handler], ...]] = tu
     (methods, re.compile(pattern, re.IGNORECASE), handler)
     for methods, pattern, handler in (
         (_GET, r"/(?:v1\.0|beta)/users", _users_page),
+        (_GET, r"/(?:v1\.0|beta)/users/delta(?:\(\))?", _users_delta),
         (_GET, _USER, _user),
         (_GET, rf"{_USER}/manager", _manager),
         (_GET, rf"{_USER}/messages(?:/.*)?", _messages),
@@ -356,6 +393,14 @@ _ROUTES: Final[tuple[tuple[frozenset[str], re.Pattern[str], Handler], ...]] = tu
         (_ANY, r"/v1\.0/redirect", _redirect),
         (_ANY, r"/v1\.0/operations", _operation),
         (frozenset({"POST"}), r"/(?P<version>v1\.0|beta)/\$batch", _batch),
+        (
+            frozenset({"POST"}),
+            r"/v1\.0/.*/(?:microsoft\.graph\.)?createUploadSession",
+            transfers.create_session,
+        ),
+        (frozenset({"PUT"}), r"/uploads/(?P<name>[^/]+)", transfers.upload),
+        (_GET, r"/v1\.0/drives/[^/]+/items/(?P<item>[^/]+)/content", transfers.content),
+        (_GET, r"/downloads/(?P<item>[^/]+)", transfers.download),
     )
 )
 

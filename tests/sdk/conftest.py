@@ -1,0 +1,143 @@
+"""One system for all the clients, behind TLS, and a way to run an application's program against it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import pytest_asyncio
+
+from tests.process.proxy_parts import LIMITS
+from tests.standins.graph import problem
+from tests.standins.server import Answer
+from tests.standins.system import ROOT, System
+from tests.standins.transfers import is_pre_authenticated
+
+HERE: Final = Path(__file__).parent
+PYTHON: Final = ROOT / ".venv-sdk" / "bin" / "python"
+NODE: Final = shutil.which("node")
+NODE_MODULES: Final = HERE / "js" / "node_modules"
+
+Results = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Program:
+    """An application's program while it runs."""
+
+    process: asyncio.subprocess.Process
+
+    async def says(self, line: str) -> None:
+        """Waits for this line, its first."""
+        assert self.process.stdout is not None
+        assert (await self.process.stdout.readline()).decode().strip() == line, await self._errors()
+
+    async def results(self, told: bytes = b"") -> Results:
+        """What it printed, once it has been told to go on and has ended."""
+        out, errors = await self.process.communicate(told)
+        assert self.process.returncode == 0, errors.decode()
+        results = json.loads(out)
+        assert isinstance(results, dict)
+        return results
+
+    async def _errors(self) -> str:
+        return (await self.process.communicate())[1].decode()
+
+
+@dataclass(slots=True)
+class Harness:
+    """The system, and what starts an application beside it."""
+
+    system: System
+
+    async def start(self, language: str, program: str) -> Program:
+        self.system.graph.requests.clear()
+        application = self.system.applications["guarded"]
+        authority = str(self.system.authority.ca_file)
+        settings = {
+            "AZURE_AUTHORITY_HOST": self.system.proxy_url,
+            "AZURE_TENANT_ID": "adfs",
+            "AZURE_CLIENT_ID": application.client_id,
+            "AZURE_CLIENT_SECRET": application.client_secret,
+            # Behind a certificate that everyone trusts, an application needs none of these.
+            "REQUESTS_CA_BUNDLE": authority,
+            "SSL_CERT_FILE": authority,
+            "NODE_EXTRA_CA_CERTS": authority,
+            "NO_PROXY": "*",
+        }
+        pipe = asyncio.subprocess.PIPE
+        return Program(
+            await asyncio.create_subprocess_exec(
+                *_command(language, program),
+                env={**os.environ, **settings},
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+            )
+        )
+
+    async def run(self, language: str, program: str) -> Results:
+        return await (await self.start(language, program)).results()
+
+    def let_fail_first(self) -> None:
+        """Addresses that throttle, are away or too late twice, and one that breaks once."""
+        first = self.system.graph.first_answers
+        found = Answer(200, (("Content-Type", "application/json"),), b'{"value": [{"id": "1"}]}')
+        for status in (429, 503, 504):
+            refusal = problem(status, "standIn", "Not now.", ("Retry-After", "1"))
+            first[f"/v1.0/groups/retried-{status}"] = deque([refusal, refusal, found])
+        first["/v1.0/groups/broken"] = deque([problem(500, "standIn", "Broken.")])
+
+    def assert_nothing_leaked(self) -> None:
+        """Whatever came to the upstream or the identity provider: no proxy token, no secret of the
+        application's, and no token at all where an address is its own credential."""
+        graph, identity = self.system.graph, self.system.identity
+        application = self.system.applications["guarded"]
+        assert graph.requests
+        for request in (*graph.requests, *identity.requests):
+            whole = request.head + bytes(request.body)
+            assert b"eyJ" not in whole, "a JWT"
+            assert application.client_secret.encode() not in whole
+        for request in graph.requests:
+            sent = request.values("Authorization")
+            if is_pre_authenticated(request):
+                assert sent == []
+            else:
+                assert [value.removeprefix("Bearer ") in identity.tokens for value in sent] == [True]
+
+
+def _command(language: str, program: str) -> tuple[str, ...]:
+    if language == "python":
+        if not PYTHON.exists():
+            pytest.skip("the Python SDKs are not installed: ./dev test-sdk does that")
+        return (str(PYTHON), str(HERE / "python" / f"{program}.py"))
+    if NODE is None or not NODE_MODULES.exists():
+        pytest.skip("node or the JavaScript SDKs are missing: ./dev test-sdk says why")
+    return (NODE, str(HERE / "js" / f"{program}.mjs"))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Harness]:
+    system = System(
+        tmp_path_factory.mktemp("sdk"),
+        {"guarded": HERE / "rules.yaml"},
+        workers=1,
+        control_plane_environment=LIMITS,
+    )
+    async with system:
+        yield Harness(system)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=["python", "javascript"])
+async def directory(request: pytest.FixtureRequest, harness: Harness) -> Results:
+    """What the directory program of one language printed: one entry a step."""
+    harness.let_fail_first()
+    return {"language": request.param, **await harness.run(request.param, "directory")}

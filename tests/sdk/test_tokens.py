@@ -1,0 +1,63 @@
+"""Identity libraries get the proxy's tokens, with nothing but their settings changed, and drop dead ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sdk.conftest import Harness
+
+pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="session")]
+
+WORKS = {"status": 200, "cached": True, "renewed": True, "expires": True}
+CLASSES = {
+    "python": {
+        "DefaultAzureCredential",
+        "EnvironmentCredential",
+        "ClientSecretCredential",
+        "ClientSecretCredential of a tenant",
+        "aio.DefaultAzureCredential",
+        "aio.EnvironmentCredential",
+        "aio.ClientSecretCredential",
+        "aio.ClientSecretCredential of a tenant",
+        "msal",
+        "msal of a tenant",
+    },
+    "javascript": {
+        "DefaultAzureCredential",
+        "EnvironmentCredential",
+        "ClientSecretCredential",
+        "ClientSecretCredential of a tenant",
+        "msal",
+        "msal of a tenant",
+    },
+}
+REFUSED = {"python": "ClientAuthenticationError", "javascript": "AuthenticationRequiredError"}
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_every_credential_class_gets_a_token_that_works(harness: Harness, language: str) -> None:
+    results = await harness.run(language, "tokens")
+    for name in ("wrong secret", "wrong secret of a tenant"):
+        refused = results.pop(name)
+        assert refused["error"] == REFUSED[language]
+        assert "The client id or secret is not valid." in refused["message"]
+    assert results == dict.fromkeys(CLASSES[language], WORKS)
+    harness.assert_nothing_leaked()
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_what_becomes_of_a_token_that_died_early(harness: Harness, language: str) -> None:
+    program = await harness.start(language, "dead_token")
+    await program.says("ready")
+    system = harness.system
+    await system.proxy.stop()
+    (system.directory / "token-signing.key").unlink()  # no token of before is accepted any more
+    await system.start_proxy()
+    results = await program.results(b"go on\n")
+    if language == "python":
+        assert results == {"sync": ["Ada Lovelace", "Ada Lovelace"], "aio": ["Ada Lovelace", "Ada Lovelace"]}
+    else:
+        # The SDK leaves the challenge to the application, which is told all that it needs.
+        error = {"status": 401, "code": "InvalidAuthenticationToken", "challenged": True}
+        assert results == {"before": "Ada Lovelace", "error": error, "after": "Ada Lovelace"}
+    harness.assert_nothing_leaked()
