@@ -36,6 +36,7 @@ MAX_SEGMENTS = 256
 MAX_READINGS = 64
 MAX_ODD_PATH = 8192  # a path that needs more than splitting costs work per character and reading
 MAX_CACHED_PATH = 512
+MAX_CACHED_TARGET = 512
 _MAX_CACHED_NAME = 64
 
 # Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
@@ -91,6 +92,13 @@ class Target:
 
 
 def canonicalise(target: str) -> Target:
+    """What a request target can mean. Raises MalformedTarget."""
+    if len(target) <= MAX_CACHED_TARGET:
+        return _canonicalised_cached(target)
+    return _canonicalised(target)
+
+
+def _canonicalised(target: str) -> Target:
     if not target.isascii() or not target.isprintable() or "#" in target:
         raise MalformedTarget("a target is printable ASCII without a fragment")
     path, mark, rest = target.partition("?")
@@ -108,6 +116,9 @@ def canonicalise(target: str) -> Target:
     if len(path) <= MAX_CACHED_PATH:
         return Target(target, path, query, _readings_cached(path), path)
     return Target(target, path, query, _readings(path), None)
+
+
+_canonicalised_cached = lru_cache(maxsize=4096)(_canonicalised)
 
 
 def option_name(name: str) -> str:

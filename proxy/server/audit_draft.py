@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from proxy.audit.record import Record, encode, request_id
@@ -51,6 +52,7 @@ _SECRET_OPTION: Final = re.compile(
     r"((?:^|&)(?:[^&=]*(?:access_token|id_token|refresh_token|secret|password|assertion|api_?key)[^&=]*|sig|code)=)[^&]*",
     re.IGNORECASE,
 )
+_MAX_REMEMBERED_QUERY: Final = 512  # characters
 
 
 class AuditDraft:
@@ -172,7 +174,7 @@ class AuditDraft:
                 self.client_request_id_text,
                 self.method,
                 self.path,
-                _without_secrets(query) if query is not None and "=" in query else query,
+                None if query is None else _without_secrets(query),
                 self.status,
                 self.verdict,
                 self.rule_id,
@@ -207,4 +209,11 @@ class AuditDraft:
 
 def _without_secrets(query: str) -> str:
     """The query less the values that grant access by themselves."""
+    if len(query) <= _MAX_REMEMBERED_QUERY:
+        return _without_secrets_remembered(query)
+    return _SECRET_OPTION.sub(r"\1***", query)
+
+
+@lru_cache(maxsize=1024)
+def _without_secrets_remembered(query: str) -> str:
     return _SECRET_OPTION.sub(r"\1***", query)

@@ -81,25 +81,24 @@ class Exchange:
         self.context = context
         self.connection = connection
         self.head = head
-        method = head.method
         context.requests += 1
         self.draft = AuditDraft(
             context.requests,
             int(time.time() * 1000),
-            method,
+            head.method,
             head.target,
             connection.client_ip
             if head.fields.forwarded_for is None
             else context.client_ip(connection.client_ip, head.fields.forwarded_for),
             head.client_request_id,
         )
-        self.to_head_request = method == "HEAD"
-        self.repeatable = head.fields.length == 0 and method in _REPEATABLE
+        self.to_head_request = head.method == "HEAD"
+        self._body_done = head.fields.length == 0
+        self.repeatable = self._body_done and head.method in _REPEATABLE
         self.head_sent = False
         self._finished = False
         # The request's body: a list while it is collected or kept, else it is passed on
         self._body: list[bytes] | None = None
-        self._body_done = head.fields.length == 0
         self._early: list[bytes] = []  # came before the upstream was there to take it
         self._collecting = False
         self._batch: Batch | None = None

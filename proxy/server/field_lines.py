@@ -119,23 +119,25 @@ class FieldLines:
         return fields  # type: ignore[return-value]  # no None is left
 
     def _read_new(self, lines: list[bytes], fields: list[Field | None]) -> None:
-        known = self._known
-        for at, line in enumerate(lines):
-            if fields[at] is not None:
-                continue
-            field = fields[at] = self._of_known_name(line) or self._of_new_name(line)
-            if field.kind not in _EVER_NEW and len(line) <= MAX_REMEMBERED_BYTES:
-                if len(known) >= MAX_REMEMBERED:
-                    known.clear()
-                known[line] = field
+        for at, field in enumerate(fields):
+            if field is None:
+                line = lines[at]
+                # The common case: a name that was seen before, and a value without surprises.
+                name, _, value = line.partition(b": ")
+                kind = self._kinds.get(name)
+                if kind is not None and PLAIN_VALUE.fullmatch(value):
+                    field = Field(name, value, kind, line + b"\r\n")
+                else:
+                    field = self._of_new_name(line)
+                fields[at] = field
+                if field.kind not in _EVER_NEW:
+                    self._remember(line, field)
 
-    def _of_known_name(self, line: bytes) -> Field | None:
-        """The common case of a new line: a name that was seen before, and a value without surprises."""
-        name, _, value = line.partition(b": ")
-        kind = self._kinds.get(name)
-        if kind is None or not PLAIN_VALUE.fullmatch(value):
-            return None
-        return Field(name, value, kind, line + b"\r\n")
+    def _remember(self, line: bytes, field: Field) -> None:
+        if len(line) <= MAX_REMEMBERED_BYTES:
+            if len(self._known) >= MAX_REMEMBERED:
+                self._known.clear()
+            self._known[line] = field
 
     def _of_new_name(self, line: bytes) -> Field:
         name, value = _parsed(line)
@@ -146,7 +148,7 @@ class FieldLines:
         return Field(name, value, kind, b"%b: %b\r\n" % (name, value))
 
 
-_EVER_NEW: Final = frozenset({CLIENT_REQUEST_ID, REQUEST_ID, CONTENT_LENGTH})
+_EVER_NEW: Final = frozenset({CLIENT_REQUEST_ID, REQUEST_ID})
 
 # Begins and ends with a visible character (RFC 9110 §5.5), so that nothing is to be trimmed.
 PLAIN_VALUE: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")

@@ -124,7 +124,7 @@ class RequestHead:
 
 
 _known_fields: dict[bytes, RequestFields] = {}
-_known_methods: set[bytes] = set()
+_known_methods: dict[bytes, str] = {}
 
 
 def parse_request_head(head: bytes) -> RequestHead:
@@ -133,21 +133,20 @@ def parse_request_head(head: bytes) -> RequestHead:
     if line is None:
         raise _malformed_line(head)
     method, target, minor = line.groups()
-    if method not in _known_methods:
-        _judge_method(method)
+    name = _known_methods.get(method) or _judged_method(method)
     end = line.end()
     if minor == b"0":
         fields = _read_fields(head[end:], None, http10=True)
         request_line = b"%b %b HTTP/1.1\r\n" % (method, target)
         own_id = fields.client_request_id
-        return RequestHead(method.decode(), target.decode(), request_line, fields, own_id, http10=True)
+        return RequestHead(name, target.decode(), request_line, fields, own_id, http10=True)
     spelling, own_id = _without_id(head, end)
     known = _known_fields.get(spelling)
     if known is None:
         known = _remembered(spelling, None if own_id is None else _ID_LINE)
     if own_id is None:
         own_id = known.client_request_id
-    return RequestHead(method.decode(), target.decode(), head[:end], known, own_id, http10=False)
+    return RequestHead(name, target.decode(), head[:end], known, own_id, http10=False)
 
 
 def _without_id(head: bytes, start: int) -> tuple[bytes, bytes | None]:
@@ -183,7 +182,7 @@ def _read_fields(spelling: bytes, id_line: bytes | None, *, http10: bool) -> Req
     return fields
 
 
-def _judge_method(method: bytes) -> None:
+def _judged_method(method: bytes) -> str:
     """httptools knows the methods that there are."""
     if method == b"CONNECT" or method == b"TRACE":
         # TRACE would send the upstream credential back to the application.
@@ -194,7 +193,8 @@ def _judge_method(method: bytes) -> None:
         httptools.HttpRequestParser(_NoCallbacks()).feed_data(method + b" / HTTP/1.1\r\n\r\n")
     except httptools.HttpParserError as error:
         raise MalformedHead(str(error)) from None
-    _known_methods.add(method)
+    name = _known_methods[method] = method.decode()
+    return name
 
 
 class _NoCallbacks:

@@ -121,7 +121,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.request_done = False
         self._awaiting_head = True
         self._informational = 0
-        self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
 
     def send(self, data: bytes, *, done: bool) -> None:
         """Writes a piece of the request; `done` with the last one."""
@@ -286,7 +285,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _end_answer(self) -> None:
         self.user = None
-        self._pool.deadlines_now_idle(self)
         if self._keep_alive and self.request_done and not self.closed:
             self.used = True
             self._pool.release(self)
@@ -341,14 +339,14 @@ class UpstreamPool:
             upstream = idle.pop()
             if not upstream.fit:
                 upstream.transport.abort()
-                continue
-            if not user.repeatable and self.deadlines.now - upstream.idle_since > STALE_SECONDS:
+            elif user.repeatable or self.deadlines.now - upstream.idle_since <= STALE_SECONDS:
+                self._counters[UPSTREAM_REUSED] += 1
+                upstream.serve(user)
+                user.upstream_ready(upstream)
+                return
+            else:
                 idle.append(upstream)
                 break
-            self._counters[UPSTREAM_REUSED] += 1
-            upstream.serve(user)
-            user.upstream_ready(upstream)
-            return
         self._waiting.append(user)
         self._open_for_waiting()
 
@@ -359,16 +357,15 @@ class UpstreamPool:
 
     def release(self, upstream: UpstreamConnection) -> None:
         """Takes back a connection that is fit for another exchange."""
-        if self._closing or (upstream.used and not upstream.fit):
+        if self._closing or (self._waiting and upstream.used and not upstream.fit):
             upstream.transport.abort()
         elif self._waiting:
             self._hand_over(upstream)
         else:
-            upstream.idle_since = self.deadlines.now
+            now = self.deadlines.now
+            upstream.idle_since = now
+            upstream.deadline = now + self.settings.idle_timeout
             self._idle.append(upstream)
-
-    def deadlines_now_idle(self, upstream: UpstreamConnection) -> None:
-        upstream.deadline = self.deadlines.now + self.settings.idle_timeout
 
     def discard(self, upstream: UpstreamConnection) -> None:
         if upstream in self._idle:
@@ -427,7 +424,6 @@ class UpstreamPool:
                 return
             if task := asyncio.current_task():
                 self._opening.discard(task)
-            upstream.deadline = self.deadlines.now + settings.idle_timeout
             self.release(upstream)
 
     def _connect_failed(self, error: UpstreamLost) -> None:
