@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from controlplane.cli.context import (
 from controlplane.store.interface import Ruleset, RulesetVersion
 from proxy.wire.audit_event import rfc3339
 
+if TYPE_CHECKING:
+    from proxy.policy.ruleset_yaml import RulesetProblem
+
 app = typer.Typer()
 
 _Ruleset = Annotated[str, typer.Argument(metavar="RULESET", help="Id or name.")]
@@ -39,7 +42,8 @@ def _listed(ruleset: Ruleset) -> dict[str, Any]:
 def apply(
     ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE")], org: OneOrg, json: Json = False
 ) -> None:
-    """Validate a ruleset and put it in force as a new version; the ruleset's name is the file's `name`."""
+    """Validate a ruleset and put it in force as a new version; the ruleset's name is the file's `name`. What
+    it may have overlooked is a warning."""
     cli: Cli = ctx.obj
     name, rule_count, text = _read(file)
     ruleset, is_new = cli.run(lambda opened: opened.registry.apply_ruleset(org, name, rule_count, text))
@@ -48,6 +52,7 @@ def apply(
 
 def _read(file: Path) -> tuple[str, int, str]:
     """Name, number of rules and text of the file, or every error in it."""
+    from proxy.policy.advice import ruleset_advice
     from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
     try:
@@ -59,13 +64,16 @@ def _read(file: Path) -> tuple[str, int, str]:
     try:
         ruleset = parse_ruleset(text)
     except InvalidRuleset as error:
-        lines = [
-            f"{file}:{problem.line}:{problem.column}: "
-            + (f"{problem.where}: {problem.message}" if problem.where else problem.message)
-            for problem in error.problems
-        ]
-        raise CommandFailed(INVALID_INPUT, *lines) from None
+        raise CommandFailed(
+            INVALID_INPUT, *(_place(file, problem) + problem.message for problem in error.problems)
+        ) from None
+    for advice in ruleset_advice(text):
+        typer.echo(f"{_place(file, advice)}warning: {advice.message}", err=True)
     return ruleset.name, len(ruleset.rules), text
+
+
+def _place(file: Path, problem: RulesetProblem) -> str:
+    return f"{file}:{problem.line}:{problem.column}: " + (f"{problem.where}: " if problem.where else "")
 
 
 @app.command("list")

@@ -309,3 +309,15 @@ def test_the_command_line_starts_without_what_it_does_not_need(config: Path) -> 
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_filter_that_is_silent_about_queries_is_applied_with_a_warning(config: Path, hr: Path) -> None:
+    hr.write_text(
+        "version: 1\nname: hr\nrules:\n  - id: r1\n    match: {path: [/v1.0/users]}\n    verdict: filter\n"
+        "    transforms: {strip_properties: [mail]}\n"
+    )
+    done = cli(config, "ruleset", "apply", str(hr), "--org", "acme", "--json")
+    assert (done.returncode, json.loads(done.stdout)["version"]) == (0, 1)
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith(f"{hr}:7:17: rules[0].transforms: warning: ")
+    assert "guard_queries" in warning
