@@ -10,15 +10,16 @@ import logging
 import math
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 import aiohttp
-from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+from azure.core.credentials import AccessTokenInfo, TokenRequestOptions
+from azure.core.exceptions import AzureError, HttpResponseError, ServiceRequestError, ServiceResponseError
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.core.rest import AsyncHttpResponse
-from azure.identity import CredentialUnavailableError
 from azure.identity.aio import ManagedIdentityCredential
 from azure.keyvault.secrets import KeyVaultSecret, SecretProperties
 from azure.keyvault.secrets.aio import SecretClient
@@ -32,10 +33,19 @@ _READ_SECONDS: Final = 15.0
 _LONGEST_PAUSE: Final = 300.0
 _MAX_VERSIONS: Final = 1000
 _CODE: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
-_HINTS: Final = {
+_VAULT_HINTS: Final = {
     403: "; the identity needs the role Key Vault Secrets User, and the vault's firewall must let it in",
     404: "; there is no such secret, or it has no version that can be read",
 }
+_IDENTITY_HINTS: Final = {400: "; is it assigned to this machine?"}
+# What the SDK raises over an answer that it can't read, beside errors of its own.
+_NONSENSE: Final = (ValueError, TypeError, KeyError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    what: str
+    retry_after: float = 0.0
 
 
 class KeyVault:
@@ -63,35 +73,57 @@ class KeyVault:
             async with asyncio.timeout(_TOTAL_SECONDS):
                 yield
         except TimeoutError:
-            raise self._error(name, "timed out") from None
-        except AzureError as error:
-            what, pause = self._described(error)
-            raise self._error(name, what, pause) from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise self._error(name, _Failure("timed out")) from None
+        except _NoTokenError as error:
+            what = f"the managed identity gives no token: {error.failure.what}"
+            raise self._error(name, _Failure(what, error.failure.retry_after)) from None
+        except (AzureError, *_NONSENSE) as error:
             if "challenge resource" in str(error):
-                raise self._error(
-                    name, "the challenge is for another vault than Credentials.VaultUrl"
-                ) from None
-            raise self._error(name, "the answer makes no sense") from None
+                failure = _Failure("the challenge is for another vault than Credentials.VaultUrl")
+            else:
+                failure = _failure(error, _VAULT_HINTS)
+            raise self._error(name, failure) from None
 
-    def _error(self, name: str, what: str, pause: float = 0.0) -> VaultError:
-        vault = self._client.vault_url
-        return VaultError(f"key vault {vault}, secret {name}, as {self._identity}: {what}", pause)
+    def _error(self, name: str, failure: _Failure) -> VaultError:
+        where = f"key vault {self._client.vault_url}, secret {name}, as {self._identity}"
+        return VaultError(f"{where}: {failure.what}", failure.retry_after)
 
-    def _described(self, error: AzureError) -> tuple[str, float]:
-        origin = error.__cause__ if isinstance(error, CredentialUnavailableError) else error
-        response = origin.response if isinstance(origin, HttpResponseError) else None
-        if not isinstance(response, AsyncHttpResponse):
-            if isinstance(error, ClientAuthenticationError):
-                return "the managed identity gives no token: its endpoint is not there or says nonsense", 0.0
-            return f"can't be reached: {type(error).__name__}: {error.message}", 0.0
-        asked = retry_after(response.headers.get("Retry-After"), time.time()) or 0.0
-        status, code = response.status_code, _error_code(response.content)
-        if not response.request.url.startswith(self._client.vault_url):
-            return f"the managed identity gives no token: answered {status}{code}", min(asked, _LONGEST_PAUSE)
-        if status < 300:
-            return f"answered {status} with something that is no secret", 0.0
-        return f"answered {status}{code}{_HINTS.get(status, '')}", min(asked, _LONGEST_PAUSE)
+
+class _NoTokenError(Exception):
+    """Tells the identity's failures from the vault's, which the SDK raises as the same types."""
+
+    def __init__(self, failure: _Failure) -> None:
+        super().__init__(failure.what)
+        self.failure = failure
+
+
+class _Identity(ManagedIdentityCredential):
+    async def get_token_info(
+        self, *scopes: str, options: TokenRequestOptions | None = None
+    ) -> AccessTokenInfo:
+        try:
+            found: AccessTokenInfo = await super().get_token_info(*scopes, options=options)
+        except (AzureError, *_NONSENSE) as error:
+            raise _NoTokenError(_failure(error, _IDENTITY_HINTS)) from None
+        return found
+
+
+def _failure(error: Exception, hints: Mapping[int, str]) -> _Failure:
+    """By what it was answered, if anything, which may be known to the error or to its cause."""
+    chain = [error, error.__cause__]
+    for each in chain:
+        response = each.response if isinstance(each, HttpResponseError) else None
+        if isinstance(response, AsyncHttpResponse):
+            status = response.status_code
+            if status < 300:
+                return _Failure(f"answered {status} with something that makes no sense")
+            asked = retry_after(response.headers.get("Retry-After"), time.time()) or 0.0
+            what = f"answered {status}{_error_code(response.content)}{hints.get(status, '')}"
+            return _Failure(what, min(asked, _LONGEST_PAUSE))
+    for each in chain:
+        if isinstance(each, (ServiceRequestError, ServiceResponseError)):
+            return _Failure(f"can't be reached: {type(each).__name__}: {each.message}")
+    return _Failure("the answer makes no sense")
 
 
 @contextlib.asynccontextmanager
@@ -109,9 +141,9 @@ async def open_key_vault(
         read_timeout=_READ_SECONDS,
     )
     user_assigned = managed_identity_client_id or None
-    identity = f"identity {user_assigned}" if user_assigned else "the system-assigned identity"
+    identity = f"identity {user_assigned}" if user_assigned else "the machine's own identity"
     async with (
-        ManagedIdentityCredential(client_id=user_assigned, transport=transport, retry_total=0) as credential,
+        _Identity(client_id=user_assigned, transport=transport, retry_total=0) as credential,
         SecretClient(url, credential, transport=transport, retry_total=0, permit_redirects=False) as client,
     ):
         yield KeyVault(client, identity)

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import hashlib
 import json
 import signal
 import ssl
 import sys
+import time
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
+import aiohttp
+import jwt
 import pytest
+from cryptography.hazmat.primitives import hashes
 
-from tests.standins.certificates import CertificateAuthority
+from tests.standins.certificates import CertificateAuthority, client_certificate
 from tests.standins.examples import examples
 from tests.standins.graph import GraphStandIn, pattern_bytes
-from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn, Mode
+from tests.standins.identity import ASSERTION_TYPE, CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn, Mode
 from tests.standins.server import RawAnswer, StandIn
 
 TOKEN = "upstream-token"
@@ -408,3 +414,61 @@ async def test_clients_that_trust_the_authority_reach_a_server_by_address(
         assert data.startswith(b"HTTP/1.1 200 ")
         with pytest.raises(ssl.SSLCertVerificationError):
             await send(graph, b"", ssl.create_default_context())
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "good",
+        "replayed",
+        "unregistered",
+        "another's signature",
+        "RS256",
+        "no thumbprint",
+        "in the past",
+        "long-lived",
+        "another audience",
+        "another issuer",
+        "another subject",
+        "with a secret",
+        "without jti",
+    ],
+)
+async def test_the_identity_provider_takes_no_assertion_but_a_proper_one(what: str) -> None:
+    registered, other = client_certificate(), client_certificate()
+    async with IdentityStandIn() as identity:
+        identity.certificates.append(registered.certificate)
+        now = int(time.time()) - (1000 if what == "in the past" else 0)
+        url = f"{identity.base_url}/{TENANT}/oauth2/v2.0/token"
+        claims: dict[str, object] = {
+            "aud": "https://login.example/" if what == "another audience" else url,
+            "iss": "someone" if what == "another issuer" else CLIENT_ID,
+            "sub": "someone" if what == "another subject" else CLIENT_ID,
+            "jti": str(uuid.uuid4()),
+            "iat": now,
+            "nbf": now,
+            "exp": now + (3600 if what == "long-lived" else 300),
+        }
+        if what == "without jti":
+            del claims["jti"]
+        shown = other if what == "unregistered" else registered
+        signing = other if what == "another's signature" else shown
+        thumbprint = base64.urlsafe_b64encode(shown.certificate.fingerprint(hashes.SHA256()))
+        headers = {} if what == "no thumbprint" else {"x5t#S256": thumbprint.decode().rstrip("=")}
+        algorithm = "RS256" if what == "RS256" else "PS256"
+        form = {
+            "grant_type": "client_credentials",
+            "client_id": CLIENT_ID,
+            "scope": "https://graph.microsoft.com/.default",
+            "client_assertion_type": ASSERTION_TYPE,
+            "client_assertion": jwt.encode(claims, signing.pem, algorithm=algorithm, headers=headers),
+        }
+        if what == "with a secret":
+            form["client_secret"] = CLIENT_SECRET
+        async with aiohttp.ClientSession() as session:
+            statuses = []
+            for _ in range(2 if what == "replayed" else 1):
+                async with session.post(url, data=form) as answer:
+                    statuses.append(answer.status)
+        assert statuses == {"good": [200], "replayed": [200, 401]}.get(what, [401])
+        assert len(identity.refusals) == (0 if what == "good" else 1)

@@ -25,6 +25,7 @@ from tests.standins.certificates import CertificateAuthority, client_certificate
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.key_vault import (
     MANAGED_IDENTITY,
+    IdentityMode,
     KeyVaultStandIn,
     ManagedIdentityStandIn,
     VaultMode,
@@ -63,7 +64,11 @@ async def azure(
 
 @asynccontextmanager
 async def running(
-    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch, managed_identity: str = ""
+    authority: CertificateAuthority,
+    monkeypatch: pytest.MonkeyPatch,
+    managed_identity: str = "",
+    *,
+    machine: bool = False,
 ) -> AsyncIterator[Azure]:
     tls = authority.server()
     async with (
@@ -72,7 +77,8 @@ async def running(
         KeyVaultStandIn(identity, tls=tls) as vault,
         open_session(authority.ca_file) as session,
     ):
-        for name, value in identity.environment.items():
+        environment = identity.machine_environment if machine else identity.environment
+        for name, value in environment.items():
             monkeypatch.setenv(name, value)
         async with open_key_vault(
             vault.base_url, session, managed_identity_client_id=managed_identity
@@ -108,6 +114,16 @@ async def test_a_user_assigned_identity_is_asked_for_by_its_client_id(azure: Azu
     assert azure.identity.identities == [MANAGED_IDENTITY]
 
 
+async def test_a_virtual_machine_has_its_identity_from_the_metadata_service(
+    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(authority, monkeypatch, MANAGED_IDENTITY, machine=True) as azure:
+        azure.vault.put(NAME, CLIENT_SECRET)
+        assert azure.entra.accepts((await azure.provider.fetch()).token)
+        assert azure.identity.identities == [MANAGED_IDENTITY]
+        assert [each.path for each in azure.identity.requests] == ["/metadata/identity/oauth2/token"]
+
+
 async def test_the_vault_is_asked_as_it_challenges_and_its_token_goes_nowhere_else(azure: Azure) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
     await azure.provider.fetch()
@@ -132,6 +148,15 @@ async def test_a_certificate_proves_the_client_by_an_assertion(azure: Azure, con
     sent = b"".join(bytes(each.body) for each in azure.entra.requests)
     assert b"client_secret" not in sent
     assert b"PRIVATE" not in sent
+
+
+@pytest.mark.parametrize("content_type", [PEM, PFX])
+async def test_of_a_chain_the_certificate_of_the_key_is_shown(azure: Azure, content_type: str) -> None:
+    own, issuer = client_certificate(), client_certificate("issuer")
+    certificate = client_certificate(chain=[issuer.certificate])
+    azure.entra.certificates += [issuer.certificate, own.certificate, certificate.certificate]
+    azure.vault.put(NAME, certificate.pem if content_type == PEM else certificate.pfx, content_type)
+    assert azure.entra.accepts((await azure.provider.fetch()).token)
 
 
 async def test_a_certificate_without_its_content_type_is_known_for_one(azure: Azure) -> None:
@@ -274,6 +299,7 @@ async def test_upstream_tokens_are_bought_while_the_vault_is_away(azure: Azure) 
         ),
         ("error", "answered 503 ServiceUnavailable"),
         ("garbage", "the answer makes no sense"),
+        ("deaf", "answered 401 Unauthorized"),
         ("foreign", "the challenge is for another vault than Credentials.VaultUrl"),
     ],
 )
@@ -282,7 +308,7 @@ async def test_what_keeps_the_vault_from_answering_is_named(azure: Azure, mode: 
     azure.vault.mode = mode
     with pytest.raises(CredentialError, match=told) as failure:
         await azure.provider.fetch()
-    where = f"key vault {azure.vault.base_url}, secret {NAME}, as the system-assigned identity: "
+    where = f"key vault {azure.vault.base_url}, secret {NAME}, as the machine's own identity: "
     assert str(failure.value).startswith(where)
     assert azure.held.check().status == "failed"
     assert azure.held.check().detail == str(failure.value)
@@ -307,6 +333,20 @@ async def test_a_throttling_vault_is_left_alone_as_long_as_it_asks(azure: Azure)
     assert len(azure.vault.requests) == 1
 
 
+async def test_requests_that_wait_for_a_token_do_not_wait_for_a_slow_vault(
+    azure: Azure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.agent.credentials.key_vault._PATIENCE_SECONDS", 0.1)
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.provider.fetch()
+    azure.vault.mode = "hang"
+    assert azure.entra.accepts((await azure.provider.fetch(refused=True)).token)
+    assert len(azure.vault.reads) == 1
+    azure.vault.mode = "ok"
+    await azure.held.read()
+    assert azure.held.check().status == "ok"
+
+
 async def test_a_slow_vault_is_waited_for_only_so_long(azure: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.agent.key_vault._TOTAL_SECONDS", 0.1)
     azure.vault.put(NAME, CLIENT_SECRET)
@@ -321,19 +361,27 @@ async def test_a_slow_vault_is_waited_for_only_so_long(azure: Azure, monkeypatch
 @pytest.mark.parametrize(
     ("mode", "told"),
     [
-        ("down", "its endpoint is not there or says nonsense|can't be reached"),
-        ("unassigned", "the managed identity gives no token"),
-        ("garbage", "the managed identity gives no token"),
-        ("error", "the managed identity gives no token: answered 500"),
+        ("down", "can't be reached: ServiceRequestError"),
+        ("unassigned", "answered 400; is it assigned to this machine?"),
+        ("garbage", "answered 200 with something that makes no sense"),
+        ("error", "answered 500"),
     ],
 )
-@pytest.mark.parametrize("azure", [MANAGED_IDENTITY], indirect=True)
-async def test_a_managed_identity_that_gives_no_token_is_named(azure: Azure, mode: str, told: str) -> None:
-    azure.vault.put(NAME, CLIENT_SECRET)
-    azure.identity.mode = mode  # type: ignore[assignment]
-    with pytest.raises(CredentialError, match=told) as failure:
-        await azure.provider.fetch()
-    assert f"as identity {MANAGED_IDENTITY}" in str(failure.value)
+@pytest.mark.parametrize("machine", [False, True], ids=["in App Service", "on a machine"])
+async def test_a_managed_identity_that_gives_no_token_is_named(
+    authority: CertificateAuthority,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: IdentityMode,
+    told: str,
+    machine: bool,
+) -> None:
+    async with running(authority, monkeypatch, MANAGED_IDENTITY, machine=machine) as azure:
+        azure.vault.put(NAME, CLIENT_SECRET)
+        azure.identity.mode = mode
+        with pytest.raises(CredentialError) as failure:
+            await azure.provider.fetch()
+        where = f"key vault {azure.vault.base_url}, secret {NAME}, as identity {MANAGED_IDENTITY}: "
+        assert str(failure.value).startswith(f"{where}the managed identity gives no token: {told}")
 
 
 async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(

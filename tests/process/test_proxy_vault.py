@@ -28,6 +28,7 @@ from tests.process.specification import (
     until,
     whole_system,
 )
+from tests.standins.certificates import client_certificate
 from tests.standins.identity import CLIENT_SECRET
 from tests.standins.key_vault import IDENTITY_HEADER
 from tests.standins.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.process
 
 RULES = "version: 1\nname: open\ndefault: allow\nrules: []\n"
 SECOND_SECRET = "stand-in~second.secret"
+CERTIFICATE = client_certificate()
 SECOND_KEY = "stand-in~signing~key~of~the~fleet~0002"
 WATCH = """\
 import os, sys
@@ -59,7 +61,8 @@ def watching_imports(directory: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     directory = tmp_path_factory.mktemp("system")
-    with whole_system(directory, {"app": RULES}, watching_imports(directory)) as live:
+    environment = {**watching_imports(directory), "Log__Level": "debug"}
+    with whole_system(directory, {"app": RULES}, environment) as live:
         yield live
         for child in live.system.children:
             assert "Traceback" not in child.log.read_text("utf-8")
@@ -227,7 +230,7 @@ def test_the_proxy_serves_on_while_the_vault_is_away_and_says_so_loudly(live: Li
     until(vault_is(live, "degraded"))
     now = readiness(live)
     assert now["status"] == 200
-    where = f"key vault {system.vault.base_url}, secret {VAULT_SECRET}, as the system-assigned identity"
+    where = f"key vault {system.vault.base_url}, secret {VAULT_SECRET}, as the machine's own identity"
     assert where in now["checks"]["vault"]["detail"]
     assert live.ask("app", "GET", "/v1.0/echo/away").status == 200
     assert live.new_token("app")
@@ -242,9 +245,13 @@ def test_the_proxy_serves_on_while_the_vault_is_away_and_says_so_loudly(live: Li
 
 
 def test_a_proxy_that_starts_without_its_vault_refuses_until_it_is_back(live: Live) -> None:
+    """And then finds a certificate in place of the client secret."""
     system = live.system
     system.vault.mode = "forbidden"
     live.loop.run(system.proxy.stop())
+    system.vault.put(VAULT_SECRET, CERTIFICATE.pfx, "application/x-pkcs12")
+    system.identity.certificates.append(CERTIFICATE.certificate)
+    system.identity.client_secrets.clear()
     live.loop.run(system.start_proxy(until_ready=False))
     until(lambda: "key vault" in readiness(live)["checks"].get("credentials", {}).get("detail", ""))
     now = readiness(live)
@@ -264,6 +271,7 @@ def test_a_proxy_that_starts_without_its_vault_refuses_until_it_is_back(live: Li
     until(lambda: readiness(live)["status"] == 200)
     live.tokens.clear()
     assert live.ask("app", "GET", "/v1.0/echo/x").status == 200
+    assert b"client_assertion=" in system.identity.requests[-1].body
 
 
 def test_a_killed_agent_brings_the_keys_again(live: Live) -> None:
@@ -293,6 +301,7 @@ def test_nothing_of_the_vault_is_in_logs_metrics_events_or_files(live: Live) -> 
     )
     assert len(data) > 10_000
     secrets = [CLIENT_SECRET, SECOND_SECRET, SIGNING_KEY, SECOND_KEY, IDENTITY_HEADER]
+    secrets += [CERTIFICATE.pfx[:60], *CERTIFICATE.pem.splitlines()[1:20]]
     secrets += [*system.managed_identity.tokens, *system.identity.tokens]
     assert len(secrets) > 8
     assert [secret for secret in secrets if secret.encode() in data] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -46,8 +47,9 @@ def client_certificate(
     *,
     days: int = 30,
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None,
+    chain: Sequence[x509.Certificate] = (),
 ) -> ClientCertificate:
-    """Self-signed, as a key vault makes them."""
+    """Self-signed, as a key vault makes them; with `chain` before it, as issuers deliver them."""
     key = key or rsa.generate_private_key(65537, 2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -64,9 +66,10 @@ def client_certificate(
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    pem = private + certificate.public_bytes(serialization.Encoding.PEM)
+    certificates = [each.public_bytes(serialization.Encoding.PEM) for each in (*chain, certificate)]
+    pem = private + b"".join(certificates)
     pfx = pkcs12.serialize_key_and_certificates(
-        name.encode(), key, certificate, None, serialization.NoEncryption()
+        name.encode(), key, certificate, list(chain), serialization.NoEncryption()
     )
     return ClientCertificate(certificate, pem.decode(), base64.b64encode(pfx).decode())
 

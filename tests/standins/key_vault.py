@@ -14,16 +14,20 @@ from tests.standins.certificates import ServerCertificate
 from tests.standins.identity import TENANT
 from tests.standins.server import Answer, Received, StandIn
 
-VaultMode = Literal["ok", "down", "hang", "forbidden", "throttled", "error", "garbage", "foreign"]
+VaultMode = Literal["ok", "down", "hang", "forbidden", "throttled", "error", "garbage", "foreign", "deaf"]
 IdentityMode = Literal["ok", "down", "hang", "unassigned", "garbage", "error"]
 
 MANAGED_IDENTITY: Final = "77777777-6666-5555-4444-333333333333"  # user-assigned, by its client id
 IDENTITY_HEADER: Final = "stand-in-identity-header"
+PROOFS: Final = (
+    ("/msi/token", IDENTITY_HEADER, ""),
+    ("/metadata/identity/oauth2/token", "", "true"),  # a header that no redirect or link can add
+)
 VERSIONS_OF_A_PAGE: Final = 2
 
 
 class ManagedIdentityStandIn(StandIn):
-    """The token endpoint that App Service gives to what runs in it: plain HTTP, proved by a header."""
+    """The token endpoints of App Service (proved by a header) and of virtual machines, both plain HTTP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,13 +36,18 @@ class ManagedIdentityStandIn(StandIn):
         self.identities: list[str] = []  # who was asked for; empty for the system-assigned one
 
     @property
+    def machine_environment(self) -> dict[str, str]:
+        """On a virtual machine there is none; this is where the SDK can be told of another address."""
+        return {"AZURE_POD_IDENTITY_AUTHORITY_HOST": self.base_url}
+
+    @property
     def environment(self) -> dict[str, str]:
         """What the platform puts into a process's environment."""
         return {"IDENTITY_ENDPOINT": f"{self.base_url}/msi/token", "IDENTITY_HEADER": IDENTITY_HEADER}
 
     async def answer(self, request: Received) -> Answer:
         query = {name: values[-1] for name, values in parse_qs(request.query).items()}
-        if request.path != "/msi/token" or request.value("X-IDENTITY-HEADER") != IDENTITY_HEADER:
+        if (request.path, request.value("X-IDENTITY-HEADER"), request.value("Metadata")) not in PROOFS:
             return _json(401, {"statusCode": 401, "message": "no"})
         match self.mode:
             case "down":
@@ -131,10 +140,10 @@ class KeyVaultStandIn(StandIn):
                 return _error(503, "ServiceUnavailable")
             case "garbage":
                 return Answer(200, (("Content-Type", "application/json"),), b'{"value": ["no"], "id": 7}')
-            case "ok" | "forbidden" | "foreign":
+            case "ok" | "forbidden" | "foreign" | "deaf":
                 pass
         token = request.value("Authorization").removeprefix("Bearer ")
-        if self._identity.tokens.get(token) != self.resource:
+        if self._identity.tokens.get(token) != self.resource or self.mode == "deaf":
             return self._challenge()
         if self.mode == "forbidden":
             return _error(403, "Forbidden", "ForbiddenByRbac")

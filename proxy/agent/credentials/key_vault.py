@@ -1,5 +1,7 @@
 """A client secret or certificate out of a key vault, exchanged at the identity provider."""
 
+import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from proxy.agent.vault import HeldSecret, VaultError, VaultSecret
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS: Final = 3.0
 _LONGEST_CLIENT_SECRET: Final = 1024  # Entra's have 40 characters; a PFX has thousands
 
 
@@ -32,7 +35,7 @@ class KeyVaultProvider:
     async def fetch(self, *, refused: bool = False) -> UpstreamToken:
         try:
             if refused:  # perhaps because what bought the token was rotated away
-                await self._secret.read()
+                await self._look_again()
             secret = await self._secret.current()
             try:
                 return await self._exchange(secret)
@@ -40,6 +43,12 @@ class KeyVaultProvider:
                 return await self._once_more(secret, refusal)
         except VaultError as error:
             raise CredentialError(str(error), error.retry_after) from None
+
+    async def _look_again(self) -> None:
+        """Requests wait for this token, so a slow vault is not waited for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._secret.read()
 
     async def _once_more(self, refused: VaultSecret, refusal: ClientRefused) -> UpstreamToken:
         """After a rotation the held version is refused and the vault has a newer one."""
