@@ -148,7 +148,7 @@ class TokenKeeper:
         settings = self._settings
         try:
             fields = msgspec.json.decode(_decoded(header), type=_Header)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):  # from anybody: no signature was checked yet
             raise _unknown("The access token is malformed.") from None
         key = self._keys.get(fields.kid)
         if key is None or fields.alg != ALGORITHM:

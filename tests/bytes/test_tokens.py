@@ -153,6 +153,14 @@ def _headers() -> Iterator[tuple[str, bytes]]:
     ):
         yield f"kid {kid!r}", signed({**HEADER, "kid": kid})
         yield f"kid {kid!r}, signed with nothing", signed({**HEADER, "kid": kid}, key=b"")
+    for garbage in (
+        b"\xff",
+        b'{"alg":"HS256","kid":"\xff","typ":"JWT"}',
+        b'{"\xff":1}',
+        b"[" * 2000,
+        b'{"a":' * 500,
+    ):
+        yield f"a header of {garbage[:12]!r}", coded(garbage) + b"." + P + b"." + S
     yield "no kid", signed({"alg": "HS256", "typ": "JWT"})
     yield "no typ", signed({"alg": "HS256", "kid": KID})
     yield "typ a number", signed({**HEADER, "typ": 1})
