@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
+import random
 import shutil
 from collections import deque
 from collections.abc import AsyncIterator
@@ -25,6 +27,8 @@ HERE: Final = Path(__file__).parent
 PYTHON: Final = ROOT / ".venv-sdk" / "bin" / "python"
 NODE: Final = shutil.which("node")
 NODE_MODULES: Final = HERE / "js" / "node_modules"
+# Longer than the proxy holds back even when compressed, which this can hardly be.
+LONG_TEXT: Final = base64.b64encode(random.Random(1).randbytes(4_500_000)).decode()
 
 Results = dict[str, Any]
 
@@ -87,14 +91,19 @@ class Harness:
     async def run(self, language: str, program: str) -> Results:
         return await (await self.start(language, program)).results()
 
-    def let_fail_first(self) -> None:
-        """Addresses that throttle, are away or too late twice, and one that breaks once."""
-        first = self.system.graph.first_answers
-        found = Answer(200, (("Content-Type", "application/json"),), b'{"value": [{"id": "1"}]}')
+    def prepare_answers(self) -> None:
+        """Addresses that throttle, are away or too late twice, one that breaks, and a very long page."""
+        graph = self.system.graph
+        first = graph.first_answers
+        json_type = ("Content-Type", "application/json")
+        found = Answer(200, (json_type,), b'{"value": [{"id": "1"}]}')
         for status in (429, 503, 504):
             refusal = problem(status, "standIn", "Not now.", ("Retry-After", "1"))
             first[f"/v1.0/groups/retried-{status}"] = deque([refusal, refusal, found])
         first["/v1.0/groups/broken"] = deque([problem(500, "standIn", "Broken.")])
+        link = f"{graph.base_url}/v1.0/users?$top=5&$skiptoken=10"
+        page = {"value": [{"id": "1", "description": LONG_TEXT}], "@odata.nextLink": link}
+        first["/v1.0/groups/long"] = deque([Answer(200, (json_type,), json.dumps(page).encode())])
 
     def assert_nothing_leaked(self) -> None:
         """Whatever came to the upstream or the identity provider: no proxy token, no secret of the
@@ -139,5 +148,5 @@ async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Har
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["python", "javascript"])
 async def directory(request: pytest.FixtureRequest, harness: Harness) -> Results:
     """What the directory program of one language printed: one entry a step."""
-    harness.let_fail_first()
+    harness.prepare_answers()
     return {"language": request.param, **await harness.run(request.param, "directory")}

@@ -3,10 +3,13 @@ not."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 import pytest
 
 from tests.process.proxy_parts import events, until
-from tests.sdk.conftest import Harness, Results
+from tests.sdk.conftest import LONG_TEXT, Harness, Results
 from tests.standins.graph import user
 from tests.standins.transfers import DOWNLOAD
 
@@ -35,6 +38,15 @@ async def test_a_walk_through_pages_stays_with_the_proxy(harness: Harness, direc
     assert pages["names"] == EVERYBODY
     assert pages["phones"] == 0  # on no page
     assert pages["next"].startswith(f"{harness.system.proxy_url}/v1.0/users?")
+
+
+async def test_so_does_one_through_a_page_that_is_rewritten_as_it_comes(
+    harness: Harness, directory: Results
+) -> None:
+    page = directory["long_page"]
+    assert page["sha256"] == hashlib.sha256(LONG_TEXT.encode()).hexdigest()
+    assert page["next"].startswith(f"{harness.system.proxy_url}/v1.0/users?")
+    assert page["following"] == EVERYBODY[10:]
 
 
 async def test_so_do_changes_since_the_last_time(harness: Harness, directory: Results) -> None:
@@ -129,6 +141,18 @@ async def test_throttling_is_retried_by_the_sdk(harness: Harness, directory: Res
         3,
         3,
     ]
+
+
+async def test_what_is_written_arrives_as_the_sdk_wrote_it(harness: Harness, directory: Results) -> None:
+    written = directory["written"]
+    assert written["created"] == "b320ee12-b1cd-4cca-b648-a437be61c5cd"
+    (request,) = (each for each in harness.system.graph.requests if each.path == "/v1.0/groups")
+    group = json.loads(bytes(request.body))
+    assert request.method == "POST"
+    assert (group["displayName"], group["mailEnabled"]) == ("Größe", False)
+    assert ("DELETE", "/v1.0/status/204") in {
+        (each.method, each.path) for each in harness.system.graph.requests
+    }
 
 
 async def test_an_entity_tag_saves_the_second_answer(directory: Results) -> None:

@@ -1,5 +1,7 @@
 // An application on microsoft-graph-client. Prints what came of each step.
 
+import { createHash } from "node:crypto";
+
 import { DefaultAzureCredential } from "@azure/identity";
 import graph from "@microsoft/microsoft-graph-client";
 
@@ -39,6 +41,22 @@ const steps = {
       phones: users.filter((user) => "mobilePhone" in user).length,
       next: page["@odata.nextLink"],
     };
+  },
+
+  async long_page() {
+    const page = await client.api("/groups/long").get();
+    const following = await client.api(page["@odata.nextLink"]).get();
+    return {
+      sha256: createHash("sha256").update(page.value[0].description).digest("hex"),
+      next: page["@odata.nextLink"],
+      following: following.value.map((user) => user.displayName),
+    };
+  },
+
+  async written() {
+    const group = await client.api("/groups").post({ displayName: "Größe", mailEnabled: false });
+    await client.api("/status/204").delete();
+    return { created: group.id };
   },
 
   async delta() {

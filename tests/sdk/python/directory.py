@@ -1,6 +1,7 @@
 """An application on msgraph-sdk. Prints what came of each step."""
 
 import asyncio
+import hashlib
 import io
 import json
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from msgraph.generated.drives.item.items.item.create_upload_session import (
     create_upload_session_post_request_body as upload_session,
 )
 from msgraph.generated.models.drive_item import DriveItem
+from msgraph.generated.models.group import Group
 from msgraph.generated.models.group_collection_response import GroupCollectionResponse
 from msgraph.generated.models.o_data_errors.o_data_error import ODataError
 from msgraph.generated.models.user_collection_response import UserCollectionResponse
@@ -80,6 +82,16 @@ async def pages(client: GraphServiceClient) -> Any:
         "names": [user.display_name for user in users],
         "phones": sum(user.mobile_phone is not None for user in users),
         "next": page.odata_next_link,
+    }
+
+
+async def long_page(client: GraphServiceClient) -> Any:
+    page = await client.groups.with_url(f"{PROXY}/v1.0/groups/long").get()
+    following = await client.users.with_url(page.odata_next_link).get()
+    return {
+        "sha256": hashlib.sha256(page.value[0].description.encode()).hexdigest(),
+        "next": page.odata_next_link,
+        "following": [user.display_name for user in following.value],
     }
 
 
@@ -181,6 +193,12 @@ async def retried(client: GraphServiceClient) -> Any:
     return await asyncio.gather(one(429), one(503), one(504))
 
 
+async def written(client: GraphServiceClient) -> Any:
+    group = await client.groups.post(Group(display_name="Größe", mail_enabled=False))
+    await client.groups.by_group_id("1").with_url(f"{PROXY}/v1.0/status/204").delete()
+    return {"created": group.id}
+
+
 async def conditional(client: GraphServiceClient) -> Any:
     first = await raw(client, get("/v1.0/users/ada@contoso.com/photo/$value"))
     again = await raw(
@@ -221,8 +239,8 @@ async def upload(client: GraphServiceClient) -> Any:
 
 
 STEPS: tuple[Callable[[GraphServiceClient], Awaitable[Any]], ...] = (
-    pages, delta, one_user, blocked, upstream_errors, batch, refused_batch, faults, retried, conditional,
-    headers, override, redirect, download, upload,
+    pages, long_page, delta, one_user, blocked, upstream_errors, batch, refused_batch, faults, retried,
+    written, conditional, headers, override, redirect, download, upload,
 )  # fmt: skip
 
 
