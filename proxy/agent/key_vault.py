@@ -64,6 +64,8 @@ class KeyVault:
                 found.append(_version(each))
                 if len(found) > _MAX_VERSIONS:
                     raise ValueError("too many versions")
+        if not found:  # which is how a vault answers for a secret that it doesn't have
+            raise self._error(name, _Failure("there is no such secret"))
         return found
 
     @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from proxy.wire.models import Check
 log = logging.getLogger(__name__)
 
 _MAX_KEYS: Final = 5
+_MAX_BYTES: Final = 1024
 _TICK_SECONDS: Final = 1.0
 _LOOKS_BEFORE_USE: Final = 3  # of each other proxy, one of which may fail; and the vault tells whole seconds:
 _MARGIN_SECONDS: Final = 1.0
@@ -103,10 +104,10 @@ class SigningKeyKeeper:
             value = self._values.get(version)
             if value is None:
                 value = (await self._vault.secret(self._name, version)).value.encode()
-            if len(value) < MIN_BYTES:
+            if not MIN_BYTES <= len(value) <= _MAX_BYTES:
                 self._unusable[version] = (
                     f"version {version} of secret {self._name} is no signing key: "
-                    f"it must have at least {MIN_BYTES} characters"
+                    f"it must have {MIN_BYTES} to {_MAX_BYTES} characters"
                 )
                 log.error("%s", self._unusable[version])
             values[version] = value

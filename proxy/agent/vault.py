@@ -15,6 +15,7 @@ from proxy.wire.models import Check
 log = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 30.0
+_SHORTEST_PAUSE: Final = 1.0
 
 
 class VaultError(Exception):
@@ -120,7 +121,7 @@ class HeldSecret:
         self._clock = clock
         self._secret: VaultSecret | None = None
         self._reading = asyncio.Lock()
-        self._attempts = 0
+        self._outcomes = 0
         self._retry_after = 0.0
         self.upkeep = Upkeep(what)
 
@@ -132,7 +133,7 @@ class HeldSecret:
         """Looks for a newer version well ahead of the held one's end."""
         await self._read_if_missing()
         while True:
-            await asyncio.sleep(self.upkeep.pause(self._interval, self._retry_after))
+            await asyncio.sleep(self._pause())
             await self.read()
 
     async def read(self) -> None:
@@ -146,33 +147,41 @@ class HeldSecret:
         secret = self._secret
         if secret is not None and self._usable():
             return secret
-        if secret is None or self.upkeep.problem is not None:
-            raise VaultError(self.upkeep.problem or "nothing was read yet", self._retry_after)
-        end = _utc(secret.expires_at)
-        raise VaultError(f"secret {self._name} ended at {end} and the key vault has no newer version")
+        raise VaultError(self.check().detail, self._retry_after)
+
+    def _pause(self) -> float:
+        pause = self.upkeep.pause(self._interval, self._retry_after)
+        left = self.ends_at - self._clock()
+        return pause if left <= 0 else min(pause, max(_SHORTEST_PAUSE, left / 2))
 
     async def _read_if_missing(self) -> None:
         """Whoever waited for another's attempt takes its outcome."""
-        before = self._attempts
+        before = self._outcomes
         if not self._usable():
             async with self._reading:
-                if self._attempts == before:
+                if self._outcomes == before:
                     await self._read()
 
     async def _read(self) -> None:
-        self._attempts += 1
         try:
             secret = await self._vault.secret(self._name)
         except VaultError as error:
+            self._outcomes += 1
             self._retry_after = error.retry_after
             self.upkeep.failed(str(error))
             return
         if self._secret is not None and secret.version != self._secret.version:
             log.info("secret %s has a new version in the key vault: %s", self._name, secret.version)
         self._secret, self._retry_after = secret, 0.0
+        self._outcomes += 1
         self.upkeep.succeeded()
 
     def check(self) -> Check:
+        if self._secret is not None and not self._usable() and self.upkeep.problem is None:
+            end = _utc(self._secret.expires_at)
+            return Check(
+                "failed", f"secret {self._name} ended at {end} and the key vault has no newer version"
+            )
         return self.upkeep.check(usable=self._usable(), until=self.ends_at)
 
     def _usable(self) -> bool:

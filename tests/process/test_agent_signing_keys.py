@@ -162,19 +162,33 @@ async def test_before_the_vault_was_read_there_is_no_key_and_a_reason(fleet: Fle
     assert "403 Forbidden ForbiddenByRbac" in keeper.check().detail
 
 
-async def test_a_version_that_is_too_short_to_be_a_key_changes_nothing(
-    fleet: Fleet, caplog: pytest.LogCaptureFixture
+async def test_a_secret_that_is_not_there_is_named_and_a_deleted_one_changes_nothing(fleet: Fleet) -> None:
+    keeper = fleet.proxy()
+    await keeper.read()
+    assert keeper.check().status == "failed"
+    assert keeper.check().detail.endswith("there is no such secret")
+    fleet.put("a")
+    await keeper.read()
+    fleet.vault.delete(NAME)
+    await keeper.read()
+    assert letters(keeper.current()) == "a"
+    assert keeper.check().status == "degraded"
+
+
+@pytest.mark.parametrize("value", ["too-short-to-sign", "too-long-to-be-meant" * 52])
+async def test_a_version_that_can_be_no_key_changes_nothing(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
     fleet.put("a")
     fleet.now += 10_000
-    short = fleet.vault.put(NAME, "too-short-to-sign", created=fleet.now)
+    short = fleet.vault.put(NAME, value, created=fleet.now)
     fleet.now += 2 * SETTLE
     keeper = fleet.proxy()
     await keeper.read()
     assert letters(keeper.current()) == "a"
     assert keeper.check().status == "degraded"
     assert f"version {short.id} of secret {NAME} is no signing key" in keeper.check().detail
-    assert "too-short-to-sign" not in caplog.text + keeper.check().detail
+    assert value not in caplog.text + keeper.check().detail
 
 
 async def test_no_version_left_means_no_key(fleet: Fleet) -> None:

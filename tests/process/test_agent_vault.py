@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -249,6 +250,20 @@ async def test_a_newer_version_is_found_without_any_refusal(azure: Azure) -> Non
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_the_vault_is_looked_into_ahead_of_the_end_of_what_is_held(azure: Azure) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET, expires=time.time() + 3)
+    held = HeldSecret(azure.reader, NAME, what="upstream credential", interval=86400)
+    task = asyncio.create_task(held.run())
+    await asyncio.gather(held.current(), held.current())
+    assert azure.vault.reads == [NAME]  # who asks while another does takes the same answer
+    azure.vault.put(NAME, "stand-in~second")
+    async with asyncio.timeout(20):
+        while len(azure.vault.reads) < 2:
+            await azure.vault.received(len(azure.vault.requests) + 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 # The vault away
 
 
@@ -271,8 +286,11 @@ async def test_the_last_good_secret_serves_until_its_end_and_no_longer(
         await held.current()
     assert held.check().status == "failed"
     azure.vault.mode = "ok"
-    with pytest.raises(VaultError, match=f"secret {NAME} ended at .* and the key vault has no newer version"):
+    ended = f"secret {NAME} ended at .* and the key vault has no newer version"
+    with pytest.raises(VaultError, match=ended):
         await held.current()
+    assert re.fullmatch(ended, held.check().detail)
+    assert held.check().status == "failed"
     azure.vault.put(NAME, "stand-in~second")
     assert (await held.current()).value == "stand-in~second"
     assert held.check().status == "ok"

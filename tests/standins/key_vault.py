@@ -128,6 +128,9 @@ class KeyVaultStandIn(StandIn):
         self._secrets.setdefault(name, []).append(version)
         return version
 
+    def delete(self, name: str) -> None:
+        self._secrets.pop(name)
+
     async def answer(self, request: Received) -> Answer:
         match self.mode:
             case "down":
