@@ -365,13 +365,17 @@ async def test_requests_that_wait_for_a_token_do_not_wait_for_a_slow_vault(
     assert azure.held.check().status == "ok"
 
 
-async def test_a_slow_vault_is_waited_for_only_so_long(azure: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("who", ["vault", "identity"])
+async def test_a_slow_vault_or_identity_is_waited_for_only_so_long(
+    azure: Azure, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
     monkeypatch.setattr("proxy.agent.key_vault._TOTAL_SECONDS", 0.1)
     azure.vault.put(NAME, CLIENT_SECRET)
-    azure.vault.mode = "hang"
+    slow = azure.vault if who == "vault" else azure.identity
+    slow.mode = "hang"
     with pytest.raises(CredentialError, match="timed out"):
         await azure.provider.fetch()
-    azure.vault.mode = "ok"
+    slow.mode = "ok"
     monkeypatch.setattr("proxy.agent.key_vault._TOTAL_SECONDS", 20.0)
     assert azure.entra.accepts((await azure.provider.fetch()).token)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import jwt
 import pytest
@@ -302,6 +303,10 @@ def test_nothing_of_the_vault_is_in_logs_metrics_events_or_files(live: Live) -> 
     assert len(data) > 10_000
     secrets = [CLIENT_SECRET, SECOND_SECRET, SIGNING_KEY, SECOND_KEY, IDENTITY_HEADER]
     secrets += [CERTIFICATE.pfx[:60], *CERTIFICATE.pem.splitlines()[1:20]]
+    forms = [parse_qs(bytes(each.body).decode()) for each in system.identity.requests]
+    assertions = [form["client_assertion"][0] for form in forms if "client_assertion" in form]
+    assert assertions
+    secrets += assertions
     secrets += [*system.managed_identity.tokens, *system.identity.tokens]
     assert len(secrets) > 8
     assert [secret for secret in secrets if secret.encode() in data] == []
