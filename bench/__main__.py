@@ -75,7 +75,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}; all, if none is named")
     parser.add_argument("--quick", action="store_true", help="only graphward beside the relay, half a minute")
     parser.add_argument("--rounds", type=int, default=5, help="how often each server has its turn (5)")
-    parser.add_argument("--seconds", type=int, default=3, help="length of a turn (3)")
+    parser.add_argument("--seconds", type=int, default=2, help="length of a turn (2)")
     options = parser.parse_args(arguments)
     unknown = [job for job in options.jobs if job not in JOBS]
     if unknown:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Callable
 from typing import Final
 
 from bench.cost import Peer
+from bench.graphward import TOKEN_SECONDS, proxy_token
 from bench.load import LIST_PATH, ONE_PATH
 from bench.rig import Rig
 from bench.samples import ONE_USER, USERS
@@ -27,11 +29,14 @@ def the_list(rig: Rig) -> Proof:
 
 
 def _proves(rig: Rig, path: str, body: bytes, *, judging: bool = False) -> Proof:
+    expired = proxy_token(time.time() - 2 * TOKEN_SECONDS)
+
     def check(server: Server, peer: Peer) -> None:
         fetch = _fetcher(rig, server, tls=peer.loader.tls)
         _expect(server, "passes the answer on", fetch(path, rig.token) == (200, body))
         if judging and peer.name != "relay":
             _expect(server, "refuses a damaged token", fetch(path, rig.token[:-4] + "AAAA")[0] == 401)
+            _expect(server, "refuses an expired token", fetch(path, expired)[0] == 401)
             _expect(server, "refuses a request without a token", fetch(path, None)[0] == 401)
             _expect(server, "refuses what no rule allows", fetch("/v1.0/groups", rig.token)[0] == 403)
 

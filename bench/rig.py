@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -164,7 +165,8 @@ class Rig:
             name: {**own.get(name, {}), **(sections or {}).get(name, {})}
             for name in {*own, *(sections or {})}
         }
-        config = write_graphward(self.run / f"graphward-{port}", merged, rules)
+        directory = Path(tempfile.mkdtemp(prefix="graphward-", dir=self.run))  # ports come again
+        config = write_graphward(directory, merged, rules)
         return self._spawn("graphward", [sys.executable, "-m", "proxy", "--config", str(config)], port)
 
     def stand_ins(self, behaviour: Literal["accepts", "down", "changes"]) -> tuple[Server, StandInPorts]:

@@ -64,7 +64,8 @@ def nginx_modules() -> str | None:
     match = re.search(r"--modules-path=(\S+)", told)
     modules = Path(match[1]) if match else Path("/usr/lib/nginx/modules")
     has_lua = (modules / "ngx_http_lua_module.so").exists() and (modules / "ndk_http_module.so").exists()
-    return str(modules) if has_lua else None
+    has_cjson = any(Path("/usr").glob("lib/*/lua/5.1/cjson.so"))
+    return str(modules) if has_lua and has_cjson else None
 
 
 def version(program: str) -> str:
