@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,6 +25,7 @@ class _Transport:
     def __init__(self) -> None:
         self.written: list[bytes] = []
         self.write: Callable[[bytes], None] = self.written.append
+        self.writelines: Callable[[Iterable[bytes]], None] = self.written.extend
 
     def get_extra_info(self, name: str) -> Any:
         return ("127.0.0.1", 1) if name == "peername" else _SOCKET

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import time
@@ -44,6 +45,7 @@ from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 5.0
+NICENESS: Final = 5  # where processors are scarce, requests come first and their events wait in the spool
 
 
 def run_agent(settings: Settings, channels: list[socket.socket], counters: CounterPages) -> int:
@@ -51,6 +53,7 @@ def run_agent(settings: Settings, channels: list[socket.socket], counters: Count
 
     `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open.
     """
+    os.nice(NICENESS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(settings, channels, counters))
 

@@ -497,7 +497,7 @@ class Exchange:
         head = self._head_for_client(self._answer, len(final), changed=changed is not None)
         self._answer_bytes = len(final)
         if self.record(self._answer.status):
-            self.connection.write(head + final)
+            self.connection.write_answer(head, final)
             self._finish()
 
     def start_rewritten(self) -> None:
@@ -514,17 +514,15 @@ class Exchange:
             if not sized:
                 chunk = self._chunk(chunk, last=True)
             if self.record(answer.status):
-                self.connection.write(head + chunk if chunk else head)
+                self.connection.write_answer(head, chunk)
                 self._finish()
             return
-        self._send_head(head)
-        if chunk:
-            self.connection.write(chunk if sized else self._chunk(chunk, last=False))
+        self._send_head(head, chunk if sized else self._chunk(chunk, last=False))
 
-    def _send_head(self, head: bytes) -> None:
+    def _send_head(self, head: bytes, first: bytes = b"") -> None:
         self.head_sent = True
         self.draft.status = self._answer.status
-        self.connection.write(head)
+        self.connection.write_answer(head, first)
 
     def _send_piece(self, chunk: bytes, last: bool) -> None:
         self._answer_bytes += len(chunk)
