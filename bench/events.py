@@ -40,6 +40,12 @@ def bodies(
         yield _body(number, proxy, start_ms + number // 2, rng.getrandbits(96))
 
 
+def batch(batch_id: str, count: int, *, first: int = 0, proxy: str = "proxy-1") -> bytes:
+    """The request body of a batch."""
+    events = b",".join(bodies(count, first=first, proxy=proxy))
+    return b'{"batchId":"%s","events":[%s]}' % (batch_id.encode(), events)
+
+
 def _body(number: int, proxy: str, time_ms: int, bits: int) -> bytes:
     own_id = uuid7(time_ms, bits << 10 | number & 1023)
     method, path, query = _REQUESTS[(bits >> 40) % len(_REQUESTS)]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
-from typing import Annotated, Final
+from datetime import datetime
+from typing import Annotated, Final, Literal
 
 import msgspec
 import orjson
 from msgspec import Meta, Struct
 
-from controlplane.store.interface import AuditStore, NewBatch, NewEvent, Outcome, RateLimits, Stored
-from proxy.wire.audit_event import VERDICTS
+from controlplane.store.blocks import milliseconds
+from controlplane.store.interface import AuditStore, NewBatch, Outcome, RateLimits, Stored
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _Id = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -38,7 +37,7 @@ class _Event(Struct, rename="camel"):
     method: str
     path: str
     status: Annotated[int, Meta(ge=0, le=999)]
-    verdict: str
+    verdict: Literal["allow", "filter", "block", "log_only"]
     seq: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
@@ -47,13 +46,46 @@ class _Batch(Struct, rename="camel"):
     events: Annotated[list[_Event], Meta(min_length=1)]
 
 
+_Text = str | None
+_Number = int | float | None
+
+
+class _KnownEvent(_Event, rename="camel", forbid_unknown_fields=True, gc=False):
+    """An event of nothing but known members, so that reading it looks at every byte of it."""
+
+    proxy_id: _Text = None
+    app_id: _Text = None
+    client_id: _Text = None
+    client_ip: _Text = None
+    request_id: _Text = None
+    client_request_id: _Text = None
+    query: _Text = None
+    rule_id: _Text = None
+    logged_rule_ids: tuple[str, ...] | None = None
+    transforms: tuple[str, ...] | None = None
+    upstream_status: _Number = None
+    duration_ms: _Number = None
+    upstream_ms: _Number = None
+    request_bytes: _Number = None
+    response_bytes: _Number = None
+    parent_request_id: _Text = None
+    reason: _Text = None
+    ruleset_version: str | int | None = None
+    upstream_request_id: _Text = None
+
+
+class _KnownBatch(Struct, rename="camel", forbid_unknown_fields=True):
+    batch_id: _Id
+    events: Annotated[list[_KnownEvent], Meta(min_length=1)]
+
+
 class _RawEvents(Struct):
-    events: list[msgspec.Raw]
+    events: msgspec.Raw
 
 
+_decode_known: Final = msgspec.json.Decoder(_KnownBatch).decode
 _decode_batch: Final = msgspec.json.Decoder(_Batch).decode
 _decode_raw_events: Final = msgspec.json.Decoder(_RawEvents).decode
-_VERDICTS: Final = frozenset(VERDICTS)
 
 
 class Ingest:
@@ -75,28 +107,36 @@ class Ingest:
 
 def parse_batch(proxy_id: str, body: bytes) -> NewBatch:
     try:
-        # Whatever is stored can be read again by any JSON parser: the typed pass below skips over what it
-        # doesn't know.
-        orjson.loads(body)
-        batch = _decode_batch(body)
-        raw_events = _decode_raw_events(body).events
+        batch = _decode(body)
+        events = bytes(_decode_raw_events(body).events)
     except (ValueError, RecursionError) as error:
         raise InvalidBatch(_reason(error)) from None
     org_id = batch.events[0].org_id
+    times = []
     for event in batch.events:
         if event.org_id != org_id:
             raise MixedOrganisations
-        if event.verdict not in _VERDICTS:
-            raise InvalidBatch("verdict must be one of " + ", ".join(VERDICTS))
-    events = [
-        NewEvent(event.id, _milliseconds(event.time), event.seq, str(raw, "utf-8"))
-        for event, raw in zip(batch.events, raw_events, strict=True)
-    ]
-    return NewBatch(proxy_id, org_id, batch.batch_id, events)
+        times.append(event.time)
+    return NewBatch(
+        proxy_id,
+        org_id,
+        batch.batch_id,
+        ids=[event.id for event in batch.events],
+        seqs=[event.seq for event in batch.events],
+        least_ms=milliseconds(min(times)),
+        most_ms=milliseconds(max(times)),
+        events=events,
+    )
 
 
-def _milliseconds(time: datetime) -> int:
-    return round((time - _EPOCH).total_seconds() * 1000)
+def _decode(body: bytes) -> _KnownBatch | _Batch:
+    """Whatever is stored can be read again by any JSON parser, so every byte of it has been looked at."""
+    try:
+        return _decode_known(body)
+    except msgspec.ValidationError:
+        # Members that we don't know, or of other types, are skipped over by the typed pass.
+        orjson.loads(body)
+        return _decode_batch(body)
 
 
 def _reason(error: Exception) -> str:

@@ -8,7 +8,7 @@ plane), since `bytes.translate` and arithmetic on large integers then judge a se
 
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import nan
@@ -19,7 +19,7 @@ from zlib import crc32
 import orjson
 
 from controlplane.search.document import Value
-from controlplane.search.query import Between, Exactly, FieldTerm, HasTerm, Kind, fold
+from controlplane.search.query import Between, Exactly, FieldTerm, HasTerm, Kind
 
 NARROW: Final = 256
 WIDE: Final = 2048
@@ -210,19 +210,39 @@ def full(count: int) -> int:
     return int.from_bytes(b"\1" * count, "little")
 
 
-def judge(column: Column, wanted: Callable[[Value], bool], *, hint: str | None = None) -> Judged | None:
-    """By a predicate on values, None where the column has none; all wanted ones contain the text `hint`."""
+def judge(column: Column, wanted: Callable[[Value], bool]) -> Judged | None:
+    """By a predicate on values, None where the column has none."""
     if column.form != "values":
         return None
-    if (
-        hint is not None
-        and len(column.planes) == 2
-        and orjson.dumps(hint)[1:-1] not in column.dictionary.lower()
-    ):
+    codes = [code for code, value in enumerate(column.values) if wanted(value)]
+    return Judged(_of_codes(column, codes), certain=True)
+
+
+def judge_exactly(column: Column, wanted: Collection[str]) -> Judged | None:
+    """By whole texts, folded; None where the column has no values."""
+    if column.form != "values":
+        return None
+    folded = column.dictionary.lower()  # as JSON text, in which no escape has a letter of another case
+    if not any(orjson.dumps(text)[1:-1] in folded for text in wanted):
         return Judged(0, certain=True)
-    return Judged(
-        _of_codes(column, [code for code, value in enumerate(column.values) if wanted(value)]), True
-    )
+    values = orjson.loads(folded)
+    codes = {code for text in wanted for code in (*_places(values, text), *_places(values, _as_number(text)))}
+    return Judged(_of_codes(column, sorted(codes)), certain=True)
+
+
+def _places(values: list[Any], wanted: str | int | None) -> Iterator[int]:
+    at = -1
+    while wanted is not None:
+        try:
+            at = values.index(wanted, at + 1)
+        except ValueError:
+            return
+        yield at
+
+
+def _as_number(text: str) -> int | None:
+    """A version may stand in an event as a number and is asked for as a text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def judge_abstract(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
@@ -279,9 +299,3 @@ def _mask(plane: bytes, codes: Iterable[int]) -> int:
     for code in codes:
         table[code] = 1
     return int.from_bytes(plane.translate(table), "little")
-
-
-def folded_hint(term: FieldTerm) -> str | None:
-    """The one text that a wanted value contains in its folded form, if the term has such."""
-    match = term.matches[0]
-    return fold(match.text) if len(term.matches) == 1 and isinstance(match, Exactly) else None

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from controlplane.search.column import Column, Judged, folded_hint, full, judge, judge_abstract
+from controlplane.search.column import Column, Judged, full, judge, judge_abstract, judge_exactly
 from controlplane.search.document import Document
 from controlplane.search.predicates import accepts, has_phrase, holds, value_holds
 from controlplane.search.query import (
     FIELDS,
+    WORD,
     Between,
     Exactly,
     FieldTerm,
@@ -22,13 +23,14 @@ from controlplane.search.query import (
     Term,
     TextTerm,
     fold,
+    words,
 )
 from controlplane.search.segment import ABSENT, FOLDERS, PART, folder, on_one_line
 
 # Of the text's fields the ones that are few enough to be looked at as values.
 _PHRASE_COLUMNS: Final = ("rule", "reason", "logged", "transform")
 _LINE_FIELDS: Final = {"path": 0, "query": 1}
-_FEW: Final = 8  # one in so many events: walking them beats searching the text for where to look
+_FEW: Final = 64  # candidates up to which looking at each beats searching the text for where to look
 
 
 class View(Protocol):
@@ -84,7 +86,7 @@ def matches(terms: Sequence[Term], view: View, first: int, end: int) -> Iterator
 
 def _candidates(mask: int, view: View, needle: bytes) -> Iterator[int]:
     flags = mask.to_bytes(view.count, "little")
-    if needle and mask.bit_count() > view.count // _FEW:
+    if needle and mask.bit_count() > _FEW:
         last = -1
         for ordinal in view.lines_with(needle):
             if ordinal != last and flags[ordinal]:
@@ -141,16 +143,37 @@ def _judge_time(term: FieldTerm | HasTerm, view: View) -> Judged:
 def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
     name = term.field.name
     column = view.column(name)
-    hint = folded_hint(term) if isinstance(term, FieldTerm) else None
-    judged = judge(column, lambda value: value_holds(term, value), hint=hint) or judge_abstract(column, term)
+    judged = _judge_values(column, term) or judge_abstract(column, term)
     if judged is not None and judged.certain:
         return _Step(judged)
     judged = judged or Judged(full(view.count), certain=False)
     if isinstance(term, HasTerm) or name not in _LINE_FIELDS or not all(map(_is_as_in_line, term.matches)):
         return _Step(judged)
+    if not any(_may_have(match, view) for match in term.matches):
+        return _Step(Judged(0, certain=True))
     if name == "path":
         judged = _judge_folders(term, view, judged)
     return _Step(judged, _value_of_line(term, view, _LINE_FIELDS[name]), _needle_of(term))
+
+
+def _may_have(match: Match, view: View) -> bool:
+    """Whether the segment's text has the words that a value must begin with."""
+    if isinstance(match, Between):
+        return False
+    text = fold(match.text if isinstance(match, Exactly) else match.pieces[0])
+    known = words(text)
+    last_goes_on = isinstance(match, Like) and WORD.fullmatch(text[-1:]) is not None
+    return all(
+        view.knows(word, prefix=last_goes_on and number == len(known)) for number, word in enumerate(known, 1)
+    )
+
+
+def _judge_values(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
+    if isinstance(term, FieldTerm) and term.field.kind == "text":
+        texts = {fold(match.text) for match in term.matches if isinstance(match, Exactly)}
+        if len(texts) == len(term.matches):
+            return judge_exactly(column, texts)
+    return judge(column, lambda value: value_holds(term, value))
 
 
 def _judge_folders(term: FieldTerm, view: View, judged: Judged) -> Judged:
@@ -171,8 +194,9 @@ def _judge_folders(term: FieldTerm, view: View, judged: Judged) -> Judged:
 
 def _judge_folder(name: str, wanted: str, view: View) -> Judged:
     column = view.column(name)
-    judged = judge(column, lambda value: value == wanted, hint=wanted)
-    judged = judged or judge_abstract(column, FieldTerm(FIELDS["path"], (Exactly(wanted),)))
+    judged = judge_exactly(column, [wanted]) or judge_abstract(
+        column, FieldTerm(FIELDS["path"], (Exactly(wanted),))
+    )
     return judged or Judged(full(view.count), certain=False)
 
 

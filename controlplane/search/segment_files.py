@@ -51,11 +51,11 @@ _PLACE_BITS: Final = 6
 _NAMES: Final = ("times", "positions", "bodies", "text", "lines", *KINDS)
 _PLACES: Final = {name: number for number, name in enumerate(_NAMES)}
 
-_CHUNK_BITS: Final = 6
+_CHUNK_BITS: Final = 4
 CHUNK: Final = 1 << _CHUNK_BITS
 _WORDS_IN_ROW: Final = 256
-_FULL: Final = 32_768  # events of a segment that is joined no more
-_FAN: Final = 8  # segments of about one size that become one
+_FULL: Final = 131_072  # events of a segment that is joined no more
+_FAN: Final = 16  # segments of about one size that become one
 
 
 def place(segment: int, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice, takewhile
@@ -20,6 +20,7 @@ from controlplane.search.segment_files import Bodies, place, read_array, read_co
 # Times beyond which there are none: what SQLite takes for a number.
 _LEAST: Final = -(1 << 62)
 _MOST: Final = 1 << 62
+_LINES_AT_ONCE: Final = 4096
 
 
 class Found(NamedTuple):
@@ -147,11 +148,18 @@ class StoredSegment:
             return text.read(end - start).decode()
 
     def lines_with(self, needle: bytes) -> Iterator[int]:
-        at = self._text.rfind(needle)
-        while at >= 0:
-            ordinal = bisect_left(self._lines, at + 1) - 1
-            yield ordinal
-            at = self._text.rfind(needle, 0, self._lines[ordinal])
+        """A stretch of lines after the other, from the end: searching forwards is what `find` is fast at."""
+        end = self.count
+        while end:
+            first = max(0, end - _LINES_AT_ONCE)
+            found = []
+            at = self._text.find(needle, self._lines[first], self._lines[end])
+            while at >= 0:
+                ordinal = bisect_right(self._lines, at) - 1
+                found.append(ordinal)
+                at = self._text.find(needle, self._lines[ordinal + 1], self._lines[end])
+            yield from reversed(found)
+            end = first
 
     def document(self, ordinal: int) -> Document:
         return self._bodies.document(self.org_id, self._places[ordinal])

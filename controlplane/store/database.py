@@ -1,8 +1,8 @@
-"""One SQLite file: one connection that writes, in groups, and one that reads.
+"""One SQLite file: one connection that writes, in groups, and one that reads, each with its thread.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait together commit together: a
-commit costs one fsync however many it holds. A job that fails is rolled back to where it began and fails
-alone.
+commit costs one fsync and one change of threads, however many it holds. A job that fails is rolled back to
+where it began and fails alone.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
-
-import aiosqlite
 
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.migrate import migrate
 
 T = TypeVar("T")
-Job = Callable[[aiosqlite.Connection], Awaitable[T]]
+Job = Callable[[sqlite3.Connection], T]
 
 # Long enough for a backup or a command beside a server, short enough that a request gets its 503.
 _BUSY_TIMEOUT_SECONDS: Final = 20
@@ -38,42 +37,36 @@ class _Waiting:
 
 
 class Database:
-    def __init__(self, writer: aiosqlite.Connection, reader: aiosqlite.Connection) -> None:
+    def __init__(self, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
         self._writer = writer
         self._reader = reader
-        self._reading = asyncio.Lock()
+        self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(_MOST_WAITING)
         self._writing = asyncio.create_task(self._write_loop(), name="store writer")
 
     @classmethod
     async def open(cls, path: Path) -> Database:
-        _make_private(path)
-        await asyncio.to_thread(migrate, path)
-        async with AsyncExitStack() as connections:  # an open one would keep the process from ending
-            writer, reader = await _connect(path, connections), await _connect(path, connections)
-            await reader.execute("PRAGMA query_only = ON")
-            connections.pop_all()
-        return cls(writer, reader)
+        return cls(*await asyncio.to_thread(_open, path))
 
     async def close(self) -> None:
         await self._queue.join()
         self._writing.cancel()
         await asyncio.gather(self._writing, return_exceptions=True)
-        await self._writer.close()
-        await self._reader.close()
+        self._write_thread.shutdown()
+        self._read_thread.shutdown()
+        self._writer.close()
+        self._reader.close()
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one statement."""
-        return list(await self._reader.execute_fetchall(sql, parameters))  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._read_thread, all_rows, self._reader, sql, parameters)
 
     async def read(self, job: Job[T]) -> T:
         """Several statements over one state of the database."""
-        async with self._reading:
-            await self._reader.execute("BEGIN")
-            try:
-                return await job(self._reader)
-            finally:
-                await self._reader.execute("COMMIT")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._read_thread, _read, self._reader, job)
 
     async def write(self, job: Job[T]) -> T:
         """Run `job` in a transaction; its result once it is on disk. StoreBusy if too much waits."""
@@ -86,58 +79,72 @@ class Database:
         return result
 
     async def _write_loop(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             group = [await self._queue.get()]
             while len(group) < _MOST_TOGETHER and not self._queue.empty():
                 group.append(self._queue.get_nowait())
+            wanted = [waiting for waiting in group if not waiting.done.cancelled()]
+            jobs = [waiting.job for waiting in wanted]
             try:
-                await self._commit(group)
+                _answer(wanted, await loop.run_in_executor(self._write_thread, _commit, self._writer, jobs))
             finally:
                 for _ in group:
                     self._queue.task_done()
 
-    async def _commit(self, group: list[_Waiting]) -> None:
-        try:
-            await self._writer.execute("BEGIN IMMEDIATE")
-            wanted = [waiting for waiting in group if not waiting.done.cancelled()]
-            results = [(waiting, await self._run(waiting.job)) for waiting in wanted]
-            await self._writer.execute("COMMIT")
-        except Exception as error:
-            await self._roll_back()
-            results = [(waiting, _as_store_error(error)) for waiting in group]
-        for waiting, result in results:
-            if waiting.done.cancelled():
-                continue
-            if isinstance(result, Exception):
-                waiting.done.set_exception(result)
-            else:
-                waiting.done.set_result(result)
 
-    async def _run(self, job: Job[Any]) -> Any:
-        """The job's result, or the exception that it raised and after which nothing of it is left."""
-        await self._writer.execute("SAVEPOINT job")
-        try:
-            result = await job(self._writer)
-        except Exception as error:
-            if (
-                not self._writer.in_transaction
-            ):  # SQLite has given up all of it (disk full): so does the group
-                raise
-            await self._writer.execute("ROLLBACK TO job")
-            result = _as_store_error(error)
-        await self._writer.execute("RELEASE job")
-        return result
+def _answer(group: Iterable[_Waiting], results: Iterable[Any]) -> None:
+    for waiting, result in zip(group, results, strict=True):
+        if waiting.done.cancelled():
+            continue
+        if isinstance(result, Exception):
+            waiting.done.set_exception(result)
+        else:
+            waiting.done.set_result(result)
 
-    async def _roll_back(self) -> None:
+
+def _read(connection: sqlite3.Connection, job: Job[T]) -> T:
+    connection.execute("BEGIN")
+    try:
+        return job(connection)
+    finally:
+        connection.execute("COMMIT")
+
+
+def _commit(connection: sqlite3.Connection, jobs: Sequence[Job[Any]]) -> list[Any]:
+    """What became of each job: its result, or the exception after which nothing of it is left."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        results = [_run(connection, job) for job in jobs]
+        connection.execute("COMMIT")
+    except Exception as error:
         with suppress(sqlite3.Error):  # what brought us here is the error to tell
-            if self._writer.in_transaction:
-                await self._writer.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        return [_as_store_error(error)] * len(jobs)
+    return results
 
 
-async def one_row(connection: aiosqlite.Connection, sql: str, parameters: Sequence[Any] = ()) -> Any:
+def _run(connection: sqlite3.Connection, job: Job[Any]) -> Any:
+    connection.execute("SAVEPOINT job")
+    try:
+        result = job(connection)
+    except Exception as error:
+        if not connection.in_transaction:  # SQLite has given up all of it (disk full): so does the group
+            raise
+        connection.execute("ROLLBACK TO job")
+        result = _as_store_error(error)
+    connection.execute("RELEASE job")
+    return result
+
+
+def all_rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+    return connection.execute(sql, parameters).fetchall()
+
+
+def one_row(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> Any:
     """The first row, None where there is none."""
-    rows = list(await connection.execute_fetchall(sql, parameters))
-    return rows[0] if rows else None
+    return connection.execute(sql, parameters).fetchone()
 
 
 def _as_store_error(error: Exception) -> Exception:
@@ -159,10 +166,22 @@ def _make_private(path: Path) -> None:
         raise StoreError(f"{path}: {error.strerror}") from None
 
 
-async def _connect(path: Path, open_ones: AsyncExitStack) -> aiosqlite.Connection:
-    connection = await open_ones.enter_async_context(
-        aiosqlite.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS)
+def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    _make_private(path)
+    migrate(path)
+    with ExitStack() as opened:
+        writer = opened.enter_context(closing(_connect(path)))
+        reader = opened.enter_context(closing(_connect(path)))
+        reader.execute("PRAGMA query_only = ON")
+        opened.pop_all()
+    return writer, reader
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Opened in one thread and used in another, never in two at once.
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS, check_same_thread=False
     )
     for pragma in ("synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
-        await connection.execute(f"PRAGMA {pragma}")
+        connection.execute(f"PRAGMA {pragma}")
     return connection

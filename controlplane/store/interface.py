@@ -37,25 +37,21 @@ class StoreBusy(StoreError):
 # Audit events
 
 
-class NewEvent(NamedTuple):
-    """An event as it goes into the store."""
-
-    id: str
-    time_ms: int
-    seq: int | None
-    body: str
-
-
 @dataclass(frozen=True, slots=True)
 class NewBatch:
+    """A batch as it goes into the store: its events as they came, and what the store looks at of them."""
+
     proxy_id: str
     org_id: str
     batch_id: str
-    events: Sequence[NewEvent]
+    ids: Sequence[str]
+    seqs: Sequence[int | None]
+    least_ms: int
+    most_ms: int
+    events: bytes  # JSON array
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
+class StoredEvent(NamedTuple):
     """An event as the search index reads it."""
 
     position: int

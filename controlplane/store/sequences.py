@@ -9,8 +9,11 @@ from controlplane.store.interface import Gap
 
 def ranges(numbers: Iterable[int]) -> list[Gap]:
     """The numbers as ranges without a gap, in order."""
+    distinct = set(numbers)
+    if distinct and max(distinct) - min(distinct) == len(distinct) - 1:  # as they do come
+        return [Gap(min(distinct), max(distinct))]
     found: list[Gap] = []
-    for number in sorted(set(numbers)):
+    for number in sorted(distinct):
         if found and number == found[-1].last + 1:
             found[-1] = Gap(found[-1].first, number)
         else:

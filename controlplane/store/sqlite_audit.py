@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-import aiosqlite
-
 from controlplane.clock import Clock
 from controlplane.rate_limits import WINDOW_MS, retry_after_seconds
-from controlplane.store.database import Database, one_row
+from controlplane.store.blocks import add_block, events_after, purge_events
+from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import (
     IDEMPOTENCY_WINDOW_MS,
     Duplicate,
@@ -18,7 +18,6 @@ from controlplane.store.interface import (
     Gap,
     Limited,
     NewBatch,
-    NewEvent,
     Outcome,
     RateLimits,
     Report,
@@ -28,14 +27,10 @@ from controlplane.store.interface import (
 )
 from controlplane.store.sequences import fold, ranges
 
-MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
 _HISTORY: Final = 200  # heartbeats and metrics windows that are kept of each proxy
 # A proxy that leaves out every other number could make a range of each event: past this, only their count is
 # kept.
 _MOST_GAPS: Final = 10_000
-# Rows of one INSERT. One statement for many rows lets SQLite work without the interpreter's lock; sizes that
-# are powers of two keep the number of different statements, and so of prepared ones, small.
-_ROWS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 
 
 def batch_digest(batch_id: str) -> bytes:
@@ -52,14 +47,14 @@ class AuditTables:
     async def commit_batch(self, batch: NewBatch, limits: RateLimits) -> Outcome:
         digest = batch_digest(batch.batch_id)
 
-        async def job(connection: aiosqlite.Connection) -> Outcome:
+        def job(connection: sqlite3.Connection) -> Outcome:
             now = self._clock.steady_ms()
-            outcome = await _replayed(connection, batch.proxy_id, digest, now)
-            outcome = outcome or await _limited(connection, batch, limits, now)
+            outcome = _replayed(connection, batch.proxy_id, digest, now)
+            outcome = outcome or _limited(connection, batch, limits, now)
             if outcome is not None:
                 return outcome
-            accepted = await _store(connection, batch, digest, now)
-            await _seen(connection, batch.proxy_id, self._clock.wall_ms())
+            accepted = _store(connection, batch, digest, now)
+            _seen(connection, batch.proxy_id, self._clock.wall_ms())
             return Stored(accepted)
 
         return await self._database.write(job)
@@ -74,15 +69,7 @@ class AuditTables:
     # Events
 
     async def events_after(self, position: int, limit: int) -> list[StoredEvent]:
-        # No more than MAX_READ_BYTES and one event: a batch may hold a single event of 5 MB.
-        rows = await self._database.fetch(
-            "SELECT position, org_id, body FROM (SELECT position, org_id, body,"
-            " SUM(LENGTH(body)) OVER (ORDER BY position) - LENGTH(body) AS before FROM"
-            " (SELECT position, org_id, CAST(body AS BLOB) AS body FROM events"
-            " WHERE position > ? ORDER BY position LIMIT ?)) WHERE before < ? ORDER BY position",
-            (position, limit, MAX_READ_BYTES),
-        )
-        return [StoredEvent(*row) for row in rows]
+        return await self._database.read(lambda connection: events_after(connection, position, limit))
 
     async def outbox_position(self, index: str) -> int:
         rows = await self._database.fetch("SELECT position FROM outbox_cursor WHERE index_name = ?", (index,))
@@ -95,10 +82,8 @@ class AuditTables:
         )
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
-        return await self._execute(
-            "DELETE FROM events WHERE position IN"
-            " (SELECT position FROM events WHERE org_id = ? AND time_ms < ? ORDER BY time_ms LIMIT ?)",
-            (org_id, before_ms, limit),
+        return await self._database.write(
+            lambda connection: purge_events(connection, org_id, before_ms, limit)
         )
 
     # Reports
@@ -106,24 +91,22 @@ class AuditTables:
     async def add_heartbeat(self, proxy_id: str, body: str) -> None:
         now = self._clock.wall_ms()
 
-        async def job(connection: aiosqlite.Connection) -> None:
-            await connection.execute(
-                "INSERT OR REPLACE INTO heartbeats VALUES (?, ?, ?)", (proxy_id, now, body)
-            )
-            await _forget_old(connection, "heartbeats", proxy_id)
-            await _seen(connection, proxy_id, now)
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO heartbeats VALUES (?, ?, ?)", (proxy_id, now, body))
+            _forget_old(connection, "heartbeats", proxy_id)
+            _seen(connection, proxy_id, now)
 
         await self._database.write(job)
 
     async def add_metrics(self, proxy_id: str, window_start: str, body: str) -> None:
         now = self._clock.wall_ms()
 
-        async def job(connection: aiosqlite.Connection) -> None:
-            await connection.execute(
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute(
                 "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)", (proxy_id, window_start, now, body)
             )
-            await _forget_old(connection, "metrics", proxy_id)
-            await _seen(connection, proxy_id, now)
+            _forget_old(connection, "metrics", proxy_id)
+            _seen(connection, proxy_id, now)
 
         await self._database.write(job)
 
@@ -141,13 +124,14 @@ class AuditTables:
         return [Report(*row) for row in rows]
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]:
-        async def job(connection: aiosqlite.Connection) -> list[SequenceState]:
+        def job(connection: sqlite3.Connection) -> list[SequenceState]:
             states = []
-            for org_id, highest, unlisted in await connection.execute_fetchall(
+            for org_id, highest, unlisted in all_rows(
+                connection,
                 "SELECT org_id, highest, unlisted FROM sequences WHERE proxy_id = ? ORDER BY org_id",
                 (proxy_id,),
             ):
-                gaps = await _gaps(connection, proxy_id, org_id, Gap(0, highest))
+                gaps = _gaps(connection, proxy_id, org_id, Gap(0, highest))
                 hidden = sum(gap.last - gap.first + 1 for gap in gaps[gap_limit:])
                 states.append(SequenceState(org_id, highest, tuple(gaps[:gap_limit]), unlisted + hidden))
             return states
@@ -155,16 +139,14 @@ class AuditTables:
         return await self._database.read(job)
 
     async def _execute(self, sql: str, parameters: Sequence[Any]) -> int:
-        async def job(connection: aiosqlite.Connection) -> int:
-            return (await connection.execute(sql, parameters)).rowcount
+        def job(connection: sqlite3.Connection) -> int:
+            return (connection.execute(sql, parameters)).rowcount
 
         return await self._database.write(job)
 
 
-async def _replayed(
-    connection: aiosqlite.Connection, proxy_id: str, digest: bytes, now: int
-) -> Outcome | None:
-    row = await one_row(
+def _replayed(connection: sqlite3.Connection, proxy_id: str, digest: bytes, now: int) -> Outcome | None:
+    row = one_row(
         connection,
         "SELECT accepted_ms, accepted FROM batches WHERE proxy_id = ? AND batch = ?",
         (proxy_id, digest),
@@ -175,11 +157,9 @@ async def _replayed(
     return Duplicate(accepted) if now - accepted_ms <= IDEMPOTENCY_WINDOW_MS else Expired()
 
 
-async def _limited(
-    connection: aiosqlite.Connection, batch: NewBatch, limits: RateLimits, now: int
-) -> Outcome | None:
+def _limited(connection: sqlite3.Connection, batch: NewBatch, limits: RateLimits, now: int) -> Outcome | None:
     since = now - WINDOW_MS
-    row = await one_row(
+    row = one_row(
         connection,
         "SELECT (SELECT accepted_ms FROM rate_log WHERE proxy_id = ? AND accepted_ms > ?"
         " ORDER BY accepted_ms DESC LIMIT 1 OFFSET ?),"
@@ -191,71 +171,44 @@ async def _limited(
     return Limited(wait) if wait else None
 
 
-async def _store(connection: aiosqlite.Connection, batch: NewBatch, digest: bytes, now: int) -> int:
-    accepted = 0
-    for sql, parameters in _inserts(batch, digest):
-        accepted += (await connection.execute(sql, parameters)).rowcount
-    await connection.execute(
-        "INSERT INTO batches VALUES (?, ?, ?, ?)", (batch.proxy_id, digest, now, accepted)
-    )
-    await connection.execute(
+def _store(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int) -> int:
+    accepted = add_block(connection, batch)
+    connection.execute("INSERT INTO batches VALUES (?, ?, ?, ?)", (batch.proxy_id, digest, now, accepted))
+    connection.execute(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (batch.proxy_id, now - WINDOW_MS)
     )
-    await connection.execute("INSERT INTO rate_log VALUES (?, ?, ?)", (now, batch.proxy_id, batch.org_id))
-    await _fold_sequence(connection, batch)
+    connection.execute("INSERT INTO rate_log VALUES (?, ?, ?)", (now, batch.proxy_id, batch.org_id))
+    _fold_sequence(connection, batch)
     return accepted
-
-
-def _inserts(batch: NewBatch, digest: bytes) -> Iterator[tuple[str, list[Any]]]:
-    start = 0
-    while start < len(batch.events):
-        rows = next(size for size in _ROWS if size <= len(batch.events) - start)
-        parameters: list[Any] = [batch.org_id, batch.proxy_id, digest]
-        for event in batch.events[start : start + rows]:
-            parameters += event
-        yield _INSERT[rows], parameters
-        start += rows
-
-
-def _insert(rows: int) -> str:
-    columns = len(NewEvent._fields)
-    values = ",".join(
-        "(?1,?2,?3," + ",".join(f"?{4 + row * columns + column}" for column in range(columns)) + ")"
-        for row in range(rows)
-    )
-    # OR IGNORE: an event that comes again under another batch id is here already, by its own id.
-    return f"INSERT OR IGNORE INTO events (org_id, proxy_id, batch, id, time_ms, seq, body) VALUES {values}"  # noqa: S608
-
-
-_INSERT: Final = {rows: _insert(rows) for rows in _ROWS}
 
 
 # Sequences
 
 
-async def _fold_sequence(connection: aiosqlite.Connection, batch: NewBatch) -> None:
-    came = ranges(event.seq for event in batch.events if event.seq is not None)
+def _fold_sequence(connection: sqlite3.Connection, batch: NewBatch) -> None:
+    came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:
         return
     key = (batch.proxy_id, batch.org_id)
-    row = await one_row(
+    row = one_row(
         connection, "SELECT highest, unlisted FROM sequences WHERE proxy_id = ? AND org_id = ?", key
     )
     highest, unlisted = row or (0, 0)
     within = Gap(came[0].first, came[-1].last)
-    before = await _gaps(connection, *key, within) if within.first <= highest else []
+    before = _gaps(connection, *key, within) if within.first <= highest else []
     highest, after = fold(highest, before, came)
-    await _replace_gaps(connection, key, before, after)
-    await connection.execute(
+    _replace_gaps(connection, key, before, after)
+    connection.execute(
         "INSERT INTO sequences VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET highest = excluded.highest,"
         " unlisted = excluded.unlisted",
-        (*key, highest, unlisted + await _drop_surplus(connection, key, added=len(after) > len(before))),
+        (*key, highest, unlisted + _drop_surplus(connection, key, added=len(after) > len(before))),
     )
 
 
-async def _gaps(connection: aiosqlite.Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
+def _gaps(connection: sqlite3.Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:
     """The gaps that touch `within`; of those that begin before it, that can only be the last."""
-    rows = await connection.execute_fetchall(
+    rows = all_rows(
+        connection,
         "SELECT first, last FROM sequence_gaps"
         " WHERE proxy_id = ?1 AND org_id = ?2 AND last >= ?3 AND first <= ?4"
         " AND first >= coalesce((SELECT max(first) FROM sequence_gaps"
@@ -265,26 +218,25 @@ async def _gaps(connection: aiosqlite.Connection, proxy_id: str, org_id: str, wi
     return [Gap(*row) for row in rows]
 
 
-async def _replace_gaps(
-    connection: aiosqlite.Connection, key: tuple[str, str], before: list[Gap], after: list[Gap]
+def _replace_gaps(
+    connection: sqlite3.Connection, key: tuple[str, str], before: list[Gap], after: list[Gap]
 ) -> None:
     gone, new = set(before) - set(after), set(after) - set(before)
     if gone:
-        await connection.executemany(
+        connection.executemany(
             "DELETE FROM sequence_gaps WHERE proxy_id = ? AND org_id = ? AND first = ?",
             [(*key, gap.first) for gap in gone],
         )
     if new:
-        await connection.executemany(
-            "INSERT INTO sequence_gaps VALUES (?, ?, ?, ?)", [(*key, *gap) for gap in new]
-        )
+        connection.executemany("INSERT INTO sequence_gaps VALUES (?, ?, ?, ?)", [(*key, *gap) for gap in new])
 
 
-async def _drop_surplus(connection: aiosqlite.Connection, key: tuple[str, str], *, added: bool) -> int:
+def _drop_surplus(connection: sqlite3.Connection, key: tuple[str, str], *, added: bool) -> int:
     """Forget the newest ranges past the most that are kept; how many numbers those held."""
     if not added:
         return 0
-    rows = await connection.execute_fetchall(
+    rows = all_rows(
+        connection,
         "DELETE FROM sequence_gaps WHERE (proxy_id, org_id, first) IN (SELECT proxy_id, org_id, first"
         " FROM sequence_gaps WHERE proxy_id = ? AND org_id = ? ORDER BY first LIMIT -1 OFFSET ?)"
         " RETURNING last - first + 1",
@@ -293,13 +245,13 @@ async def _drop_surplus(connection: aiosqlite.Connection, key: tuple[str, str], 
     return sum(size for (size,) in rows)
 
 
-async def _forget_old(connection: aiosqlite.Connection, table: str, proxy_id: str) -> None:
-    await connection.execute(
+def _forget_old(connection: sqlite3.Connection, table: str, proxy_id: str) -> None:
+    connection.execute(
         f"DELETE FROM {table} WHERE proxy_id = ?1 AND received_ms < (SELECT received_ms FROM {table}"  # noqa: S608
         " WHERE proxy_id = ?1 ORDER BY received_ms DESC LIMIT 1 OFFSET ?2)",
         (proxy_id, _HISTORY - 1),
     )
 
 
-async def _seen(connection: aiosqlite.Connection, proxy_id: str, now: int) -> None:
-    await connection.execute("UPDATE proxies SET last_seen_ms = ? WHERE proxy_id = ?", (now, proxy_id))
+def _seen(connection: sqlite3.Connection, proxy_id: str, now: int) -> None:
+    connection.execute("UPDATE proxies SET last_seen_ms = ? WHERE proxy_id = ?", (now, proxy_id))

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
-import aiosqlite
 import msgspec
 
 from controlplane.clock import Clock
-from controlplane.store.database import Database, Job, one_row
+from controlplane.store.database import Database, Job, all_rows, one_row
 from controlplane.store.interface import (
     AlreadyExists,
     App,
@@ -64,13 +63,13 @@ class RegistryTables:
     # Proxies
 
     async def add_proxy(self, proxy: Proxy, api_key_digest: bytes, sealed_hmac_secret: bytes) -> None:
-        async def job(connection: aiosqlite.Connection) -> None:
-            await connection.execute(
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute(
                 "INSERT INTO proxies (proxy_id, name, api_key_digest, hmac_secret, enabled, created_ms)"
                 " VALUES (?, ?, ?, ?, 1, ?)",
                 (proxy.proxy_id, proxy.name, api_key_digest, sealed_hmac_secret, proxy.created_ms),
             )
-            await connection.executemany(
+            connection.executemany(
                 "INSERT INTO proxy_orgs VALUES (?, ?)", [(proxy.proxy_id, org_id) for org_id in proxy.org_ids]
             )
 
@@ -116,32 +115,32 @@ class RegistryTables:
     # Rulesets
 
     async def apply_ruleset(self, ruleset: Ruleset, yaml: str) -> tuple[Ruleset, bool]:
-        async def job(connection: aiosqlite.Connection) -> tuple[Ruleset, bool]:
+        def job(connection: sqlite3.Connection) -> tuple[Ruleset, bool]:
             now = self._clock.wall_ms()
-            in_force = await one_row(
+            in_force = one_row(
                 connection, f"{_RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
             )
             if in_force is None:
-                await connection.execute(
+                connection.execute(
                     "INSERT INTO rulesets VALUES (?, ?, ?, ?)",
                     (ruleset.ruleset_id, ruleset.org_id, ruleset.name, now),
                 )
-                await _add_version(connection, ruleset, yaml, None, now)
+                _add_version(connection, ruleset, yaml, None, now)
                 return ruleset, True
             current = Ruleset(*in_force)
-            if await _yaml(connection, current) == yaml:
+            if _yaml(connection, current) == yaml:
                 return current, False
             new = replace(current, version=current.version + 1, rule_count=ruleset.rule_count)
-            await _add_version(connection, new, yaml, None, now)
+            _add_version(connection, new, yaml, None, now)
             return new, True
 
         return await self._database.write(job)
 
     async def roll_back(self, ruleset_id: str, version: int | None) -> Ruleset:
-        async def job(connection: aiosqlite.Connection) -> Ruleset:
-            current = Ruleset(*await one_row(connection, f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
+        def job(connection: sqlite3.Connection) -> Ruleset:
+            current = Ruleset(*one_row(connection, f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
             wanted = current.version - 1 if version is None else version
-            old = await one_row(
+            old = one_row(
                 connection,
                 "SELECT yaml, rule_count FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
                 (ruleset_id, wanted),
@@ -152,7 +151,7 @@ class RegistryTables:
                 raise StoreError(f"ruleset {current.name}: version {wanted} is in force already")
             yaml, rule_count = old
             new = replace(current, version=current.version + 1, rule_count=rule_count)
-            await _add_version(connection, new, yaml, wanted, self._clock.wall_ms())
+            _add_version(connection, new, yaml, wanted, self._clock.wall_ms())
             return new
 
         return await self._database.write(job)
@@ -174,13 +173,13 @@ class RegistryTables:
     # App identities
 
     async def add_app(self, app: App) -> None:
-        async def job(connection: aiosqlite.Connection) -> None:
-            await connection.execute(
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute(
                 "INSERT INTO apps VALUES (?, ?, ?, ?, ?, 1, ?)",
                 (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.created_ms),
             )
             for secret in app.secrets:
-                await connection.execute(
+                connection.execute(
                     "INSERT INTO app_secrets VALUES (?, ?, ?, ?, ?)",
                     (app.app_id, secret.version, secret.hash, secret.expires_ms, app.created_ms),
                 )
@@ -194,23 +193,21 @@ class RegistryTables:
         await self._update("UPDATE apps SET ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
 
     async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int) -> App:
-        async def job(connection: aiosqlite.Connection) -> App:
+        def job(connection: sqlite3.Connection) -> App:
             now = self._clock.wall_ms()
             # Never lengthened: a secret that ends sooner by an earlier rotation still does.
-            await connection.execute(
+            connection.execute(
                 "UPDATE app_secrets SET expires_ms = min(coalesce(expires_ms, ?2), ?2) WHERE app_id = ?1",
                 (app_id, now + grace_ms),
             )
-            await connection.execute(
+            connection.execute(
                 "INSERT INTO app_secrets SELECT ?1, max(version) + 1, ?2, NULL, ?3"
                 " FROM app_secrets WHERE app_id = ?1",
                 (app_id, secret_hash, now),
             )
             # Deleted rather than left expired: no clock that is set back can make it valid again.
-            await connection.execute(
-                "DELETE FROM app_secrets WHERE app_id = ? AND expires_ms <= ?", (app_id, now)
-            )
-            (app,) = await _apps(connection, "app_id = ?", (app_id,), now)
+            connection.execute("DELETE FROM app_secrets WHERE app_id = ? AND expires_ms <= ?", (app_id, now))
+            (app,) = _apps(connection, "app_id = ?", (app_id,), now)
             return app
 
         return await self._database.write(job)
@@ -224,24 +221,24 @@ class RegistryTables:
     # Sync
 
     async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
-        async def look(connection: aiosqlite.Connection) -> str | None:
-            digest = (await self._visible(connection, proxy_id)).digest()
-            state = await _sync_state(connection, proxy_id)
+        def look(connection: sqlite3.Connection) -> str | None:
+            digest = (self._visible(connection, proxy_id)).digest()
+            state = _sync_state(connection, proxy_id)
             return _version(state[1], digest) if state is not None and state[0] == digest else None
 
-        async def answer(connection: aiosqlite.Connection) -> SyncContent:
+        def answer(connection: sqlite3.Connection) -> SyncContent:
             # Looked at again, inside the writer's transaction: so a later generatedAt never goes with older
             # content.
-            visible = await self._visible(connection, proxy_id)
+            visible = self._visible(connection, proxy_id)
             digest = visible.digest()
-            old_digest, old_version, old_generated = await _sync_state(connection, proxy_id) or (None, 0, 0)
+            old_digest, old_version, old_generated = _sync_state(connection, proxy_id) or (None, 0, 0)
             version = old_version + (digest != old_digest)
             generated = max(self._clock.wall_ms(), old_generated + 1)
-            await connection.execute(
+            connection.execute(
                 "INSERT OR REPLACE INTO sync_state VALUES (?, ?, ?, ?)",
                 (proxy_id, digest, version, generated),
             )
-            rulesets = [(ruleset, await _yaml(connection, ruleset)) for ruleset in visible.rulesets]
+            rulesets = [(ruleset, _yaml(connection, ruleset)) for ruleset in visible.rulesets]
             return SyncContent(
                 _version(version, digest), generated, visible.orgs, visible.apps, tuple(rulesets)
             )
@@ -251,13 +248,11 @@ class RegistryTables:
             return current
         return await self._database.write(answer)
 
-    async def _visible(self, connection: aiosqlite.Connection, proxy_id: str) -> _Visible:
+    def _visible(self, connection: sqlite3.Connection, proxy_id: str) -> _Visible:
         of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"
-        orgs = await connection.execute_fetchall(f"{_ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
-        apps = await _apps(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
-        rulesets = await connection.execute_fetchall(
-            f"{_RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,)
-        )
+        orgs = all_rows(connection, f"{_ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
+        apps = _apps(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
+        rulesets = all_rows(connection, f"{_RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,))
         return _Visible(
             orgs=tuple(Org(*row) for row in orgs),
             apps=tuple(sorted(apps, key=lambda app: app.app_id)),
@@ -265,24 +260,24 @@ class RegistryTables:
         )
 
     async def master_key_check(self, sealed: bytes) -> bytes:
-        async def job(connection: aiosqlite.Connection) -> bytes:
-            await connection.execute("INSERT OR IGNORE INTO master_key_check VALUES (1, ?)", (sealed,))
-            return bytes((await one_row(connection, "SELECT sealed FROM master_key_check", ()))[0])
+        def job(connection: sqlite3.Connection) -> bytes:
+            connection.execute("INSERT OR IGNORE INTO master_key_check VALUES (1, ?)", (sealed,))
+            return bytes((one_row(connection, "SELECT sealed FROM master_key_check", ()))[0])
 
         return await self._database.write(job)
 
     async def _insert(self, sql: str, parameters: Sequence[Any], taken: str) -> None:
-        async def job(connection: aiosqlite.Connection) -> None:
-            await connection.execute(sql, parameters)
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute(sql, parameters)
 
         await self._unique(job, taken)
 
     async def _unique(self, job: Job[None], taken: str) -> None:
         """Run `job`, whose first insert fails where a name is taken."""
 
-        async def guarded(connection: aiosqlite.Connection) -> None:
+        def guarded(connection: sqlite3.Connection) -> None:
             try:
-                await job(connection)
+                job(connection)
             except sqlite3.IntegrityError as error:
                 if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
                     raise AlreadyExists(taken) from None
@@ -291,23 +286,23 @@ class RegistryTables:
         await self._database.write(guarded)
 
     async def _update(self, sql: str, parameters: Sequence[Any]) -> None:
-        async def job(connection: aiosqlite.Connection) -> None:
-            await connection.execute(sql, parameters)
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute(sql, parameters)
 
         await self._database.write(job)
 
 
-async def _add_version(
-    connection: aiosqlite.Connection, ruleset: Ruleset, yaml: str, rolled_back_to: int | None, now: int
+def _add_version(
+    connection: sqlite3.Connection, ruleset: Ruleset, yaml: str, rolled_back_to: int | None, now: int
 ) -> None:
-    await connection.execute(
+    connection.execute(
         "INSERT INTO ruleset_versions VALUES (?, ?, ?, ?, ?, ?)",
         (ruleset.ruleset_id, ruleset.version, yaml, ruleset.rule_count, rolled_back_to, now),
     )
 
 
-async def _yaml(connection: aiosqlite.Connection, ruleset: Ruleset) -> str:
-    (yaml,) = await one_row(
+def _yaml(connection: sqlite3.Connection, ruleset: Ruleset) -> str:
+    (yaml,) = one_row(
         connection,
         "SELECT yaml FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
         (ruleset.ruleset_id, ruleset.version),
@@ -315,18 +310,15 @@ async def _yaml(connection: aiosqlite.Connection, ruleset: Ruleset) -> str:
     return str(yaml)
 
 
-async def _apps(
-    connection: aiosqlite.Connection, condition: str, parameters: Sequence[Any], now: int
-) -> list[App]:
+def _apps(connection: sqlite3.Connection, condition: str, parameters: Sequence[Any], now: int) -> list[App]:
     valid: dict[str, list[AppSecret]] = {}
-    for app_id, *secret in await connection.execute_fetchall(
+    for app_id, *secret in all_rows(
+        connection,
         f"{_VALID} WHERE ({condition}) AND coalesce(expires_ms > {now:d}, TRUE) ORDER BY version DESC",
         parameters,
     ):
         valid.setdefault(app_id, []).append(AppSecret(*secret))
-    rows = await connection.execute_fetchall(
-        f"{_APP} WHERE {condition} ORDER BY apps.name, apps.org_id", parameters
-    )
+    rows = all_rows(connection, f"{_APP} WHERE {condition} ORDER BY apps.name, apps.org_id", parameters)
     return [
         App(
             app_id,
@@ -370,7 +362,7 @@ def _version(number: int, digest: bytes) -> str:
     return f"{number}-{digest[:12].hex()}"
 
 
-async def _sync_state(connection: aiosqlite.Connection, proxy_id: str) -> Any:
-    return await one_row(
+def _sync_state(connection: sqlite3.Connection, proxy_id: str) -> Any:
+    return one_row(
         connection, "SELECT digest, version, generated_ms FROM sync_state WHERE proxy_id = ?", (proxy_id,)
     )

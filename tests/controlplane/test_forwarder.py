@@ -5,16 +5,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import orjson
 import pytest
 
 from controlplane.forwarder import Forwarder
 from controlplane.search.interface import Event, IndexUnavailableError, SearchQuery
 from controlplane.search.query import parse_filter
 from controlplane.search.sqlite_index import SqliteIndex
-from controlplane.store.interface import NewBatch, NewEvent, RateLimits
+from controlplane.store.interface import NewBatch, RateLimits
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock
-from tests.controlplane.search_events import ORG, START_MS, accepted, event, numbers
+from tests.controlplane.search_events import ORG, START_MS, event, numbers
 
 
 @asynccontextmanager
@@ -35,11 +36,10 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
     """A batch as ingest commits it."""
     made = [event(number) for number in numbers]
-    events = [
-        NewEvent(one["id"], START_MS, one["seq"], stored.body.decode())
-        for one, stored in zip(made, accepted(*made), strict=True)
-    ]
-    await store.commit_batch(NewBatch("proxy-1", ORG, f"batch-{numbers}", events), RateLimits(10**6, 10**6))
+    ids, seqs = [one["id"] for one in made], [one["seq"] for one in made]
+    body = orjson.dumps(made)
+    new = NewBatch("proxy-1", ORG, f"batch-{numbers}", ids, seqs, START_MS, START_MS, body)
+    await store.commit_batch(new, RateLimits(10**6, 10**6))
 
 
 class ScriptedIndex:

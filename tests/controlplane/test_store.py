@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiosqlite
 import pytest
 
 from controlplane.store.database import Database
-from controlplane.store.interface import NewBatch, NewEvent, RateLimits, StoreBusy, Stored, StoreError
-from controlplane.store.migrate import DatabaseTooNew, migrate
+from controlplane.store.interface import NewBatch, RateLimits, StoreBusy, Stored, StoreError
+from controlplane.store.migrate import DatabaseTooNew, _migrations, migrate
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import AUDIT, HEARTBEAT, SYNC, FakeClock, Plane, ProxyClient, batch, event
 
@@ -44,16 +44,34 @@ def test_migrations_are_numbered_without_a_gap_and_applied_once(tmp_path: Path) 
     assert _versions(path) == first
 
 
-def test_a_database_of_an_earlier_release_is_brought_up(tmp_path: Path) -> None:
+async def test_a_database_of_an_earlier_release_is_brought_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    """Events had a row each: they keep positions, bytes, times and ids."""
     path = tmp_path / "store.db"
-    migrate(path)
+    with monkeypatch.context() as patched:
+        patched.setattr("controlplane.store.migrate._migrations", lambda: _migrations()[:3])
+        migrate(path)
     connection = sqlite3.connect(path)
-    connection.executescript(
-        "DROP TABLE heartbeats; DROP TABLE metrics; DELETE FROM schema_version WHERE version = 3"
-    )
+    for position, ms in ((7, 5), (8, 9)):
+        body = f'{{"id": "e{ms}", "time":"1970-01-01T00:00:00.00{ms}Z"}}'
+        row = (position, "o", "p", b"", ms, f"e{ms}", None, body)
+        connection.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    connection.commit()
     connection.close()
     migrate(path)
-    assert [number for number, _ in _versions(path)] == [1, 2, 3]
+    assert [number for number, _ in _versions(path)] == [1, 2, 3, 4]
+    store = await SqliteStore.open(path, clock)
+    stored = await store.events_after(0, 9)
+    assert [(each.position, json.loads(each.body)["id"]) for each in stored] == [(7, "e5"), (8, "e9")]
+    time = "1970-01-01T00:00:00.009Z"
+    events = json.dumps([{"id": "e9", "time": time}, {"id": "e3", "time": time}]).encode()
+    again = NewBatch("p", "o", "b", ["e9", "e3"], [None, None], 9, 9, events)
+    assert await store.commit_batch(again, LIMITS) == Stored(1)
+    assert [stored.position for stored in await store.events_after(0, 9)] == [7, 8, 9]
+    assert await store.purge_events("o", 6, 10) == 1
+    assert [stored.position for stored in await store.events_after(0, 9)] == [8, 9]
+    await store.close()
 
 
 def test_a_database_of_a_later_release_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -98,15 +116,15 @@ async def test_two_first_starts_at_once_make_one_store(tmp_path: Path, clock: Fa
     stores = await asyncio.gather(*(SqliteStore.open(tmp_path / "store.db", clock) for _ in range(5)))
     for store in stores:
         await store.close()
-    assert [number for number, _ in _versions(tmp_path / "store.db")] == [1, 2, 3]
+    assert [number for number, _ in _versions(tmp_path / "store.db")] == [1, 2, 3, 4]
 
 
 async def test_commits_are_synced_to_disk(database: Database) -> None:
     """WAL with synchronous = FULL: a commit is one fsync of the log."""
 
-    async def pragmas(connection: aiosqlite.Connection) -> list[int | str]:
+    def pragmas(connection: sqlite3.Connection) -> list[int | str]:
         return [
-            next(iter(await connection.execute_fetchall(f"PRAGMA {name}")))[0]
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("synchronous", "journal_mode", "foreign_keys")
         ]
 
@@ -115,13 +133,13 @@ async def test_commits_are_synced_to_disk(database: Database) -> None:
 
 async def test_a_job_that_fails_takes_nobody_with_it(database: Database) -> None:
 
-    async def good(connection: aiosqlite.Connection) -> str:
-        await connection.execute("INSERT INTO outbox_cursor VALUES ('good', 1)")
+    def good(connection: sqlite3.Connection) -> str:
+        connection.execute("INSERT INTO outbox_cursor VALUES ('good', 1)")
         return "done"
 
-    async def bad(connection: aiosqlite.Connection) -> None:
-        await connection.execute("INSERT INTO outbox_cursor VALUES ('bad', 1)")
-        await connection.execute("INSERT INTO nowhere VALUES (1)")
+    def bad(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO outbox_cursor VALUES ('bad', 1)")
+        connection.execute("INSERT INTO nowhere VALUES (1)")
 
     results = await asyncio.gather(database.write(bad), database.write(good), return_exceptions=True)
     assert isinstance(results[0], StoreError)
@@ -132,9 +150,9 @@ async def test_a_job_that_fails_takes_nobody_with_it(database: Database) -> None
 async def test_jobs_that_wait_together_commit_together(database: Database) -> None:
     states: list[int] = []
 
-    async def job(connection: aiosqlite.Connection) -> None:
-        states.append(len(await database.fetch("SELECT * FROM outbox_cursor")))
-        await connection.execute(f"INSERT INTO outbox_cursor VALUES ('{len(states)}', 1)")
+    def job(connection: sqlite3.Connection) -> None:
+        states.append(len(database._reader.execute("SELECT * FROM outbox_cursor").fetchall()))
+        connection.execute(f"INSERT INTO outbox_cursor VALUES ('{len(states)}', 1)")
 
     await asyncio.gather(*(database.write(job) for _ in range(20)))
     # None saw what another had written: all of it became visible in one commit.
@@ -143,10 +161,10 @@ async def test_jobs_that_wait_together_commit_together(database: Database) -> No
 
 
 async def test_a_crowded_queue_says_so_at_once(database: Database) -> None:
-    release = asyncio.Event()
+    release = threading.Event()
 
-    async def slow(connection: aiosqlite.Connection) -> None:
-        await release.wait()
+    def slow(connection: sqlite3.Connection) -> None:
+        release.wait()
 
     first = asyncio.create_task(database.write(slow))
     await asyncio.sleep(0)
@@ -164,9 +182,9 @@ async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
 ) -> None:
     """SQLite's own page limit fails as a full disk does: with SQLITE_FULL, in the midst of a statement."""
     store = await SqliteStore.open(plane.settings.store.path, clock)
-    new = NewBatch(
-        proxy.proxy_id, proxy.org_ids[0], "b1", [NewEvent(f"e{n}", 0, n, "x" * 9999) for n in range(99)]
-    )
+    ids = [f"e{n}" for n in range(99)]
+    events = json.dumps([{"id": each, "pad": "x" * 9999} for each in ids]).encode()
+    new = NewBatch(proxy.proxy_id, proxy.org_ids[0], "b1", ids, range(99), 0, 0, events)
     await _limit_pages(store, 1)
     with pytest.raises(StoreError, match="full"):
         await store.commit_batch(new, LIMITS)
@@ -178,7 +196,7 @@ async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
 
 async def _limit_pages(store: SqliteStore, pages: int) -> None:
     # Not in a job: the limit is of the connection, and never below what the file holds already.
-    await store._database._writer.execute(f"PRAGMA max_page_count = {pages}")
+    store._database._writer.execute(f"PRAGMA max_page_count = {pages}")
 
 
 @pytest.mark.parametrize("path", [SYNC, AUDIT, HEARTBEAT])

@@ -1,0 +1,127 @@
+"""python -m bench.search: how long searches take over many events, built through the store and its forwarder.
+
+Each filter is asked for its first page and two more, newest first, as an operator would. The directory is
+kept where one is named, and used again as it is.
+"""
+
+import argparse
+import asyncio
+import resource
+import tempfile
+import time
+from pathlib import Path
+from statistics import median, quantiles
+
+from bench.events import ORG, START_MS, batch
+from controlplane.clock import SystemClock
+from controlplane.forwarder import Forwarder
+from controlplane.ingest import parse_batch
+from controlplane.search.interface import SearchIndex, SearchQuery
+from controlplane.search.query import parse_filter
+from controlplane.search.sqlite_index import SqliteIndex
+from controlplane.store.interface import RateLimits
+from controlplane.store.sqlite import SqliteStore
+
+BATCH = 500
+LIMITS = RateLimits(1 << 30, 1 << 30)
+FILTERS = (
+    "",
+    "verdict:block",
+    "-verdict:allow",
+    "status:403",
+    "status:>=400",
+    "status:502 verdict:filter",
+    "rule:rule-7",
+    "rule:rule-7 verdict:block status:403",
+    "app:0193f6b2-0000-7000-8000-000000000007",
+    "client:0193f6b2-0000-7001-8000-000000000007 status:429",
+    "ip:10.0.3.7",
+    "ip:10.0.3.* verdict:block",
+    "path:/v1.0/users/*",
+    "path:/v1.0/groups/* verdict:block status:403",
+    "path:/v1.0/users/user4711@contoso.com",
+    "path:/v1.0/users/user4711@contoso.com/*",
+    "path:/v1.0/users/user4711*",
+    "user4711",
+    "user4711 verdict:block",
+    "user4711@contoso.com -verdict:allow status:>=400 rule:rule-3",
+    "duration:>99.9 verdict:block",
+    "verdict:log_only ip:10.0.1.99",
+    "rule:rule-7 ip:10.0.3.7 app:0193f6b2-0000-7000-8000-000000000007",
+    "rule:no-such-rule",
+    "nosuchword",
+    "ip:192.0.2.1",
+    "path:/v1.0/nothing/*",
+)
+
+
+async def build(directory: Path, count: int) -> None:
+    store = await SqliteStore.open(directory / "store.db", SystemClock())
+    index = await SqliteIndex.open(directory / "store.db.search.sqlite")
+    forwarder = Forwarder(store, index)
+    try:
+        ((have,),) = await store._database.fetch("SELECT position FROM last_position")
+        for first in range(have, count, BATCH):
+            body = batch(f"b{first}", BATCH, first=first)
+            await store.commit_batch(parse_batch("proxy-1", body), LIMITS)
+            if first % (BATCH * 16) == 0:
+                await forwarder.drain()
+        await forwarder.drain()
+    finally:
+        await index.close()
+        await store.close()
+
+
+async def ask(index: SearchIndex, text: str, span: tuple[int, int] | None) -> tuple[list[float], int]:
+    """Milliseconds for each of three pages, and how many events they held."""
+    from_ms, to_ms = span or (None, None)
+    cursor, took, events = None, [], 0
+    for _ in range(3):
+        begun = time.perf_counter()
+        query = SearchQuery(ORG, parse_filter(text), from_ms, to_ms, cursor=cursor)
+        page = await index.search(query)
+        took.append((time.perf_counter() - begun) * 1000)
+        events += len(page.events)
+        cursor = page.next
+        if cursor is None:
+            break
+    return took, events
+
+
+async def measure(directory: Path, count: int, repeat: int) -> None:
+    index = await SqliteIndex.open(directory / "store.db.search.sqlite")
+    middle = START_MS + count // 4
+    every: list[float] = []
+    try:
+        for text in FILTERS:
+            for name, span in (("", None), ("  an hour amid", (middle, middle + 3_600_000))):
+                took: list[float] = []
+                for _ in range(repeat):
+                    pages, events = await ask(index, text, span)
+                    took += pages
+                every += took
+                print(f"{median(took):8.1f} ms, at most {max(took):8.1f}, {events:4} events  {text!r}{name}")
+    finally:
+        await index.close()
+    cuts = quantiles(every, n=100)
+    print(
+        f"all: median {cuts[49]:.1f} ms, p95 {cuts[94]:.1f} ms, p99 {cuts[98]:.1f} ms of {len(every)} pages"
+    )
+    print(f"memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB at most")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--directory", type=Path, help="where the files are, or are made and stay")
+    parser.add_argument("--repeat", type=int, default=3)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as passing:
+        directory = given.directory or Path(passing)
+        directory.mkdir(parents=True, exist_ok=True)
+        asyncio.run(build(directory, given.events))
+        asyncio.run(measure(directory, given.events, given.repeat))
+
+
+if __name__ == "__main__":
+    main()

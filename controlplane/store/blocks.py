@@ -1,0 +1,132 @@
+"""Events as they lie in the store: a block for each batch, its events as one JSON array as they came.
+
+An event's position is that of its block and its place in the array. A purged event leaves a null there, so
+that the others keep their positions, until the whole block can go.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from controlplane.store.database import one_row
+from controlplane.store.interface import NewBatch, StoredEvent
+
+MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
+_PURGED: Final = b"null"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class _Kept(msgspec.Struct):
+    id: str
+    time: datetime
+
+
+_decode_raw: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
+
+
+def milliseconds(time: datetime) -> int:
+    return (time - _EPOCH) // _MILLISECOND
+
+
+def add_block(connection: sqlite3.Connection, batch: NewBatch) -> int:
+    """Store the batch's events, but those that are here already by their ids; how many it were."""
+    (position,) = one_row(connection, "SELECT position + 1 FROM last_position")
+    count, events = len(batch.ids), batch.events
+    ids = msgspec.json.encode(batch.ids).decode()
+    inserted = connection.execute(
+        "INSERT OR IGNORE INTO event_ids SELECT ?, value, ? FROM json_each(?)", (batch.org_id, position, ids)
+    )
+    if inserted.rowcount < count:
+        kept = _new_ones(connection, batch, position)
+        count, events = len(kept), _array(kept)
+    if count:
+        connection.execute(
+            "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (position, count, batch.org_id, batch.proxy_id, batch.least_ms, batch.most_ms, events),
+        )
+        connection.execute("UPDATE last_position SET position = ?", (position + count - 1,))
+    return count
+
+
+def _new_ones(connection: sqlite3.Connection, batch: NewBatch, position: int) -> list[bytes]:
+    """Of each id that this block has brought, the first event."""
+    rows = connection.execute(
+        "SELECT id FROM event_ids WHERE org_id = ? AND block = ? AND id IN (SELECT value FROM json_each(?))",
+        (batch.org_id, position, msgspec.json.encode(batch.ids).decode()),
+    )
+    new = {each for (each,) in rows}
+    kept = []
+    for each, event in zip(batch.ids, _decode_raw(batch.events), strict=True):
+        if each in new:
+            new.remove(each)
+            kept.append(bytes(event))
+    return kept
+
+
+def _array(events: list[bytes]) -> bytes:
+    return b"[" + b",".join(events) + b"]"
+
+
+def events_after(connection: sqlite3.Connection, position: int, limit: int) -> list[StoredEvent]:
+    """In the order of positions; no more than MAX_READ_BYTES and one event, which may have 5 MB itself."""
+    blocks = connection.execute(
+        "SELECT position, org_id, body FROM blocks WHERE position >="
+        " coalesce((SELECT max(position) FROM blocks WHERE position <= ?), 0) ORDER BY position",
+        (position,),
+    )
+    found: list[StoredEvent] = []
+    size = 0
+    for first, org_id, body in blocks:
+        for at, event in enumerate(_decode_raw(body), first):
+            if at <= position or bytes(event) == _PURGED:
+                continue
+            found.append(StoredEvent(at, org_id, bytes(event)))
+            size += len(found[-1].body)
+            if len(found) == limit or size >= MAX_READ_BYTES:
+                return found
+    return found
+
+
+def purge_events(connection: sqlite3.Connection, org_id: str, before_ms: int, limit: int) -> int:
+    """Delete up to `limit` events of the organisation from before `before_ms`; how many it were."""
+    purged = 0
+    while purged < limit:
+        block = one_row(
+            connection,
+            "SELECT position, body FROM blocks WHERE org_id = ? AND least_ms < ? ORDER BY least_ms LIMIT 1",
+            (org_id, before_ms),
+        )
+        if block is None:
+            break
+        position, body = block
+        purged += _purge_block(connection, org_id, position, body, before_ms, limit - purged)
+    return purged
+
+
+def _purge_block(
+    connection: sqlite3.Connection, org_id: str, position: int, body: bytes, before_ms: int, limit: int
+) -> int:
+    kept = _decode_kept(body)
+    times = {at: milliseconds(event.time) for at, event in enumerate(kept) if event is not None}
+    gone = sorted((at for at, ms in times.items() if ms < before_ms), key=times.__getitem__)[:limit]
+    ids = msgspec.json.encode([kept[at].id for at in gone]).decode()  # type: ignore[union-attr]
+    connection.execute(
+        "DELETE FROM event_ids WHERE org_id = ? AND id IN (SELECT value FROM json_each(?))", (org_id, ids)
+    )
+    for at in gone:
+        del times[at]
+    if times:
+        events = [bytes(event) if at in times else _PURGED for at, event in enumerate(_decode_raw(body))]
+        connection.execute(
+            "UPDATE blocks SET least_ms = ?, body = ? WHERE position = ?",
+            (min(times.values()), _array(events), position),
+        )
+    else:
+        connection.execute("DELETE FROM blocks WHERE position = ?", (position,))
+    return len(gone)
