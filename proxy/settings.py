@@ -216,7 +216,12 @@ class AuditSettings:
 class TokenSettings:
     """The tokens that the proxy issues to applications."""
 
-    lifetime_seconds: int = setting(default=3600, minimum=60, maximum=86400, doc="Lifetime of a token.")
+    lifetime_seconds: int = setting(
+        default=3600,
+        minimum=60,
+        maximum=86400,
+        doc="Lifetime of a token. At 300 or less, Microsoft's libraries keep none and ask for each request.",
+    )
     signing_key: str = setting(
         default="",
         secret=True,
