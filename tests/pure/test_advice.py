@@ -9,6 +9,8 @@ import pytest
 from proxy.policy.advice import ruleset_advice
 from proxy.policy.ruleset_yaml import parse_ruleset
 
+CONF = Path(__file__).parents[2] / "conf"
+SAMPLES = [*CONF.glob("demo/*.yaml"), *CONF.glob("rulesets/*.yaml")]
 RULES = """\
 version: 1
 name: test
@@ -43,6 +45,6 @@ def test_neither_is_what_hides_nothing_from_a_query() -> None:
     assert advice(STRIP, methods=", methods: [POST, PATCH]") == []
 
 
-def test_the_sample_has_overlooked_nothing() -> None:
-    sample = Path(__file__).parents[2] / "conf" / "rulesets" / "example.yaml"
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_the_samples_have_overlooked_nothing(sample: Path) -> None:
     assert ruleset_advice(sample.read_text("utf-8")) == ()
