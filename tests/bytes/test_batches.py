@@ -3,9 +3,11 @@
 import asyncio
 import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
+import brotli
 import pytest
 
 from tests.bytes.data_path import Script, UpstreamPeer, answering, data_path, ok
@@ -216,3 +218,17 @@ async def test_an_answer_in_which_nothing_had_to_change_keeps_every_byte(tmp_pat
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
         assert reply.body == wire
         assert reply.value("content-encoding") == ("gzip" if coded else None)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
+async def test_a_compressed_batch_that_loses_a_part_goes_up_uncompressed(tmp_path: Path, coding: str) -> None:
+    seen: list[Any] = []
+    text = batch(part("1", "/users/ada/messages"), part("2", "/groups/2"))
+    compress = {"gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress}[coding]
+    body = compress(text)
+    fields = FIELDS % len(body) + f"Content-Encoding: {coding}\r\n".encode()
+    async with data_path(upstream_batches({"2": {"status": 204}}, seen), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
+        assert {each["id"]: each["status"] for each in reply.json()["responses"]} == {"1": 403, "2": 204}
+        assert [each["id"] for each in seen[0]] == ["2"]
+        assert b"content-encoding" not in proxy.upstream.heads[0].lower()
