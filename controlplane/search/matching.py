@@ -44,12 +44,12 @@ class View(Protocol):
     def between(self, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
         """The ordinals, the second one excluded, of the events from `from_ms` and before `to_ms`."""
 
-    def knows(self, word: str, *, prefix: bool) -> bool:
-        """Whether a word of the text is this one, or begins so."""
+    def where(self, word: str, *, prefix: bool) -> int:
+        """The mask of all events whose line may have the word, or one that begins so."""
 
     def line(self, ordinal: int) -> str: ...
-    def lines_with(self, needle: bytes) -> Iterator[int]:
-        """The ordinals whose line holds the bytes, newest first, some maybe more than once."""
+    def lines_with(self, needle: bytes, flags: bytes) -> Iterator[int]:
+        """Of the flagged ordinals those whose line has these bytes, newest first."""
 
     def document(self, ordinal: int) -> Document: ...
 
@@ -87,11 +87,7 @@ def matches(terms: Sequence[Term], view: View, first: int, end: int) -> Iterator
 def _candidates(mask: int, view: View, needle: bytes) -> Iterator[int]:
     flags = mask.to_bytes(view.count, "little")
     if needle and mask.bit_count() > _FEW:
-        last = -1
-        for ordinal in view.lines_with(needle):
-            if ordinal != last and flags[ordinal]:
-                yield ordinal
-            last = ordinal
+        yield from view.lines_with(needle, flags)
         return
     ordinal = flags.rfind(1)
     while ordinal >= 0:
@@ -149,23 +145,23 @@ def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
     judged = judged or Judged(full(view.count), certain=False)
     if isinstance(term, HasTerm) or name not in _LINE_FIELDS or not all(map(_is_as_in_line, term.matches)):
         return _Step(judged)
-    if not any(_may_have(match, view) for match in term.matches):
-        return _Step(Judged(0, certain=True))
     if name == "path":
         judged = _judge_folders(term, view, judged)
+    if not judged.certain:
+        lines = 0
+        for match in term.matches:
+            lines |= _may_have(match, view)
+        judged = Judged(judged.mask & lines, certain=False)
     return _Step(judged, _value_of_line(term, view, _LINE_FIELDS[name]), _needle_of(term))
 
 
-def _may_have(match: Match, view: View) -> bool:
-    """Whether the segment's text has the words that a value must begin with."""
+def _may_have(match: Match, view: View) -> int:
+    """The events whose lines may have the words that a value must begin with."""
     if isinstance(match, Between):
-        return False
+        return 0
     text = fold(match.text if isinstance(match, Exactly) else match.pieces[0])
-    known = words(text)
-    last_goes_on = isinstance(match, Like) and WORD.fullmatch(text[-1:]) is not None
-    return all(
-        view.knows(word, prefix=last_goes_on and number == len(known)) for number, word in enumerate(known, 1)
-    )
+    goes_on = isinstance(match, Like) and WORD.fullmatch(text[-1:]) is not None
+    return _where(words(text), view, prefix=goes_on)
 
 
 def _judge_values(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
@@ -207,14 +203,20 @@ def _text_step(term: TextTerm, view: View) -> _Step:
         if judged is None:  # too many values to say: each event is asked
             return _Step(Judged(full(view.count), certain=False))
         mask |= judged.mask
-    words = [fold(word) for word in term.words]
-    known = all(
-        view.knows(word, prefix=term.prefix and number == len(words)) for number, word in enumerate(words, 1)
-    )
-    if not known:
+    wanted = [fold(word) for word in term.words]
+    lines = _where(wanted, view, prefix=term.prefix)
+    if not lines:
         return _Step(Judged(mask, certain=True))
-    needle = b"" if mask else max(words, key=len).encode()
-    return _Step(Judged(full(view.count), certain=False), _phrase_of_line(term, view, mask), needle)
+    needle = b"" if mask else max(wanted, key=len).encode()
+    return _Step(Judged(mask | lines, certain=False), _phrase_of_line(term, view, mask), needle)
+
+
+def _where(words: Sequence[str], view: View, *, prefix: bool) -> int:
+    """The events whose lines may have all of the words; with `prefix` the last one may go on."""
+    mask = full(view.count)
+    for number, word in enumerate(words, 1):
+        mask &= view.where(word, prefix=prefix and number == len(words))
+    return mask
 
 
 def _value_has_phrase(term: TextTerm, value: object) -> bool:

@@ -114,9 +114,8 @@ _NO_WORD: Final = bytes(byte for byte in range(128) if not WORD.match(chr(byte))
 _SPACED: Final = bytes.maketrans(_NO_WORD, b" " * len(_NO_WORD))
 
 
-def vocabulary(segment: Segment) -> set[bytes]:
-    """The words of the segment's text, long ones by their beginnings."""
-    text = segment.text
+def vocabulary(text: bytes) -> set[bytes]:
+    """The words of a text, long ones by their beginnings."""
     if text.isascii():
         return {word[:WORD_CHARS] for word in set(text.translate(_SPACED).split())}
     return {word[:WORD_CHARS].encode() for word in set(WORD.findall(text.decode()))}

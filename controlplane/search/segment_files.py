@@ -11,7 +11,7 @@ import sqlite3
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -44,16 +44,21 @@ SCHEMA: Final = (
     "CREATE TABLE columns (place INTEGER PRIMARY KEY, data BLOB NOT NULL)",
     """CREATE TABLE words (segment INTEGER, first BLOB, listed BLOB, PRIMARY KEY (segment, first))
             WITHOUT ROWID""",
+    "CREATE TABLE texts (stretch INTEGER PRIMARY KEY, lines BLOB NOT NULL, text BLOB NOT NULL)",
     "CREATE TABLE bodies (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL)",
 )
 
 _PLACE_BITS: Final = 6
-_NAMES: Final = ("times", "positions", "bodies", "text", "lines", *KINDS)
+_NAMES: Final = ("times", "positions", "bodies", *KINDS)
 _PLACES: Final = {name: number for number, name in enumerate(_NAMES)}
 
 _CHUNK_BITS: Final = 4
 CHUNK: Final = 1 << _CHUNK_BITS
 _WORDS_IN_ROW: Final = 256
+# Lines of a segment's text that lie in one row; a word leads to the stretches that have it.
+STRETCH: Final = 2048
+_STRETCH_BITS: Final = 20
+_MOST_WORD_ROWS: Final = 8  # that are looked through for the words that begin so
 _FULL: Final = 131_072  # events of a segment that is joined no more
 _FAN: Final = 16  # segments of about one size that become one
 
@@ -122,32 +127,48 @@ def _forget_bodies(db: sqlite3.Connection, bodies: Iterable[int]) -> None:
 
 
 def read_array(db: sqlite3.Connection, segment: int, name: str) -> array[int]:
-    numbers = array("I" if name == "lines" else "q")
-    numbers.frombytes(read_part(db, segment, name))
+    numbers = array("q")
+    numbers.frombytes(_read_part(db, segment, name))
     return numbers
 
 
-def read_part(db: sqlite3.Connection, segment: int, name: str) -> bytes:
+def _read_part(db: sqlite3.Connection, segment: int, name: str) -> bytes:
     ((data,),) = db.execute("SELECT data FROM columns WHERE place = ?", (place(segment, name),)).fetchall()
     return bytes(data)
 
 
 def read_column(db: sqlite3.Connection, segment: int, name: str) -> Column:
-    return decode(read_part(db, segment, name))
+    return decode(_read_part(db, segment, name))
+
+
+def read_stretch(db: sqlite3.Connection, segment: int, number: int) -> tuple[array[int], bytes]:
+    """Where the stretch's lines begin, and its text."""
+    sql = "SELECT lines, text FROM texts WHERE stretch = ?"
+    ((begins, text),) = db.execute(sql, (segment << _STRETCH_BITS | number,)).fetchall()
+    lines = array("I")
+    lines.frombytes(begins)
+    return lines, text
 
 
 def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
+    times = read_array(db, segment, "times")
+    lines = array("I", [0])
+    stretches = [read_stretch(db, segment, number) for number in range(-(-len(times) // STRETCH))]
+    for begins, _ in stretches:
+        base = lines.pop()
+        lines.extend([base + at for at in begins])
+    text = b"".join(part for _, part in stretches)
     return Segment(
-        read_array(db, segment, "times"),
+        times,
         read_array(db, segment, "positions"),
         read_array(db, segment, "bodies"),
         {name: read_column(db, segment, name) for name in KINDS},
-        read_part(db, segment, "text"),
-        read_array(db, segment, "lines"),
+        text,
+        lines,
     )
 
 
-def _write_segment(db: sqlite3.Connection, number: int, segment: Segment, words: set[bytes]) -> None:
+def _write_segment(db: sqlite3.Connection, number: int, segment: Segment) -> None:
     db.execute(
         "UPDATE segments SET least_ms = ?, most_ms = ?, count = ? WHERE segment = ?",
         (segment.times[0], segment.times[-1], segment.count, number),
@@ -156,27 +177,56 @@ def _write_segment(db: sqlite3.Connection, number: int, segment: Segment, words:
         "times": segment.times.tobytes(),
         "positions": segment.positions.tobytes(),
         "bodies": segment.bodies.tobytes(),
-        "text": segment.text,
-        "lines": segment.lines.tobytes(),
         **{name: encode(column) for name, column in segment.columns.items()},
     }
     db.executemany(
         "INSERT INTO columns VALUES (?, ?)", [(place(number, name), data) for name, data in parts.items()]
     )
-    listed = sorted(words)
-    rows = [listed[at : at + _WORDS_IN_ROW] for at in range(0, len(listed), _WORDS_IN_ROW)]
-    db.executemany("INSERT INTO words VALUES (?, ?, ?)", [(number, row[0], b"\n".join(row)) for row in rows])
+    _write_text(db, number, segment)
 
 
-def _read_words(db: sqlite3.Connection, segment: int) -> Iterator[bytes]:
-    for (listed,) in db.execute("SELECT listed FROM words WHERE segment = ?", (segment,)):
-        yield from listed.split(b"\n")
+def _write_text(db: sqlite3.Connection, number: int, segment: Segment) -> None:
+    stretches: defaultdict[bytes, list[bytes]] = defaultdict(list)  # of each word
+    for stretch, first in enumerate(range(0, segment.count, STRETCH)):
+        begins = segment.lines[first : first + STRETCH + 1]
+        text = segment.text[begins[0] : begins[-1]]
+        begins = array("I", [at - begins[0] for at in begins])
+        row = (number << _STRETCH_BITS | stretch, begins.tobytes(), text)
+        db.execute("INSERT INTO texts VALUES (?, ?, ?)", row)
+        spelled = b"%d" % stretch
+        for word in vocabulary(text):
+            stretches[word].append(spelled)
+    words = sorted(stretches)
+    for at in range(0, len(words), _WORDS_IN_ROW):
+        listed = [b" ".join((word, *stretches[word])) for word in words[at : at + _WORDS_IN_ROW]]
+        db.execute("INSERT INTO words VALUES (?, ?, ?)", (number, words[at], b"\n".join(listed)))
+
+
+def stretches_with(db: sqlite3.Connection, segment: int, word: bytes, *, prefix: bool) -> set[int] | None:
+    """The stretches that have the word, or one that begins so; None if that is too much to look up."""
+    sql = "SELECT listed FROM words WHERE segment = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1"
+    rows = db.execute(sql, (segment, word)).fetchall()
+    if prefix:
+        sql = "SELECT listed FROM words WHERE segment = ? AND first > ? AND first < ? ORDER BY first LIMIT ?"
+        rows += db.execute(sql, (segment, word, word + b"\xff", _MOST_WORD_ROWS)).fetchall()
+        if len(rows) > _MOST_WORD_ROWS:
+            return None
+    found: set[int] = set()
+    for (listed,) in rows:
+        for line in listed.split(b"\n"):
+            if line.startswith(word):
+                known, *numbers = line.split(b" ")
+                if prefix or known == word:
+                    found.update(map(int, numbers))
+    return found
 
 
 def _delete_parts(db: sqlite3.Connection, segment: int) -> None:
     first = segment << _PLACE_BITS
     db.execute("DELETE FROM columns WHERE place BETWEEN ? AND ?", (first, first + (1 << _PLACE_BITS) - 1))
     db.execute("DELETE FROM words WHERE segment = ?", (segment,))
+    first = segment << _STRETCH_BITS
+    db.execute("DELETE FROM texts WHERE stretch BETWEEN ? AND ?", (first, first + (1 << _STRETCH_BITS) - 1))
 
 
 def _delete_segment(db: sqlite3.Connection, segment: int) -> None:
@@ -223,7 +273,7 @@ def write_events(db: sqlite3.Connection, events: Sequence[Event]) -> None:
             _delete_segment(db, number)
             continue
         segment = _segment_of(db, sorted(arrived.values(), key=itemgetter(0, 1)))
-        _write_segment(db, number, segment, vocabulary(segment))
+        _write_segment(db, number, segment)
         _join_small(db, org)
 
 
@@ -296,8 +346,7 @@ def _join_small(db: sqlite3.Connection, org: int) -> None:
         for each in piled:
             numbers = [segment for segment, _ in each]
             joined = join_segments([_read_segment(db, segment) for segment in numbers])
-            words = {word for segment in numbers for word in _read_words(db, segment)}
-            _write_segment(db, _new_segment(db, org), joined, words)
+            _write_segment(db, _new_segment(db, org), joined)
             for segment in numbers:
                 _delete_segment(db, segment)
 
@@ -326,8 +375,7 @@ def purge_events(db: sqlite3.Connection, org_id: str, before_ms: int, limit: int
         if count == segment.count:
             _delete_segment(db, number)
         else:
-            left = without_oldest(segment, count)
-            _write_segment(db, number, left, vocabulary(left))
+            _write_segment(db, number, without_oldest(segment, count))
         purged += count
     return purged
 

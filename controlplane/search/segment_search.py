@@ -5,22 +5,28 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
-from controlplane.search.column import Column
+from controlplane.search.column import Column, full
 from controlplane.search.document import Document
 from controlplane.search.interface import SearchQuery
 from controlplane.search.matching import matches
 from controlplane.search.query import WORD_CHARS, FieldTerm, Term
-from controlplane.search.segment_files import Bodies, place, read_array, read_column, read_part
+from controlplane.search.segment_files import (
+    STRETCH,
+    Bodies,
+    read_array,
+    read_column,
+    read_stretch,
+    stretches_with,
+)
 
 # Times beyond which there are none: what SQLite takes for a number.
 _LEAST: Final = -(1 << 62)
 _MOST: Final = 1 << 62
-_LINES_AT_ONCE: Final = 4096
 
 
 class Found(NamedTuple):
@@ -82,6 +88,8 @@ class StoredSegment:
         self._bodies = bodies
         self._number = number
         self._least_ms = least_ms
+        self._stretch_number = -1
+        self._stretch_held: tuple[array[int], bytes]
         self.org_id = org_id
         self.most_ms = most_ms
         self.count = count
@@ -98,13 +106,11 @@ class StoredSegment:
     def _places(self) -> array[int]:
         return read_array(self._db, self._number, "bodies")
 
-    @cached_property
-    def _lines(self) -> array[int]:
-        return read_array(self._db, self._number, "lines")
-
-    @cached_property
-    def _text(self) -> bytes:
-        return read_part(self._db, self._number, "text")
+    def _stretch(self, number: int) -> tuple[array[int], bytes]:
+        if number != self._stretch_number:
+            self._stretch_held = read_stretch(self._db, self._number, number)
+            self._stretch_number = number
+        return self._stretch_held
 
     def column(self, name: str) -> Column:
         return read_column(self._db, self._number, name)
@@ -123,43 +129,36 @@ class StoredSegment:
     def found(self, ordinal: int) -> Found:
         return Found(self._times[ordinal], self._positions[ordinal], self._places[ordinal], self.org_id)
 
-    def knows(self, word: str, *, prefix: bool) -> bool:
+    def where(self, word: str, *, prefix: bool) -> int:
         wanted = word[:WORD_CHARS].encode()
-        listed = self._words(
-            "SELECT listed FROM words WHERE segment = ? AND first <= ? ORDER BY first DESC LIMIT 1", wanted
-        )
-        if not prefix:
-            return wanted in listed
-        following = self._words(
-            "SELECT first FROM words WHERE segment = ? AND first > ? ORDER BY first LIMIT 1", wanted
-        )
-        return any(known.startswith(wanted) for known in (*listed, *following))
-
-    def _words(self, sql: str, word: bytes) -> Sequence[bytes]:
-        row = self._db.execute(sql, (self._number, word)).fetchone()
-        return () if row is None else bytes(row[0]).split(b"\n")
+        stretches = stretches_with(self._db, self._number, wanted, prefix=prefix)
+        if stretches is None:
+            return full(self.count)
+        flags = bytearray(self.count)
+        for number in stretches:
+            first, end = number * STRETCH, min((number + 1) * STRETCH, self.count)
+            flags[first:end] = b"\1" * (end - first)
+        return int.from_bytes(flags, "little")
 
     def line(self, ordinal: int) -> str:
-        start, end = self._lines[ordinal], self._lines[ordinal + 1] - 1
-        if "_text" in self.__dict__:
-            return self._text[start:end].decode()
-        with self._db.blobopen("columns", "data", place(self._number, "text"), readonly=True) as text:
-            text.seek(start)
-            return text.read(end - start).decode()
+        lines, text = self._stretch(ordinal // STRETCH)
+        within = ordinal % STRETCH
+        return text[lines[within] : lines[within + 1] - 1].decode()
 
-    def lines_with(self, needle: bytes) -> Iterator[int]:
-        """A stretch of lines after the other, from the end: searching forwards is what `find` is fast at."""
-        end = self.count
-        while end:
-            first = max(0, end - _LINES_AT_ONCE)
+    def lines_with(self, needle: bytes, flags: bytes) -> Iterator[int]:
+        for number in reversed(range(-(-self.count // STRETCH))):
+            first = number * STRETCH
+            if flags.find(1, first, first + STRETCH) < 0:
+                continue
+            lines, text = self._stretch(number)
             found = []
-            at = self._text.find(needle, self._lines[first], self._lines[end])
+            at = text.find(needle)
             while at >= 0:
-                ordinal = bisect_right(self._lines, at) - 1
-                found.append(ordinal)
-                at = self._text.find(needle, self._lines[ordinal + 1], self._lines[end])
+                within = bisect_right(lines, at) - 1
+                if flags[first + within]:
+                    found.append(first + within)
+                at = text.find(needle, lines[within + 1])
             yield from reversed(found)
-            end = first
 
     def document(self, ordinal: int) -> Document:
         return self._bodies.document(self.org_id, self._places[ordinal])

@@ -1,0 +1,138 @@
+"""python -m bench.ingest: how many events a second and core the control plane accepts and makes searchable.
+
+A control plane as it is run, over real sockets, is sent signed batches of 500 by several proxies at once,
+with limits that allow it. Its own CPU seconds are counted up to the last answer (the 202, so the batch is
+synced to disk), and once more up to where a search finds every event.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import aiohttp
+
+from bench.events import ORG, batch
+from proxy.wire.models import AUDIT_PATH
+from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+
+BATCH = 500
+PROXIES = 4
+SETTINGS = """
+[ControlPlane]
+Listen = "127.0.0.1:{port}"
+[Store]
+Path = "store.db"
+[Secrets]
+MasterKeyFile = "master.key"
+[Audit]
+RateLimitOrg = 1000000
+RateLimitProxy = 1000000
+"""
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def command(config: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "controlplane", "--config", str(config), *arguments]
+
+
+def facts(config: Path, *arguments: str) -> Any:
+    done = subprocess.run(command(config, *arguments, "--json"), check=True, capture_output=True)
+    return json.loads(done.stdout)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def indexed(config: Path) -> int:
+    with sqlite3.connect(config.parent / "store.db.search.sqlite", timeout=30) as index:
+        ((count,),) = index.execute("SELECT coalesce(sum(count), 0) FROM segments").fetchall()
+    index.close()
+    return int(count)
+
+
+async def send(session: aiohttp.ClientSession, url: str, keys: Any, bodies: list[bytes]) -> None:
+    for body in bodies:
+        timestamp = str(int(time.time()))
+        headers = {
+            API_KEY_HEADER: keys["apiKey"],
+            TIMESTAMP_HEADER: timestamp,
+            SIGNATURE_HEADER: sign(keys["hmacSecret"].encode(), timestamp, body),
+        }
+        async with session.post(url, data=body, headers=headers) as answer:
+            assert answer.status == 202, await answer.text()
+
+
+async def send_all(address: str, keys: list[Any], shares: list[list[bytes]]) -> None:
+    async with aiohttp.ClientSession() as session:
+        await asyncio.gather(
+            *(send(session, address + AUDIT_PATH, *each) for each in zip(keys, shares, strict=True))
+        )
+
+
+async def ready(address: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        for _ in range(100):
+            try:
+                async with session.get(address + "/healthz"):
+                    return
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.1)
+
+
+def one_run(directory: Path, port: int, count: int) -> tuple[float, float, float, float]:
+    """CPU and wall seconds up to the last answer, then up to where every event is found."""
+    config = directory / "controlplane.toml"
+    config.write_text(SETTINGS.format(port=port))
+    org = facts(config, "org", "add", "bench")["orgId"]
+    keys = [facts(config, "proxy", "add", f"p{number}", "--org", org) for number in range(PROXIES)]
+    shares: list[list[bytes]] = [[] for _ in keys]
+    for number in range(count // BATCH):
+        made = batch(f"b{number}", BATCH, first=number * BATCH, proxy=keys[number % PROXIES]["proxyId"])
+        shares[number % PROXIES].append(made.replace(ORG.encode(), org.encode()))
+    address = f"http://127.0.0.1:{port}"
+    server = subprocess.Popen(command(config), stderr=subprocess.DEVNULL)
+    try:
+        asyncio.run(ready(address))
+        begun, spent = time.monotonic(), cpu_seconds(server.pid)
+        asyncio.run(send_all(address, keys, shares))
+        accepted = cpu_seconds(server.pid) - spent, time.monotonic() - begun
+        while indexed(config) < count // BATCH * BATCH:
+            time.sleep(0.05)
+        return *accepted, cpu_seconds(server.pid) - spent, time.monotonic() - begun
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ingest", description=__doc__)
+    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--port", type=int, default=18731)
+    given = parser.parse_args()
+    totals = []
+    for _ in range(given.runs):
+        with tempfile.TemporaryDirectory() as directory:
+            cpu, wall, cpu_all, wall_all = one_run(Path(directory), given.port, given.events)
+        totals.append(given.events / cpu_all)
+        print(
+            f"to the last 202: {cpu / given.events * 1e6:.1f} µs of CPU an event,"
+            f" {given.events / wall:,.0f}/s; searchable: {cpu_all / given.events * 1e6:.1f} µs,"
+            f" {given.events / wall_all:,.0f}/s"
+        )
+    print(f"durable and searchable: {median(totals):,.0f} events a second and core (median of {given.runs})")
+
+
+if __name__ == "__main__":
+    main()

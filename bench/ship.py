@@ -1,0 +1,113 @@
+"""python -m bench.ship: what one audit event costs the agent, from a worker's spool to the control plane.
+
+Spool segments are written beforehand. The agent's collector, journal and shipper then take them to a server
+that answers 202 and does nothing else, in batches as the agent makes them while it catches up. The CPU of
+this process is the agent's; the server has a process of its own.
+"""
+
+import argparse
+import asyncio
+import multiprocessing
+import resource
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from aiohttp import web
+
+from bench.test_audit import RECORD
+from proxy.agent.audit import Audit, AuditOptions
+from proxy.agent.control_plane import ControlPlane, Identity, open_session
+from proxy.audit.record import encode
+from proxy.audit.spool import SpoolWriter
+
+WORKERS = 2
+SEGMENT_BYTES = 4 << 20
+
+
+def answer_everything(port: int) -> None:
+    async def accepted(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(status=202, body=b'{"batchId":"b","accepted":1,"duplicate":false}')
+
+    app = web.Application(client_max_size=8 << 20)
+    app.add_routes([web.post("/audit", accepted)])
+    web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None)
+
+
+def fill(retention: Path, count: int) -> None:
+    payload = encode(RECORD)
+    for number in range(WORKERS):
+        spool = SpoolWriter(
+            retention,
+            segment_bytes=SEGMENT_BYTES,
+            max_bytes=1 << 40,
+            when_full="drop-oldest",
+            id_prefix=number + 1,
+        )
+        for _ in range(count // WORKERS):
+            spool.append(payload)
+            if spool.needs_maintenance:
+                spool.maintain()
+        spool.close()
+
+
+async def deliver(retention: Path, count: int, port: int, *, catch_up: bool) -> tuple[float, float]:
+    """CPU and wall seconds until the last event is delivered."""
+    options = AuditOptions(
+        retention=retention,
+        url=f"http://127.0.0.1:{port}/audit",
+        max_disk_bytes=1 << 36,
+        workers_room=0,
+        when_full="drop-oldest",
+        max_batch_size=500,
+        replay_interval=60.0,
+        catch_up=catch_up,
+    )
+    async with open_session(None) as session:
+        audit = Audit(options, ControlPlane(session, Identity("key", b"s" * 32)), lambda: "proxy-1")
+        begun, spent = time.monotonic(), time.process_time()
+        running = asyncio.create_task(audit.run())
+        while True:
+            status = await audit.status()
+            journal = None if status is None else status.journal
+            if journal and sum(journal.last_seq.values()) >= count and not journal.pending:
+                break
+            await asyncio.sleep(0.25)
+        took = time.process_time() - spent, time.monotonic() - begun
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await audit.stop(1.0)
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ship", description=__doc__)
+    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--small", action="store_true", help="batches of 500 only, as when it is not behind")
+    parser.add_argument("--port", type=int, default=18732)
+    given = parser.parse_args()
+    server = multiprocessing.get_context("spawn").Process(target=answer_everything, args=(given.port,))
+    server.start()
+    time.sleep(2)
+    costs = []
+    try:
+        for _ in range(given.runs):
+            with tempfile.TemporaryDirectory() as directory:
+                fill(Path(directory), given.events)
+                cpu, wall = asyncio.run(
+                    deliver(Path(directory), given.events, given.port, catch_up=not given.small)
+                )
+            costs.append(cpu / given.events * 1e6)
+            print(f"{costs[-1]:.1f} µs of CPU an event, {given.events / wall:,.0f} events/s")
+    finally:
+        server.terminate()
+        server.join()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"the agent: {median(costs):.1f} µs an event (median of {given.runs}), {memory} MB at most")
+
+
+if __name__ == "__main__":
+    main()
