@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.sdk.conftest import Harness
@@ -55,7 +57,10 @@ async def test_what_becomes_of_a_token_that_died_early(harness: Harness, languag
     await system.start_proxy()
     results = await program.results(b"go on\n")
     if language == "python":
-        assert results == {"sync": ["Ada Lovelace", "Ada Lovelace"], "aio": ["Ada Lovelace", "Ada Lovelace"]}
+        went_on = ["Ada Lovelace", False, "Ada Lovelace"]
+        assert results == {"sync": went_on, "aio": went_on}
+        sent = [bytes(each.body) for each in system.graph.requests if each.method == "POST"]
+        assert [json.loads(body)["displayName"] for body in sent] == ["sync", "aio"]
     else:
         # The SDK leaves the challenge to the application, which is told all that it needs.
         error = {"status": 401, "code": "InvalidAuthenticationToken", "challenged": True}

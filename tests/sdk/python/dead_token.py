@@ -1,13 +1,15 @@
-"""Asks before and after the token dies, with a credential of either kind. Each must go on by itself."""
+"""Reads before the token dies, writes and reads after: credentials of either kind go on by themselves."""
 
 import asyncio
 import json
 import sys
+from typing import Any
 
 import azure.identity
 import azure.identity.aio
 from client import graph_client
 from msgraph import GraphServiceClient
+from msgraph.generated.models.group import Group
 
 
 async def name(client: GraphServiceClient) -> str:
@@ -20,11 +22,12 @@ async def main() -> None:
             "sync": graph_client(azure.identity.DefaultAzureCredential()),
             "aio": graph_client(credential),
         }
-        results = {kind: [await name(client)] for kind, client in clients.items()}
+        results: dict[str, list[Any]] = {kind: [await name(client)] for kind, client in clients.items()}
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         for kind, client in clients.items():
-            results[kind].append(await name(client))
+            group = await client.groups.post(Group(display_name=kind))
+            results[kind] += [group.security_enabled, await name(client)]
     print(json.dumps(results))
 
 
