@@ -67,6 +67,7 @@ async def test_a_refusal_is_an_error_of_the_sdk_s_own_type(harness: Harness, dir
     rules = {name: (each["status"], each["code"], each["ruleId"]) for name, each in blocked.items()}
     assert rules == {
         "mail": (403, "policyBlocked", "no-mail"),
+        "download": (403, "policyBlocked", "no-payroll"),
         "default": (403, "policyBlocked", "default"),
         "probe": (403, "policyBlocked", "no-phones"),
         "sorted": (403, "policyBlocked", "no-phones"),
@@ -82,6 +83,7 @@ async def test_a_refusal_is_an_error_of_the_sdk_s_own_type(harness: Harness, dir
 async def test_what_is_refused_never_reaches_the_upstream(harness: Harness, directory: Results) -> None:
     assert targets(harness, MAIL) == []
     assert targets(harness, "/v1.0/sites/root") == []
+    assert targets(harness, "/v1.0/drives/payroll/items/report/content") == []
     assert not any("mobilePhone" in each.target for each in harness.system.graph.requests)
 
 

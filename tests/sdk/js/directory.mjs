@@ -31,6 +31,17 @@ async function refused(request) {
   return {};
 }
 
+async function refusedStream(request) {
+  try {
+    await request.getStream();
+  } catch (error) {
+    // The SDK hands the body over unread.
+    const told = (await new Response(error.body).json()).error;
+    return { type: error.constructor.name, status: error.statusCode, code: told.code, ruleId: told.ruleId };
+  }
+  return {};
+}
+
 const steps = {
   async pages() {
     const users = [];
@@ -77,6 +88,7 @@ const steps = {
     const id = "6f8b9a54-0000-4000-8000-000000000001";
     return {
       mail: await refused(client.api(`${ada}/messages`).header("client-request-id", id)),
+      download: await refusedStream(client.api("/drives/payroll/items/report/content")),
       default: await refused(client.api("/sites/root")),
       probe: await refused(client.api("/users").filter("startswith(mobilePhone,'+47')")),
       sorted: await refused(client.api("/users").orderby("mobilePhone")),

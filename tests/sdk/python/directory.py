@@ -118,6 +118,9 @@ async def blocked(client: GraphServiceClient) -> Any:
     with_id.headers.add("client-request-id", "6f8b9a54-0000-4000-8000-000000000001")
     return {
         "mail": await refused(client.users.by_user_id(ADA).messages.get(with_id)),
+        "download": await refused(
+            client.drives.by_drive_id("payroll").items.by_drive_item_id("report").content.get()
+        ),
         "default": await refused(client.sites.by_site_id("root").get()),
         "probe": await refused(
             client.users.get(
