@@ -2,6 +2,9 @@
 
 Pure: bytes in, values out. httptools judges each field (`field_lines`); this module judges what it leaves to
 its user.
+
+Apart from a few values, the heads of a service's answers are the same again and again. So what they mean is
+worked out once per spelling of the rest, and remembered. The gain: `bench/test_head.py`.
 """
 
 from __future__ import annotations
@@ -20,129 +23,193 @@ from proxy.server.field_lines import (
     TRANSFER_ENCODING,
     Field,
     Headers,
+    VaryingLines,
     field_lines,
     nominated_fields,
 )
 
-_MAX_REMEMBERED: Final = 1024  # status lines; more are judged anew
+UNTIL_CLOSE: Final = -2
+CHUNKED: Final = -1
+
+MAX_REMEMBERED: Final = 256  # spellings; then all are forgotten, and the common ones are back at once
+MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; Graph's need some 600
+
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2}(?: [\t -~\x80-\xff]*)?)")
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 
-_NOTHING: Final[frozenset[bytes]] = frozenset()
+# As services spell them.
+_VARYING: Final = VaryingLines((b"Content-Length", b"Date", b"request-id", b"client-request-id"))
 
-UNTIL_CLOSE: Final = -2
-CHUNKED: Final = -1
+
+class AnswerFields:
+    """What the heads of one spelling have in common, and the values of one of them."""
+
+    __slots__ = (
+        "chunked",
+        "content_encoding",
+        "content_length",
+        "content_type",
+        "cut",
+        "id_at",
+        "keep_alive",
+        "length_at",
+        "lines",
+        "nominated",
+        "plain",
+        "relayed",
+        "request_id",
+        "status",
+        "status_line",
+        "values_at",
+    )
+
+    def __init__(self, status: int, status_line: bytes, lines: list[Field], cut: dict[int, int]) -> None:
+        self.status = status
+        self.status_line = status_line
+        self.lines = lines
+        self.cut = cut  # line -> which of the values that differ it has
+        self.length_at: int | None = None  # in these values
+        self.id_at: int | None = None
+        self.keep_alive = True
+        self.chunked = False
+        self.content_length: bytes | None = None
+        self.content_type: bytes | None = None
+        self.content_encoding: bytes | None = None
+        self.request_id: bytes | None = None
+        self.nominated: frozenset[bytes] = frozenset()
+        self.plain = True  # no field needs more than to be written on or left out
+        self.relayed: list[bytes] = []  # the head as it is written on, if plain, in pieces around the values
+        self.values_at: list[tuple[int, int]] = []  # piece -> which value belongs there
 
 
 class AnswerHead:
     """One upstream answer's head. `length` is the body's size, CHUNKED or UNTIL_CLOSE."""
 
-    __slots__ = (
-        "content_encoding",
-        "content_type",
-        "fields",
-        "keep_alive",
-        "length",
-        "nominated",
-        "plain",
-        "request_id",
-        "status",
-        "status_line",
-    )
+    __slots__ = ("fields", "keep_alive", "length", "request_id", "status", "values")
 
-    def __init__(self, status: int, status_line: bytes, fields: list[Field]) -> None:
-        self.status = status
-        self.status_line = status_line
+    def __init__(
+        self,
+        fields: AnswerFields,
+        values: list[bytes],
+        length: int,
+        keep_alive: bool,
+        request_id: bytes | None,
+    ) -> None:
         self.fields = fields
-        self.length = UNTIL_CLOSE
-        self.keep_alive = True
-        self.content_type: bytes | None = None
-        self.content_encoding: bytes | None = None
-        self.request_id: bytes | None = None
-        self.nominated: frozenset[bytes] = _NOTHING
-        self.plain = True  # no field needs more than to be written on or left out
+        self.values = values
+        self.status = fields.status
+        self.length = length
+        self.keep_alive = keep_alive
+        self.request_id = request_id
+
+    @property
+    def lines(self) -> list[Field]:
+        lines = self.fields.lines.copy()
+        for at, which in self.fields.cut.items():
+            lines[at] = lines[at].holding(self.values[which])
+        return lines
 
     @property
     def headers(self) -> Headers:
         """Names and values, as rules see them."""
-        return [field.pair for field in self.fields]
+        return [field.pair for field in self.lines]
+
+
+_known_fields: dict[bytes, AnswerFields] = {}
 
 
 def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
     """Parses the head of an upstream answer that ends with its empty line. Raises MalformedHead."""
-    lines = head.split(b"\r\n")
-    known = _known_status_lines.get(lines[0])
-    if known is None:
-        known = _judge_status_line(lines[0])
-    status, status_line, http10 = known
-    answer = AnswerHead(status, status_line, field_lines.read(lines[1:-2]))
-    _judge_fields(answer, http10=http10, to_head_request=to_head_request)
-    return answer
+    spelling, values = _VARYING.cut(head)
+    fields = _known_fields.get(spelling) or _remembered(head, spelling)
+    content_length = fields.content_length if fields.length_at is None else values[fields.length_at]
+    request_id = fields.request_id if fields.id_at is None else values[fields.id_at]
+    keep_alive = fields.keep_alive
+    status = fields.status
+    if content_length is not None:
+        content_length = content_length.rstrip(b" \t")
+        if not _DIGITS.fullmatch(content_length):
+            raise MalformedHead("Content-Length is not a number")
+    # RFC 9112 §6.3, in its order.
+    if to_head_request or status == 304:
+        length = 0
+    elif status < 200 or status == 204:
+        length = 0
+        if fields.chunked or content_length not in (None, b"0"):
+            keep_alive = False  # whether a body follows that can't be there is anyone's guess
+    elif fields.chunked:
+        length = CHUNKED
+    else:
+        length = UNTIL_CLOSE if content_length is None else int(content_length)
+    return AnswerHead(fields, values, length, keep_alive, request_id)
 
 
-_known_status_lines: dict[bytes, tuple[int, bytes, bool]] = {}
+def _remembered(head: bytes, spelling: bytes) -> AnswerFields:
+    status_line, *lines = head.split(b"\r\n")[:-2]
+    status, own_status_line, http10 = _judged_status_line(status_line)
+    fields = AnswerFields(status, own_status_line, field_lines.read(lines), _VARYING.places(head))
+    _judge_fields(fields, http10=http10)
+    _arrange(fields)
+    if len(spelling) <= MAX_REMEMBERED_BYTES:
+        if len(_known_fields) >= MAX_REMEMBERED:
+            _known_fields.clear()
+        _known_fields[spelling] = fields
+    return fields
 
 
-def _judge_status_line(line: bytes) -> tuple[int, bytes, bool]:
+def _judged_status_line(line: bytes) -> tuple[int, bytes, bool]:
     parts = _STATUS_LINE.fullmatch(line)
     if parts is None:
         raise MalformedHead("the status line is not one of HTTP/1.1")
-    known = (int(parts[2][:3]), b"HTTP/1.1 %b\r\n" % parts[2], parts[1] == b"0")
-    if len(_known_status_lines) < _MAX_REMEMBERED:
-        _known_status_lines[line] = known
-    return known
+    return int(parts[2][:3]), b"HTTP/1.1 %b\r\n" % parts[2], parts[1] == b"0"
 
 
-def _judge_fields(  # noqa: C901 - one branch a field, in one pass
-    answer: AnswerHead, *, http10: bool, to_head_request: bool
-) -> None:
-    content_length: bytes | None = None
-    chunked = False
+def _judge_fields(fields: AnswerFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
     connection: bytes | None = None
-    for field in answer.fields:
+    for at, field in enumerate(fields.lines):
         kind = field.kind
-        if kind < CONNECTION:
-            continue
         value = field.value
         if kind == CONTENT_LENGTH:
-            if content_length is not None:
+            if fields.content_length is not None:
                 raise MalformedHead("several Content-Length fields")
-            content_length = value.rstrip(b" \t")
+            fields.content_length = value
+            fields.length_at = fields.cut.get(at)
         elif kind == TRANSFER_ENCODING:
-            if chunked or http10 or value.strip(b" \t").lower() != b"chunked":
+            if fields.chunked or http10 or value.strip(b" \t").lower() != b"chunked":
                 raise MalformedHead("the only transfer coding understood is chunked, once")
-            chunked = True
+            fields.chunked = True
         elif kind == CONNECTION:
             connection = value if connection is None else connection + b"," + value
         elif kind == CONTENT_TYPE:
-            answer.content_type = value
+            fields.content_type = value
         elif kind == CONTENT_ENCODING:
-            answer.content_encoding = (
-                value if answer.content_encoding is None else answer.content_encoding + b"," + value
-            )
+            coding = fields.content_encoding
+            fields.content_encoding = value if coding is None else coding + b"," + value
         elif kind == REQUEST_ID:
-            answer.request_id = value
+            fields.request_id = value
+            fields.id_at = fields.cut.get(at)
         elif kind == LOCATION:
-            answer.plain = False
-    if connection is not None:
-        answer.nominated = nominated_fields(connection)
-        answer.plain = answer.plain and not answer.nominated
-    answer.keep_alive = not http10 and b"close" not in answer.nominated
-    if chunked and content_length is not None:
+            fields.plain = False
+    if fields.chunked and fields.content_length is not None:
         raise MalformedHead("Content-Length and Transfer-Encoding contradict each other")
-    answer.length = _body_length(answer.status, content_length, chunked, to_head_request)
-    if answer.status < 200 or answer.status == 204:
-        answer.plain = answer.plain and content_length is None  # there is no body, and so no length
-        if chunked or content_length not in (None, b"0"):
-            answer.keep_alive = False  # whether a body follows that can't be there is anyone's guess
+    if connection is not None:
+        fields.nominated = nominated_fields(connection)
+    fields.keep_alive = not http10 and b"close" not in fields.nominated
+    if fields.nominated or (
+        (fields.status < 200 or fields.status == 204) and fields.content_length is not None
+    ):
+        fields.plain = False
 
 
-def _body_length(status: int, content_length: bytes | None, chunked: bool, to_head_request: bool) -> int:
-    """RFC 9112 §6.3, in its order."""
-    if content_length is not None and not _DIGITS.fullmatch(content_length):
-        raise MalformedHead("Content-Length is not a number")
-    if to_head_request or status < 200 or status == 204 or status == 304:
-        return 0
-    if chunked:
-        return CHUNKED
-    return UNTIL_CLOSE if content_length is None else int(content_length)
+def _arrange(fields: AnswerFields) -> None:
+    """Puts together how the head is written on, if it is plain."""
+    piece = fields.status_line
+    for at, field in enumerate(fields.lines):
+        which = fields.cut.get(at)
+        if which is None or not field.relayed:
+            piece += field.relayed
+            continue
+        fields.relayed += [piece + field.name + b": ", b""]
+        fields.values_at.append((len(fields.relayed) - 1, which))
+        piece = b"\r\n"
+    fields.relayed.append(piece)

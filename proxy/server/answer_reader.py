@@ -60,7 +60,7 @@ class AnswerReader:
     def _limit(self) -> int:
         if self._for_rules:
             return self._exchange.context.limits.max_filter_bytes
-        return HOLD_BYTES if self._answer.content_encoding is None else HOLD_CODED_BYTES
+        return HOLD_BYTES if self._answer.fields.content_encoding is None else HOLD_CODED_BYTES
 
     def _take_whole(self, body: bytes) -> None:
         exchange = self._exchange
@@ -79,9 +79,9 @@ class AnswerReader:
     def _begin_rewriting(self, *, last: bool) -> None:
         answer = self._answer
         links = self._links = self._exchange.rewriter().stream()
-        if answer.content_encoding is not None:
+        if answer.fields.content_encoding is not None:
             try:
-                self._decoder = StreamDecoder(split_codings(answer.content_encoding))
+                self._decoder = StreamDecoder(split_codings(answer.fields.content_encoding))
             except ContentCodingError as error:
                 self._exchange.refuse(unreadable_answer(str(error), answer.status))
                 return
@@ -113,7 +113,7 @@ class AnswerReader:
 
 def decoded_answer(body: bytes, answer: AnswerHead, limit: int) -> bytes:
     """The body less its content codings. Raises ContentCodingError, also where it unfolds beyond `limit`."""
-    coding = answer.content_encoding
+    coding = answer.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)
 
 

@@ -429,7 +429,7 @@ class Exchange:
             return
         if not for_rules and not self._may_have_links(answer):
             self._start_answer(chunk, last)
-        elif last and not for_rules and answer.content_encoding is None:
+        elif last and not for_rules and answer.fields.content_encoding is None:
             self.send_whole(chunk, self.rewriter().rewrite(chunk))
         else:
             self._reader = AnswerReader(self, answer, for_rules=for_rules)
@@ -447,7 +447,7 @@ class Exchange:
         return self._decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0
 
     def _may_have_links(self, answer: AnswerHead) -> bool:
-        return answer.length != 0 and self.context.rewrite_links and _is_json(answer.content_type)
+        return answer.length != 0 and self.context.rewrite_links and _is_json(answer.fields.content_type)
 
     def _decide_response(self, body: bytes | None) -> None:
         answer = self._answer
@@ -487,7 +487,7 @@ class Exchange:
         if self._batch is not None:
             return self._batch.answer(body, self._relocated)
         assert transforms is not None
-        if not _is_json(answer.content_type):
+        if not _is_json(answer.fields.content_type):
             raise FilterFailed("it is not JSON")
         return self.context.filter_for(transforms).apply(body)
 

@@ -91,6 +91,10 @@ class Field:
         """How rules see it."""
         return self.name, self.value
 
+    def holding(self, value: bytes) -> Field:
+        """The same field with a value that was cut out of it."""
+        return Field(self.name, value, self.kind, b"%b: %b\r\n" % (self.name, value))
+
 
 class _Callbacks:
     __slots__ = ("headers",)
@@ -166,6 +170,34 @@ def _parsed(line: bytes) -> tuple[bytes, bytes]:
 
 
 field_lines: Final = FieldLines()
+
+
+class VaryingLines:
+    """Tells apart what differs from head to head of the same sender: the values of the fields `names`.
+
+    A line counts that spells its name just so, and whose value is empty or begins with a visible character.
+    Every such line is cut, so two heads with one spelling have the same lines but for these values.
+    """
+
+    __slots__ = ("_pattern",)
+
+    def __init__(self, names: tuple[bytes, ...]) -> None:
+        self._pattern = re.compile(
+            rb"(\r\n(?:" + b"|".join(names) + rb"): )(|[!-~\x80-\xff][\t -~\x80-\xff]*)(?=\r\n)"
+        )
+
+    def cut(self, head: bytes) -> tuple[bytes, list[bytes]]:
+        """The spelling of the head without the values, and these in order."""
+        pieces = self._pattern.split(head)
+        values = pieces[2::3]
+        del pieces[2::3]
+        return b"".join(pieces), values
+
+    def places(self, head: bytes) -> dict[int, int]:
+        """Which line after the first has which of the values."""
+        found = self._pattern.finditer(head)
+        return {head.count(b"\r\n", 0, match.start()): which for which, match in enumerate(found)}
+
 
 _MAX_CONNECTIONS: Final = 1024  # values of the field; more are worked out anew
 _known_connections: dict[bytes, frozenset[bytes]] = {}

@@ -85,7 +85,7 @@ def _upstream_form(
         elif (kind == EXPECT and body_held) or (kind == CONTENT_ENCODING and replaced_length is not None):
             continue
         if at == fields.id_at:
-            before = b"".join(lines) + line[:-2]
+            before = b"%b%b: " % (b"".join(lines), field.name)
             id_between = True
             lines = [b"\r\n"]
         else:
@@ -112,11 +112,14 @@ def head_for_client(
     `length` is the body's size, CHUNKED or KEPT; `changed` says that the body is no longer what codings and
     digests describe; `length_hidden` that its length would tell of what a filter took out.
     """
+    fields = answer.fields
     same_length = length == KEPT or 0 <= length == answer.length
-    if answer.plain and same_length and not changed and not length_hidden:
-        lines = [field.relayed for field in answer.fields]
-        lines.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
-        return answer.status_line + b"".join(lines)
+    if fields.plain and same_length and not changed and not length_hidden:
+        pieces = fields.relayed.copy()
+        for at, which in fields.values_at:
+            pieces[at] = answer.values[which]
+        pieces.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
+        return b"".join(pieces)
     return _changed_head(answer, length, changed, length_hidden, http10, close, relocated)
 
 
@@ -129,12 +132,12 @@ def _changed_head(
     close: bool,
     relocated: Callable[[bytes], bytes],
 ) -> bytes:
-    nominated = answer.nominated
+    nominated = answer.fields.nominated
     if answer.status < 200 or answer.status == 204:
         length_hidden = True  # no body, and so no length (RFC 9110 §8.6)
-    parts = [answer.status_line]
+    parts = [answer.fields.status_line]
     append = parts.append
-    for field in answer.fields:
+    for field in answer.lines:
         kind = field.kind
         if nominated and kind != CONTENT_LENGTH and field.name.lower() in nominated:
             continue

@@ -27,10 +27,10 @@ from proxy.server.field_lines import (
     FORWARDED_FOR,
     HOST,
     METHOD_OVERRIDE,
-    PLAIN_VALUE,
     TRANSFER_ENCODING,
     Field,
     Headers,
+    VaryingLines,
     field_lines,
     nominated_fields,
 )
@@ -41,8 +41,7 @@ MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; SDKs need some 1,000
 _REQUEST_LINE: Final = re.compile(rb"([A-Z-]+) (/[!-~]*) HTTP/1\.([01])\r\n")
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
-_ID_LINE: Final = b"client-request-id: "  # as every SDK spells it
-_ID_START: Final = b"\r\n" + _ID_LINE
+_VARYING: Final = VaryingLines((b"client-request-id",))  # as every SDK spells it
 
 
 class UpstreamForm(NamedTuple):
@@ -136,37 +135,22 @@ def parse_request_head(head: bytes) -> RequestHead:
     name = _known_methods.get(method) or _judged_method(method)
     end = line.end()
     if minor == b"0":
-        fields = _read_fields(head[end:], None, http10=True)
+        fields = _read_fields(head[end - 2 :], None, http10=True)
         request_line = b"%b %b HTTP/1.1\r\n" % (method, target)
         own_id = fields.client_request_id
         return RequestHead(name, target.decode(), request_line, fields, own_id, http10=True)
-    spelling, own_id = _without_id(head, end)
-    known = _known_fields.get(spelling)
-    if known is None:
-        known = _remembered(spelling, None if own_id is None else _ID_LINE)
-    if own_id is None:
-        own_id = known.client_request_id
-    return RequestHead(name, target.decode(), head[:end], known, own_id, http10=False)
+    section = head[end - 2 :]
+    spelling, values = _VARYING.cut(section)
+    fields = _known_fields.get(spelling) or _remembered(section, spelling)
+    own_id = fields.client_request_id if fields.id_at is None else values[0]
+    return RequestHead(name, target.decode(), head[:end], fields, own_id, http10=False)
 
 
-def _without_id(head: bytes, start: int) -> tuple[bytes, bytes | None]:
-    """The fields less the value of `client-request-id`, and that value; None where it isn't told apart.
-
-    The value is cut out of the first such line, and only if it is empty or plain. So no two heads of
-    different meaning have the same spelling.
-    """
-    at = head.find(_ID_START, start - 2)
-    if at >= 0:
-        at += len(_ID_START)
-        end = head.find(b"\r\n", at)
-        value = head[at:end]
-        if not value or PLAIN_VALUE.fullmatch(value):
-            return head[start:at] + head[end:], value
-    return head[start:], None
-
-
-def _remembered(spelling: bytes, id_line: bytes | None) -> RequestFields:
-    fields = _read_fields(spelling, id_line, http10=False)
+def _remembered(section: bytes, spelling: bytes) -> RequestFields:
+    places = list(_VARYING.places(section))
+    if len(places) > 1:  # nobody sends two ids
+        return _read_fields(section, None, http10=False)
+    fields = _read_fields(section, places[0] if places else None, http10=False)
     if len(spelling) <= MAX_REMEMBERED_BYTES:
         if len(_known_fields) >= MAX_REMEMBERED:
             _known_fields.clear()
@@ -174,10 +158,9 @@ def _remembered(spelling: bytes, id_line: bytes | None) -> RequestFields:
     return fields
 
 
-def _read_fields(spelling: bytes, id_line: bytes | None, *, http10: bool) -> RequestFields:
-    lines = spelling.split(b"\r\n")[:-2]
-    id_at = None if id_line is None else lines.index(id_line)
-    fields = RequestFields(field_lines.read(lines), id_at)
+def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestFields:
+    """`section` begins with the end of the line before."""
+    fields = RequestFields(field_lines.read(section.split(b"\r\n")[1:-2]), id_at)
     _judge_fields(fields, http10=http10)
     return fields
 

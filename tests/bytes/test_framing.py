@@ -6,6 +6,7 @@ from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, parse_answer_head
 from proxy.server.chunked import ChunkedDecoder
 from proxy.server.errors import MalformedBody, MalformedHead
 from proxy.server.field_lines import nominated_fields
+from proxy.server.heads import KEPT, head_for_client
 from proxy.server.request_head import RequestHead, parse_request_head
 
 HOST = b"Host: proxy.example\r\n"
@@ -258,3 +259,53 @@ def test_an_id_hides_no_second_field(value: bytes) -> None:
     except MalformedHead:
         return
     assert parsed.headers == [(b"Host", b"proxy.example"), (b"client-request-id", b"1"), (b"X", b"2")]
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_answers_that_differ_in_a_value_alone_keep_it(again: int) -> None:
+    for date, length, own_id in [
+        (b"Sat", b"3", b"1"),
+        (b"", b"12", b"\xc3\xa9"),
+        (b" Sun ", b"0", b"a b"),
+        (b"\t", b"4", b""),
+    ]:
+        lines = b"Date: %b\r\nX-a: 1\r\nContent-Length: %b\r\nrequest-id: %b\r\n" % (date, length, own_id)
+        for _ in range(again):
+            answer = parse_answer_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n", to_head_request=False)
+            assert answer.length == int(length)
+            assert (answer.request_id or b"").strip() == own_id
+            assert [value.strip() for _, value in answer.headers] == [date.strip(), b"1", length, own_id]
+            assert b"".join(field.line for field in answer.lines).count(b"\r\n") == 4
+            seen = head_for_client(
+                answer, KEPT, changed=False, length_hidden=False, http10=False, close=False, relocated=bytes
+            )
+            assert [line.rstrip() for line in seen.split(b"\r\n")[1:4]] == [
+                b"Date: " + date.strip() if date.strip() else b"Date:",
+                b"X-a: 1",
+                b"Content-Length: " + length,
+            ]
+
+
+@pytest.mark.parametrize(
+    "second", [b"Content-Length: 3", b"content-length: 3", b"Content-Length:3", b"Content-Length: "]
+)
+def test_a_second_length_is_never_overlooked(second: bytes) -> None:
+    once = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n"
+    for text in (
+        once + second + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + second + b"\r\nContent-Length: 3\r\n\r\n",
+    ):
+        assert parse_answer_head(once + b"\r\n", to_head_request=False).length == 3
+        with pytest.raises(MalformedHead):
+            parse_answer_head(text, to_head_request=False)
+
+
+@pytest.mark.parametrize("value", [b"", b"+3", b"3,3", b"0x3", b"-1", b"3 3", b"9" * 19, b"\xb2", b"3\x00"])
+def test_a_bad_length_is_refused_after_good_ones(value: bytes) -> None:
+    for text in (b"3", value, b"3"):
+        head = b"HTTP/1.1 200 OK\r\nDate: Sat\r\nContent-Length: " + text + b"\r\n\r\n"
+        if text == b"3":
+            assert parse_answer_head(head, to_head_request=False).length == 3
+        else:
+            with pytest.raises(MalformedHead):
+                parse_answer_head(head, to_head_request=False)
