@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 BATCH_EVENTS: Final = 8192
 POLL_SECONDS: Final = 5.0
+# An index takes many events at once for much less than few: a search doesn't wait for it, it drains by itself.
+LINGER_SECONDS: Final = 0.5
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 
@@ -30,6 +32,7 @@ class Forwarder:
         index: SearchIndex,
         *,
         poll_seconds: float = POLL_SECONDS,
+        linger_seconds: float = LINGER_SECONDS,
         batch_events: int = BATCH_EVENTS,
         first_pause_seconds: float = FIRST_PAUSE_SECONDS,
         longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
@@ -37,6 +40,7 @@ class Forwarder:
         self._store = store
         self._index = index
         self._poll_seconds = poll_seconds
+        self._linger_seconds = linger_seconds
         self._batch_events = batch_events
         self._first_pause_seconds = first_pause_seconds
         self._longest_pause_seconds = longest_pause_seconds
@@ -75,6 +79,7 @@ class Forwarder:
             self._recovered()
             pause = self._first_pause_seconds
             await _wait(self._woken, self._poll_seconds)
+            await _wait(self._stopped, self._linger_seconds)
 
     async def drain(self) -> int:
         """Writes what the store holds to the end, or stop(); how many events. Raises if it can't."""

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -52,12 +51,13 @@ _PLACE_BITS: Final = 6
 _NAMES: Final = ("times", "positions", "bodies", *KINDS)
 _PLACES: Final = {name: number for number, name in enumerate(_NAMES)}
 
-_CHUNK_BITS: Final = 4
+_CHUNK_BITS: Final = 5
 CHUNK: Final = 1 << _CHUNK_BITS
 _WORDS_IN_ROW: Final = 256
 # Lines of a segment's text that lie in one row; a word leads to the stretches that have it.
 STRETCH: Final = 2048
 _STRETCH_BITS: Final = 20
+WORDLESS: Final = 8192  # events up to which a segment's text is quicker searched than its words are listed
 _MOST_WORD_ROWS: Final = 8  # that are looked through for the words that begin so
 _FULL: Final = 131_072  # events of a segment that is joined no more
 _FAN: Final = 16  # segments of about one size that become one
@@ -193,6 +193,8 @@ def _write_text(db: sqlite3.Connection, number: int, segment: Segment) -> None:
         begins = array("I", [at - begins[0] for at in begins])
         row = (number << _STRETCH_BITS | stretch, begins.tobytes(), text)
         db.execute("INSERT INTO texts VALUES (?, ?, ?)", row)
+        if segment.count <= WORDLESS:
+            continue
         spelled = b"%d" % stretch
         for word in vocabulary(text):
             stretches[word].append(spelled)
@@ -256,32 +258,46 @@ _Entry: Final[Any] = msgspec.defstruct(
 _decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
 
 
-_Arrived = tuple[int, int, Any, bytes]  # time in ms, position, entry, the event's own text
-
-
 def write_events(db: sqlite3.Connection, events: Sequence[Event]) -> None:
     """Each event once, by organisation and id, whoever writes it how often."""
-    by_org: defaultdict[str, dict[str, _Arrived]] = defaultdict(dict)
-    for event, (time_ms, entry) in zip(events, _read_entries(events), strict=True):
-        if entry is not None:
-            by_org[event.org_id].setdefault(entry.id, (time_ms, event.position, entry, event.body))
-    for org_id, arrived in by_org.items():
+    entries = _read_entries(events)
+    by_org: defaultdict[str, list[int]] = defaultdict(list)
+    for ordinal, event in enumerate(events):
+        if entries[ordinal] is not None:
+            by_org[event.org_id].append(ordinal)
+    for org_id, ordinals in by_org.items():
         org = _org_number(db, org_id)
         number = _new_segment(db, org)
-        _keep_new(db, org, number, arrived)
-        if not arrived:
+        new = _new_ones(db, org, number, [entries[ordinal].id for ordinal in ordinals])
+        if new is not None:
+            ordinals = [ordinals[each] for each in new]
+        if not ordinals:
             _delete_segment(db, number)
             continue
-        segment = _segment_of(db, sorted(arrived.values(), key=itemgetter(0, 1)))
-        _write_segment(db, number, segment)
+        _write_segment(db, number, _segment_of(db, events, entries, ordinals))
         _join_small(db, org)
 
 
-def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
+def _new_ones(db: sqlite3.Connection, org: int, segment: int, ids: list[str]) -> list[int] | None:
+    """Where those stand that nobody wrote before, each once; None if all are such. They are noted by it."""
+    given = orjson.dumps(ids).decode()
+    sql = "INSERT OR IGNORE INTO ids SELECT ?, value, ? FROM json_each(?)"
+    if db.execute(sql, (org, segment, given)).rowcount == len(ids):
+        return None
+    sql = "SELECT id FROM ids WHERE org = ? AND segment = ? AND id IN (SELECT value FROM json_each(?))"
+    new = {each for (each,) in db.execute(sql, (org, segment, given))}
+    first = {each: at for at, each in reversed([*enumerate(ids)]) if each in new}
+    return sorted(first.values())
+
+
+def _read_entries(events: Sequence[Event]) -> list[Any]:
+    """The events' fields, with their times in milliseconds; None for one that can't be searched."""
     try:
         entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")
         if len(entries) == len(events):
-            return [(_milliseconds(entry), entry) for entry in entries]
+            for entry in entries:
+                entry.time = _milliseconds(entry)
+            return entries
     except (ValueError, RecursionError):
         pass  # at least one event is out of the ordinary
     return [_read_entry(event) for event in events]
@@ -294,15 +310,15 @@ def _milliseconds(entry: Any) -> int:
     return (time - _EPOCH) // _MILLISECOND
 
 
-def _read_entry(event: Event) -> tuple[int, Any]:
+def _read_entry(event: Event) -> Any:
     """Field by field, so that one that can't be read doesn't keep the others from being found."""
     try:
         document = read_document(event)
     except UnsearchableError as error:
         log.error("event at position %d is not searchable: %s", event.position, error)
-        return 0, None
+        return None
     values = {name: value for name, value in document.values.items() if name != "org"}
-    return document.time_ms, _Entry(**values)
+    return _Entry(**values, time=document.time_ms)
 
 
 def _org_number(db: sqlite3.Connection, org_id: str) -> int:
@@ -311,26 +327,22 @@ def _org_number(db: sqlite3.Connection, org_id: str) -> int:
     return int(org)
 
 
-def _keep_new(db: sqlite3.Connection, org: int, segment: int, arrived: dict[str, _Arrived]) -> None:
-    """Leaves the events that nobody wrote before; their ids are noted as this segment's."""
-    ids = orjson.dumps(list(arrived)).decode()
-    sql = "INSERT OR IGNORE INTO ids SELECT ?, value, ? FROM json_each(?)"
-    if db.execute(sql, (org, segment, ids)).rowcount == len(arrived):
-        return
-    sql = "SELECT id FROM ids WHERE org = ? AND segment = ? AND id IN (SELECT value FROM json_each(?))"
-    new = {each for (each,) in db.execute(sql, (org, segment, ids))}
-    for each in arrived.keys() - new:
-        del arrived[each]
-
-
-def _segment_of(db: sqlite3.Connection, rows: Sequence[_Arrived]) -> Segment:
-    times, positions, entries, bodies = zip(*rows, strict=True)
-    columns = zip(*map(msgspec.structs.astuple, entries), strict=True)
-    fields = {field.name: values for field, values in zip(COLUMNS, columns, strict=False)}
+def _segment_of(
+    db: sqlite3.Connection, events: Sequence[Event], entries: Sequence[Any], ordinals: list[int]
+) -> Segment:
+    positions = [events[ordinal].position for ordinal in ordinals]
+    times = [entries[ordinal].time for ordinal in ordinals]
+    order = sorted(range(len(ordinals)), key=positions.__getitem__)
+    order.sort(key=times.__getitem__)  # of one time by position, since a sort keeps the order of equals
+    columns = zip(*[msgspec.structs.astuple(entries[ordinals[at]]) for at in order], strict=True)
+    fields = {field.name: values for field, values in zip(COLUMNS, columns, strict=False)}  # times are last
     for name, kind in KINDS.items():
         if kind == "texts" and () in fields[name]:
             fields[name] = tuple(value or None for value in fields[name])
-    return make_segment(array("q", times), array("q", positions), _write_bodies(db, bodies), fields)
+    bodies = _write_bodies(db, [events[ordinals[at]].body for at in order])
+    return make_segment(
+        array("q", [times[at] for at in order]), array("q", [positions[at] for at in order]), bodies, fields
+    )
 
 
 def _join_small(db: sqlite3.Connection, org: int) -> None:

@@ -17,6 +17,7 @@ from controlplane.search.matching import matches
 from controlplane.search.query import WORD_CHARS, FieldTerm, Term
 from controlplane.search.segment_files import (
     STRETCH,
+    WORDLESS,
     Bodies,
     read_array,
     read_column,
@@ -130,6 +131,8 @@ class StoredSegment:
         return Found(self._times[ordinal], self._positions[ordinal], self._places[ordinal], self.org_id)
 
     def where(self, word: str, *, prefix: bool) -> int:
+        if self.count <= WORDLESS:
+            return full(self.count)
         wanted = word[:WORD_CHARS].encode()
         stretches = stretches_with(self._db, self._number, wanted, prefix=prefix)
         if stretches is None:

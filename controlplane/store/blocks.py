@@ -84,10 +84,11 @@ def events_after(connection: sqlite3.Connection, position: int, limit: int) -> l
     size = 0
     for first, org_id, body in blocks:
         for at, event in enumerate(_decode_raw(body), first):
-            if at <= position or bytes(event) == _PURGED:
+            text = bytes(event)
+            if at <= position or text == _PURGED:
                 continue
-            found.append(StoredEvent(at, org_id, bytes(event)))
-            size += len(found[-1].body)
+            found.append(StoredEvent(at, org_id, text))
+            size += len(text)
             if len(found) == limit or size >= MAX_READ_BYTES:
                 return found
     return found

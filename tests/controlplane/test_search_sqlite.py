@@ -626,11 +626,11 @@ async def test_it_finds_what_the_filter_means(
     events = [event(number) | changes for number, changes in enumerate(made)]
     narrow, wide = data.draw(st.sampled_from([(256, 2048), (1, 2), (0, 0)]))
     at_once = data.draw(st.sampled_from([1, 3, 20]))
-    stretch = data.draw(st.sampled_from([2048, 2]))
+    stretch, wordless = data.draw(st.sampled_from([(2048, 8192), (2048, 0), (2, 0)]))
     with (
         patch.multiple("controlplane.search.column", NARROW=narrow, WIDE=wide),
-        patch("controlplane.search.segment_files.STRETCH", stretch),
-        patch("controlplane.search.segment_search.STRETCH", stretch),
+        patch.multiple("controlplane.search.segment_files", STRETCH=stretch, WORDLESS=wordless),
+        patch.multiple("controlplane.search.segment_search", STRETCH=stretch, WORDLESS=wordless),
         patch("controlplane.search.matching._FEW", stretch // 2),
     ):
         async with opened(tmp_path_factory.mktemp("search") / "search.sqlite") as index:
