@@ -16,8 +16,9 @@ from bench.load import LoadFailed
 from bench.report import Table
 from bench.rig import Missing, Rig
 from bench.servers import ServerFailed
-from bench.tools import find
+from bench.tools import busy_elsewhere, find
 
+MUCH_ELSEWHERE: Final = 0.05
 JOBS: Final[dict[str, Callable[[Rig, Pace], Table]]] = {
     "J1": jobs.pass_through,
     "J2": jobs.judged,
@@ -54,6 +55,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(rig: Rig, chosen: Sequence[str], pace: Pace) -> int:
     """Prints each job's table; writes the report after a whole run in which nothing failed."""
+    others = busy_elsewhere()
+    if others > MUCH_ELSEWHERE:
+        print(f"Others use {others:.0%} of the cores: latencies will tell more of them.\n", flush=True)
     tables, failed = [], False
     for job in chosen or JOBS:
         try:
@@ -66,7 +70,7 @@ def _run(rig: Rig, chosen: Sequence[str], pace: Pace) -> int:
     if failed:
         return 1
     if not chosen:
-        results.write(tables, pace)
+        results.write(tables, pace, others)
     return 0
 
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 import datetime
 import subprocess
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Final
 
 from bench.cost import Pace
+from bench.engines import ENGINES
 from bench.plot import bars
 from bench.report import Table
-from bench.tools import ROOT, find, machine, version
+from bench.tools import ROOT, find, machine, version, wheels
 
 REPORT: Final = ROOT / "bench" / "RESULTS.md"
 PLOT: Final = ROOT / "bench" / "results.svg"
 PROGRAMS: Final = ("nginx", "haproxy", "envoy", "wrk")
+LIBRARIES: Final = ("aiohttp", "uvloop", "orjson")
 
 
-def write(tables: Sequence[Table], pace: Pace) -> None:
+def write(tables: Sequence[Table], pace: Pace, others: float) -> None:
+    """`others` is the share of the cores that was in use when the run began."""
     PLOT.write_text(bars([table for table in tables if table.bars]))
-    REPORT.write_text("\n".join([_preface(pace), *(table.as_markdown() for table in tables)]))
+    REPORT.write_text("\n".join([_preface(pace, others), *(table.as_markdown() for table in tables)]))
     print(f"written: {REPORT.relative_to(ROOT)}, {PLOT.relative_to(ROOT)}")
 
 
-def _preface(pace: Pace) -> str:
-    versions = ", ".join(f"{name} {version(name)}" for name in PROGRAMS if find(name))
+def _preface(pace: Pace, others: float) -> str:
+    found = [f"{name} {version(name)}" for name in PROGRAMS if find(name)]
+    found += [f"{name} {metadata.version(name)}" for name in LIBRARIES]
+    versions = ", ".join(found + wheels(list(ENGINES)))
     absent = [name for name in PROGRAMS if not find(name)]
     today = datetime.datetime.now(datetime.UTC).date()
     lines = [
@@ -32,7 +38,7 @@ def _preface(pace: Pace) -> str:
         "",
         f"Written by `./dev bench` on {today}, of commit `{_commit()}`.",
         "",
-        f"- Machine: {machine()}.",
+        f"- Machine: {machine()}. Others used {others:.0%} of its cores when the run began.",
         f"- Versions: {versions}." + (f" Not on this machine: {', '.join(absent)}." if absent else ""),
         f"- Turns: {pace.rounds} of {pace.seconds} s for each server; figures are medians of the turns.",
         "- How they are taken, and who does what: [README.md](README.md).",

