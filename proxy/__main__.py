@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check(settings: Settings) -> int:
     from proxy.check import problems_of
 
+    importlib.import_module("proxy.supervisor")  # so that a check of a new version finds all of it there
     print(describe(settings))
     problems = problems_of(settings)
     return _complain(problems) if problems else OK

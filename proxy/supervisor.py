@@ -11,18 +11,19 @@ import ctypes
 import errno
 import gc
 import logging
+import math
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from proxy import log
+from proxy import __version__, handover, log
 from proxy.agent.main import run_agent
 from proxy.channel import channel_pair
 from proxy.check import certificate_problems
@@ -50,7 +51,7 @@ QUICK_DEATH_SECONDS: Final = 5.0
 MAX_RESTART_DELAY: Final = 5.0
 TICK_SECONDS: Final = 0.2
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 
@@ -64,7 +65,7 @@ class Child:
     """One process, and how to start it again."""
 
     name: str
-    run: Callable[[Callable[[], None]], int]
+    run: Callable[[Callable[[], None]], int] | None  # None: of the version before, which nobody starts again
     counters: Counters  # where it says that its loop turns
     pid: int = 0
     started: float = 0.0
@@ -102,13 +103,19 @@ class Generation:
 
 @dataclass(eq=False)
 class Reload:
-    """A reload under way: the old agent goes, the new one comes, then new workers, then the old ones go."""
+    """A reload or a change of versions under way: the old agent goes, the new one comes, then new workers,
+    then the old ones go."""
 
     old: Generation
     new: Generation
     ends: float
     handed_over: bool = False
     given_up: bool = False
+
+    @property
+    def of_version(self) -> bool:
+        """Whether the old ones are of another version, which can't be gone back to from here."""
+        return any(child.run is None for child in (*self.old.agents, *self.old.workers))
 
 
 class Supervisor:
@@ -118,16 +125,18 @@ class Supervisor:
         self._config = config
         self._settings = settings
         self._count = settings.proxy.workers or os.cpu_count() or 1
-        _await_free(settings.admin.listen)
-        first = _listen(settings.proxy.listen)
-        addresses = [_bound(each) for each in first]
-        self._listeners = [first, *(_listen(addresses) for _ in range(self._count - 1))]
+        before = handover.received(os.environ)
+        self._lock = _own(settings, None if before is None else before.lock)
+        if before is None:
+            _await_free(settings.admin.listen)
+        self._listeners = _listeners(settings.proxy.listen, self._count, before)
         # A reload runs two generations side by side for a moment, each with pages of its own.
         self._pages = CounterPages(2 * self._count)
         self._children: list[Child] = []
         self._generation = self._make_generation(settings, self._pages.workers[: self._count])
-        self._reload: Reload | None = None
+        self._reload = None if before is None else self._take_over(before.children)
         self._reload_again = False
+        self._checking: int | None = None  # the process that looks whether another version can start
         self._stopping = False
 
     def run(self) -> int:
@@ -135,11 +144,14 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         gc.collect()
         gc.freeze()  # so that a collection in a child doesn't copy the pages that it shares with us
-        for child in (*self._generation.agents, *self._generation.workers):
-            self._start(child)
+        if self._reload is None:
+            for child in (*self._generation.agents, *self._generation.workers):
+                self._start(child)
+        else:
+            self._retire(self._reload.old.agents)
         scheme = "https" if self._settings.proxy.cert_file else "http"
-        for listener in self._listeners[0]:
-            logger.info("listening on %s://%s with %d workers", scheme, _bound(listener), self._count)
+        for address in _addresses(self._listeners[0]):
+            logger.info("listening on %s://%s with %d workers", scheme, address, self._count)
         ticked = time.monotonic()
         while not (self._stopping and not self._children):
             received = signal.sigtimedwait(_SIGNALS, TICK_SECONDS)
@@ -167,11 +179,13 @@ class Supervisor:
     ) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
             log.configure(generation.settings.log.level, generation.settings.log.format, f"worker-{slot}")
-            own = self._listeners.pop(slot)
-            self._close_listeners()
+            own = list(_sockets(self._listeners.pop(slot)))
+            self._close_inherited()
             reload = self._reload
             # A reload never trades workers that serve for workers that can't.
-            patient = reload is not None and not reload.handed_over and reload.old.serves
+            patient = (
+                reload is not None and not reload.handed_over and (reload.of_version or reload.old.serves)
+            )
             return run_worker(
                 generation.settings,
                 keys,
@@ -187,7 +201,7 @@ class Supervisor:
     def _agent(self, generation: Generation) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
             log.configure(generation.settings.log.level, generation.settings.log.format, "agent")
-            self._close_listeners()
+            self._close_inherited()
             ready()
             return run_agent(generation.settings, [pair[1] for pair in generation.channels], self._pages)
 
@@ -274,6 +288,8 @@ class Supervisor:
                 return
             if pid == 0:
                 return
+            if pid == self._checking:
+                self._checked(os.waitstatus_to_exitcode(status))
             for child in self._children:
                 if child.pid == pid:
                     self._bury(child, os.waitstatus_to_exitcode(status))
@@ -287,7 +303,7 @@ class Supervisor:
             child.ready_fd = None
         if child.counters is not self._pages.agent:  # which also holds what was reported
             child.counters.reset_gauges()
-        if child.retired_at is not None or self._stopping:
+        if child.retired_at is not None or self._stopping or child.run is None:
             self._children.remove(child)
             return
         lived = time.monotonic() - child.started
@@ -315,6 +331,8 @@ class Supervisor:
     def _handle(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self._stop()
+        elif number == signal.SIGUSR2 and not self._stopping:
+            self._check_new_version()
         elif number == signal.SIGHUP and not self._stopping:
             if self._reload is None:
                 self._begin_reload()
@@ -336,6 +354,41 @@ class Supervisor:
         if all(child in agents for child in self._children):
             self._retire(agents)
 
+    # Versions
+
+    def _check_new_version(self) -> None:
+        if self._checking is None:
+            logger.info("checking the version that is installed now")
+            self._checking = handover.start_check()
+
+    def _checked(self, code: int) -> None:
+        self._checking = None
+        if self._stopping:
+            return
+        if code != 0:
+            logger.error("version %s goes on: --check of the new one ended with %s", __version__, _told(code))
+            return
+        fds: dict[str, list[int]] = {}
+        for slot in self._listeners:
+            for address, sockets in slot.items():
+                fds.setdefault(address, []).extend(each.fileno() for each in sockets)
+        children = [handover.OldChild(child.name, child.pid) for child in self._children if child.pid]
+        logger.info("version %s hands over", __version__)
+        try:
+            handover.become_new_version(handover.Handover(self._lock, fds, children))
+        except OSError as error:
+            logger.error("version %s goes on: the new one can't be started: %s", __version__, error)
+
+    def _take_over(self, found: Iterable[handover.OldChild]) -> Reload:
+        """The processes of the version before are the old generation of a reload."""
+        old = Generation(self._settings, [], ())
+        for each in found:
+            child = Child(each.name, None, CounterPages(0).agent, pid=each.pid, started=time.monotonic())
+            (old.agents if each.name == "agent" else old.workers).append(child)
+            self._children.append(child)
+        logger.info("version %s takes over", __version__)
+        return Reload(old, self._generation, time.monotonic() + AGENT_STOP_SECONDS + RELOAD_SECONDS)
+
     # Reloading
 
     def _begin_reload(self) -> None:
@@ -343,8 +396,9 @@ class Supervisor:
         old = self._generation
         half = self._count if old.pages[0] is self._pages.workers[0] else 0
         try:
-            settings = load(self._config, os.environ)
-            problems = certificate_problems(settings)
+            wanted = load(self._config, os.environ)
+            problems = certificate_problems(wanted)
+            settings = self._with_fixed(wanted)
             if not problems:
                 new = self._make_generation(settings, self._pages.workers[half : half + self._count])
         except SettingsError as error:
@@ -355,21 +409,27 @@ class Supervisor:
             for problem in problems:
                 logger.error("not reloaded, the settings in force stay: %s", problem)
             return
-        self._warn_of_fixed(settings)
         self._reload = Reload(old, new, time.monotonic() + AGENT_STOP_SECONDS + RELOAD_SECONDS)
         logger.info("reloading")
         # Only one agent may own the spool: the old one hands over by ending.
         self._retire(old.agents)
 
-    def _warn_of_fixed(self, settings: Settings) -> None:
-        old, new = self._settings, settings
+    def _with_fixed(self, wanted: Settings) -> Settings:
+        """What other processes of this very proxy rely on stays as it was at the start."""
+        audit, proxy = self._settings.audit, self._settings.proxy
         fixed = {
-            "Proxy.Listen": old.proxy.listen != new.proxy.listen,
-            "Proxy.Workers": old.proxy.workers != new.proxy.workers,
+            "Proxy.Listen": proxy.listen != wanted.proxy.listen,
+            "Proxy.Workers": proxy.workers != wanted.proxy.workers,
+            "Audit.LocalRetentionPath": audit.local_retention_path != wanted.audit.local_retention_path,
         }
         for key, changed in fixed.items():
             if changed:
                 logger.warning("%s takes effect at the next start", key)
+        return replace(
+            wanted,
+            proxy=replace(wanted.proxy, listen=proxy.listen, workers=proxy.workers),
+            audit=replace(wanted.audit, local_retention_path=audit.local_retention_path),
+        )
 
     def _go_on_reloading(self, reload: Reload) -> None:
         old, new = reload.old, reload.new
@@ -385,6 +445,9 @@ class Supervisor:
             if all(child.ready for child in new.workers):
                 reload.handed_over = True
                 self._retire(old.workers)
+            elif time.monotonic() > reload.ends and reload.of_version:
+                logger.error("the workers of version %s can't serve; the old ones go on", __version__)
+                reload.ends = math.inf
             elif time.monotonic() > reload.ends:
                 logger.error("not reloaded, the settings in force stay: the new workers can't serve")
                 reload.given_up = True
@@ -405,9 +468,14 @@ class Supervisor:
             self._start(child)
 
     def _close_listeners(self) -> None:
-        for group in self._listeners:
-            for listener in group:
+        for slot in self._listeners:
+            for listener in _sockets(slot):
                 listener.close()
+
+    def _close_inherited(self) -> None:
+        """In a child: what is the supervisor's alone."""
+        self._close_listeners()
+        os.close(self._lock)
 
 
 def _local_keys(settings: Settings) -> tuple[bytes, ...]:
@@ -430,7 +498,9 @@ def _become_child(child: Child, writing: int, parent: int) -> None:
         # Ctrl-C reaches the whole group; the supervisor acts on it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        assert child.run is not None
         code = child.run(lambda: _tell_ready(writing))
     except Exception:
         logger.exception("%s failed", child.name)
@@ -450,9 +520,36 @@ def _told(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
 
 
-def _listen(addresses: Iterable[Address]) -> list[socket.socket]:
-    """One worker's listening sockets. SO_REUSEPORT lets the kernel spread connections over the workers."""
-    return [_listener(address) for address in addresses]
+_Slot = dict[str, list[socket.socket]]  # one worker's listening sockets, by address as the settings spell it
+
+
+def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handover | None) -> list[_Slot]:
+    """SO_REUSEPORT lets the kernel spread connections over the workers, each with a socket of its own."""
+    shares: list[_Slot] = [{} for _ in range(slots)]
+    if before is not None:
+        shares = handover.adopted_listeners(before, [str(each) for each in addresses], slots)
+    for address in addresses:
+        for slot in shares:
+            known = next((each[str(address)][0] for each in shares if str(address) in each), None)
+            if str(address) not in slot:
+                slot[str(address)] = [_listener(address if known is None else _bound(known))]
+    return shares
+
+
+def _sockets(slot: _Slot) -> Iterator[socket.socket]:
+    for group in slot.values():
+        yield from group
+
+
+def _addresses(slot: _Slot) -> list[Address]:
+    return [_bound(group[0]) for group in slot.values()]
+
+
+def _own(settings: Settings, held: int | None) -> int:
+    try:
+        return handover.own_directory(settings.audit.local_retention_path, held)
+    except handover.DirectoryOwned as error:
+        raise StartError(str(error)) from None
 
 
 def _listener(address: Address) -> socket.socket:

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.standins.system import System
+from tests.standins.system import ROOT, System
 
 LONG: Final = os.environ.get("GRAPHWARD_LONG") == "1"
 WAIT_SECONDS: Final = 40
@@ -46,7 +46,11 @@ def rules_file(directory: Path, name: str = "open", default: str = "allow") -> P
 
 @asynccontextmanager
 async def whole_system(
-    directory: Path, *, workers: int = 2, environment: Mapping[str, str] | None = None
+    directory: Path,
+    *,
+    workers: int = 2,
+    environment: Mapping[str, str] | None = None,
+    proxy_code: Path = ROOT,
 ) -> AsyncIterator[System]:
     system = System(
         directory,
@@ -54,6 +58,7 @@ async def whole_system(
         workers=workers,
         proxy_environment=environment,
         control_plane_environment=LIMITS,
+        proxy_code=proxy_code,
     )
     async with system:
         yield system

@@ -83,6 +83,7 @@ class System:
         vault: bool = False,
         proxy_environment: Mapping[str, str] | None = None,
         control_plane_environment: Mapping[str, str] | None = None,
+        proxy_code: Path = ROOT,
     ) -> None:
         self.directory = directory
         self.authority = CertificateAuthority(directory / "certificates")
@@ -104,6 +105,7 @@ class System:
         self._with_vault = vault
         self._proxy_environment = proxy_environment or {}
         self._control_plane_environment = control_plane_environment or {}
+        self._proxy_code = proxy_code
         self._rulesets = applications
         self._workers = workers
         self._control_plane_port, self._proxy_port, self._admin_port = _free_ports(3)
@@ -149,14 +151,14 @@ class System:
     async def start_control_plane(self) -> None:
         """Also after it has been killed or stopped."""
         self.control_plane = await self._spawn(
-            "controlplane", self.control_plane_config, self._control_plane_environment
+            "controlplane", self.control_plane_config, self._control_plane_environment, ROOT
         )
         await self._until(self.control_plane, self._control_plane_listens)
 
     async def start_proxy(self, *, until_ready: bool = True) -> None:
         """Also after it has been killed or stopped."""
         environment = {**self.managed_identity.environment, **self._proxy_environment}
-        self.proxy = await self._spawn("proxy", self.proxy_config, environment)
+        self.proxy = await self._spawn("proxy", self.proxy_config, environment, self._proxy_code)
         await self._until(self.proxy, self._proxy_is_ready if until_ready else self._admin_listens)
 
     async def _stop(self) -> None:
@@ -280,13 +282,13 @@ VaultRefreshSeconds = 0.5"""
 
     # Processes
 
-    async def _spawn(self, module: str, config: Path, environment: Mapping[str, str]) -> Child:
+    async def _spawn(self, module: str, config: Path, environment: Mapping[str, str], code: Path) -> Child:
         log = self.directory / f"{module}.log"
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", module, "--config", str(config)),
-                cwd=ROOT,
+                cwd=code,
                 env={**os.environ, **environment},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

@@ -1,0 +1,121 @@
+"""How one version of the proxy takes another's place: by exec, with process id, sockets, lock and children.
+
+The supervisor checks the new version in a process of its own, and only then becomes it. No connection is
+refused meanwhile: the old workers go on accepting from the very sockets that their successors get.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+# Any later format takes another name, beside which this one is still read.
+_VARIABLE: Final = "GRAPHWARD_HANDOVER_1"
+
+
+class DirectoryOwned(Exception):
+    """Another proxy works in the directory, or it can't be had; the message is one line for the operator."""
+
+
+class OldChild(msgspec.Struct, frozen=True):
+    """A process that the supervisor before this one started."""
+
+    name: str
+    pid: int
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """What an exec keeps, by file descriptor and process id."""
+
+    lock: int
+    listeners: dict[str, list[int]]  # per address, as the settings spell it
+    children: list[OldChild]
+
+
+def received(environment: MutableMapping[str, str]) -> Handover | None:
+    """What the version before handed over; None at an ordinary start."""
+    text = environment.pop(_VARIABLE, None)
+    if text is None:
+        return None
+    handover = msgspec.json.decode(text, type=Handover)
+    for fd in _descriptors(handover):
+        os.set_inheritable(fd, False)
+    return handover
+
+
+def become_new_version(handover: Handover) -> None:
+    """Returns only by an OSError: then everything is as it was."""
+    os.environ[_VARIABLE] = msgspec.json.encode(handover).decode()
+    try:
+        for fd in _descriptors(handover):
+            os.set_inheritable(fd, True)
+        os.execv(sys.executable, _command())  # noqa: S606 - our own command line, as it was given
+    finally:
+        del os.environ[_VARIABLE]
+        for fd in _descriptors(handover):
+            os.set_inheritable(fd, False)
+
+
+def start_check() -> int:
+    """The process id of `--check` by whatever version is installed now; its problems go to standard error."""
+    nowhere = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
+    return os.posix_spawn(
+        sys.executable, [*_command(), "--check"], os.environ, file_actions=[nowhere], setsigmask=[]
+    )
+
+
+def own_directory(directory: Path, held: int | None) -> int:
+    """The lock that keeps a second proxy out of the directory; `held` is what this one has already.
+
+    On the directory itself, so that neither a full nor a read-only disk stands in the way. It is of the
+    supervisor alone: its children close it, so that none of them keeps a successor out.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DirectoryOwned(f"Audit.LocalRetentionPath: {directory}: {error.strerror}") from None
+    if held is not None and os.path.sameopenfile(fd, held):
+        os.close(fd)
+        return held
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise DirectoryOwned(
+            f"Audit.LocalRetentionPath: {directory} is in use by another proxy; each needs one of its own"
+        ) from None
+    if held is not None:
+        os.close(held)
+    return fd
+
+
+def adopted_listeners(
+    handover: Handover, addresses: Sequence[str], slots: int
+) -> list[dict[str, list[socket.socket]]]:
+    """Per worker slot, the sockets that were handed over; with fewer slots than before one has several, since
+    connections may wait in each. Those of an address that is no longer in the settings are left to the old
+    workers."""
+    shares: list[dict[str, list[socket.socket]]] = [{} for _ in range(slots)]
+    for address, fds in handover.listeners.items():
+        for at, fd in enumerate(fds):
+            if address in addresses:
+                shares[at % slots].setdefault(address, []).append(socket.socket(fileno=fd))
+            else:
+                os.close(fd)
+    return shares
+
+
+def _descriptors(handover: Handover) -> list[int]:
+    return [handover.lock, *(fd for fds in handover.listeners.values() for fd in fds)]
+
+
+def _command() -> list[str]:
+    return [sys.executable, *sys.orig_argv[1:]]

@@ -1,0 +1,180 @@
+"""Another version takes the place of the one that runs, under load: no request fails, none is left
+unrecorded; and a version that can't start never does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.process.proxy_parts import (
+    LONG,
+    Load,
+    alive,
+    assert_no_gap,
+    client_of,
+    events,
+    kill_control_plane,
+    log_of,
+    processes,
+    readiness,
+    stored_paths,
+    until,
+    whole_system,
+)
+from tests.process.test_proxy_start import config, refused_with, run
+from tests.standins.system import ROOT, System
+
+__all__ = ["config"]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
+
+UPGRADES = 50 if LONG else 1
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """Where the proxy is installed: a copy that a test may replace by another version."""
+    installed = tmp_path / "installed"
+    shutil.copytree(ROOT / "proxy", installed / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
+    return installed
+
+
+def install(code: Path, version: str, more: str = "") -> None:
+    file = code / "proxy" / "__init__.py"
+    file.write_text(f'"""Another version."""\n\n__version__ = "{version}"\n{more}', "utf-8")
+
+
+def upgrade(system: System) -> None:
+    os.kill(system.proxy.process.pid, signal.SIGUSR2)
+
+
+async def runs(system: System, version: str, seconds: float = 40) -> None:
+    """Until that version alone is left."""
+    await until(lambda: f"version {version} takes over" in log_of(system), seconds)
+    await until(lambda: "reloaded" in log_of(system).rpartition(f"version {version} takes over")[2], seconds)
+
+
+async def test_upgrades_and_ways_back_under_load_fail_no_request(tmp_path: Path, code: Path) -> None:
+    async with whole_system(tmp_path, proxy_code=code) as system:
+        before = processes(system)
+        kept, single = Load(system, clients=4), Load(system, clients=4, kept=False)
+        async with client_of(system) as slow, kept, single:
+            for at in range(UPGRADES):
+                version = f"9.{at}" if at % 2 == 0 else f"0.{at}"
+                await kept.answers(50)
+                in_flight = asyncio.create_task(slow.get("/v1.0/slow/5000"))
+                await system.graph.received(1)
+                install(code, version)
+                upgrade(system)
+                await runs(system, version)
+                assert (await in_flight).status == 200
+                slow.close()
+            await kept.answers(50)
+            await single.answers(50)
+        for load in (kept, single):
+            assert (load.broken, load.refused_connects, load.idle_closes) == ([], 0, 0)
+            assert load.statuses() == {200}
+            await until(lambda answered=set(load.answered): answered <= stored_paths(system))  # type: ignore[misc]
+        assert system.proxy.process.returncode is None  # one process id from first to last
+        assert not any(alive(pid) for pid in before.values())
+        assert sorted(processes(system)) == ["agent", "worker-0", "worker-1"]
+        assert_no_gap(events(system))
+        assert [event for event in events(system) if event["status"] != 200] == []
+        await until(lambda: readiness(system)["ready"])
+        assert readiness(system)["checks"]["workers"] == {"status": "ok", "detail": ""}
+        system.proxy.process.send_signal(signal.SIGTERM)
+        assert await system.proxy.process.wait() == 0
+    assert "Traceback" not in log_of(system)
+
+
+async def test_an_upgrade_to_fewer_workers_while_the_control_plane_is_away_loses_nothing(
+    tmp_path: Path, code: Path
+) -> None:
+    async with whole_system(tmp_path, proxy_code=code, workers=3) as system:
+        good = system.proxy_config.read_text("utf-8")
+        await kill_control_plane(system)
+        async with Load(system, clients=4, kept=False) as load:
+            for count in (1, 2) if LONG else (1,):
+                settings = good.replace("Workers = 3", f"Workers = {count}")
+                assert settings != good
+                system.proxy_config.write_text(settings, "utf-8")
+                install(code, f"9.{count}")
+                upgrade(system)
+                await runs(system, f"9.{count}")
+                assert sorted(processes(system)) == ["agent", *(f"worker-{slot}" for slot in range(count))]
+                await load.answers(50)
+        assert (load.broken, load.refused_connects, load.idle_closes) == ([], 0, 0)
+        assert load.statuses() == {200}
+        await system.start_control_plane()
+        await until(lambda: set(load.answered) <= stored_paths(system))
+        assert_no_gap(events(system))
+
+
+async def test_a_version_that_can_not_start_changes_nothing(tmp_path: Path, code: Path) -> None:
+    broken = {
+        'raise ImportError("half of it is missing")\n': "half of it is missing",
+        "this is no Python\n": "SyntaxError",
+        "import os\nos._exit(3)\n": "ended with status 3",
+    }
+    async with whole_system(tmp_path, proxy_code=code, workers=1) as system, client_of(system) as client:
+        before = processes(system)
+        for at, (more, told) in enumerate(broken.items()):
+            install(code, "9.9", more)
+            upgrade(system)
+            await until(lambda times=at + 1: log_of(system).count("--check of the new one ended") == times)  # type: ignore[misc]
+            assert told in log_of(system)
+        install(code, "9.9")
+        good = system.proxy_config.read_text("utf-8")
+        system.proxy_config.write_text(good.replace("[Token]", "[Token]\nLifetimeSecond = 9"), "utf-8")
+        upgrade(system)
+        await until(lambda: "--check of the new one ended with status 2" in log_of(system))
+        assert "did you mean LifetimeSeconds" in log_of(system)
+        assert processes(system) == before
+        assert (await client.get("/v1.0/echo/1")).status == 200
+
+
+async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_do(
+    tmp_path: Path, code: Path
+) -> None:
+    """Its workers die at once: the old ones go on, and a mended version takes over from both."""
+    async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=4) as load:
+        worker = code / "proxy" / "worker.py"
+        good = worker.read_text("utf-8")
+        old = {pid for name, pid in processes(system).items() if name != "agent"}
+        broken = good.replace("    async def run(\n", "    async def run_not(\n", 1)
+        assert broken != good
+        worker.write_text(broken, "utf-8")
+        install(code, "9.8")
+        upgrade(system)
+        await until(lambda: log_of(system).count("worker-0 failed") >= 2)
+        await load.answers(100)
+        assert all(alive(pid) for pid in old)
+        worker.write_text(good, "utf-8")
+        install(code, "9.9")
+        upgrade(system)
+        await runs(system, "9.9")
+        await load.answers(100)
+        assert not any(alive(pid) for pid in old)
+    assert (load.broken, load.refused_connects, load.idle_closes) == ([], 0, 0)
+    assert load.statuses() == {200}
+
+
+# One proxy for each directory
+
+
+async def test_a_second_proxy_on_the_directory_of_one_that_runs_does_not_start(
+    tmp_path: Path, config: Path
+) -> None:
+    (tmp_path / "first").mkdir()
+    async with whole_system(tmp_path / "first") as system, client_of(system) as client:
+        directory = system.directory / "audit"
+        done = await asyncio.to_thread(run, config, Audit__LocalRetentionPath=str(directory))
+        refused_with(done, "Audit.LocalRetentionPath", str(directory), "another proxy", status=1)
+        for at in range(20):
+            assert (await client.get(f"/v1.0/echo/{at}")).status == 200
+        await until(lambda: {f"/v1.0/echo/{at}" for at in range(20)} <= stored_paths(system))
+        assert_no_gap(events(system))
