@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 BATCH_EVENTS: Final = 8192
 POLL_SECONDS: Final = 5.0
-# An index takes many events at once for much less than few: a search doesn't wait for it, it drains by itself.
+# An index takes many events at once for much less than few; a search does not wait: it drains by itself.
 LINGER_SECONDS: Final = 0.5
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0

@@ -36,7 +36,6 @@ MAX_SEGMENTS = 256
 MAX_READINGS = 64
 MAX_ODD_PATH = 8192  # a path that needs more than splitting costs work per character and reading
 MAX_CACHED_PATH = 512
-MAX_CACHED_TARGET = 512
 _MAX_CACHED_NAME = 64
 
 # Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
@@ -49,6 +48,9 @@ _ODD_PATH = re.compile(
     r"/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
 )
 _PARAMETER_ALIAS = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
+
+
+_NO_ALIASES: Mapping[str, str] = {}
 
 
 class MalformedTarget(ValueError):
@@ -68,19 +70,38 @@ class Reading(NamedTuple):
 
 
 class Target:
-    """A request target in origin-form (RFC 9112 §3.2.1): as it came, and what it can mean."""
+    """A request target in origin-form (RFC 9112 §3.2.1): as it came, and what it can mean.
 
-    __slots__ = ("_options", "cache_key", "path", "query", "raw", "readings")
+    Almost every target is plain: no server can read it in two ways. Then `plain` has its folded segments, and
+    readings are made only for those who ask.
+    """
+
+    __slots__ = ("_options", "_readings", "cache_key", "path", "plain", "query", "raw")
 
     def __init__(
-        self, raw: str, path: str, query: str | None, readings: tuple[Reading, ...], cache_key: str | None
+        self,
+        raw: str,
+        path: str,
+        query: str | None,
+        plain: tuple[str, ...] | None,
+        readings: tuple[Reading, ...] | None = None,
+        cache_key: str | None = None,
     ) -> None:
         self.raw = raw
         self.path = path
         self.query = query
-        self.readings = readings
-        self.cache_key = cache_key
+        self.plain = plain
+        self.cache_key = cache_key  # of readings that depend on nothing else
+        self._readings = readings
         self._options: dict[str, tuple[str, ...]] | None = None
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        readings = self._readings
+        if readings is None:
+            exact = tuple(self.path[1:].split("/"))
+            readings = self._readings = (Reading(CERTAIN, (Name(self.plain or (), exact),)),)
+        return readings
 
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
@@ -93,32 +114,24 @@ class Target:
 
 def canonicalise(target: str) -> Target:
     """What a request target can mean. Raises MalformedTarget."""
-    if len(target) <= MAX_CACHED_TARGET:
-        return _canonicalised_cached(target)
-    return _canonicalised(target)
-
-
-def _canonicalised(target: str) -> Target:
     if not target.isascii() or not target.isprintable() or "#" in target:
         raise MalformedTarget("a target is printable ASCII without a fragment")
     path, mark, rest = target.partition("?")
     query = rest if mark else None
-    if query is None:
-        if len(path) <= MAX_CACHED_PATH:
-            return Target(target, path, None, _readings_cached(path), path)
-        return Target(target, path, None, _readings(path), None)
-    if "%" in query:
+    aliases: Mapping[str, str] = _NO_ALIASES
+    if query is not None and ("%" in query or "@" in query):
         _refuse_malformed_query(query)
-    if "@" in query or "%" in query:
         aliases = _parameter_aliases(query)
-        if aliases:
-            return Target(target, path, query, _readings(path, aliases), None)
-    if len(path) <= MAX_CACHED_PATH:
-        return Target(target, path, query, _readings_cached(path), path)
-    return Target(target, path, query, _readings(path), None)
-
-
-_canonicalised_cached = lru_cache(maxsize=4096)(_canonicalised)
+    if _ODD_PATH.search(path) is None:
+        if not path.startswith("/"):
+            raise MalformedTarget("a target begins with a slash")
+        plain = tuple(path[1:].lower().split("/"))
+        if len(plain) > MAX_SEGMENTS:
+            raise MalformedTarget("too many segments")
+        return Target(target, path, query, plain)
+    if aliases or len(path) > MAX_CACHED_PATH:
+        return Target(target, path, query, None, _readings_of_odd(path, aliases))
+    return Target(target, path, query, None, _readings_cached(path), path)
 
 
 def option_name(name: str) -> str:
@@ -143,34 +156,27 @@ class _Segments:
     texts: list[str]
 
 
-@lru_cache(maxsize=4096)
-def _readings_cached(path: str) -> tuple[Reading, ...]:
-    return _readings(path)
-
-
-def _readings(path: str, aliases: Mapping[str, str] | None = None) -> tuple[Reading, ...]:
+def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[Reading, ...]:
     if not path.startswith("/"):
         raise MalformedTarget("a target begins with a slash")
     if path.count("/") > MAX_SEGMENTS:
         raise MalformedTarget("too many segments")
-    if _ODD_PATH.search(path) is None:
-        exact = tuple(path[1:].split("/"))
-        return (Reading(CERTAIN, (Name(tuple(path[1:].lower().split("/")), exact),)),)
     if len(path) > MAX_ODD_PATH:
         raise MalformedTarget("too long to be judged in all its readings")
+    found: dict[Reading, None] = {}
     try:
-        return _readings_of_odd(path, aliases or {})
+        for segments in _spellings(path):
+            found.update(dict.fromkeys(_readings_of(segments, aliases)))
+            if len(found) > MAX_READINGS:
+                raise MalformedTarget("too many readings")
     except MalformedSegment as error:
         raise MalformedTarget(str(error)) from None
-
-
-def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[Reading, ...]:
-    found: dict[Reading, None] = {}
-    for segments in _spellings(path):
-        found.update(dict.fromkeys(_readings_of(segments, aliases)))
-        if len(found) > MAX_READINGS:
-            raise MalformedTarget("too many readings")
     return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _readings_cached(path: str) -> tuple[Reading, ...]:
+    return _readings_of_odd(path, _NO_ALIASES)
 
 
 def _spellings(path: str) -> Iterable[_Segments]:

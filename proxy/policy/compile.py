@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any, TypeVar
 
-from proxy.policy.canonical import SLASH, Name, Reading, Target
+from proxy.policy.canonical import MAX_CACHED_PATH, SLASH, Name, Reading, Target
 from proxy.policy.conditions import NO, YES, Check, ValuesTest, compile_check, compile_values_test
 from proxy.policy.decision import NOTHING, Decision, Importance, Lane, Plan, Step
 from proxy.policy.facts import RequestFacts
 from proxy.policy.gates import ip_check, time_check
 from proxy.policy.hidden import HiddenProperties, Naming
-from proxy.policy.odata import KEY, SHADOW
+from proxy.policy.odata import CERTAIN, KEY, SHADOW
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
@@ -79,29 +80,63 @@ class _Candidate:
         return self.entry.compiled.index, not self.hides
 
 
-class CompiledRuleset:
-    """Finds the rules for a request; what it found is remembered for the paths that are asked for again."""
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_UNKNOWN: Any = object()
 
-    def __init__(self, rule_count: int, default: Decision, tree: PathTree[_Entry]) -> None:
+
+def _room(remembered: dict[_K, _V], limit: int) -> dict[_K, _V]:
+    """For one more; what is common is back at once."""
+    if len(remembered) >= limit:
+        remembered.clear()
+    return remembered
+
+
+class CompiledRuleset:
+    """Finds the rules for a request; what it found is remembered for all paths of the same shape."""
+
+    def __init__(
+        self, rule_count: int, default: Decision, tree: PathTree[_Entry], words: Mapping[str, str]
+    ) -> None:
         self.rule_count = rule_count
         self._default = default
         self._tree = tree
-        self._plans: dict[str, dict[str, Plan]] = {}
+        self._words = words  # all that make a difference, each to itself
+        self._plans_by_shape: dict[str, dict[tuple[str, ...], Plan | None]] = {}
+        self._plans_by_path: dict[str, dict[str, Plan]] = {}
 
     def plan(self, method: str, target: Target) -> Plan:
-        key = target.cache_key
-        if key is None:
-            return self._make_plan(method.upper(), target.readings)
-        plans = self._plans.get(method)
+        plain = target.plain
+        if plain is None:
+            return self._plan_by_path(method, target, target.cache_key)
+        # Ids and whatever no rule knows are all the same to the rules. No segment has a question mark.
+        word = self._words.get
+        shape = tuple([word(segment) or ("$?" if segment[:1] == "$" else "?") for segment in plain])
+        plans = self._plans_by_shape.get(method)
         if plans is None:
-            if len(self._plans) >= _MAX_METHODS:
-                self._plans.clear()
-            plans = self._plans[method] = {}
+            plans = _room(self._plans_by_shape, _MAX_METHODS).setdefault(method, {})
+        plan = plans.get(shape, _UNKNOWN)
+        if plan is _UNKNOWN:
+            plan = _room(plans, _MAX_PLANS)[shape] = self._plan_of_shape(method, shape)
+        return plan or self._plan_by_path(method, target, target.path)
+
+    def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
+        """None where a rule has a condition on what a segment is."""
+        name = Name(shape, shape)
+        found, above = self._tree.find(name)
+        if any(entry.compiled.parameter_tests for entry in (*found, *above)):
+            return None
+        return self._make_plan(method.upper(), (Reading(CERTAIN, (name,)),))
+
+    def _plan_by_path(self, method: str, target: Target, key: str | None) -> Plan:
+        if key is None or len(key) > MAX_CACHED_PATH:
+            return self._make_plan(method.upper(), target.readings)
+        plans = self._plans_by_path.get(method)
+        if plans is None:
+            plans = _room(self._plans_by_path, _MAX_METHODS).setdefault(method, {})
         plan = plans.get(key)
         if plan is None:
-            if len(plans) >= _MAX_PLANS:
-                plans.clear()
-            plan = plans[key] = self._make_plan(method.upper(), target.readings)
+            plan = _room(plans, _MAX_PLANS)[key] = self._make_plan(method.upper(), target.readings)
         return plan
 
     def _make_plan(self, method: str, readings: Iterable[Reading]) -> Plan:
@@ -165,18 +200,22 @@ def compile_ruleset(ruleset: Ruleset) -> CompiledRuleset:
 def compile_in_slices(ruleset: Ruleset) -> Generator[None, None, CompiledRuleset]:
     """Yields after about a millisecond's work, so that an event loop can breathe."""
     tree: PathTree[_Entry] = PathTree()
+    words = {"$value": "$value"}
     work = 0
     for index, rule in zip(count(), ruleset.rules):
         compiled = _compile_rule(index, rule)
         for path in rule.match.path:
             for pattern in parse_pattern(path):
                 tree.add(pattern, _Entry(compiled, pattern))
+                words.update((word, word) for word in pattern.segments if word is not None)
+        if compiled.hidden is not None:
+            words.update((word, word) for word in compiled.hidden.words())
         work += _work_of(rule)
         if work >= _WORK_PER_SLICE:
             work = 0
             yield
     default = Decision(ruleset.default, DEFAULT_RULE_ID, reason="default")
-    return CompiledRuleset(len(ruleset.rules), default, tree)
+    return CompiledRuleset(len(ruleset.rules), default, tree, words)
 
 
 def _work_of(rule: Rule) -> int:
@@ -292,4 +331,4 @@ def _perhaps(request: object, answer: object) -> int:
     return 1
 
 
-_NO_FACTS = RequestFacts("", Target("", "", None, (), None), (), "", 0.0)
+_NO_FACTS = RequestFacts("", Target("", "", None, ()), (), "", 0.0)

@@ -7,7 +7,7 @@ file order, tried until one decides. The strictest lane's verdict is the request
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from proxy.policy.canonical import MalformedTarget
@@ -50,6 +50,8 @@ class Step:
         return self.decision
 
 
+_MAX_LOGGED = 64  # combinations that a lane remembers
+
 # What a lane says where no rule decides and that means nothing.
 NOTHING = Decision("allow", "default", reason="default")
 
@@ -62,6 +64,7 @@ class Lane:
     steps: tuple[Step, ...]
     default: Decision
     constant: Decision | None = None
+    _logged: dict[tuple[str, str, tuple[str, ...]], Decision] = field(default_factory=dict)
 
     def judge(self, request: RequestFacts, answer: AnswerFacts | None = None) -> Decision:
         if self.constant is not None:
@@ -88,11 +91,23 @@ class Lane:
                 floor = decision if floor is None else _strictest(floor, decision)
         else:
             decision = self.default
-            if logged and decision.verdict == "allow":
-                decision = replace(decision, verdict="log_only", rule_id=logged[0], reason="rule")
         if floor is not None:
             decision = _strictest(decision, floor)
-        return _with_logged(decision, logged) if logged else decision
+        elif logged:
+            return self._with_logged(decision, logged)
+        return _with_logged(decision, logged)
+
+    def _with_logged(self, decision: Decision, logged: tuple[str, ...]) -> Decision:
+        """Made once, since the same rules log again and again."""
+        key = (decision.rule_id, decision.verdict, logged)
+        known = self._logged.get(key)
+        if known is None:
+            if decision is self.default and decision.verdict == "allow":
+                decision = replace(decision, verdict="log_only", rule_id=logged[0], reason="rule")
+            known = _with_logged(decision, logged)
+            if len(self._logged) < _MAX_LOGGED:
+                self._logged[key] = known
+        return known
 
 
 class Plan:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
+import pytest
 
 from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import compile_in_slices, compile_ruleset
-from proxy.policy.decision import Plan
+from proxy.policy.decision import Plan, RequestFacts
 from proxy.policy.ruleset import Match, Rule, Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from tests.pure.rules import compiled, decide, verdict
@@ -87,13 +90,56 @@ def test_plans_of_paths_that_a_parameter_alias_completes_are_not_mixed_up() -> N
     assert verdict(rules, "/a(@p)?@p='alan'") == "block"
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    rules = compiled("- {id: it, match: {path: ['/a/{id}']}, verdict: allow}")
+@pytest.mark.parametrize("condition", ["", "conditions: [{param: id, not_equals: ada}], "])
+@pytest.mark.parametrize("path", ["/a/{n}", "/a/{n}/b('{n}')"])
+def test_what_is_remembered_is_bounded(path: str, condition: str) -> None:
+    rules = compiled(f"- {{id: it, match: {{path: ['/a/{{id}}/**']}}, {condition}verdict: allow}}")
     for n in range(9000):
-        rules.plan("GET", canonicalise(f"/a/{n}"))
+        rules.plan("GET", canonicalise(path.replace("{n}", str(n))))
     for n in range(100):
         rules.plan(f"M{n}", canonicalise("/a/1"))
-    assert sum(map(len, rules._plans.values())) <= 8192 + 16
+    shapes, paths = rules._plans_by_shape.values(), rules._plans_by_path.values()
+    assert sum(len(plans) for plans in shapes) + sum(len(plans) for plans in paths) <= 8192 + 32
+
+
+SHAPES = """
+- {id: block, match: {path: ["/users/{id}/secret", "/$count"]}, verdict: block}
+- id: one
+  match: {path: ["/users/{id}"]}
+  verdict: filter
+  transforms: {strip_properties: [mail, manager.phone]}
+- {id: list, match: {path: ["/users"]}, verdict: filter, transforms: {allow_properties: [id, photo.width]}}
+- {id: deep, match: {path: ["/groups/*/{x}"]}, verdict: filter, transforms: {allow_properties: [id]}}
+- {id: ada, match: {path: ["/teams/{id}/**"]}, conditions: [{param: id, in: [ada, mail]}], verdict: block}
+- {id: rest, match: {path: ["/**"]}, verdict: allow}
+"""
+WORDS = [
+    "users",
+    "Users",
+    "groups",
+    "teams",
+    "ada",
+    "7",
+    "mail",
+    "MAIL",
+    "manager",
+    "phone",
+    "photo",
+    "width",
+    "id",
+]
+WORDS += ["secret", "$value", "$count", "$ref", "$", "$x", "x@y.z", "a.b", "mail@odata.type"]
+
+
+def test_paths_of_one_shape_are_judged_as_each_would_be_alone() -> None:
+    rules = compiled(SHAPES)
+    for length in (1, 2, 3):
+        for words in itertools.product(WORDS, repeat=length):
+            target = canonicalise("/" + "/".join(words))
+            for method in ("GET", "PATCH"):
+                facts = RequestFacts(method, target, (), "192.0.2.1", 0.0)
+                alone = rules._make_plan(method, target.readings)
+                assert rules.plan(method, target).decide(facts) == alone.decide(facts), target.raw
 
 
 def test_the_model_crosses_processes_unchanged() -> None:
