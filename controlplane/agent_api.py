@@ -54,7 +54,9 @@ from proxy.wire.signing import (
     API_KEY_HEADER,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
+    UNCHANGED_HEADER,
     sign_response,
+    sign_unchanged,
     timestamp_in_range,
     verify,
 )
@@ -208,6 +210,7 @@ class AgentApi:
             "Cache-Control": "no-store",
         }
         if status == 304:
+            headers[UNCHANGED_HEADER] = sign_unchanged(signed.secret, signed.signature, version)
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type="application/json", headers=headers)
 
@@ -233,7 +236,9 @@ class AgentApi:
                 SyncRuleset(ruleset.ruleset_id, ruleset.org_id, ruleset.name, ruleset.version, yaml)
                 for ruleset, yaml in content.rulesets
             ),
-            metadata=SyncMetadata(sync_interval_seconds=self._sync_interval_seconds, proxy_id=proxy_id),
+            metadata=SyncMetadata(
+                sync_interval_seconds=self._sync_interval_seconds, proxy_id=proxy_id, proves_unchanged=True
+            ),
         )
         return msgspec.json.encode(answer)
 

@@ -56,6 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     orgs: dict[str, str]
     apps: tuple[App, ...]
     rulesets: tuple[SnapshotRuleset, ...]
+    proves_unchanged: bool = False  # the control plane has to prove which version a 304 is about
 
     @property
     def rule_count(self) -> int:

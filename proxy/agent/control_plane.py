@@ -16,8 +16,10 @@ from proxy.wire.signing import (
     API_KEY_HEADER,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
+    UNCHANGED_HEADER,
     sign,
     verify_response,
+    verify_unchanged,
 )
 
 _TIMEOUT_SECONDS: Final = 30.0
@@ -36,12 +38,13 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
     is_signed: bool  # by the holder of our secret, in answer to this very request
+    request_signature: str
 
     def described(self) -> str:
         """The status, and what the control plane says about it."""
         try:
             error = _error_decoder.decode(self.body).error
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):  # from anybody, nested as deep as they like
             return str(self.status)
         return f"{self.status} {error.code}: {error.message[:200]}"
 
@@ -81,6 +84,11 @@ class ControlPlane:
     async def post(self, url: str, body: bytes, *, max_bytes: int = 64 * 1024) -> Answer:
         return await self._call("POST", url, body, {"Content-Type": "application/json"}, max_bytes)
 
+    def proves_unchanged(self, answer: Answer, version: str) -> bool:
+        """Whether the answer, a 304, is about this very version."""
+        signature = answer.headers.get(UNCHANGED_HEADER, "")
+        return verify_unchanged(self._identity.hmac_secret, answer.request_signature, version, signature)
+
     async def _call(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], max_bytes: int
     ) -> Answer:
@@ -108,6 +116,7 @@ class ControlPlane:
                     response.headers,
                     content,
                     verify_response(self._identity.hmac_secret, signature, content, answer_signature),
+                    signature,
                 )
         except TimeoutError:
             raise CallFailed("timed out") from None

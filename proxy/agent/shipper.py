@@ -14,14 +14,19 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+import msgspec
+
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import Journal
 from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
+from proxy.wire.models import AuditAnswer
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_decode_accepted: Final = msgspec.json.Decoder(AuditAnswer).decode
 
 LARGEST_BODY: Final = 4_500_000  # of the 5 MiB that the control plane takes
 _SMALLEST_BODY: Final = 64 * 1024
@@ -165,6 +170,8 @@ class Shipper:
         return await handler(self, answer, delivery, batch, body)
 
     async def _accepted(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        if _accepted_id(answer.body) not in (None, batch.batch_id):
+            return self._put_off(delivery, "control plane answered 202 about another batch")
         await self._on_disk(self._journal.done, delivery.org_id, batch)
         if delivery.problem:
             log.info("audit events of organisation %s go out again", delivery.org_id)
@@ -227,6 +234,14 @@ class Shipper:
         wait = backoff(delivery.failures, self._replay_interval)
         delivery.failures += 1
         return wait
+
+
+def _accepted_id(body: bytes) -> str | None:
+    """Which batch a 202 speaks of; None where it doesn't say, as the specification lets it."""
+    try:
+        return _decode_accepted(body).batch_id
+    except (ValueError, RecursionError):
+        return None
 
 
 _Handler = Callable[[Shipper, Answer, _Delivery, Batch, bytes], Awaitable[float]]

@@ -150,15 +150,21 @@ class Sync:
         return await asyncio.to_thread(self._apply, answer)
 
     async def _unchanged(self, held: Snapshot, answer: Answer) -> _Fetched:
-        if self._require_signed and not answer.is_signed:
+        if self._require_signed and not self._is_proved(held, answer):
             self._ask_whole = True  # a whole answer can be proved, whatever is wrong with this one
-            raise SyncRefused("a 304 is not signed for this request")
+            raise SyncRefused("a 304 is not signed for this request and these rules")
         confirmed = msgspec.structs.replace(held, synced_at=self._clock())
         try:
             await asyncio.to_thread(mark_synced, self._cache_path, confirmed.synced_at)
         except FileNotFoundError:
             await asyncio.to_thread(write_snapshot, self._cache_path, confirmed)
         return _Fetched(confirmed, is_new=False)
+
+    def _is_proved(self, held: Snapshot, answer: Answer) -> bool:
+        """That it proves versions stood in the signed body, so nobody between can take that away."""
+        if not answer.is_signed:
+            return False
+        return not held.proves_unchanged or self._control_plane.proves_unchanged(answer, held.version)
 
     def _check_signature(self, answer: Answer) -> None:
         if self._require_signed and not answer.is_signed:
@@ -168,7 +174,7 @@ class Sync:
         """Everything that takes time or the disk: decode, check, parse, persist."""
         try:
             synced = _answer_decoder.decode(answer.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise SyncRefused(f"the answer is no sync body: {error}") from None
         generated = _instant(synced.generated_at)
         highest = self._highest_applied()
@@ -219,6 +225,7 @@ class Sync:
                 for app in synced.apps
             ),
             rulesets=self._parsed(synced.rulesets),
+            proves_unchanged=synced.metadata.proves_unchanged,
         )
 
     def _parsed(self, delivered: tuple[SyncRuleset, ...]) -> tuple[SnapshotRuleset, ...]:

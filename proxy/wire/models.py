@@ -42,6 +42,7 @@ class SyncRuleset(msgspec.Struct, frozen=True, rename="camel"):
 class SyncMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     sync_interval_seconds: float | None = None
     proxy_id: str | None = None  # the instance's own id, so that it can write it into its events
+    proves_unchanged: bool = False  # whether every 304 carries X-Unchanged-Signature
 
 
 class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):

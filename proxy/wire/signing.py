@@ -8,6 +8,8 @@ from typing import Final
 API_KEY_HEADER: Final = "X-Api-Key"
 TIMESTAMP_HEADER: Final = "X-Timestamp"
 SIGNATURE_HEADER: Final = "X-Hmac-Signature"
+# Of a 304 alone: which version is unchanged. Its X-Hmac-Signature signs an empty body, so it can't say.
+UNCHANGED_HEADER: Final = "X-Unchanged-Signature"
 
 MAX_SKEW_SECONDS: Final = 300
 
@@ -50,3 +52,20 @@ def verify_response(secret: bytes, request_signature: str, body: bytes, signatur
     if _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign_response(secret, request_signature, body), signature)
+
+
+def sign_unchanged(secret: bytes, request_signature: str, version: str) -> str:
+    """The signature of a 304, over the version that the control plane found unchanged.
+
+    If-None-Match isn't signed. Without this, who stands between could put a newer version's ETag in its
+    place, get a signed 304 for it, and so keep a proxy on rules that were withdrawn.
+    """
+    payload = f"unchanged.{request_signature}.{version}"
+    return hmac.new(secret, payload.encode("utf-8", "surrogatepass"), sha256).hexdigest()
+
+
+def verify_unchanged(secret: bytes, request_signature: str, version: str, signature: str) -> bool:
+    """Whether the holder of the secret says that this very version is the one in force."""
+    if _SIGNATURE.fullmatch(signature) is None:
+        return False
+    return hmac.compare_digest(sign_unchanged(secret, request_signature, version), signature)

@@ -43,7 +43,11 @@ async def test_a_proxy_is_given_its_organisations_apps_and_rulesets(plane: Plane
             "yaml": RULESET.format(name="hr-sync"),
         }
     ]
-    assert content["metadata"] == {"syncIntervalSeconds": 30, "proxyId": proxy.proxy_id}
+    assert content["metadata"] == {
+        "syncIntervalSeconds": 30,
+        "proxyId": proxy.proxy_id,
+        "provesUnchanged": True,
+    }
     assert content["generatedAt"] == "2026-11-21T12:00:00.000Z"
     assert created.client_secret not in answer.body.decode()
 

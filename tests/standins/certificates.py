@@ -89,11 +89,13 @@ class CertificateAuthority:
     def client_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(self.ca_file))
 
-    def server(self, label: str = "server", names: tuple[str, ...] = LOCAL_NAMES) -> ServerCertificate:
-        """A certificate for `names`, in files that begin with `label`."""
+    def server(
+        self, label: str = "server", names: tuple[str, ...] = LOCAL_NAMES, *, days: float = 30
+    ) -> ServerCertificate:
+        """A certificate for `names` that ends in so many days, in files that begin with `label`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
-        certificate = self._build(subject, key.public_key(), self._server_extensions(names))
+        certificate = self._build(subject, key.public_key(), self._server_extensions(names), days)
         files = ServerCertificate(self.directory / f"{label}.pem", self.directory / f"{label}.key")
         files.cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         files.key_file.touch(mode=0o600)
@@ -111,6 +113,7 @@ class CertificateAuthority:
         subject: x509.Name,
         public_key: ec.EllipticCurvePublicKey,
         extensions: list[tuple[x509.ExtensionType, bool]],
+        days: float = 30,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
@@ -119,8 +122,8 @@ class CertificateAuthority:
             .issuer_name(self._name)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=30))
+            .not_valid_before(now - datetime.timedelta(days=2))
+            .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False

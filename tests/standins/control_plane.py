@@ -110,7 +110,7 @@ class ControlPlaneStandIn(StandIn):
         self.bodies.setdefault(batch_id, set()).add(bytes(request.body))
         answer = await self._audit_answer(org_id)
         self.attempts.append((time.monotonic(), org_id, batch_id, answer.status))
-        if answer.status != 202:
+        if answer.status != 202 or answer.body:
             return answer
         duplicate = batch_id in self._counted
         if not duplicate:

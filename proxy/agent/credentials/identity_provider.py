@@ -88,7 +88,7 @@ def _token(body: bytes, asked_at: float) -> UpstreamToken:
     """The token in a 200. What is empty or garbled is a failure like any other, never a token."""
     try:
         answer = msgspec.json.decode(body, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise CredentialError("identity provider answered 200 without a token and its lifetime") from None
     if _TOKEN.fullmatch(answer.access_token) is None:
         raise CredentialError("identity provider answered 200 with an empty or malformed token")
@@ -112,6 +112,6 @@ def _error_code(body: bytes) -> str:
     """The code of an OAuth error answer; never its description, which quotes what was sent."""
     try:
         code = msgspec.json.decode(body, type=_Error).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return ""
     return code if _CODE.fullmatch(code) else ""

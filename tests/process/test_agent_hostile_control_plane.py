@@ -1,0 +1,193 @@
+"""A control plane that answers garbage, too much, too slowly or about something else: the agent stands it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import brotli
+import pytest
+
+from proxy.agent.control_plane import CallFailed, ControlPlane, Identity, open_session
+from proxy.channel import SnapshotReady
+from tests.process.agent_parts import spool_writer, write
+from tests.process.test_agent_process import a_proxy
+from tests.process.test_agent_shipper import journal_with, rig
+from tests.process.test_agent_sync import Announcements, changed, syncing
+from tests.standins.certificates import CertificateAuthority
+from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, hang
+from tests.standins.server import Answer, RawAnswer
+
+SYNC = "/api/v1/agent/sync"
+IDENTITY = Identity(API_KEY, HMAC_SECRET.encode())
+
+
+@pytest.fixture
+async def control() -> AsyncIterator[ControlPlaneStandIn]:
+    async with ControlPlaneStandIn() as stand_in:
+        yield stand_in
+
+
+NESTED = [
+    b'{"error":' * 100_000,
+    b'{"x":' + b"[" * 100_000,
+    b'{"error":{"code":"a","message":"b","x":' + b"[" * 9999,
+]
+
+
+@pytest.mark.parametrize("body", NESTED)
+@pytest.mark.parametrize("status", [200, 304, 401, 503])
+async def test_no_depth_of_an_unsigned_answer_ends_the_sync(
+    tmp_path: Path, control: ControlPlaneStandIn, status: int, body: bytes
+) -> None:
+    async with syncing(control, tmp_path / "snapshot.json", Announcements(), require_signed=False) as sync:
+        control.sync_script.append(Answer(status, (), body))
+        assert not await sync.once()
+        assert await sync.once()
+
+
+@pytest.mark.parametrize("body", NESTED)
+@pytest.mark.parametrize("status", [401, 429, 500])
+async def test_no_depth_of_an_answer_stops_deliveries(
+    tmp_path: Path, control: ControlPlaneStandIn, status: int, body: bytes
+) -> None:
+    control.audit_script.append(Answer(status, (("Retry-After", "0"),), body))
+    async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == [1, 2, 3]
+
+
+async def test_an_acceptance_of_another_batch_is_none(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    """Mixed-up answers of something in between must not delete events that nobody has stored."""
+    other = {"batchId": "somebody-else-s", "accepted": 3, "duplicate": False}
+    control.audit_script.append(Answer(202, (), json.dumps(other).encode()))
+    async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
+        await parts.ship()
+    assert len(control.attempts) == 2
+    assert control.attempts[0][2] == control.attempts[1][2]
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"accepted", b'{"duplicate": true}', b"\xff", b'{"x":' + b"[" * 9_999]
+)
+async def test_an_acceptance_without_an_id_counts_as_the_specification_has_it(
+    tmp_path: Path, control: ControlPlaneStandIn, body: bytes
+) -> None:
+    control.audit_script.append(Answer(202, (), body))
+    async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
+        await parts.ship()
+    assert len(control.attempts) == 1
+
+
+def _bomb(coding: str, size: int) -> bytes:
+    content = bytes(size)
+    if coding == "br":
+        return bytes(brotli.compress(content, quality=1))
+    return gzip.compress(content) if coding == "gzip" else zlib.compress(content)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
+async def test_an_answer_that_unfolds_without_end_is_cut(control: ControlPlaneStandIn, coding: str) -> None:
+    bomb = _bomb(coding, 50_000_000)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n"
+    control.raw_answers[SYNC] = RawAnswer(head.encode() + bomb)
+    async with open_session(None) as session:
+        calls = ControlPlane(session, IDENTITY)
+        tracemalloc.start()
+        try:
+            with pytest.raises(CallFailed):
+                await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
+            assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        finally:
+            tracemalloc.stop()
+
+
+NO_ANSWERS = {
+    "nothing": b"",
+    "noise": bytes(range(256)) * 300,
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "half a body": b"HTTP/1.1 202 Accepted\r\nContent-Length: 100\r\n\r\n{",
+    "half a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
+    "a chunk of a false size": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n{",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+    "a negative length": b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}",
+    "a status of four digits": b"HTTP/1.1 2000 OK\r\nContent-Length: 0\r\n\r\n",
+    "no gzip": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
+    "fields without end": b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 100_000,
+    "a field without end": b"HTTP/1.1 200 OK\r\nX-A: " + b"b" * 1_000_000,
+    "only interim answers": b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10_000,
+    "a body without end": b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", NO_ANSWERS)
+async def test_what_is_no_answer_is_a_failed_call(control: ControlPlaneStandIn, name: str) -> None:
+    control.raw_answers[SYNC] = RawAnswer(NO_ANSWERS[name])
+    async with open_session(None) as session:
+        calls = ControlPlane(session, IDENTITY, timeout_seconds=10)
+        with pytest.raises(CallFailed):
+            await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
+        del control.raw_answers[SYNC]
+        assert (await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)).is_signed
+
+
+async def test_a_dripping_answer_is_cut_by_total_time(control: ControlPlaneStandIn) -> None:
+    async def drip() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.02)
+
+    control.sync_script.append(Answer(200, stream=drip, chunked=True))
+    async with open_session(None) as session:
+        calls = ControlPlane(session, IDENTITY, timeout_seconds=0.3)
+        with pytest.raises(CallFailed, match="timed out"):
+            await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_takes_the_credentials_nowhere(control: ControlPlaneStandIn, status: int) -> None:
+    async with ControlPlaneStandIn(record=True) as elsewhere, open_session(None) as session:
+        control.sync_script.append(Answer(status, (("Location", elsewhere.base_url + SYNC),)))
+        answer = await ControlPlane(session, IDENTITY).get(control.base_url + SYNC, {}, max_bytes=65536)
+        assert (answer.status, answer.is_signed) == (status, False)
+        assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("fault", ["expired", "another host's", "a stranger's"])
+async def test_a_certificate_that_proves_nothing_gets_no_request(tmp_path: Path, fault: str) -> None:
+    authority = CertificateAuthority(tmp_path / "ours")
+    trusted = authority.ca_file
+    if fault == "expired":
+        certificate = authority.server(days=-1)
+    elif fault == "another host's":
+        certificate = authority.server(names=("elsewhere.example",))
+    else:
+        certificate = CertificateAuthority(tmp_path / "theirs").server()
+    async with ControlPlaneStandIn(tls=certificate, record=True) as control, open_session(trusted) as session:
+        with pytest.raises(CallFailed, match=r"[Cc]ertificate"):
+            await ControlPlane(session, IDENTITY).post(control.base_url + SYNC, b"{}")
+        assert control.requests == []
+
+
+@pytest.mark.process
+async def test_calls_that_hang_or_kill_keep_no_rules_from_coming(tmp_path: Path) -> None:
+    """Heartbeats and reports that are never answered, and answers to sync that no parser stands."""
+    async with a_proxy(tmp_path) as running:
+        worker, control, pid = running.workers[0], running.control, running.pid
+        await worker.until(lambda told: SnapshotReady() in told)
+        control._heartbeat = control._metrics = lambda request: hang()  # type: ignore[method-assign]
+        control.sync_script.extend(Answer(status, (), NESTED[1]) for status in (401, 503, 200))
+        control.audit_script.append(Answer(503, (), NESTED[1]))
+        write(spool_writer(running.settings.audit.local_retention_path), range(5))
+        worker.told.clear()
+        control.sync_body = changed(orgs=[])
+        await worker.until(lambda told: SnapshotReady() in told)
+        await control.until(lambda: len(control.seqs("org-1")) == 5)
+        assert running._process.is_alive()
+        assert running.pid == pid
