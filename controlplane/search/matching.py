@@ -44,8 +44,8 @@ class View(Protocol):
     def between(self, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
         """The ordinals, the second one excluded, of the events from `from_ms` and before `to_ms`."""
 
-    def where(self, word: str, *, prefix: bool) -> int:
-        """The mask of all events whose line may have the word, or one that begins so."""
+    def where(self, words: Sequence[str], *, prefix: bool) -> int:
+        """The mask of the events whose lines may have all words; with `prefix` the last one may go on."""
 
     def line(self, ordinal: int) -> str: ...
     def lines_with(self, needle: bytes, flags: bytes) -> Iterator[int]:
@@ -161,7 +161,7 @@ def _may_have(match: Match, view: View) -> int:
         return 0
     text = fold(match.text if isinstance(match, Exactly) else match.pieces[0])
     goes_on = isinstance(match, Like) and WORD.fullmatch(text[-1:]) is not None
-    return _where(words(text), view, prefix=goes_on)
+    return view.where(words(text), prefix=goes_on)
 
 
 def _judge_values(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
@@ -204,19 +204,11 @@ def _text_step(term: TextTerm, view: View) -> _Step:
             return _Step(Judged(full(view.count), certain=False))
         mask |= judged.mask
     wanted = [fold(word) for word in term.words]
-    lines = _where(wanted, view, prefix=term.prefix)
+    lines = view.where(wanted, prefix=term.prefix)
     if not lines:
         return _Step(Judged(mask, certain=True))
     needle = b"" if mask else max(wanted, key=len).encode()
     return _Step(Judged(mask | lines, certain=False), _phrase_of_line(term, view, mask), needle)
-
-
-def _where(words: Sequence[str], view: View, *, prefix: bool) -> int:
-    """The events whose lines may have all of the words; with `prefix` the last one may go on."""
-    mask = full(view.count)
-    for number, word in enumerate(words, 1):
-        mask &= view.where(word, prefix=prefix and number == len(words))
-    return mask
 
 
 def _value_has_phrase(term: TextTerm, value: object) -> bool:

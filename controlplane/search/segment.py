@@ -53,18 +53,27 @@ def make_segment(
     """Of events in the order of time; `fields` has every column's values but the folders'."""
     paths = fields["path"]
     values: dict[str, Sequence[Value]] = dict(fields)
-    split = {path: _folders(path) for path in dict.fromkeys(paths)}
+    folders = list(map(_folders, _folded(paths)))
     for name, level in FOLDERS.items():
-        values[name] = [split[path][level - 2] for path in paths]
+        values[name] = [each[level - 2] for each in folders]
     columns = {name: make_column(kind, values[name], unique=name in _UNIQUE) for name, kind in KINDS.items()}
     text, lines = _text(paths, fields["query"])
     return Segment(times, positions, bodies, columns, text, lines)
 
 
-def _folders(path: Value) -> tuple[str | None, str | None]:
-    parts = fold(str(path)).split("/", 4) if path is not None else []
-    two = f"/{parts[1]}/{parts[2]}/" if len(parts) > 3 and not parts[0] else None
-    return two, f"{two}{parts[3]}/" if two and len(parts) > 4 else None
+def _folded(paths: Sequence[Value]) -> list[str]:
+    texts = ["" if path is None else str(path) for path in paths]
+    folded = fold("\n".join(texts)).split("\n")
+    return folded if len(folded) == len(texts) else list(map(fold, texts))  # one has a line feed of its own
+
+
+def _folders(path: str) -> tuple[str | None, str | None]:
+    first = path.find("/", 1) if path.startswith("/") else -1
+    second = path.find("/", first + 1) if first > 0 else -1
+    if second < 0:
+        return None, None
+    third = path.find("/", second + 1)
+    return path[: second + 1], path[: third + 1] if third > 0 else None
 
 
 def folder(beginning: str, level: int) -> str | None:

@@ -126,19 +126,19 @@ def _forget_bodies(db: sqlite3.Connection, bodies: Iterable[int]) -> None:
 # -- segments --------------------------------------------------------------------------------------
 
 
-def read_array(db: sqlite3.Connection, segment: int, name: str) -> array[int]:
+def read_numbers(db: sqlite3.Connection, place: int) -> array[int]:
     numbers = array("q")
-    numbers.frombytes(_read_part(db, segment, name))
+    numbers.frombytes(_read_part(db, place))
     return numbers
 
 
-def _read_part(db: sqlite3.Connection, segment: int, name: str) -> bytes:
-    ((data,),) = db.execute("SELECT data FROM columns WHERE place = ?", (place(segment, name),)).fetchall()
+def _read_part(db: sqlite3.Connection, place: int) -> bytes:
+    ((data,),) = db.execute("SELECT data FROM columns WHERE place = ?", (place,)).fetchall()
     return bytes(data)
 
 
 def read_column(db: sqlite3.Connection, segment: int, name: str) -> Column:
-    return decode(_read_part(db, segment, name))
+    return decode(_read_part(db, place(segment, name)))
 
 
 def read_stretch(db: sqlite3.Connection, segment: int, number: int) -> tuple[array[int], bytes]:
@@ -151,7 +151,7 @@ def read_stretch(db: sqlite3.Connection, segment: int, number: int) -> tuple[arr
 
 
 def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
-    times = read_array(db, segment, "times")
+    times = read_numbers(db, place(segment, "times"))
     lines = array("I", [0])
     stretches = [read_stretch(db, segment, number) for number in range(-(-len(times) // STRETCH))]
     for begins, _ in stretches:
@@ -160,8 +160,8 @@ def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
     text = b"".join(part for _, part in stretches)
     return Segment(
         times,
-        read_array(db, segment, "positions"),
-        read_array(db, segment, "bodies"),
+        read_numbers(db, place(segment, "positions")),
+        read_numbers(db, place(segment, "bodies")),
         {name: read_column(db, segment, name) for name in KINDS},
         text,
         lines,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from controlplane.search.column import Column, full
 from controlplane.search.document import Document
@@ -19,8 +19,9 @@ from controlplane.search.segment_files import (
     STRETCH,
     WORDLESS,
     Bodies,
-    read_array,
+    place,
     read_column,
+    read_numbers,
     read_stretch,
     stretches_with,
 )
@@ -28,6 +29,7 @@ from controlplane.search.segment_files import (
 # Times beyond which there are none: what SQLite takes for a number.
 _LEAST: Final = -(1 << 62)
 _MOST: Final = 1 << 62
+_FEW_READS: Final = 24
 
 
 class Found(NamedTuple):
@@ -78,6 +80,33 @@ def _by_cost(term: Term) -> bool:
     return not (isinstance(term, FieldTerm) and term.field.kind == "time")
 
 
+class _Numbers(Sequence[int]):
+    """Whole numbers of a segment's events: a few are read one by one, more of them all at once."""
+
+    def __init__(self, db: sqlite3.Connection, place: int, count: int) -> None:
+        self._db = db
+        self._place = place
+        self._count = count
+        self._reads = 0
+        self._all: Sequence[int] = ()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, ordinal: Any) -> Any:
+        if not self._all:
+            self._reads += 1
+            if self._reads <= _FEW_READS:
+                return self._one(ordinal)
+            self._all = read_numbers(self._db, self._place)
+        return self._all[ordinal]
+
+    def _one(self, ordinal: int) -> int:
+        with self._db.blobopen("columns", "data", self._place, readonly=True) as blob:
+            blob.seek(8 * ordinal)
+            return int.from_bytes(blob.read(8), sys.byteorder, signed=True)
+
+
 class StoredSegment:
     """A segment in the file, read as far as a search asks for it."""
 
@@ -89,23 +118,14 @@ class StoredSegment:
         self._bodies = bodies
         self._number = number
         self._least_ms = least_ms
+        self._times = _Numbers(db, place(number, "times"), count)
+        self._positions = _Numbers(db, place(number, "positions"), count)
+        self._places = _Numbers(db, place(number, "bodies"), count)
         self._stretch_number = -1
         self._stretch_held: tuple[array[int], bytes]
         self.org_id = org_id
         self.most_ms = most_ms
         self.count = count
-
-    @cached_property
-    def _times(self) -> array[int]:
-        return read_array(self._db, self._number, "times")
-
-    @cached_property
-    def _positions(self) -> array[int]:
-        return read_array(self._db, self._number, "positions")
-
-    @cached_property
-    def _places(self) -> array[int]:
-        return read_array(self._db, self._number, "bodies")
 
     def _stretch(self, number: int) -> tuple[array[int], bytes]:
         if number != self._stretch_number:
@@ -130,16 +150,20 @@ class StoredSegment:
     def found(self, ordinal: int) -> Found:
         return Found(self._times[ordinal], self._positions[ordinal], self._places[ordinal], self.org_id)
 
-    def where(self, word: str, *, prefix: bool) -> int:
+    def where(self, words: Sequence[str], *, prefix: bool) -> int:
         if self.count <= WORDLESS:
             return full(self.count)
-        wanted = word[:WORD_CHARS].encode()
-        stretches = stretches_with(self._db, self._number, wanted, prefix=prefix)
-        if stretches is None:
-            return full(self.count)
+        left = set(range(-(-self.count // STRETCH)))
+        for number, word in enumerate(words, 1):
+            wanted = word[:WORD_CHARS].encode()
+            goes_on = prefix and number == len(words)
+            stretches = stretches_with(self._db, self._number, wanted, prefix=goes_on)
+            left = left if stretches is None else left & stretches
+            if not left:
+                return 0
         flags = bytearray(self.count)
-        for number in stretches:
-            first, end = number * STRETCH, min((number + 1) * STRETCH, self.count)
+        for stretch in left:
+            first, end = stretch * STRETCH, min((stretch + 1) * STRETCH, self.count)
             flags[first:end] = b"\1" * (end - first)
         return int.from_bytes(flags, "little")
 
