@@ -1,8 +1,8 @@
 """Messages between a worker and the agent over a pair of sockets that outlives both.
 
 Every message tells a state of its kind, of which only the latest matters. So a peer that is slow, dead or
-not yet born costs nothing: what does not fit into the socket waits as one message per kind, and a later
-one replaces it.
+not yet born costs nothing: what does not fit into the socket waits as one message per kind and upstream
+identity, and a later one replaces it.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
 
 
 class CredentialRejected(msgspec.Struct, frozen=True, tag="credentialRejected", tag_field="type"):
-    """worker -> agent: the upstream answered 401 to the token of this generation."""
+    """worker -> agent: the upstream answered 401 to this identity's token of this generation."""
 
+    identity: str
     generation: int
 
 
@@ -36,21 +37,23 @@ class Synced(msgspec.Struct, frozen=True, tag="synced", tag_field="type"):
 
 
 class Credential(msgspec.Struct, frozen=True, tag="credential", tag_field="type", rename="camel"):
-    """agent -> worker: the upstream token in force; generations only grow, a lower one is stale."""
+    """agent -> worker: an identity's token in force; its generations only grow, a lower one is stale."""
 
+    identity: str
     generation: int
     token: str
     expires_at: float
 
     def __repr__(self) -> str:
-        return f"Credential(generation={self.generation}, expires_at={self.expires_at})"
+        return f"Credential({self.identity}, generation={self.generation}, expires_at={self.expires_at})"
 
 
 class CredentialUnavailable(
     msgspec.Struct, frozen=True, tag="credentialUnavailable", tag_field="type", rename="camel"
 ):
-    """agent -> worker: there is no valid upstream token; one you hold is good until its own end."""
+    """agent -> worker: there is no valid token of this identity; one you hold is good until its own end."""
 
+    identity: str
     detail: str
     retry_after: float
 
@@ -87,13 +90,13 @@ class Channel:
     def __init__(self, end: socket.socket, on_message: Callable[[Message], None]) -> None:
         self._end = end
         self._on_message = on_message
-        self._waiting: dict[type[Message], Message] = {}
+        self._waiting: dict[tuple[type[Message], str], Message] = {}
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end.fileno(), self._readable)
 
     def send(self, message: Message) -> None:
         """Never waits; of messages that the socket has no room for, the latest of each kind is sent later."""
-        kind = type(message)
+        kind = (type(message), getattr(message, "identity", ""))
         if self._waiting:
             self._waiting.pop(kind, None)
             self._waiting[kind] = message

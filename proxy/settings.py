@@ -9,9 +9,10 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path, PurePath
 from typing import Final, Literal
 
-from proxy.config import Address, SettingsError, load_settings, setting
+from proxy.config import Address, SettingsError, load_settings, setting, tables
 from proxy.config.declare import camel
-from proxy.config.values import parse_network, parse_origin
+from proxy.config.values import parse_name, parse_network, parse_origin
+from proxy.identities import DEFAULT_IDENTITY, Assignments
 
 AUDIT_PATH: Final = "/api/v1/agent/audit"
 _STATUSES: Final = re.compile(r"([0-9]{3})(?:-([0-9]{3}))?", re.ASCII)
@@ -19,6 +20,11 @@ _AZURE_VARIABLES: Final = {
     "tenant_id": "AZURE_TENANT_ID",
     "client_id": "AZURE_CLIENT_ID",
     "client_secret": "AZURE_CLIENT_SECRET",
+}
+_REQUIRED: Final = {  # of every identity, by provider
+    "static": ("access_token",),
+    "environment": ("tenant_id", "client_id", "client_secret"),
+    "managed-identity-key-vault": ("secret_name", "tenant_id", "client_id"),
 }
 _SECRET_NAME: Final = re.compile(r"[0-9A-Za-z-]{1,127}")
 _MIB: Final = 1024 * 1024
@@ -295,8 +301,35 @@ class UpstreamSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdentitySettings:
+    """Another upstream identity for some applications, by the same provider; any number of these tables. One
+    that names an application goes before one that names its organisation. Who isn't named goes up with the
+    identity of `[Credentials]`, which is called `default`."""
+
+    name: str = setting(
+        parse=parse_name,
+        doc="What it is called in logs, checks and variables (`Credentials__Identities__Name__Key`).",
+    )
+    organisations: tuple[str, ...] = setting(
+        default=(), doc="Ids of organisations whose applications go up with it."
+    )
+    applications: tuple[str, ...] = setting(default=(), doc="Client ids of applications that go up with it.")
+    tenant_id: str = setting(default="", inherited=True, doc="Directory (tenant) id.")
+    client_id: str = setting(default="", doc="Application (client) id.")
+    client_secret: str = setting(default="", secret=True, doc="Client secret, for provider `environment`.")
+    secret_name: str = setting(
+        default="",
+        parse=parse_secret_name,
+        doc="Secret or certificate in the vault, for provider `managed-identity-key-vault`.",
+    )
+    access_token: str = setting(
+        default="", secret=True, doc="The upstream token itself, for provider `static`."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialsSettings:
-    """How the proxy gets its token for the upstream."""
+    """How the proxy gets its tokens for the upstream."""
 
     provider: Literal["managed-identity-key-vault", "environment", "static"] = setting(
         default="environment",
@@ -353,6 +386,28 @@ class CredentialsSettings:
         doc="PEM certificates to trust for the identity provider and the key vault; by default those of "
         "`Upstream.CaFile`.",
     )
+    identities: tuple[IdentitySettings, ...] = tables()
+
+    @property
+    def every_identity(self) -> tuple[IdentitySettings, ...]:
+        """The default first."""
+        default = IdentitySettings(
+            name=DEFAULT_IDENTITY,
+            tenant_id=self.tenant_id,
+            client_id=self.client_id,
+            client_secret=self.client_secret,
+            secret_name=self.secret_name,
+            access_token=self.access_token,
+        )
+        return (default, *self.identities)
+
+    @property
+    def assignments(self) -> Assignments:
+        return Assignments(
+            tuple(each.name for each in self.every_identity),
+            {client_id: each.name for each in self.identities for client_id in each.applications},
+            {org_id: each.name for each in self.identities for org_id in each.organisations},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,6 +461,7 @@ class Settings:
         yield from _listen_problems(self.proxy, self.admin)
         yield from _audit_problems(self.audit)
         yield from _credential_problems(self.credentials)
+        yield from _identity_problems(self.credentials)
         yield from _signing_key_problems(self.token, self.credentials)
 
 
@@ -429,17 +485,35 @@ def _audit_problems(audit: AuditSettings) -> Iterator[tuple[str, str]]:
 
 
 def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
-    required = {
-        "static": ("access_token",),
-        "environment": ("tenant_id", "client_id", "client_secret"),
-        "managed-identity-key-vault": ("vault_url", "secret_name", "tenant_id", "client_id"),
-    }
-    for attribute in required[credentials.provider]:
+    if credentials.provider == "managed-identity-key-vault" and not credentials.vault_url:
+        yield "Credentials.VaultUrl", f"missing, and required by Provider {credentials.provider}"
+    for attribute in _REQUIRED[credentials.provider]:
         if not getattr(credentials, attribute):
             variable = _AZURE_VARIABLES.get(attribute)
             instead = f" (or set {variable})" if variable else ""
             key = f"Credentials.{camel(attribute)}"
             yield key, f"missing, and required by Provider {credentials.provider}{instead}"
+
+
+def _identity_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
+    for identity in credentials.identities:
+        table = f"Credentials.Identities.{identity.name}"
+        if identity.name.lower() == DEFAULT_IDENTITY:
+            yield f"{table}.Name", "is what the identity of [Credentials] is called: choose another"
+        if not identity.organisations and not identity.applications:
+            yield table, "names no Organisations and no Applications, so nothing would go up with it"
+        for attribute in _REQUIRED[credentials.provider]:
+            if not getattr(identity, attribute):
+                key = f"{table}.{camel(attribute)}"
+                yield key, f"missing, and required by Provider {credentials.provider}"
+    for key, kind in (("Organisations", "organisation"), ("Applications", "application")):
+        named_by: dict[str, str] = {}
+        for identity in credentials.identities:
+            for each in sorted(set(getattr(identity, key.lower()))):
+                other = named_by.setdefault(each, identity.name)
+                if other != identity.name:
+                    where = f"Credentials.Identities.{identity.name}.{key}"
+                    yield where, f"{kind} {each} is named by identity {other} too"
 
 
 def _signing_key_problems(

@@ -1,4 +1,4 @@
-"""One worker process: its loop, listeners, rules, upstream credential, spool upkeep and drain."""
+"""One worker process: its loop, listeners, rules, upstream credentials, spool upkeep and drain."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ from proxy.counters import (
     Counters,
 )
 from proxy.server.connection import ClientConnection
-from proxy.server.context import Context, Limits, UpstreamCredential
+from proxy.server.context import Context, Limits
+from proxy.server.credentials import UpstreamCredentials
 from proxy.server.deadlines import Deadlines
 from proxy.server.rulebook import build_rulebook
 from proxy.server.tokens import TokenKeeper, TokenSettings
@@ -73,7 +74,7 @@ def run_worker(
     patient: bool,
 ) -> int:
     """Runs until SIGTERM and the drain that follows; `ready` is called once requests are taken. A patient
-    worker takes none before it has rules and an upstream token, however long that is."""
+    worker takes none before it has rules and upstream tokens, however long that is."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(Worker(settings, keys, counters).run(listeners, channel, ready, patient=patient))
     return 0
@@ -109,7 +110,9 @@ class Worker:
         self._tell_of_room()
         self._deadlines = Deadlines(loop)
         self._deadlines.start()
-        self._credential = UpstreamCredential(self._ask_for_another_credential)
+        self._credentials = UpstreamCredentials(
+            self._settings.credentials.assignments, self._ask_for_another_credential
+        )
         self._context = self._make_context(loop)
         await self._load_snapshot()
         self._channel = Channel(channel, self._take_message)
@@ -164,7 +167,6 @@ class Worker:
                 TokenSettings(token.issuer, token.audience, token.lifetime_seconds), self._keys
             ),
             pool=pool,
-            credential=self._credential,
             upstream_base=upstream.base_url,
             statuses_as_502=upstream.statuses_as_502,
             rewrite_links=upstream.rewrite_links,
@@ -175,11 +177,13 @@ class Worker:
         )
 
     async def _until_able(self, patience: float | None) -> None:
-        """Until there are rules, an upstream token and room for events; meanwhile connections wait."""
+        """Until there are rules, upstream tokens and room for events; meanwhile connections wait."""
         loop = asyncio.get_running_loop()
         end = None if patience is None else loop.time() + patience
         while not self._stop.is_set():
-            if self._context.why_not_ready() is None and self._credential.valid(loop.time()):
+            if self._context.why_not_ready() is None and self._credentials.settled(
+                self._context.rulebook.credentials, loop.time()
+            ):
                 return
             if end is not None and loop.time() >= end:
                 logger.warning("requests are refused for the time being: %s", self._why_unable())
@@ -187,7 +191,7 @@ class Worker:
             await asyncio.sleep(UPKEEP_SECONDS)
 
     def _why_unable(self) -> str:
-        return self._context.why_not_ready() or f"no upstream token: {self._credential.detail}"
+        return self._context.why_not_ready() or f"no upstream token: {self._credentials.why_unable()}"
 
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]
@@ -204,7 +208,7 @@ class Worker:
             for listener in listeners
         ]
 
-    # Rules and credential
+    # Rules and credentials
 
     def _take_message(self, message: Message) -> None:
         match message:
@@ -212,22 +216,25 @@ class Worker:
                 self._reload()
             case Synced():
                 self._context.synced_at = asyncio.get_running_loop().time()
-            case Credential(generation, token, expires_at):
-                self._take_credential(generation, token, expires_at)
+            case Credential():
+                self._take_credential(message)
             case SigningKeys(keys):
                 self._context.tokens.use_keys(keys)
-            case CredentialUnavailable(detail, retry_after):
-                self._credential.unavailable(detail, max(1, round(retry_after)))
+            case CredentialUnavailable(identity, detail, retry_after):
+                credential = self._credentials.named(identity)
+                if credential is not None:
+                    credential.unavailable(detail, max(1, round(retry_after)))
             case _:
                 pass
 
-    def _take_credential(self, generation: int, token: str, expires_at: float) -> None:
-        if generation >= self._credential.generation:
-            remaining = expires_at - time.time()
-            self._credential.renew(token, asyncio.get_running_loop().time() + remaining, generation)
+    def _take_credential(self, told: Credential) -> None:
+        credential = self._credentials.named(told.identity)
+        if credential is not None and told.generation >= credential.generation:
+            ends_at = asyncio.get_running_loop().time() + told.expires_at - time.time()
+            credential.renew(told.token, ends_at, told.generation)
 
-    def _ask_for_another_credential(self, generation: int) -> None:
-        self._channel.send(CredentialRejected(generation))
+    def _ask_for_another_credential(self, identity: str, generation: int) -> None:
+        self._channel.send(CredentialRejected(identity, generation))
 
     def _reload(self) -> None:
         if self._reloading is not None and not self._reloading.done():
@@ -248,7 +255,7 @@ class Worker:
             except (SnapshotDamaged, OSError) as error:
                 logger.error("the snapshot is not used: %s", error)
                 return
-            rulebook = await build_rulebook(snapshot, self._context.rulebook)
+            rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials)
             self._context.use(rulebook)
             age = max(0.0, time.time() - snapshot.synced_at)
             self._context.synced_at = loop.time() - age
@@ -275,7 +282,9 @@ class Worker:
             values[UPSTREAM_OPEN] = self._context.pool.open_connections
             values[SPOOL_READY] = int(self._spool.ready)
             values[SIGNING_KEY_READY] = int(self._context.tokens.ready)
-            values[CREDENTIAL_READY] = int(self._credential.valid(loop.time()))
+            values[CREDENTIAL_READY] = int(
+                self._credentials.able(self._context.rulebook.credentials, loop.time())
+            )
             await asyncio.sleep(UPKEEP_SECONDS)
 
     async def _maintain_spool(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -20,6 +20,7 @@ from proxy.counters import (
     CounterPages,
     Counters,
 )
+from proxy.identities import DEFAULT_IDENTITY, Assignments
 from proxy.wire.models import Check, CheckStatus
 
 _ALIVE_SECONDS: Final = 10  # a worker says so every second
@@ -51,7 +52,8 @@ class Health:
         self,
         counters: CounterPages,
         sync: Sync,
-        credentials: CredentialManager,
+        credentials: Sequence[CredentialManager],
+        assignments: Assignments,
         held: Sequence[Held],
         audit: Callable[[], AuditStatus | None],
         *,
@@ -61,7 +63,8 @@ class Health:
     ) -> None:
         self._counters = counters
         self._sync = sync
-        self._credentials = credentials
+        self._credentials = credentials  # of each identity
+        self._assignments = assignments
         self.held = held  # of the vault
         self._audit = audit
         self._workers = workers
@@ -74,7 +77,7 @@ class Health:
             "sync": self._sync.check(),
             "audit": self._audit_check(),
             "spool": self._spool_check(),
-            "credentials": self._credentials.check(),
+            **self._credential_checks(),
             "workers": self._workers_check(),
             "upstream": self._upstream_check(),
             **({"vault": self._vault_check()} if self.held else {}),
@@ -88,7 +91,7 @@ class Health:
             reasons.append("there are no rules")
         elif self._max_staleness and age > self._max_staleness:
             reasons.append(f"the rules were confirmed {age:.0f} s ago, over RuleSync.MaxStalenessSeconds")
-        if self._credentials.check().status == "failed":
+        if self._credential_checks()["credentials"].status == "failed":
             reasons.append("there is no upstream token")
         alive = self._alive()
         if not alive:
@@ -140,6 +143,24 @@ class Health:
             return Check("ok")
         status: CheckStatus = "failed" if full == len(alive) else "degraded"
         return Check(status, f"{full} of {len(alive)} workers have no room for audit events")
+
+    def _credential_checks(self) -> dict[str, Check]:
+        """Of all identities together and, if there are several, of each. Together they have failed when no
+        application can be served; while some can, the proxy is ready and those of the others get 503."""
+        checks = {each.name: each.check() for each in self._credentials}
+        if len(checks) == 1:
+            return {"credentials": checks[DEFAULT_IDENTITY]}
+        snapshot = self._sync.snapshot
+        apps = snapshot.apps if snapshot is not None else ()
+        used = self._assignments.in_use(each for each in apps if each.enabled)
+        status: CheckStatus = "ok"
+        if all(checks[name].status == "failed" for name in used):
+            status = "failed"
+        elif any(check.status != "ok" for check in checks.values()):
+            status = "degraded"
+        told = "; ".join(f"identity {name}: {check.detail}" for name, check in checks.items() if check.detail)
+        of_each = {f"credentials/{name}": check for name, check in checks.items()}
+        return {"credentials": Check(status, told), **of_each}
 
     def _vault_check(self) -> Check:
         checks = [each.check() for each in self.held]

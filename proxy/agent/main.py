@@ -7,9 +7,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
+import aiohttp
 import uvloop
 
 from proxy.agent.admin import Admin
@@ -26,7 +27,7 @@ from proxy.agent.heartbeat import HeartbeatSender
 from proxy.agent.metrics import MetricsReporter
 from proxy.agent.signing_keys import SigningKeyKeeper
 from proxy.agent.sync import Sync
-from proxy.agent.vault import HeldSecret, Vault
+from proxy.agent.vault import Held, HeldSecret, Vault
 from proxy.channel import (
     Channel,
     Credential,
@@ -38,7 +39,8 @@ from proxy.channel import (
     Synced,
 )
 from proxy.counters import ALIVE_AT, CounterPages
-from proxy.settings import Settings
+from proxy.identities import DEFAULT_IDENTITY
+from proxy.settings import CredentialsSettings, IdentitySettings, Settings
 from proxy.snapshot import Snapshot
 from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
@@ -79,9 +81,9 @@ class _Agent:
         workers: int,
         calls: ControlPlane,
         deliveries: ControlPlane,
-        provider: CredentialProvider,
+        providers: Mapping[str, CredentialProvider],
         vault: Vault | None,
-        secret: HeldSecret | None,
+        secrets: Mapping[str, HeldSecret],
     ) -> None:
         base = settings.rule_sync.saas_base_url.rstrip("/")
         self._channels: list[Channel] = []
@@ -94,9 +96,15 @@ class _Agent:
             require_signed=settings.rule_sync.require_signed_response,
             announce=self._rules_confirmed,
         )
-        self._credentials = CredentialManager(provider, announce=self._tell_all)
+        self._assignments = settings.credentials.assignments
+        self._credentials = {
+            name: CredentialManager(provider, name=name, announce=self._tell_all)
+            for name, provider in providers.items()
+        }
         self._signing_keys = _signing_keys(settings, vault, self._tell_all) if vault is not None else None
-        self._held = [each for each in (secret, self._signing_keys) if each is not None]
+        self._held: list[Held] = list(secrets.values())
+        if self._signing_keys is not None:
+            self._held.append(self._signing_keys)
         self._audit = Audit(
             AuditOptions(
                 retention=settings.audit.local_retention_path,
@@ -114,7 +122,8 @@ class _Agent:
         self._health = Health(
             counters,
             self._sync,
-            self._credentials,
+            list(self._credentials.values()),
+            self._assignments,
             self._held,
             self._audit.last_status,
             workers=workers,
@@ -146,17 +155,17 @@ class _Agent:
         calls = await stack.enter_async_context(open_session(settings.agent.ca_file))
         deliveries = await stack.enter_async_context(open_session(settings.agent.ca_file))
         vault = await _vault(settings, stack) if settings.uses_vault else None
-        secret = _upstream_secret(settings, vault) if vault is not None else None
-        provider = await _provider(settings, secret, stack)
+        secrets = _upstream_secrets(settings, vault) if vault is not None else {}
+        providers = await _providers(settings, secrets, stack)
         agent = cls(
             settings,
             counters,
             len(channels),  # there are pages for twice as many, for the time of a reload
             ControlPlane(calls, identity),
             ControlPlane(deliveries, identity),
-            provider,
+            providers,
             vault,
-            secret,
+            secrets,
         )
         for end in channels:
             agent._listen_to(end, stack)
@@ -167,11 +176,11 @@ class _Agent:
         admin = await self._admin.start(self._admin_address.host, self._admin_address.port)
         tasks = [
             self._start("sync", self._sync.run()),
-            self._start("credentials", self._credentials.run()),
             self._start("audit", self._audit.run()),
             self._start("heartbeat", self._heartbeat.run()),
             self._start("metrics", self._metrics.run()),
             self._start("alive", self._say_alive()),
+            *(self._start(f"credentials {name}", each.run()) for name, each in self._credentials.items()),
             *(self._start("vault", each.run()) for each in self._held),
         ]
         stop = self._start("stop", stopping.wait())
@@ -204,17 +213,19 @@ class _Agent:
         match message:
             case Hello():
                 self._bring_up_to_date(channel)
-            case CredentialRejected(generation=generation):
-                self._credentials.rejected(generation)
+            case CredentialRejected(identity, generation) if identity in self._credentials:
+                self._credentials[identity].rejected(generation)
             case _:
-                log.warning("a worker sent a message that is the agent's to send: %s", type(message).__name__)
+                log.warning("a worker sent a message that is not for the agent: %s", type(message).__name__)
 
     def _bring_up_to_date(self, channel: Channel) -> None:
         snapshot = self._sync.snapshot
         if snapshot is not None:
             channel.send(SnapshotReady())
             channel.send(Synced(snapshot.synced_at))
-        channel.send(self._credentials.current())
+        for credential in self._credentials.values():
+            if credential.tried:
+                channel.send(credential.current())
         keys = self._signing_keys.current() if self._signing_keys is not None else None
         if keys is not None:
             channel.send(keys)
@@ -223,34 +234,51 @@ class _Agent:
         if is_new:
             log.info("rules version %s are in force: %d rules", snapshot.version, snapshot.rule_count)
             self._tell_all(SnapshotReady())
+            for each in self._assignments.unknown(snapshot.orgs, snapshot.apps):
+                log.warning("the rules know no %s", each)
         self._tell_all(Synced(snapshot.synced_at))
 
     def _tell_all(self, message: Message) -> None:
         if isinstance(message, Credential):
             log.info(
-                "upstream token of generation %d, good until %.0f", message.generation, message.expires_at
+                "upstream token of identity %s, generation %d, good until %.0f",
+                message.identity,
+                message.generation,
+                message.expires_at,
             )
         for channel in self._channels:
             channel.send(message)
 
 
-async def _provider(
-    settings: Settings, secret: HeldSecret | None, stack: contextlib.AsyncExitStack
-) -> CredentialProvider:
-    credentials = settings.credentials
-    if credentials.provider == "static":
-        return StaticProvider(credentials.access_token)
+async def _providers(
+    settings: Settings, secrets: Mapping[str, HeldSecret], stack: contextlib.AsyncExitStack
+) -> dict[str, CredentialProvider]:
+    """One for each identity, by its name."""
     session = await stack.enter_async_context(open_session(settings.identity_ca_file))
-    identity = IdentityProvider(
+    return {
+        each.name: _provider(settings.credentials, each, secrets.get(each.name), session)
+        for each in settings.credentials.every_identity
+    }
+
+
+def _provider(
+    credentials: CredentialsSettings,
+    identity: IdentitySettings,
+    secret: HeldSecret | None,
+    session: aiohttp.ClientSession,
+) -> CredentialProvider:
+    if credentials.provider == "static":
+        return StaticProvider(identity.access_token)
+    endpoint = IdentityProvider(
         session,
         authority_url=credentials.authority_url,
-        tenant_id=credentials.tenant_id,
-        client_id=credentials.client_id,
+        tenant_id=identity.tenant_id,
+        client_id=identity.client_id,
         scope=credentials.scope,
     )
     if secret is None:
-        return EnvironmentProvider(identity, credentials.client_secret)
-    return KeyVaultProvider(identity, secret, credentials.secret_name)
+        return EnvironmentProvider(endpoint, identity.client_secret)
+    return KeyVaultProvider(endpoint, secret, identity.secret_name)
 
 
 async def _vault(settings: Settings, stack: contextlib.AsyncExitStack) -> Vault:
@@ -266,16 +294,25 @@ async def _vault(settings: Settings, stack: contextlib.AsyncExitStack) -> Vault:
     )
 
 
-def _upstream_secret(settings: Settings, vault: Vault) -> HeldSecret | None:
+def _upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
+    """What proves each identity, by its name."""
     credentials = settings.credentials
     if credentials.provider != "managed-identity-key-vault":
-        return None
-    return HeldSecret(
-        vault,
-        credentials.secret_name,
-        what="upstream credential",
-        interval=credentials.vault_refresh_seconds,
-    )
+        return {}
+    return {
+        each.name: HeldSecret(
+            vault,
+            each.secret_name,
+            what=_credential_of(each.name),
+            interval=credentials.vault_refresh_seconds,
+        )
+        for each in credentials.every_identity
+    }
+
+
+def _credential_of(identity: str) -> str:
+    own = "upstream credential"
+    return own if identity == DEFAULT_IDENTITY else f"{own} of identity {identity}"
 
 
 def _signing_keys(

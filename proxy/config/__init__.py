@@ -1,8 +1,8 @@
 """Typed settings from TOML and the environment: pure, every problem told at once and with its place."""
 
-from proxy.config.declare import setting
+from proxy.config.declare import setting, tables
 from proxy.config.describe import describe, reference
 from proxy.config.load import SettingsError, load_settings
 from proxy.config.values import Address
 
-__all__ = ["Address", "SettingsError", "describe", "load_settings", "reference", "setting"]
+__all__ = ["Address", "SettingsError", "describe", "load_settings", "reference", "setting", "tables"]

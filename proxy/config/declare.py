@@ -2,7 +2,8 @@
 
 A root dataclass has one field for each section, a section dataclass one field for each key. Names follow
 from the fields': `rule_sync.saas_base_url` is `[RuleSync] SaasBaseUrl`. Types: str, int, float, bool, Literal
-of strings, what `parse` returns, and tuples of these; `X | None` for what may be left out.
+of strings, what `parse` returns, and tuples of these; `X | None` for what may be left out. A field that is
+declared by `tables()` is an array of tables, `[[Section.Field]]`, each a dataclass with a key `Name`.
 """
 
 from __future__ import annotations
@@ -32,12 +33,26 @@ class Declared:
     parse: Callable[[str], Any] | None
     variable: str
     fallback_variable: str
+    inherited: bool
     doc: str
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """An array of tables within one section."""
+
+    section: str
+    name: str
+    attribute: str
+    cls: type
+
+    def __str__(self) -> str:
+        return f"{self.section}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
-    """One key of one section, ready for the loader."""
+    """One key of one section, or of one table of an array, ready for the loader."""
 
     section: str
     name: str
@@ -50,6 +65,10 @@ class Key:
 
     def __str__(self) -> str:
         return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        return str(self).replace(".", "__")
 
 
 def setting(
@@ -66,22 +85,40 @@ def setting(
     parse: Callable[[str], Any] | None = None,
     variable: str = "",
     fallback_variable: str = "",
+    inherited: bool = False,
     doc: str,
 ) -> Any:
     """Declare a key. `default` is written as in the file; without it the key is required.
 
     `readable` is a path that must lead to a text file at start. `variable` names an environment variable of
     its own that wins over the file, `fallback_variable` one that fills in where nothing else is given.
+    `inherited` is for a table of an array: what it doesn't give, it has from its section.
     """
     parse = parse_address if address else parse_url if url else parse
     path = path or readable
     declared = Declared(
-        default, minimum, maximum, choices, secret, path, readable, parse, variable, fallback_variable, doc
+        default,
+        minimum,
+        maximum,
+        choices,
+        secret,
+        path,
+        readable,
+        parse,
+        variable,
+        fallback_variable,
+        inherited,
+        doc,
     )
     metadata = {"declared": declared}
     if default is REQUIRED:
         return field(metadata=metadata, repr=not secret)
     return field(default=_value_of_default(declared), metadata=metadata, repr=not secret)
+
+
+def tables() -> Any:
+    """Declare an array of tables, whose keys are those of the class that the field's type names."""
+    return field(default=(), metadata={"tables": True})
 
 
 def _value_of_default(declared: Declared) -> Any:
@@ -103,6 +140,13 @@ def sections(root: type) -> dict[str, tuple[str, type]]:
     return {camel(each.name): (each.name, hints[each.name]) for each in fields(root)}
 
 
+def arrays(section: str, cls: type) -> dict[str, Tables]:
+    """Name -> array of tables, in the order of declaration."""
+    hints = get_type_hints(cls)
+    found = (each.name for each in fields(cls) if "tables" in each.metadata)
+    return {camel(name): Tables(section, camel(name), name, get_args(hints[name])[0]) for name in found}
+
+
 def keys(section: str, cls: type) -> dict[str, Key]:
     """Key name -> key, in the order of declaration."""
     hints = get_type_hints(cls)
@@ -112,6 +156,8 @@ def keys(section: str, cls: type) -> dict[str, Key]:
 
 def _keys(section: str, cls: type, hints: dict[str, Any], attributes: set[str]) -> Iterator[Key]:
     for each in fields(cls):
+        if "tables" in each.metadata:
+            continue
         declared: Declared = each.metadata["declared"]
         kind, many, choices = _shape(hints[each.name])
         # A section that declares the file key itself gives it a meaning of its own.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, Final
 
-from proxy.config.declare import REQUIRED, Key, keys, sections
+from proxy.config.declare import REQUIRED, Key, arrays, keys, sections
 from proxy.config.values import number_text
 
 MASK: Final = "********"
@@ -25,8 +25,16 @@ def _described(settings: object) -> Iterator[str]:
         first = False
         yield f"[{section}]"
         values = getattr(settings, attribute)
-        for key in keys(section, cls).values():
-            yield _line(key, getattr(values, key.attribute))
+        yield from _lines(section, values)
+        for array in arrays(section, cls).values():
+            for table in getattr(values, array.attribute):
+                yield f"\n[[{array}]]"
+                yield from _lines(str(array), table)
+
+
+def _lines(section: str, values: object) -> Iterator[str]:
+    for key in keys(section, type(values)).values():
+        yield _line(key, getattr(values, key.attribute))
 
 
 def _line(key: Key, value: Any) -> str:
@@ -56,14 +64,21 @@ def reference(root: type) -> str:
 def _reference(root: type) -> Iterator[str]:
     for section, (_, cls) in sections(root).items():
         yield f"### [{section}]\n"
-        # A dataclass without a docstring gets its signature for one.
-        if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
-            yield f"{' '.join(cls.__doc__.split())}\n"
-        yield "| Key | Type | Default | Meaning |\n|---|---|---|---|"
-        for key in keys(section, cls).values():
-            name = f"`{key.name}`" + (f", `{key.name}File`" if key.has_secret_file else "")
-            yield f"| {name} | {_type(key)} | {_default(key)} | {key.declared.doc} |"
-        yield ""
+        yield from _table(section, cls)
+        for array in arrays(section, cls).values():
+            yield f"#### [[{array}]]\n"
+            yield from _table(str(array), array.cls)
+
+
+def _table(section: str, cls: type) -> Iterator[str]:
+    # A dataclass without a docstring gets its signature for one.
+    if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
+        yield f"{' '.join(cls.__doc__.split())}\n"
+    yield "| Key | Type | Default | Meaning |\n|---|---|---|---|"
+    for key in keys(section, cls).values():
+        name = f"`{key.name}`" + (f", `{key.name}File`" if key.has_secret_file else "")
+        yield f"| {name} | {_type(key)} | {_default(key)} | {key.declared.doc} |"
+    yield ""
 
 
 def _type(key: Key) -> str:
@@ -85,6 +100,8 @@ _SCALARS: Final[dict[type, str]] = {bool: "true/false", int: "integer", float: "
 
 def _default(key: Key) -> str:
     default = key.declared.default
+    if key.declared.inherited:
+        return f"as in `[{key.section.partition('.')[0]}]`"
     if default is REQUIRED:
         return "*required*"
     return f"`{_toml(default)}`" if default not in ("", None, ()) else "–"

@@ -2,6 +2,8 @@
 
 Precedence, highest first: a variable that the key names as its own, `Section__Key`, the file, a fallback
 variable, the default. A secret is given as `Key` or, read from a file, as `KeyFile`, never both in one place.
+Tables of an array are told by their key `Name`, never by their order, which may change: the keys of the
+table `mail` of `[[Section.Array]]` are `Section.Array.mail.Key`, and `Section__Array__mail__Key`.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
-from proxy.config.declare import REQUIRED, Key, keys, sections
+from proxy.config.declare import REQUIRED, Key, Tables, arrays, keys, sections
 from proxy.config.toml_lines import key_lines
-from proxy.config.values import number_text
+from proxy.config.values import number_text, parse_name
 
 T = TypeVar("T")
 _WHERE_TOML_FAILED: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -72,6 +74,16 @@ class _Given:
     typed: bool  # TOML values have types, the environment's are text
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One table of an array."""
+
+    array: Tables
+    label: str  # Section.Array.Name, or its number where its name is missing or wrong
+    values: dict[str, Any]
+    keys: dict[str, Key]
+
+
 class _Loader:
     def __init__(
         self,
@@ -91,15 +103,19 @@ class _Loader:
         self.places: dict[str, str] = {}  # "Section.Key" -> where its value came from
         self.sections = sections(root)
         self.keys = {name: keys(name, section) for name, (_, section) in self.sections.items()}
+        self.arrays = {name: arrays(name, section) for name, (_, section) in self.sections.items()}
+        self.tables: list[_Table] = []
 
     def load(self, text: str) -> Any:
         document = self._parse(text)
+        self._find_tables(document)
         self._refuse_unknown(document)
         self._refuse_unknown_variables()
         built = {}
         for name, (attribute, section) in self.sections.items():
             table = document.get(name, {})
-            values = self._section(name, table if isinstance(table, dict) else {})
+            values = self._section(self.keys[name], table if isinstance(table, dict) else {})
+            values.update(self._array(array, values) for array in self.arrays[name].values())
             if not self.problems:
                 built[attribute] = section(**values)
         self._raise_problems()
@@ -118,9 +134,14 @@ class _Loader:
         self.problems.append((int(line) if line.isdecimal() else 0, f"{place}: {name}: {message}"))
 
     def _place(self, *path: str) -> str:
-        """`file:line` of a key, else of the section where it should be, else the file alone."""
-        line = self.lines.get(path) or self.lines.get(path[:1])
-        return f"{self.source}:{line}" if line else self.source
+        """`file:line` of a key, else of the table or section where it should be, else the file alone."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.lines:
+                return f"{self.source}:{self.lines[path[:length]]}"
+        return self.source
+
+    def _place_of(self, key: Key) -> str:
+        return self._place(*key.section.split("."), key.name)
 
     # The document and its names
 
@@ -142,6 +163,30 @@ class _Loader:
         column = where[2] or len(text) - text.rfind("\n")
         return f"{self.source}:{line}:{column}: {message[: where.start()]}"
 
+    def _find_tables(self, document: dict[str, Any]) -> None:
+        for array in (each for known in self.arrays.values() for each in known.values()):
+            section = document.get(array.section)
+            if isinstance(section, dict):
+                found = section.get(array.name, [])
+                if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+                    place = self._place(array.section, array.name)
+                    self._problem(place, str(array), f"is an array of tables: write [[{array}]]")
+                    continue
+                for number, values in enumerate(found):
+                    self.tables.append(self._table(array, number, values))
+
+    def _table(self, array: Tables, number: int, values: dict[str, Any]) -> _Table:
+        numbered = f"{array}.{number}"
+        label = f"{array}.{_name_of(values, str(number))}"
+        if any(each.label == label for each in self.tables):
+            place = self._place(*numbered.split("."), "Name")
+            self._problem(place, f"{array}.Name", f"{values['Name']!r} is given twice")
+            label = numbered
+        old, new = tuple(numbered.split(".")), tuple(label.split("."))
+        known = {path: line for path, line in self.lines.items() if path[: len(old)] == old}
+        self.lines.update({(*new, *path[len(old) :]): line for path, line in known.items()})
+        return _Table(array, label, values, keys(label, array.cls))
+
     def _refuse_unknown(self, document: dict[str, Any]) -> None:
         for name, table in document.items():
             if name not in self.sections:
@@ -150,10 +195,15 @@ class _Loader:
             elif not isinstance(table, dict):
                 self._problem(self._place(name), name, f"is a section: write [{name}]")
             else:
-                for key in table:
-                    if key not in self._known(name):
-                        message = f"unknown key, {_nearest(key, self._known(name))}"
-                        self._problem(self._place(name, key), f"{name}.{key}", message)
+                self._refuse_unknown_keys(name, table, [*_known(self.keys[name]), *self.arrays[name]])
+        for each in self.tables:
+            self._refuse_unknown_keys(each.label, each.values, _known(each.keys))
+
+    def _refuse_unknown_keys(self, label: str, table: dict[str, Any], known: list[str]) -> None:
+        for key in table:
+            if key not in known:
+                message = f"unknown key, {_nearest(key, known)}"
+                self._problem(self._place(*label.split("."), key), f"{label}.{key}", message)
 
     def _refuse_unknown_variables(self) -> None:
         """`Audit__MaxBatchSiz` is a mistake; a variable that begins with no section's name is not ours."""
@@ -161,21 +211,42 @@ class _Loader:
         for variable in sorted(self.environ):
             section, separator, key = variable.partition("__")
             name = by_folded.get(section.casefold())
-            if separator and name and (section != name or key not in self._known(name)):
-                message = f"unknown setting, {_nearest(key, self._known(name), prefix=f'{name}__')}"
+            known = self._variables(name) if name else []
+            if separator and name and (section != name or key not in known):
+                message = f"unknown setting, {_nearest(key, known, prefix=f'{name}__')}"
                 self._problem("environment", variable, message)
 
-    def _known(self, section: str) -> list[str]:
-        known = []
-        for key in self.keys[section].values():
-            known += [key.name, f"{key.name}File"] if key.has_secret_file else [key.name]
-        return known
+    def _variables(self, section: str) -> list[str]:
+        """Those of a section, less `Section__`."""
+        within = {
+            each.label.partition(".")[2].replace(".", "__"): each
+            for each in self.tables
+            if each.array.section == section
+        }
+        of_tables = [
+            f"{label}__{key}" for label, each in within.items() for key in _known(each.keys) if key != "Name"
+        ]
+        return [*_known(self.keys[section]), *of_tables]
 
     # Values
 
-    def _section(self, name: str, table: dict[str, Any]) -> dict[str, Any]:
+    def _array(self, array: Tables, section: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+        """Attribute and value of an array of tables, which inherit from the values of their section."""
+        built = []
+        for each in self.tables:
+            if each.array != array:
+                continue
+            values = self._section(each.keys, each.values)
+            for key in each.keys.values():
+                if key.declared.inherited and key.attribute in section:
+                    values.setdefault(key.attribute, section[key.attribute])
+            if not self.problems:
+                built.append(array.cls(**values))
+        return array.attribute, tuple(built)
+
+    def _section(self, known: Mapping[str, Key], table: dict[str, Any]) -> dict[str, Any]:
         values = {}
-        for key in self.keys[name].values():
+        for key in known.values():
             given = self._given(key, table)
             if given is not None:
                 self.places[str(key)] = given.place
@@ -185,7 +256,7 @@ class _Loader:
                     self._problem(given.place, self._name_at(key, given), str(error))
             elif key.declared.default is REQUIRED:
                 also = f" (or {key.name}File)" if key.has_secret_file else ""
-                self._problem(self._place(name, key.name), str(key), f"missing, and required{also}")
+                self._problem(self._place_of(key), str(key), f"missing, and required{also}")
             elif key.declared.path and key.declared.default:
                 values[key.attribute] = self._path(key.declared.default)
         return values
@@ -194,7 +265,7 @@ class _Loader:
         declared = key.declared
         if declared.variable and declared.variable in self.environ:
             return _Given(self.environ[declared.variable], "environment", typed=False)
-        prefix = f"{key.section}__"
+        prefix = key.variable.removesuffix(key.name)
         variables = {
             name[len(prefix) :]: text for name, text in self.environ.items() if name.startswith(prefix)
         }
@@ -211,7 +282,7 @@ class _Loader:
         by_file = key.has_secret_file and file_key in values
         both = key.declared.secret and file_key in values and key.name in values
         name = file_key if by_file else key.name
-        place = self._place(key.section, name) if typed else "environment"
+        place = self._place(*key.section.split("."), name) if typed else "environment"
         if both:
             self._problem(place, str(key), f"given twice, as {key.name} and as {file_key}")
         if by_file:
@@ -238,7 +309,7 @@ class _Loader:
         if given.place != "environment":
             return str(key)
         own = (key.declared.variable, key.declared.fallback_variable)
-        return next((name for name in own if name and name in self.environ), f"{key.section}__{key.name}")
+        return next((name for name in own if name and name in self.environ), key.variable)
 
     def _value(self, key: Key, given: _Given) -> Any:
         raw = given.value
@@ -275,6 +346,21 @@ class _Loader:
             except (OSError, ValueError) as error:
                 raise ValueError(_unreadable(text, error)) from None
         return path
+
+
+def _known(known: Mapping[str, Key]) -> list[str]:
+    """Names of keys as they may be written."""
+    found = []
+    for key in known.values():
+        found += [key.name, f"{key.name}File"] if key.has_secret_file else [key.name]
+    return found
+
+
+def _name_of(table: Mapping[str, Any], otherwise: str) -> str:
+    try:
+        return parse_name(table["Name"])
+    except (KeyError, TypeError, ValueError):
+        return otherwise
 
 
 def _typed(key: Key, raw: Any) -> Any:

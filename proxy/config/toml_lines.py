@@ -28,7 +28,8 @@ Path = tuple[str, ...]
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """Path of a table or key -> its first line, counted from 1."""
+    """Path of a table or key -> its first line, counted from 1. The tables of an array are numbered from 0:
+    ("Credentials", "Identities", "0", "Name")."""
     return _Scanner(text).scan()
 
 
@@ -37,6 +38,7 @@ class _Scanner:
         self.text = text
         self.at = 0
         self.lines: dict[Path, int] = {}
+        self.counts: dict[Path, int] = {}  # tables so far of each array
 
     def scan(self) -> dict[Path, int]:
         table: Path = ()
@@ -51,11 +53,20 @@ class _Scanner:
 
     def _header(self) -> Path:
         line = self._line()
+        start = self.at
         while self.text[self.at] == "[":
             self.at += 1
+        of_array = self.at - start > 1
         table = self._dotted_key((), line)
         while self._peek() == "]":
             self.at += 1
+        return self._numbered(table, line) if of_array else table
+
+    def _numbered(self, array: Path, line: int) -> Path:
+        number = self.counts.get(array, 0)
+        self.counts[array] = number + 1
+        table = (*array, str(number))
+        self.lines[table] = line
         return table
 
     def _pair(self, table: Path) -> None:
@@ -87,6 +98,7 @@ class _Scanner:
             case "[":
                 self._items("]", path)
             case "{":
+                self.lines.setdefault(path, self._line())
                 self._items("}", path)
             case _:
                 self._skip(_BARE_VALUE)
@@ -95,13 +107,15 @@ class _Scanner:
         """An array's values, or an inline table's pairs, up to the closing bracket."""
         self.at += 1
         self._skip(_BLANK)
+        number = 0
         while self.text[self.at] != closing:
             if self.text[self.at] == ",":
                 self.at += 1
             elif closing == "}":
                 self._pair(path)
             else:
-                self._value(path)
+                self._value((*path, str(number)))
+                number += 1
             self._skip(_BLANK)
         self.at += 1
 

@@ -9,6 +9,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
 
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z][0-9A-Za-z-]{0,31}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]+", re.ASCII)
 
 
@@ -61,6 +62,13 @@ def parse_origin(text: str) -> str:
     if urlsplit(url).path:
         raise ValueError(f"must be scheme, host and port without a path, not {text!r}")
     return url
+
+
+def parse_name(text: str) -> str:
+    """What people call one table of an array, in other settings, logs and metrics too."""
+    if _NAME.fullmatch(text) is None:
+        raise ValueError(f"must be a letter, then at most 31 letters, digits and hyphens, not {text!r}")
+    return text
 
 
 def parse_network(text: str) -> IPv4Network | IPv6Network:

@@ -1,14 +1,12 @@
-"""What every exchange of one worker shares: rules, keys, connections, the spool, the upstream credential,
-limits."""
+"""What every exchange of one worker shares: rules, keys, connections, the spool, limits."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxy.audit.spool import SpoolWriter
 from proxy.counters import Counters
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from proxy.server.connection import ClientConnection
 
 MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
-
-REFUSED_AGAIN_SECONDS: Final = 10.0  # the agent asks the identity provider no more often for this reason
 MAX_VERIFYING: Final = (
     64  # secrets compared at once; each costs tens of milliseconds, so more would only wait
 )
@@ -53,70 +49,6 @@ class Limits:
     max_connections: int
 
 
-class CredentialWaiter(Protocol):
-    def credential_renewed(self) -> None: ...
-
-
-class UpstreamCredential:
-    """The upstream token in force, as the agent handed it over."""
-
-    __slots__ = (
-        "_ask_for_another",
-        "_asked_at",
-        "_asked_for",
-        "authorization",
-        "detail",
-        "expires_at",
-        "generation",
-        "retry_after",
-        "waiting",
-    )
-
-    def __init__(self, ask_for_another: Callable[[int], None]) -> None:
-        self._ask_for_another = ask_for_another
-        self.authorization = b""
-        self.expires_at = 0.0
-        self.generation = 0
-        self.retry_after = 5
-        self.detail = "no upstream token was acquired yet"
-        self._asked_at = -REFUSED_AGAIN_SECONDS
-        self._asked_for = -1  # the generation that another was last asked for
-        self.waiting: set[CredentialWaiter] = set()
-
-    def valid(self, now: float) -> bool:
-        """A token past its end is never used, whatever the reason that there is no newer one. `now` and
-        `expires_at` are monotonic, so that a clock that jumps neither kills a token nor keeps it alive."""
-        return now < self.expires_at
-
-    def renew(self, token: str, expires_at: float, generation: int) -> None:
-        self.authorization = b"Bearer " + token.encode("ascii")
-        self.expires_at = expires_at
-        self.generation = generation
-        waiting, self.waiting = self.waiting, set()
-        for waiter in waiting:
-            waiter.credential_renewed()
-
-    def unavailable(self, detail: str, retry_after: int) -> None:
-        """There is no token for now, for a reason that is the operator's to know. One that is in force is
-        good until its own end."""
-        self.detail = detail
-        self.retry_after = retry_after
-
-    def just_replaced(self, generation: int, now: float) -> bool:
-        """Whether the token of `generation` is itself the answer to a refusal a moment ago: that the upstream
-        refuses it too says that the token is not what is wrong, so nobody waits for yet another."""
-        recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
-        return recent and generation == self.generation != self._asked_for
-
-    def rejected(self, generation: int, now: float) -> None:
-        """The upstream refused the token of `generation`; who waits is told when there is a newer one."""
-        recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
-        if generation == self.generation and not recent:
-            self._asked_at = now
-            self._asked_for = generation
-            self._ask_for_another(generation)
-
-
 class Context:
     """One worker's shared state. The worker replaces `rulebook` whole when rules change."""
 
@@ -129,7 +61,6 @@ class Context:
         spool: SpoolWriter,
         tokens: TokenKeeper,
         pool: UpstreamPool,
-        credential: UpstreamCredential,
         upstream_base: str,
         statuses_as_502: frozenset[int],
         rewrite_links: bool,
@@ -144,7 +75,6 @@ class Context:
         self.spool = spool
         self.tokens = tokens
         self.pool = pool
-        self.credential = credential
         self.upstream_base = upstream_base.encode("ascii")
         self.upstream_host = self.upstream_base.partition(b"://")[2]
         self.statuses_as_502 = statuses_as_502

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from proxy.policy.decision import Plan
     from proxy.server.connection import ClientConnection
     from proxy.server.context import Context
+    from proxy.server.credentials import UpstreamCredential
 
 REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -50,6 +51,7 @@ class Exchange:
         "_body",
         "_body_done",
         "_collecting",
+        "_credential",
         "_credential_generation",
         "_credential_retried",
         "_decision",
@@ -76,6 +78,7 @@ class Exchange:
     _facts: RequestFacts
     _decision: Decision
     _answer: AnswerHead
+    _credential: UpstreamCredential
 
     def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
         self.context = context
@@ -206,9 +209,10 @@ class Exchange:
         self.draft.take(decision)
 
     def attach_credential(self) -> None:
-        context = self.context
-        credential = context.credential
-        if not credential.valid(context.deadlines.now):
+        caller = self.draft.caller
+        assert caller is not None
+        self._credential = credential = caller.credential
+        if not credential.valid(self.context.deadlines.now):
             raise Refusal(
                 "notReady",
                 "The proxy has no valid upstream token at present.",
@@ -224,7 +228,7 @@ class Exchange:
         return head_for_upstream(
             self.head,
             host=context.upstream_host,
-            authorization=context.credential.authorization,
+            authorization=self._credential.authorization,
             readable_codings=context.readable_codings,
             body_held=self._body is not None,
             replaced_length=self._body_length() if replaced else None,
@@ -389,7 +393,7 @@ class Exchange:
     def _credential_refused(self) -> None:
         """An upstream 401 is our own fault: once more with a new token where the request can be repeated."""
         self._let_go_of_upstream()
-        credential = self.context.credential
+        credential = self._credential
         now = self.context.deadlines.now
         whole = self._body_done and (self._body is not None or self.head.fields.length == 0)
         if (
@@ -411,7 +415,7 @@ class Exchange:
     def credential_renewed(self) -> None:
         if self._finished:
             return
-        credential = self.context.credential
+        credential = self._credential
         self._credential_generation = credential.generation
         self._upstream_head = self._head_for_upstream()
         self._acquire_upstream()
@@ -652,7 +656,8 @@ class Exchange:
             upstream.abandon()
         else:
             self.context.pool.withdraw(self)
-            self.context.credential.waiting.discard(self)
+            if self._credential_retried:
+                self._credential.waiting.discard(self)
 
     def _finish(self, *, close: bool = False) -> None:
         self._finished = True

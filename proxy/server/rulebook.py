@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from proxy.policy.compile import CompiledRuleset, compile_in_slices
 from proxy.policy.ruleset import Ruleset
+from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
 from proxy.snapshot import Snapshot
 
 
@@ -23,6 +24,7 @@ class Caller:
     enabled: bool = True
     rules: CompiledRuleset | None = None
     ruleset_version: int | None = None
+    credential: UpstreamCredential = NO_CREDENTIAL  # of the identity that it goes up with
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,13 +35,16 @@ class Rulebook:
     compiled: dict[tuple[str, int], tuple[Ruleset, CompiledRuleset]] = field(default_factory=dict)
     version: str = ""
     loaded: bool = False
+    credentials: frozenset[UpstreamCredential] = frozenset()  # of callers that may call
 
     @property
     def rule_count(self) -> int:
         return sum(compiled.rule_count for _, compiled in self.compiled.values())
 
 
-async def build_rulebook(snapshot: Snapshot, previous: Rulebook) -> Rulebook:
+async def build_rulebook(
+    snapshot: Snapshot, previous: Rulebook, credentials: UpstreamCredentials
+) -> Rulebook:
     """Compiles what changed since `previous`, letting the event loop breathe between slices of the work.
 
     The collector rests meanwhile, and what was made is then out of its sight: walking ten thousand rules
@@ -47,13 +52,13 @@ async def build_rulebook(snapshot: Snapshot, previous: Rulebook) -> Rulebook:
     """
     gc.disable()
     try:
-        return await _build(snapshot, previous)
+        return await _build(snapshot, previous, credentials)
     finally:
         gc.freeze()
         gc.enable()
 
 
-async def _build(snapshot: Snapshot, previous: Rulebook) -> Rulebook:
+async def _build(snapshot: Snapshot, previous: Rulebook, credentials: UpstreamCredentials) -> Rulebook:
     compiled: dict[tuple[str, int], tuple[Ruleset, CompiledRuleset]] = {}
     by_id: dict[str, tuple[CompiledRuleset, int]] = {}
     for entry in snapshot.rulesets:
@@ -75,8 +80,10 @@ async def _build(snapshot: Snapshot, previous: Rulebook) -> Rulebook:
             enabled=app.enabled,
             rules=rules,
             ruleset_version=version,
+            credential=credentials.of(app.org_id, app.client_id),
         )
-    return Rulebook(callers, compiled, snapshot.version, loaded=True)
+    used = frozenset(each.credential for each in callers.values() if each.enabled)
+    return Rulebook(callers, compiled, snapshot.version, loaded=True, credentials=used)
 
 
 async def _compile(ruleset: Ruleset) -> CompiledRuleset:

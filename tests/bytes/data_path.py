@@ -22,7 +22,8 @@ from proxy.counters import CounterPages
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.server.connection import ClientConnection
-from proxy.server.context import Context, Limits, UpstreamCredential
+from proxy.server.context import Context, Limits
+from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential
 from proxy.server.deadlines import Deadlines
 from proxy.server.rulebook import Caller, Rulebook
 from proxy.server.tokens import TokenKeeper, TokenSettings
@@ -159,6 +160,7 @@ class DataPath:
     token: str
     asked_for_credential: list[int]
     credential_asked: asyncio.Event
+    credential: UpstreamCredential
 
     def request(
         self, target: str = "/v1.0/users", method: str = "GET", fields: bytes = b"", body: bytes = b""
@@ -208,7 +210,16 @@ class DataPath:
 
     def use(self, ruleset: str) -> None:
         """Puts other rules in force."""
-        self.context.use(rulebook(ruleset))
+        self.context.use(rulebook(ruleset, self.credential))
+
+    def add_application(self, client_id: str, credential: UpstreamCredential) -> str:
+        """Another application of the organisation, under the same rules; a token of its own."""
+        book = self.context.rulebook
+        caller = replace(
+            book.callers[CLIENT_ID], app_id=client_id, client_id=client_id, credential=credential
+        )
+        self.context.use(replace(book, callers={**book.callers, client_id: caller}))
+        return TOKENS.issue(caller, now=time.time(), token_id=client_id)
 
 
 @dataclass
@@ -253,8 +264,8 @@ async def read_chunks(reader: asyncio.StreamReader) -> bytes:
     return body
 
 
-def rulebook(ruleset: str) -> Rulebook:
-    caller = replace(CALLER, rules=compile_ruleset(parse_ruleset(ruleset)))
+def rulebook(ruleset: str, credential: UpstreamCredential = NO_CREDENTIAL) -> Rulebook:
+    caller = replace(CALLER, rules=compile_ruleset(parse_ruleset(ruleset)), credential=credential)
     return Rulebook({CLIENT_ID: caller}, {}, "1", loaded=True)
 
 
@@ -306,7 +317,6 @@ async def data_path(
         spool=spool,
         tokens=keeper,
         pool=pool,
-        credential=credential,
         upstream_base=f"http://127.0.0.1:{upstream.port}",
         statuses_as_502=frozenset({*range(500, 503), *range(505, 600)}),
         rewrite_links=rewrite_links,
@@ -315,13 +325,13 @@ async def data_path(
         executor=executor,
         loop=loop,
     )
-    book = rulebook(ruleset)
+    book = rulebook(ruleset, credential)
     context.use(book)
     server = await loop.create_server(lambda: ClientConnection(context, secure=False), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     token = keeper.issue(book.callers[CLIENT_ID], now=time.time(), token_id="t")
     try:
-        yield DataPath(context, port, upstream, retention, token, asked, credential_asked)
+        yield DataPath(context, port, upstream, retention, token, asked, credential_asked, credential)
     finally:
         server.close()
         for connection in list(context.connections):

@@ -319,7 +319,7 @@ async def test_an_upstream_401_is_answered_with_a_new_token_and_one_more_try(
         asking = asyncio.ensure_future(proxy.ask(proxy.request(method="POST", fields=fields, body=body)))
         await proxy.credential_asked.wait()
         now = asyncio.get_running_loop().time()
-        proxy.context.credential.renew("second", now + 3600, 2)
+        proxy.credential.renew("second", now + 3600, 2)
         assert (await asking).status == 200
         assert proxy.asked_for_credential == [1]
         (event,) = proxy.events()
@@ -333,7 +333,7 @@ async def test_an_upstream_that_goes_on_answering_401_is_never_the_application_s
     async with data_path(answering(refusal), tmp_path) as proxy:
         asking = asyncio.ensure_future(proxy.ask(proxy.request()))
         await proxy.credential_asked.wait()
-        proxy.context.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
+        proxy.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
         reply = await asking
         assert reply.status == 502
         assert reply.json()["error"]["upstreamStatus"] == 401
@@ -342,7 +342,7 @@ async def test_an_upstream_that_goes_on_answering_401_is_never_the_application_s
 
 async def test_without_an_upstream_token_the_answer_is_503_with_retry_after(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
-        proxy.context.credential.expires_at = 0
+        proxy.credential.expires_at = 0
         reply = await proxy.ask(proxy.request())
         assert reply.status == 503
         assert reply.json()["error"]["code"] == "notReady"
@@ -833,7 +833,7 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
     async with data_path(answering(refusal), tmp_path) as proxy:
         first, second = (asyncio.ensure_future(proxy.ask(proxy.request())) for _ in range(2))
         await proxy.credential_asked.wait()
-        proxy.context.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
+        proxy.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
         assert {(await first).status, (await second).status} == {502}
         assert (await proxy.ask(proxy.request())).status == 502
         assert proxy.asked_for_credential == [1]

@@ -243,7 +243,7 @@ async def _send_mutations(directory: Path) -> None:
                 each.drain()
             await asyncio.sleep(0.001)
         assert not proxy.context.pool._waiting
-        assert not proxy.context.credential.waiting
+        assert not proxy.credential.waiting
         assert proxy.context.verifying == 0
 
 

@@ -93,7 +93,7 @@ async def run(proxy: DataPath) -> list[Reply]:
             ("PATCH", fields, json_body),
         ):
             replies.append(await proxy.ask(proxy.request(target, method, more, body)))
-            if target == "/v1.0/users/refused" and not proxy.context.credential.generation == 2:
+            if target == "/v1.0/users/refused" and not proxy.credential.generation == 2:
                 raise AssertionError("the first of them renews the token")
     part: dict[str, Any] = {"id": "1", "method": "GET", "url": "/groups/1"}
     for headers in (
@@ -180,7 +180,7 @@ def _written(directory: Path) -> bytes:
 async def _renew(proxy: DataPath) -> None:
     while not proxy.asked_for_credential:  # noqa: ASYNC110 - the harness has no event for it
         await asyncio.sleep(0.001)
-    proxy.context.credential.renew(SECOND_TOKEN, asyncio.get_running_loop().time() + 3600, 2)
+    proxy.credential.renew(SECOND_TOKEN, asyncio.get_running_loop().time() + 3600, 2)
 
 
 def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:

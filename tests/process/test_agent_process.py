@@ -213,7 +213,7 @@ async def test_a_refused_token_brings_another_to_every_worker(tmp_path: Path) ->
         await first.until(lambda told: bool(credentials(told)))
         generation = credentials(first.told)[0].generation
         for _ in range(20):
-            first.channel.send(CredentialRejected(generation))
+            first.channel.send(CredentialRejected("default", generation))
         await second.until(lambda told: len(credentials(told)) == 2)
         assert credentials(second.told)[1].generation > generation
         assert running.identity.acquisitions == 2
@@ -340,7 +340,7 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_kind_and_bloc
         channel = Channel(agent, lambda _: None)
         for at in range(5000):
             channel.send(Synced(float(at)))
-            channel.send(Credential(at, "t" * 500, 1e9))
+            channel.send(Credential("default", at, "t" * 500, 1e9))
         told: list[Message] = []
         done = asyncio.Event()
 
@@ -351,7 +351,7 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_kind_and_bloc
                     {
                         type(each)
                         for each in told
-                        if each in (Synced(4999.0), Credential(4999, "t" * 500, 1e9))
+                        if each in (Synced(4999.0), Credential("default", 4999, "t" * 500, 1e9))
                     }
                 )
                 == 2
@@ -377,7 +377,7 @@ async def test_a_message_of_another_release_is_passed_over() -> None:
         worker.send(b"\xff\x00")
         worker.send(b'{"type":"hello","more":true}')
         await asyncio.wait_for(got.wait(), 5)
-        assert "secret" not in repr(Credential(1, "secret", 2.0))
+        assert "secret" not in repr(Credential("default", 1, "secret", 2.0))
     finally:
         channel.close()
         worker.close()

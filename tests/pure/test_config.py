@@ -334,7 +334,8 @@ Y = 2
         assert lines[("Door", "when")] == 15
         assert lines[("Peer", "Deep")] == 16
         assert lines[("Peer", "Deep", "X")] == 17
-        assert lines[("Many", "Y")] == 19
+        assert (lines["Many",], lines["Many", "0"], lines["Many", "1"]) == (18, 18, 20)
+        assert (lines["Many", "0", "Y"], lines["Many", "1", "Y"]) == (19, 21)
         assert ("Nowhere",) not in lines
         assert not any("MaxSize" in path for path in lines)
 

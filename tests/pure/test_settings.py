@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config import SettingsError, describe
-from proxy.config.declare import keys, sections
+from proxy.config.declare import arrays, keys, sections
 from proxy.settings import Settings, StatusRange, load
 from tests.settings_reference import PAGE, page_as_it_should_be
 
@@ -208,6 +208,207 @@ ClientId = "c"
         assert problem.startswith(f"environment: Credentials__{key}: {told}")
 
 
+class TestIdentities:
+    """[[Credentials.Identities]]: who goes up with what, and what can't be meant."""
+
+    MAIL = '[[Credentials.Identities]]\nName = "mail"\nAccessToken = "m"\nApplications = ["app-1", "app-2"]\n'
+    FILES = '[[Credentials.Identities]]\nName = "files"\nAccessToken = "f"\nOrganisations = "org-1"\n'
+    ENTRA = """\
+[Credentials]
+TenantId = "t"
+ClientId = "c"
+ClientSecret = "s"
+"""
+    WITHOUT = MINIMAL.partition("[Credentials]")[0]
+
+    def test_without_any_every_application_has_the_default(self, tmp_path: Path) -> None:
+        credentials = settings_from(tmp_path, MINIMAL).credentials
+        assert [each.name for each in credentials.every_identity] == ["default"]
+        assert credentials.every_identity[0].access_token == "upstream-token"
+        assert credentials.assignments.identity_of("org-1", "app-1") == "default"
+
+    def test_the_application_goes_before_its_organisation(self, tmp_path: Path) -> None:
+        credentials = settings_from(tmp_path, MINIMAL + self.MAIL + self.FILES).credentials
+        assigned = credentials.assignments
+        assert assigned.names == ("default", "mail", "files")
+        assert [(each.name, each.access_token) for each in credentials.every_identity] == [
+            ("default", "upstream-token"),
+            ("mail", "m"),
+            ("files", "f"),
+        ]
+        assert assigned.identity_of("org-1", "app-1") == "mail"
+        assert assigned.identity_of("org-2", "app-2") == "mail"
+        assert assigned.identity_of("org-1", "app-3") == "files"
+        assert assigned.identity_of("org-2", "app-3") == "default"
+
+    def test_the_tenant_is_inherited_and_may_be_another(self, tmp_path: Path) -> None:
+        for_mail = '[[Credentials.Identities]]\nName = "mail"\nClientId = "m"\nApplications = ["a"]\n'
+        for_files = for_mail.replace("mail", "files").replace('"a"', '"b"') + 'TenantId = "other"\n'
+        (tmp_path / "secret").write_text("from-a-file\n")
+        text = self.WITHOUT + self.ENTRA + for_mail + 'ClientSecretFile = "secret"\n' + for_files
+        environ = {"Credentials__Identities__files__ClientSecret": "from-a-variable"}
+        _, mail, files = settings_from(tmp_path, text, environ).credentials.every_identity
+        assert (mail.tenant_id, mail.client_id, mail.client_secret) == ("t", "m", "from-a-file")
+        assert (files.tenant_id, files.client_id, files.client_secret) == ("other", "m", "from-a-variable")
+        assert (
+            settings_from(tmp_path, text, {**environ, "Credentials__TenantId": "elsewhere"})
+            .credentials.identities[0]
+            .tenant_id
+            == "elsewhere"
+        )
+
+    def test_neither_client_nor_secret_is_inherited(self, tmp_path: Path) -> None:
+        """AZURE_CLIENT_SECRET is the default's: another identity is never made of it by accident."""
+        text = self.WITHOUT + '[[Credentials.Identities]]\nName = "mail"\nApplications = ["a"]\n'
+        assert problems(tmp_path, text, FROM_ENVIRONMENT | {"Agent__ApiKey": "k"}) == [
+            (
+                "proxy.toml:6: Credentials.Identities.mail.ClientId: missing, and required by Provider "
+                "environment"
+            ),
+            (
+                "proxy.toml:6: Credentials.Identities.mail.ClientSecret: missing, and required by Provider "
+                "environment"
+            ),
+        ]
+
+    def test_with_a_vault_each_names_its_secret(self, tmp_path: Path) -> None:
+        text = (
+            self.WITHOUT
+            + TestProviders.VAULT
+            + ('[[Credentials.Identities]]\nName = "mail"\nClientId = "m"\nApplications = ["a"]\n')
+        )
+        assert problems(tmp_path, text) == [
+            (
+                "proxy.toml:12: Credentials.Identities.mail.SecretName: missing, and required by Provider "
+                "managed-identity-key-vault"
+            )
+        ]
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            (
+                MAIL + FILES + 'Applications = ["app-2"]\n',
+                (
+                    "proxy.toml:17: Credentials.Identities.files.Applications: application app-2 is named by "
+                    "identity mail too"
+                ),
+            ),
+            (
+                MAIL + 'Organisations = ["org-1"]\n' + FILES,
+                (
+                    "proxy.toml:17: Credentials.Identities.files.Organisations: organisation org-1 is named "
+                    "by identity mail too"
+                ),
+            ),
+            (
+                MAIL + '[[Credentials.Identities]]\nName = "idle"\nAccessToken = "i"\n',
+                (
+                    "proxy.toml:13: Credentials.Identities.idle: names no Organisations and no Applications, "
+                    "so nothing would go up with it"
+                ),
+            ),
+            (
+                MAIL.replace('"mail"', '"Default"'),
+                (
+                    "proxy.toml:10: Credentials.Identities.Default.Name: is what the identity of "
+                    "[Credentials] is called: choose another"
+                ),
+            ),
+            (
+                MAIL + FILES.replace("files", "mail"),
+                "proxy.toml:14: Credentials.Identities.Name: 'mail' is given twice",
+            ),
+            (
+                MAIL.replace('Name = "mail"\n', ""),
+                "proxy.toml:9: Credentials.Identities.0.Name: missing, and required",
+            ),
+            (
+                MAIL.replace('"mail"', '"e mail"'),
+                (
+                    "proxy.toml:10: Credentials.Identities.0.Name: must be a letter, then at most 31 "
+                    "letters, digits and hyphens, not 'e mail'"
+                ),
+            ),
+            (
+                MAIL + 'Aplications = "x"\n',
+                (
+                    "proxy.toml:13: Credentials.Identities.mail.Aplications: unknown key, "
+                    "did you mean Applications?"
+                ),
+            ),
+            (
+                MAIL.replace('["app-1", "app-2"]', "[1]"),
+                (
+                    "proxy.toml:12: Credentials.Identities.mail.Applications: must be text in quotes or a "
+                    "list of them, not 1"
+                ),
+            ),
+            (
+                MAIL.replace('["app-1", "app-2"]', '[""]'),
+                "proxy.toml:12: Credentials.Identities.mail.Applications: must not be empty",
+            ),
+            (
+                "[Credentials.Identities]\n",
+                (
+                    "proxy.toml:9: Credentials.Identities: is an array of tables: "
+                    "write [[Credentials.Identities]]"
+                ),
+            ),
+            (
+                'Identities = ["mail"]\n',
+                (
+                    "proxy.toml:9: Credentials.Identities: is an array of tables: "
+                    "write [[Credentials.Identities]]"
+                ),
+            ),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused(self, tmp_path: Path, text: str, expected: str) -> None:
+        assert problems(tmp_path, MINIMAL + text) == [expected]
+
+    def test_every_problem_is_told_at_once(self, tmp_path: Path) -> None:
+        text = MINIMAL.replace('"static"', '"environment"') + self.MAIL + self.FILES + 'Nme = ""\n'
+        assert [each.split(": ")[1] for each in problems(tmp_path, text)] == [
+            "Credentials.Identities.files.Nme"
+        ]
+        told = problems(tmp_path, text.replace('Nme = ""', 'Applications = "app-1"'))
+        assert len(told) == 3 + 2 * 3 + 1
+
+    @pytest.mark.parametrize(
+        "variable",
+        [
+            "Credentials__Identities",
+            "Credentials__Identities__0__AccessToken",
+            "Credentials__Identities__files__AccessToken",
+            "Credentials__Identities__mail__Name",
+            "Credentials__Identities__mail__AccesToken",
+        ],
+    )
+    def test_a_variable_that_names_no_key_of_a_table_is_refused(self, tmp_path: Path, variable: str) -> None:
+        (problem,) = problems(tmp_path, MINIMAL + self.MAIL, {variable: "x"})
+        assert problem.startswith(f"environment: {variable}: unknown setting, ")
+
+    def test_inline_tables_are_taken_too(self, tmp_path: Path) -> None:
+        inline = (
+            'Identities = [\n{Name = "mail", AccessToken = "m", Applications = "a"},\n{Name = "files"}]\n'
+        )
+        assert problems(tmp_path, MINIMAL + inline)[0].startswith(
+            "proxy.toml:11: Credentials.Identities.files: "
+        )
+        whole = inline.replace('"files"', '"files", AccessToken = "f", Organisations = "o"')
+        assert settings_from(tmp_path, MINIMAL + whole).credentials.assignments.by_organisation == {
+            "o": "files"
+        }
+
+    def test_what_check_prints_shows_each_and_no_secret(self, tmp_path: Path) -> None:
+        told = describe(settings_from(tmp_path, MINIMAL + self.MAIL.replace('"m"', '"s3cr3t"')))
+        assert '[[Credentials.Identities]]\nName = "mail"\n' in told
+        assert 'Applications = ["app-1", "app-2"]' in told
+        assert "s3cr3t" not in told
+        assert settings_from(tmp_path, told.replace('SigningKey = ""\n', "")).credentials.identities
+
+
 def test_the_identity_provider_is_trusted_like_the_upstream_unless_told_otherwise(tmp_path: Path) -> None:
     (tmp_path / "a.pem").write_text("PEM")
     (tmp_path / "b.pem").write_text("PEM")
@@ -246,10 +447,12 @@ def test_the_sample_speaks_of_every_section() -> None:
 
 def test_keys_that_the_sample_comments_out_exist() -> None:
     known = {section: keys(section, cls) for section, (_, cls) in sections(Settings).items()}
+    for section, (_, cls) in sections(Settings).items():
+        known |= {str(array): keys(str(array), array.cls) for array in arrays(section, cls).values()}
     section = ""
     for line in SAMPLE.read_text("utf-8").splitlines():
-        if line.startswith("["):
-            section = line.strip("[]")
+        if line.startswith(("[", "# [[")):
+            section = line.strip("# []")
         name, equals, _ = line.removeprefix("# ").partition(" = ")
         if section and equals:
             assert name in known[section] or name.removesuffix("File") in known[section], line

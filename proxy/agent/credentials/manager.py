@@ -1,4 +1,5 @@
-"""Keeps a valid upstream token for all workers: ahead of its end, one fetch at a time, never past its end."""
+"""Keeps a valid upstream token of one identity for all workers: ahead of its end, one fetch at a time, never
+past its end."""
 
 import asyncio
 import logging
@@ -11,6 +12,7 @@ from typing import Final
 from proxy.agent.credentials.provider import CredentialError, CredentialProvider, UpstreamToken
 from proxy.agent.retry import FIRST_BACKOFF, backoff, sleep_until_set
 from proxy.channel import Credential, CredentialUnavailable
+from proxy.identities import DEFAULT_IDENTITY
 from proxy.wire.models import Check
 
 log = logging.getLogger(__name__)
@@ -27,11 +29,14 @@ class CredentialManager:
         self,
         provider: CredentialProvider,
         *,
+        name: str = DEFAULT_IDENTITY,
         announce: Callable[[Credential | CredentialUnavailable], None],
         clock: Callable[[], float] = time.time,
         first_backoff: float = FIRST_BACKOFF,
         rejection_pause: float = _REJECTION_PAUSE,
     ) -> None:
+        self.name = name
+        self._what = _described(name)
         self._provider = provider
         self._announce = announce
         self._clock = clock
@@ -49,16 +54,18 @@ class CredentialManager:
         self._rejected_at = -math.inf
 
     @property
-    def expires_at(self) -> float | None:
-        return self._token.expires_at if self._token is not None else None
+    def tried(self) -> bool:
+        """Whether an attempt has ended, so that `current` is more than a guess."""
+        return self._token is not None or self._problem is not None
 
     def current(self) -> Credential | CredentialUnavailable:
         """What a worker is to be told now; a token past its end is never handed out."""
         token = self._token
         if token is not None and self._seconds_left() > 0:
             # JSON has no infinity; a static token is told to be good for very long.
-            return Credential(self._generation, token.token, min(token.expires_at, self._clock() + 1e9))
-        return CredentialUnavailable(self._problem or "no upstream token yet", self._retry_after)
+            ends_at = min(token.expires_at, self._clock() + 1e9)
+            return Credential(self.name, self._generation, token.token, ends_at)
+        return CredentialUnavailable(self.name, self._problem or "no upstream token yet", self._retry_after)
 
     def rejected(self, generation: int) -> None:
         """A worker's word that the upstream refused the token of that generation."""
@@ -66,7 +73,7 @@ class CredentialManager:
         if generation != self._generation or now - self._rejected_at < self._rejection_pause:
             return
         self._rejected_at = now
-        log.warning("the upstream refused the token; fetching another")
+        log.warning("the upstream refused the %s; fetching another", self._what)
         self._rejected.set()
 
     def check(self) -> Check:
@@ -84,7 +91,7 @@ class CredentialManager:
             pause = min(self._refresh_at - time.monotonic(), left if left > 0 else math.inf, _LONGEST_SLEEP)
             await sleep_until_set(self._rejected, max(0.01, pause))
             if left > 0 and self._seconds_left() <= 0:
-                log.error("the upstream token has ended and there is no other")
+                log.error("the %s has ended and there is no other", self._what)
                 self._announce(self.current())
 
     def _seconds_left(self) -> float:
@@ -102,7 +109,7 @@ class CredentialManager:
             self._failed(error)
             return
         if self._problem is not None:
-            log.info("an upstream token was fetched again")
+            log.info("fetched again: the %s", self._what)
         now = self._clock()
         self._failures, self._problem = 0, None
         self._token = token
@@ -119,9 +126,13 @@ class CredentialManager:
         self._problem = str(error)
         self._retry_after = max(1.0, pause)
         self._refresh_at = time.monotonic() + pause
-        log.error("no new upstream token: %s", error)
+        log.error("no new %s: %s", self._what, error)
         if self._seconds_left() <= 0:
             self._announce(self.current())
+
+
+def _described(name: str) -> str:
+    return "upstream token" if name == DEFAULT_IDENTITY else f"upstream token of identity {name}"
 
 
 def _refresh_after(life: float) -> float:

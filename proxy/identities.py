@@ -1,0 +1,50 @@
+"""Which upstream identity an application goes up with: its own, its organisation's, or the default."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+DEFAULT_IDENTITY: Final = "default"
+
+
+class Application(Protocol):
+    @property
+    def org_id(self) -> str: ...
+
+    @property
+    def client_id(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """What the settings say, as identity by client id and by organisation id."""
+
+    names: tuple[str, ...] = (DEFAULT_IDENTITY,)  # of every identity
+    by_application: Mapping[str, str] = field(default_factory=dict)
+    by_organisation: Mapping[str, str] = field(default_factory=dict)
+
+    def identity_of(self, org_id: str, client_id: str) -> str:
+        name = self.by_application.get(client_id)
+        return name if name is not None else self.by_organisation.get(org_id, DEFAULT_IDENTITY)
+
+    def in_use(self, applications: Iterable[Application]) -> set[str]:
+        """Identities that some application goes up with; the default's while there is none."""
+        names = {self.identity_of(each.org_id, each.client_id) for each in applications}
+        return names or {DEFAULT_IDENTITY}
+
+    def unknown(self, organisations: Iterable[str], applications: Iterable[Application]) -> list[str]:
+        """What is named and isn't there: perhaps misspelled, so that somebody has another identity than was
+        meant."""
+        orgs, clients = set(organisations), {each.client_id for each in applications}
+        return [
+            *(
+                f"organisation {each} of identity {name}"
+                for each, name in self.by_organisation.items()
+                if each not in orgs
+            ),
+            *(
+                f"application {each} of identity {name}"
+                for each, name in self.by_application.items()
+                if each not in clients
+            ),
+        ]
