@@ -53,6 +53,7 @@ def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str
     key.touch(mode=0o600)
     key.write_text(SIGNING_KEY)
     defaults: dict[str, Section] = {
+        "Proxy": {"MaxConnectionsPerAddress": 20_000},  # the load is one machine's
         "Agent": {"ApiKey": "standin-api-key", "HmacSecret": "standin-hmac-secret"},
         "RuleSync": {"SaasBaseUrl": "http://127.0.0.1:1", "CachePath": "snapshot.json"},
         "Audit": {"LocalRetentionPath": "audit"},

@@ -43,6 +43,12 @@ LIMIT_UPSTREAM_CONNECTIONS: Final = 30
 LIMIT_FILTER_BYTES: Final = 31
 LIMIT_RESPONSE_TIMEOUT: Final = 32
 LIMIT_TOKEN_CHECKS: Final = 33
+LIMIT_ADDRESS_CONNECTIONS: Final = 34
+LIMIT_TOKEN_FAILURES: Final = 35
+LIMIT_UPSTREAM_WAITING: Final = 36
+LIMIT_HELD_BYTES: Final = 37
+LIMIT_SLOW_READERS: Final = 38
+LIMIT_ANSWER_HEAD_BYTES: Final = 39
 
 COUNTER_NAMES: Final = (
     "requests", "allowed", "blocked", "filtered", "logged_only", "upstream_errors", "tokens_issued",
@@ -51,7 +57,8 @@ COUNTER_NAMES: Final = (
     "connections_accepted", "upstream_opened", "upstream_reused", "upstream_retried", "starts",
     "limit_head_bytes", "limit_header_count", "limit_body_bytes", "limit_connections", "limit_head_timeout",
     "limit_idle_timeout", "limit_body_rate", "limit_upstream_connections", "limit_filter_bytes",
-    "limit_response_timeout", "limit_token_checks",
+    "limit_response_timeout", "limit_token_checks", "limit_address_connections", "limit_token_failures",
+    "limit_upstream_waiting", "limit_held_bytes", "limit_slow_readers", "limit_answer_head_bytes",
 )  # fmt: skip
 
 # Gauges: what is the case now.

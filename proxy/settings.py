@@ -132,6 +132,20 @@ class ProxySettings:
         maximum=1_000_000,
         doc="Client connections of one worker; more are answered 503.",
     )
+    max_connections_per_address: int = setting(
+        default=2000,
+        minimum=1,
+        maximum=1_000_000,
+        doc="Of those, the connections from one address (of IPv6: one /64); more are answered 503. Does not "
+        "hold for `TrustedProxies`.",
+    )
+    max_held_bytes: int = setting(
+        default=256 * _MIB,
+        minimum=_MIB,
+        maximum=1 << 40,
+        doc="Bodies and answers that one worker holds in memory for rules to read, and as much again of "
+        "answers that clients don't take; past it, requests get 503 and the slowest readers are cut.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +258,18 @@ class TokenSettings:
         doc="Secret in the vault at `Credentials.VaultUrl` that is the signing key instead, for a fleet; "
         "its newer versions take over by themselves.",
     )
+    max_failures_per_address: int = setting(
+        default=20,
+        minimum=1,
+        maximum=1_000_000,
+        doc="Wrong credentials from one address in a minute, at one worker; beyond, it gets 429.",
+    )
+    max_failures_per_client: int = setting(
+        default=100,
+        minimum=1,
+        maximum=1_000_000,
+        doc="The same for one client id, from wherever; a secret that was right before is still taken.",
+    )
     issuer: str = setting(default="graphward", doc="Claim `iss` of a token.")
     audience: str = setting(default="graphward", doc="Claim `aud` of a token.")
 
@@ -276,6 +302,12 @@ class UpstreamSettings:
     )
     max_connections: int = setting(
         default=256, minimum=1, maximum=65535, doc="Connections of one worker; requests beyond wait for one."
+    )
+    max_waiting: int = setting(
+        default=1024,
+        minimum=0,
+        maximum=1_000_000,
+        doc="Requests of one worker that may wait for a connection; more get 503 at once.",
     )
     report_as_502: tuple[StatusRange, ...] = setting(
         default=("500-502", "505-599"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -61,6 +62,7 @@ ACCEPT_SECONDS: Final = 0.02
 LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
 BACKLOG: Final = 4096
 ID_PREFIX_BITS: Final = 34
+RESERVED_DESCRIPTORS: Final = 128  # for listeners, channel, spool segments and what libraries open
 
 
 def run_worker(
@@ -156,7 +158,11 @@ class Worker:
             upstream_wait=upstream.connect_timeout_seconds,
             token_lifetime=token.lifetime_seconds,
             max_staleness=settings.rule_sync.max_staleness_seconds,
-            max_connections=proxy.max_connections,
+            max_connections=_affordable_connections(settings),
+            max_connections_per_address=proxy.max_connections_per_address,
+            max_held_bytes=proxy.max_held_bytes,
+            max_failures_per_address=token.max_failures_per_address,
+            max_failures_per_client=token.max_failures_per_client,
         )
         return Context(
             limits=limits,
@@ -337,6 +343,22 @@ class Worker:
             await asyncio.sleep(0.02)
 
 
+def _affordable_connections(settings: Settings) -> int:
+    """As many clients as there are descriptors for: one too many is answered 503 rather than not at all."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    wanted = settings.proxy.max_connections
+    if hard == resource.RLIM_INFINITY:
+        return wanted
+    affordable = max(1, hard - settings.upstream.max_connections - RESERVED_DESCRIPTORS)
+    if affordable < wanted:
+        logger.warning(
+            "the limit of %d open files leaves %d of %d client connections", hard, affordable, wanted
+        )
+    return min(wanted, affordable)
+
+
 def _upstream_settings(settings: Settings) -> UpstreamSettings:
     upstream = settings.upstream
     address = urlsplit(upstream.base_url)
@@ -349,6 +371,7 @@ def _upstream_settings(settings: Settings) -> UpstreamSettings:
         response_timeout=upstream.response_timeout_seconds,
         idle_timeout=upstream.idle_timeout_seconds,
         max_connections=upstream.max_connections,
+        max_waiting=upstream.max_waiting,
         max_header_bytes=upstream.max_header_bytes,
     )
 

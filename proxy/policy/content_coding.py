@@ -19,6 +19,10 @@ class ContentCodingError(ValueError):
     """Unknown coding, damaged or truncated data, bytes after the end, or more output than allowed."""
 
 
+class UnfoldsTooFar(ContentCodingError):
+    """More output than allowed."""
+
+
 class _Stage(Protocol):
     """One coding taken off. After `step`, call it again with b"" while `pending`."""
 
@@ -170,7 +174,7 @@ class StreamDecoder:
                 data = stage.step(data)
                 self._sizes[index] += len(data)
                 if self._limit is not None and self._sizes[index] > self._limit:
-                    raise ContentCodingError("unfolds to more than the limit")
+                    raise UnfoldsTooFar("unfolds to more than the limit")
         return data
 
     def finish(self) -> bytes:
@@ -185,7 +189,7 @@ class StreamDecoder:
 def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
     """The body without its content codings; `codings` as Content-Encoding lists them, first applied first."""
     if len(body) > limit:
-        raise ContentCodingError("larger than the limit")
+        raise UnfoldsTooFar("larger than the limit")
     decoder = StreamDecoder(codings, limit=limit)
     pieces: list[bytes] = []
     for start in range(0, len(body), PIECE):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from proxy.counters import LIMIT_FILTER_BYTES
 from proxy.policy.content_coding import ContentCodingError, StreamDecoder, decode
 from proxy.policy.links import LinkStream
 from proxy.server.answer_head import AnswerHead
-from proxy.server.errors import filter_failed, unreadable_answer
+from proxy.server.errors import filter_failed, overloaded, unreadable_answer
 
 if TYPE_CHECKING:
     from proxy.server.exchange import Exchange
@@ -46,7 +47,13 @@ class AnswerReader:
             self._take_whole(b"".join(self._held))
         elif self._size > self._limit():
             if self._for_rules:
+                self._exchange.context.counters.values[LIMIT_FILTER_BYTES] += 1
                 self._exchange.refuse(filter_failed("it is over the size limit"))
+            else:
+                self._begin_rewriting(last=False)
+        elif not self._exchange.hold(len(chunk)):
+            if self._for_rules:
+                self._exchange.refuse(overloaded("The proxy holds as many answers as it may."))
             else:
                 self._begin_rewriting(last=False)
 
@@ -86,6 +93,7 @@ class AnswerReader:
                 self._exchange.refuse(unreadable_answer(str(error), answer.status))
                 return
         held, self._held = b"".join(self._held), []
+        self._exchange.hold_no_longer()
         self._exchange.start_rewritten()
         self._rewrite(links, held, last)
 

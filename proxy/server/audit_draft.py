@@ -43,6 +43,7 @@ _REASON_COUNTER: Final = {
     "filterFailed": FILTER_FAILED,
     "notReady": NOT_READY,
     "credentialUnavailable": NOT_READY,
+    "overloaded": NOT_READY,
     "payloadTooLarge": LIMIT_BODY_BYTES,
     "upstreamAborted": UPSTREAM_ABORTED,
     "upstreamTimeout": LIMIT_RESPONSE_TIMEOUT,

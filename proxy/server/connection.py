@@ -20,15 +20,18 @@ from proxy.counters import (
     BAD_REQUESTS,
     CONNECTIONS_ACCEPTED,
     CONNECTIONS_OPEN,
+    LIMIT_ADDRESS_CONNECTIONS,
     LIMIT_BODY_RATE,
     LIMIT_CONNECTIONS,
     LIMIT_HEAD_BYTES,
     LIMIT_HEAD_TIMEOUT,
     LIMIT_HEADER_COUNT,
     LIMIT_IDLE_TIMEOUT,
+    LIMIT_SLOW_READERS,
     UNAUTHENTICATED,
 )
 from proxy.server import answers
+from proxy.server.abuse import network_of
 from proxy.server.chunked import ChunkedDecoder
 from proxy.server.deadlines import NEVER
 from proxy.server.errors import MalformedBody, MalformedHead, Refusal
@@ -44,7 +47,7 @@ logger = logging.getLogger(__name__)
 PIPELINE_BYTES: Final = 256 * 1024  # of requests that wait behind one under way, before reading stops
 LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
 LINGER_SECONDS: Final = 2.0
-SLOW_READER_SECONDS: Final = 60.0  # a client that takes nothing of its answer for so long is cut
+SLOW_READER_SECONDS: Final = 60.0  # how often a client that takes its answer slowly is looked at
 METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named where another one is refused
 COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
@@ -79,11 +82,13 @@ class ClientConnection(asyncio.Protocol):
         "_head",
         "_head_under_way",
         "_lingering",
+        "_network",
         "_paused",
         "_pending",
         "_scanned",
         "_serving",
         "_transport",
+        "_unsent",
         "client_ip",
         "deadline",
         "scheme",
@@ -98,6 +103,7 @@ class ClientConnection(asyncio.Protocol):
         self._context = context
         self.scheme = b"https" if secure else b"http"
         self.client_ip = ""
+        self._network = ""  # empty where its connections aren't counted
         self.deadline = NEVER
         self._pending = b""  # bytes of requests to come
         self._scanned = 0  # of those, where no head can end
@@ -106,6 +112,7 @@ class ClientConnection(asyncio.Protocol):
         self._closing = False
         self._paused = False
         self.write_paused = False  # the client takes its answer more slowly than it comes
+        self._unsent = 0  # when that was last looked at
         # Per request
         self._exchange: ClientExchange | None = None
         self._body_remaining = 0
@@ -128,7 +135,11 @@ class ClientConnection(asyncio.Protocol):
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
         self.deadline = context.deadlines.now + context.limits.head_timeout
         if len(context.connections) > context.limits.max_connections:
-            self._shed()
+            self._shed(LIMIT_CONNECTIONS)
+        elif not context.is_trusted(self.client_ip):
+            self._network = network_of(self.client_ip)
+            if context.addresses.opened(self._network) > context.limits.max_connections_per_address:
+                self._shed(LIMIT_ADDRESS_CONNECTIONS)
 
     def data_received(self, data: bytes) -> None:
         if self._body_remaining:
@@ -153,6 +164,9 @@ class ClientConnection(asyncio.Protocol):
         context = self._context
         context.deadlines.discard(self)
         context.connections.discard(self)
+        context.memory.forget(self)
+        if self._network:
+            context.addresses.closed(self._network)
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
         self._closing = True
         self.deadline = NEVER
@@ -162,13 +176,17 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_left()
 
     def pause_writing(self) -> None:
+        context = self._context
         self.write_paused = True
-        self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
+        self.deadline = context.deadlines.now + SLOW_READER_SECONDS
+        self._unsent = self._transport.get_write_buffer_size()
+        context.counters.values[LIMIT_SLOW_READERS] += context.memory.slow(self, self._unsent, self._cut_soon)
         if self._exchange is not None:
             self._exchange.pause_answer()
 
     def resume_writing(self) -> None:
         self.write_paused = False
+        self._context.memory.forget(self)
         exchange = self._exchange
         if exchange is None:
             self._after_slow_answer()
@@ -181,7 +199,7 @@ class ClientConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         exchange = self._exchange
         if self.write_paused or self._transport.is_closing():
-            self.cut()  # the client takes nothing of what was written
+            self._judge_reader(now)
         elif self._lingering:
             self._close_transport()
         elif exchange is None:
@@ -346,6 +364,22 @@ class ClientConnection(asyncio.Protocol):
         if self._lingering > LINGER_BYTES:
             self._body_remaining = 0
             self._close_transport()
+
+    def _judge_reader(self, now: float) -> None:
+        """Whether the client takes what was written, at the rate that its own bodies must have."""
+        unsent = self._transport.get_write_buffer_size()
+        least = SLOW_READER_SECONDS * self._context.limits.min_body_rate
+        if unsent and self._unsent - unsent >= least:
+            self._unsent = unsent
+            self.deadline = now + SLOW_READER_SECONDS
+            return
+        if unsent:  # else it left TLS's farewell unanswered
+            self._context.counters.values[LIMIT_SLOW_READERS] += 1
+        self.cut()
+
+    def _cut_soon(self) -> None:
+        # Not at once: this may be asked for amid a write, of this or another connection.
+        self._context.loop.call_soon(self.cut)
 
     def _judge_body_rate(self, now: float) -> None:
         limits = self._context.limits
@@ -517,9 +551,9 @@ class ClientConnection(asyncio.Protocol):
             self._context.counters.values[LIMIT_IDLE_TIMEOUT] += 1
             self._close_transport()
 
-    def _shed(self) -> None:
+    def _shed(self, limit: int) -> None:
         """More connections than this worker may hold: say so early, at no cost in memory."""
-        self._context.counters.values[LIMIT_CONNECTIONS] += 1
+        self._context.counters.values[limit] += 1
         self._transport.write(answers.TOO_MANY_CONNECTIONS)
         self._close_after_last_words()
 

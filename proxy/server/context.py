@@ -14,7 +14,9 @@ from proxy.policy.content_coding import acceptable
 from proxy.policy.filters import CompiledFilter, compile_filter
 from proxy.policy.links import LinkRewriter
 from proxy.policy.transforms import Transforms
+from proxy.server.abuse import Connections, Failures
 from proxy.server.deadlines import Deadlines
+from proxy.server.held import HeldMemory
 from proxy.server.rulebook import Rulebook
 from proxy.server.token_endpoint import KnownSecrets
 from proxy.server.tokens import TokenKeeper
@@ -47,6 +49,10 @@ class Limits:
     token_lifetime: int
     max_staleness: float
     max_connections: int
+    max_connections_per_address: int
+    max_held_bytes: int
+    max_failures_per_address: int
+    max_failures_per_client: int
 
 
 class Context:
@@ -91,6 +97,10 @@ class Context:
         self.draining = False
         self.requests = 0  # numbers the requests of this worker; a part of every request id
         self.connections: set[ClientConnection] = set()
+        self.addresses = Connections()
+        self.memory = HeldMemory(limits.max_held_bytes)
+        self.failures_of_address = Failures(limits.max_failures_per_address)
+        self.failures_of_client = Failures(limits.max_failures_per_client)
         self._rewriters: dict[bytes, LinkRewriter] = {}
         self._filters: dict[Transforms, CompiledFilter] = {}
         self._codings: dict[bytes, bytes] = {}
@@ -98,7 +108,6 @@ class Context:
     def use(self, rulebook: Rulebook) -> None:
         self.rulebook = rulebook
         self.tokens.use(rulebook)
-        self.known_secrets = KnownSecrets()
 
     def in_flight(self) -> int:
         """Exchanges under way, for the metrics."""
@@ -146,7 +155,7 @@ class Context:
 
     def client_ip(self, peer: str, forwarded_for: bytes | None) -> str:
         """The client's address: the peer, or what trusted load balancers say of it, read from the right."""
-        if not self.trusted_proxies or forwarded_for is None or not self._is_trusted(peer):
+        if not self.trusted_proxies or forwarded_for is None or not self.is_trusted(peer):
             return peer
         address = peer
         for entry in reversed(forwarded_for.decode("latin-1").split(",")):
@@ -157,11 +166,14 @@ class Context:
             except ValueError:
                 return address
             address = str(parsed)
-            if not self._is_trusted(address):
+            if not self.is_trusted(address):
                 return address
         return address
 
-    def _is_trusted(self, address: str) -> bool:
+    def is_trusted(self, address: str) -> bool:
+        """Whether it is a load balancer's, whose connections are those of many clients."""
+        if not self.trusted_proxies:
+            return False
         try:
             parsed = ipaddress.ip_address(address)
         except ValueError:

@@ -80,6 +80,11 @@ def filter_failed(why: str) -> Refusal:
     return Refusal("filterFailed", f"The upstream's answer can't be filtered: {why}.", "filterFailed")
 
 
+def overloaded(message: str, *, close: bool = False) -> Refusal:
+    """Shed early: the application's library tries again, as it does after any 503 with Retry-After."""
+    return Refusal("notReady", message, "overloaded", retry_after=1, close=close)
+
+
 def unreadable_answer(why: str, status: int) -> Refusal:
     return Refusal(
         "upstreamError",

@@ -12,9 +12,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from proxy.counters import (
+    LIMIT_FILTER_BYTES,
+    LIMIT_HELD_BYTES,
+    LIMIT_UPSTREAM_CONNECTIONS,
+    LIMIT_UPSTREAM_WAITING,
+)
 from proxy.policy.batch import MalformedBatch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.content_coding import ContentCodingError, decode
+from proxy.policy.content_coding import ContentCodingError, UnfoldsTooFar, decode
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
 from proxy.policy.links import LinkRewriter
@@ -25,7 +31,7 @@ from proxy.server.answer_reader import AnswerReader, decoded_answer, split_codin
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.batches import Batch, is_batch, version_of
 from proxy.server.deadlines import NEVER
-from proxy.server.errors import Refusal, filter_failed
+from proxy.server.errors import Refusal, filter_failed, overloaded
 from proxy.server.heads import KEPT, head_for_client, head_for_upstream
 from proxy.server.request_head import RequestHead
 from proxy.server.tokens import RefusedToken, UnknownToken
@@ -58,6 +64,7 @@ class Exchange:
         "_early",
         "_facts",
         "_finished",
+        "_held",
         "_plan",
         "_reader",
         "_retried",
@@ -104,6 +111,7 @@ class Exchange:
         self._body: list[bytes] | None = None
         self._early: list[bytes] = []  # came before the upstream was there to take it
         self._collecting = False
+        self._held = 0  # bytes that count against what this worker may hold
         self._batch: Batch | None = None
         # The upstream's side
         self._upstream: UpstreamConnection | None = None
@@ -269,11 +277,27 @@ class Exchange:
         if self._body is not None:
             self._body.append(chunk)
         if self._collecting:
-            self._body_collected(last)
+            if self.hold(len(chunk)):
+                self._body_collected(last)
+            else:
+                self.refuse(overloaded("The proxy holds as many bodies as it may.", close=True))
         elif self._upstream is not None:
             self._upstream.send(self._framed(chunk, last), done=last)
         elif self._body is None:
             self._early.append(chunk)
+
+    def hold(self, size: int) -> bool:
+        """Whether `size` bytes more may be held for rules to read."""
+        context = self.context
+        if context.memory.take(size):
+            self._held += size
+            return True
+        context.counters.values[LIMIT_HELD_BYTES] += 1
+        return False
+
+    def hold_no_longer(self) -> None:
+        self.context.memory.give(self._held)
+        self._held = 0
 
     def _body_collected(self, last: bool) -> None:
         if self.draft.request_bytes > self.context.limits.max_buffered_body:
@@ -309,6 +333,8 @@ class Exchange:
             return body
         try:
             return decode(body, split_codings(coding), limit=self.context.limits.max_buffered_body)
+        except UnfoldsTooFar:
+            raise _too_large() from None
         except ContentCodingError as error:
             raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
 
@@ -344,6 +370,10 @@ class Exchange:
             return
         reason = _LOST_REASON[error.code] if not self.head_sent else "upstreamAborted"
         self.refuse(Refusal(error.code, error.message, reason))
+
+    def upstream_crowded(self) -> None:
+        self.context.counters.values[LIMIT_UPSTREAM_WAITING] += 1
+        self.refuse(overloaded("Too many requests wait for an upstream connection."))
 
     def upstream_full(self) -> None:
         self.connection.pause_body()
@@ -470,6 +500,8 @@ class Exchange:
                 self._decide_response(decoded)
             changed = self._without_hidden(decoded)
         except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody) as error:
+            if isinstance(error, UnfoldsTooFar):
+                self.context.counters.values[LIMIT_FILTER_BYTES] += 1
             self.refuse(filter_failed(str(error)))
             return
         except Refusal as refusal:
@@ -619,15 +651,14 @@ class Exchange:
             if self._credential_retried:
                 self.refuse(_credential_refused())
             else:
-                self.refuse(
-                    Refusal(
-                        "notReady", "Every upstream connection is busy.", "upstreamTimeout", retry_after=1
-                    )
-                )
+                self.context.counters.values[LIMIT_UPSTREAM_CONNECTIONS] += 1
+                self.refuse(overloaded("Every upstream connection is busy."))
 
     def record(self, status: int) -> bool:
         """Closes the audit event. False, and the connection is cut, where it can't be stored: an answer
         without an event must not be completed."""
+        if self._held:
+            self.hold_no_longer()
         draft = self.draft
         draft.status = status
         draft.response_bytes = self._answer_bytes

@@ -1,7 +1,8 @@
 """The token endpoint, its aliases and the discovery documents that identity libraries ask for (contracts §4).
 
 A secret is compared with its argon2 hash off the event loop; one that was right is remembered, as a keyed
-digest, until the rules change, so that an application that asks often costs little.
+digest, so that an application that asks often costs little. Who has failed too often, a client or an
+address, is told to wait, and costs no comparison until then.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ from urllib.parse import parse_qsl, unquote_plus
 
 import argon2
 
-from proxy.counters import LIMIT_TOKEN_CHECKS, TOKENS_ISSUED, TOKENS_REFUSED, UNKNOWN_CLIENTS
+from proxy.counters import (
+    LIMIT_TOKEN_CHECKS,
+    LIMIT_TOKEN_FAILURES,
+    TOKENS_ISSUED,
+    TOKENS_REFUSED,
+    UNKNOWN_CLIENTS,
+)
 from proxy.server import answers
+from proxy.server.abuse import network_of
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import Refusal
 from proxy.server.request_head import RequestHead
@@ -44,6 +52,7 @@ _DISCOVERY: Final = re.compile(
 _KEYS: Final = re.compile(r"/(?!v1\.0/|beta/|proxy/)[^/?]+/discovery/v2\.0/keys")
 
 _FORM: Final = b"application/x-www-form-urlencoded"
+_REASON_OF: Final = {400: "malformedRequest", 401: "tokenRefused", 429: "tooManyFailures"}
 _NO_STORE: Final = b"Cache-Control: no-store\r\nPragma: no-cache\r\n"
 
 
@@ -115,31 +124,35 @@ class DocumentExchange:
 class _OAuthError(Exception):
     """An error of RFC 6749 §5.2."""
 
-    def __init__(self, status: int, error: str, description: str) -> None:
+    def __init__(self, status: int, error: str, description: str, *, retry_after: int = 0) -> None:
         super().__init__(description)
+        self.retry_after = retry_after
         self.status = status
         self.error = error
         self.description = description
 
 
 class KnownSecrets:
-    """Secrets that were right, as digests keyed with something that never leaves this process."""
+    """Secrets that were right, as digests keyed with something that never leaves this process.
+
+    One stays right for as long as the hashes that it was compared with are its application's.
+    """
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, Caller] = {}
+        self._known: dict[bytes, tuple[str, ...]] = {}
 
     def digest(self, client_id: str, secret: str) -> bytes:
         text = client_id.encode() + b"\0" + secret.encode()
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
     def knows(self, digest: bytes, caller: Caller) -> bool:
-        return self._known.get(digest) is caller
+        return self._known.get(digest) == caller.secret_hashes
 
     def remember(self, digest: bytes, caller: Caller) -> None:
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
-        self._known[digest] = caller
+        self._known[digest] = caller.secret_hashes
 
 
 class TokenExchange:
@@ -205,6 +218,12 @@ class TokenExchange:
         if caller is not None and known.knows(digest, caller):
             self._verified(caller, True, digest)
             return
+        wait = self._wait(client_id)
+        if wait:
+            self._context.counters.values[LIMIT_TOKEN_FAILURES] += 1
+            message = "The client or its address has failed too often."
+            self._answer_error(_OAuthError(429, "temporarily_unavailable", message, retry_after=wait))
+            return
         if self._context.verifying >= self._context.max_verifying:
             self._context.counters.values[LIMIT_TOKEN_CHECKS] += 1
             self.refuse(
@@ -214,7 +233,16 @@ class TokenExchange:
         self._context.verifying += 1
         hashes = caller.secret_hashes if caller is not None else (NOBODYS_HASH,)
         job = self._context.loop.run_in_executor(self._context.executor, _matches_any, hashes, secret)
-        job.add_done_callback(lambda done: self._compared(done, caller, digest))
+        job.add_done_callback(lambda done: self._compared(done, client_id, digest, caller))
+
+    def _wait(self, client_id: str) -> int:
+        """Seconds until a comparison may be had; 0 if it may now. What was right before needs none."""
+        context = self._context
+        now = context.deadlines.now
+        address = network_of(self._draft.client_ip)
+        return max(
+            context.failures_of_address.wait(address, now), context.failures_of_client.wait(client_id, now)
+        )
 
     def _credentials(self, body: bytes) -> tuple[str, str]:
         form = _parse_form(self._head.fields.content_type, body)
@@ -235,10 +263,17 @@ class TokenExchange:
             raise _OAuthError(401, "invalid_client", "The form has no client_id or no client_secret.")
         return client_id, secret
 
-    def _compared(self, done: Future[bool], caller: Caller | None, digest: bytes) -> None:
-        self._context.verifying -= 1
+    def _compared(self, done: Future[bool], client_id: str, digest: bytes, caller: Caller | None) -> None:
+        context = self._context
+        context.verifying -= 1
+        matches = done.result() and caller is not None
+        if not matches:  # also of those who don't wait for the answer
+            now = context.deadlines.now
+            context.failures_of_address.add(network_of(self._draft.client_ip), now)
+            if caller is not None:
+                context.failures_of_client.add(client_id, now)
         if not self._finished:
-            self._verified(caller, done.result(), digest)
+            self._verified(caller, matches, digest)
 
     def _verified(self, caller: Caller | None, matches: bool, digest: bytes) -> None:
         context = self._context
@@ -264,8 +299,10 @@ class TokenExchange:
         self._answer(200, body, _NO_STORE)
 
     def _answer_error(self, error: _OAuthError) -> None:
-        self._draft.reason = "tokenRefused" if error.status == 401 else "malformedRequest"
+        self._draft.reason = _REASON_OF[error.status]
         extra = _NO_STORE
+        if error.retry_after:
+            extra += b"Retry-After: %d\r\n" % error.retry_after
         if error.status == 401 and self._head.fields.authorization is not None:
             extra += b'WWW-Authenticate: Basic realm="graphward"\r\n'
         self._answer(error.status, {"error": error.error, "error_description": error.description}, extra)

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from proxy.counters import UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
+from proxy.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
 from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head
 from proxy.server.chunked import ChunkedDecoder
 from proxy.server.deadlines import NEVER, Deadlines
@@ -45,6 +45,7 @@ class UpstreamUser(Protocol):
 
     def upstream_ready(self, upstream: UpstreamConnection) -> None: ...
     def upstream_lost(self, error: UpstreamLost) -> None: ...
+    def upstream_crowded(self) -> None: ...
     def upstream_full(self) -> None: ...
     def upstream_drained(self) -> None: ...
     def answer_informational(self, head: AnswerHead) -> None: ...
@@ -63,6 +64,7 @@ class UpstreamSettings:
     response_timeout: float
     idle_timeout: float
     max_connections: int
+    max_waiting: int  # requests for which no connection is free and none may be opened
     max_header_bytes: int
 
 
@@ -206,14 +208,14 @@ class UpstreamConnection(asyncio.Protocol):
         end = buffer.find(b"\r\n\r\n", max(0, len(self._buffer) - 3)) + 4
         if end < 4:
             if len(buffer) > self._pool.settings.max_header_bytes:
-                self._fail("The head of the upstream's answer is too large.")
+                self._head_too_large()
             else:
                 self._buffer = buffer
             return
         user = self.user
         assert user is not None
         if end > self._pool.settings.max_header_bytes:
-            self._fail("The head of the upstream's answer is too large.")
+            self._head_too_large()
             return
         try:
             head = parse_answer_head(buffer[:end], to_head_request=user.to_head_request)
@@ -297,6 +299,10 @@ class UpstreamConnection(asyncio.Protocol):
         if user is not None:
             user.upstream_lost(UpstreamLost("upstreamError", message))
 
+    def _head_too_large(self) -> None:
+        self._pool.count_large_head()
+        self._fail("The head of the upstream's answer is too large.")
+
     def _close_unusable(self) -> None:
         self._pool.discard(self)
         self.transport.abort()
@@ -328,12 +334,16 @@ class UpstreamPool:
             f"opening={len(self._opening)} waiting={len(self._waiting)}>"
         )
 
+    def count_large_head(self) -> None:
+        self._counters[LIMIT_ANSWER_HEAD_BYTES] += 1
+
     @property
     def open_connections(self) -> int:
         return self._open
 
     def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
-        """Gives `user` a connection by its `upstream_ready`, now or later, or calls its `upstream_lost`."""
+        """Gives `user` a connection by its `upstream_ready`, now or later, or calls its `upstream_lost`, or
+        `upstream_crowded` where too many wait already."""
         idle = self._idle
         while idle and not fresh:
             upstream = idle.pop()
@@ -347,6 +357,11 @@ class UpstreamPool:
             else:
                 idle.append(upstream)
                 break
+        if self._open >= self.settings.max_connections:
+            behind_others = len(self._waiting) - len(self._opening)
+            if behind_others >= self.settings.max_waiting:
+                user.upstream_crowded()
+                return
         self._waiting.append(user)
         self._open_for_waiting()
 

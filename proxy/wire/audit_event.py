@@ -27,6 +27,7 @@ REASONS: Final = MappingProxyType(
         # The token endpoint.
         "tokenIssued": "a proxy token was issued",
         "tokenRefused": "the app identity's credentials were wrong, or it is disabled",
+        "tooManyFailures": "the client or its address has failed too often; no secret was compared",
         # The request was refused before a rule was asked.
         "invalidToken": "the proxy token is expired, revoked or of a disabled app identity",
         "malformedRequest": "the request is not acceptable HTTP",
@@ -40,6 +41,7 @@ REASONS: Final = MappingProxyType(
         # The proxy was not able to serve.
         "notReady": "the proxy is not ready: no rules, rules too old, or no room for audit events",
         "credentialUnavailable": "there is no valid upstream token at present",
+        "overloaded": "more is under way than the proxy's limits allow: upstream connections or memory",
         "internalError": "a fault of the proxy itself",
         # The upstream failed.
         "upstreamError": "the upstream answered with a status that is reported as 502",

@@ -66,6 +66,10 @@ LIMITS = Limits(
     token_lifetime=3600,
     max_staleness=0,
     max_connections=1000,
+    max_connections_per_address=1000,
+    max_held_bytes=64 * 1024 * 1024,
+    max_failures_per_address=1000,
+    max_failures_per_client=1000,
 )
 
 Script = Callable[["UpstreamPeer"], Awaitable[None]]
@@ -278,6 +282,7 @@ async def data_path(
     rewrite_links: bool = True,
     response_timeout: float = 5,
     max_connections: int = 8,
+    max_waiting: int = 1024,
     **limits: float,
 ) -> AsyncIterator[DataPath]:
     """The proxy in front of a scripted upstream, listening on a free port of the loopback."""
@@ -304,7 +309,9 @@ async def data_path(
     credential.renew(UPSTREAM_TOKEN, loop.time() + 3600, 1)
     pool = UpstreamPool(
         loop,
-        UpstreamSettings("127.0.0.1", upstream.port, None, 2, response_timeout, 50, max_connections, 65536),
+        UpstreamSettings(
+            "127.0.0.1", upstream.port, None, 2, response_timeout, 50, max_connections, max_waiting, 65536
+        ),
         deadlines,
         counters,
     )

@@ -1,0 +1,80 @@
+"""Who takes more than their share: connections of one address, and failed attempts to get a token.
+
+Of one worker, in its memory: bounded, and gone with it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from typing import Final
+
+WINDOW_SECONDS: Final = 60.0
+MAX_REMEMBERED: Final = 10_000  # keys; beyond, the oldest windows are forgotten first
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: of IPv6 a whole /64, which is what one host commonly has to itself."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(parsed) >> 64 << 64)) + "/64"
+
+
+class Connections:
+    """How many connections each address has open."""
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+
+    def opened(self, network: str) -> int:
+        """The number of them, with the new one."""
+        count = self._open[network] = self._open.get(network, 0) + 1
+        return count
+
+    def closed(self, network: str) -> None:
+        left = self._open[network] - 1
+        if left:
+            self._open[network] = left
+        else:
+            del self._open[network]
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+class Failures:
+    """Failures of each key within a window that begins with its first one. Times are monotonic."""
+
+    __slots__ = ("_limit", "_windows")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._windows: dict[str, tuple[float, int]] = {}
+
+    def add(self, key: str, now: float) -> None:
+        began, count = self._windows.get(key, (now, 0))
+        if now - began >= WINDOW_SECONDS:
+            began, count = now, 0
+        if not count:
+            self._windows.pop(key, None)  # so that the dictionary is in the order of beginning
+            if len(self._windows) >= MAX_REMEMBERED:
+                del self._windows[next(iter(self._windows))]
+        self._windows[key] = (began, count + 1)
+
+    def wait(self, key: str, now: float) -> int:
+        """Whole seconds until `key` may try again; 0 if it may now."""
+        began, count = self._windows.get(key, (0.0, 0))
+        if count < self._limit:
+            return 0
+        return max(0, math.ceil(began + WINDOW_SECONDS - now))
+
+    def __len__(self) -> int:
+        return len(self._windows)

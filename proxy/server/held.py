@@ -1,0 +1,50 @@
+"""What one worker holds in memory for its clients, within a limit: bodies and answers that have to be read
+whole, and answers that nobody takes.
+
+Where there is no room, what would need it is refused at once, and of the clients that take their answers
+too slowly the one that has done so longest is cut: memory never grows with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class HeldMemory:
+    """Counts bytes; holds nothing itself."""
+
+    __slots__ = ("_slow", "held", "limit", "unsent")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0  # of bodies and answers that have to be read whole
+        self.unsent = 0  # of answers that wait for their readers
+        self._slow: dict[object, tuple[int, Callable[[], None]]] = {}  # longest first
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for `size` bytes more; they count from now on if so."""
+        if self.held + size > self.limit:
+            return False
+        self.held += size
+        return True
+
+    def give(self, size: int) -> None:
+        self.held -= size
+
+    def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
+        """`reader` has left `size` bytes unsent. How many readers were cut on account of that."""
+        self._slow[reader] = (size, cut)
+        self.unsent += size
+        cuts = 0
+        while self.unsent > self.limit:
+            longest = next(iter(self._slow))
+            _, cut_longest = self._slow[longest]
+            self.forget(longest)
+            cut_longest()
+            cuts += 1
+        return cuts
+
+    def forget(self, reader: object) -> None:
+        """`reader` has taken what was left, or is gone."""
+        size, _ = self._slow.pop(reader, (0, None))
+        self.unsent -= size

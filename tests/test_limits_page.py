@@ -1,0 +1,53 @@
+"""The table of limits in docs/operations.md: each setting, default, constant and metric is as it says."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any, Final
+
+import pytest
+
+from proxy.config.declare import keys, sections
+from proxy.counters import COUNTER_NAMES
+from proxy.settings import Settings
+from tests.settings_reference import PAGE
+
+_TABLE: Final = (
+    (PAGE.parent / "operations.md").read_text("utf-8").partition("## Limits")[2].partition("\n## ")[0]
+)
+ROWS: Final = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in _TABLE.splitlines()
+    if line.startswith("| ") and not line.startswith("| Limit")
+]
+
+
+def default_of(name: str) -> Any:
+    """Of a setting (`Proxy.MaxHeaderBytes`) or constant (`proxy.server.tokens.MAX_TOKEN_BYTES`)."""
+    if name.startswith("proxy."):
+        module, _, constant = name.rpartition(".")
+        return getattr(importlib.import_module(module), constant)
+    section, _, key = name.partition(".")
+    return keys(section, sections(Settings)[section][1])[key].declared.default
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_a_limit_is_what_the_page_says(row: list[str]) -> None:
+    _, default, source, beyond, metric = row
+    assert beyond
+    if source.startswith("`"):
+        assert str(default_of(source.strip("`"))) == default
+    if metric != "–":
+        assert f"limit_{metric.strip('`')}" in COUNTER_NAMES
+
+
+def test_the_page_has_every_limit_that_is_counted() -> None:
+    counted = {name for name in COUNTER_NAMES if name.startswith("limit_")}
+    assert counted == {f"limit_{row[4].strip('`')}" for row in ROWS if row[4] != "–"}
+
+
+def test_every_setting_that_it_names_is_there() -> None:
+    for name in re.findall(r"`((?:Proxy|Token|Upstream)\.[A-Za-z]+)`", _TABLE):
+        if not name.endswith(".TrustedProxies"):
+            assert default_of(name)
