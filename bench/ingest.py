@@ -37,6 +37,11 @@ MasterKeyFile = "master.key"
 RateLimitOrg = 1000000
 RateLimitProxy = 1000000
 """
+NO_INDEX = """
+[SearchIndex]
+Kind = "opensearch"
+Url = "http://127.0.0.1:9"
+"""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -90,10 +95,10 @@ async def ready(address: str) -> None:
                 await asyncio.sleep(0.1)
 
 
-def one_run(directory: Path, port: int, count: int) -> tuple[float, float, float, float]:
+def one_run(directory: Path, port: int, count: int, *, index: bool) -> tuple[float, float, float, float]:
     """CPU and wall seconds up to the last answer, then up to where every event is found."""
     config = directory / "controlplane.toml"
-    config.write_text(SETTINGS.format(port=port))
+    config.write_text(SETTINGS.format(port=port) + ("" if index else NO_INDEX))
     org = facts(config, "org", "add", "bench")["orgId"]
     keys = [facts(config, "proxy", "add", f"p{number}", "--org", org) for number in range(PROXIES)]
     shares: list[list[bytes]] = [[] for _ in keys]
@@ -107,7 +112,7 @@ def one_run(directory: Path, port: int, count: int) -> tuple[float, float, float
         begun, spent = time.monotonic(), cpu_seconds(server.pid)
         asyncio.run(send_all(address, keys, shares))
         accepted = cpu_seconds(server.pid) - spent, time.monotonic() - begun
-        while indexed(config) < count // BATCH * BATCH:
+        while index and indexed(config) < count // BATCH * BATCH:
             time.sleep(0.05)
         return *accepted, cpu_seconds(server.pid) - spent, time.monotonic() - begun
     finally:
@@ -119,19 +124,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ingest", description=__doc__)
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument(
+        "--without-index", action="store_true", help="the index is away: what accepting alone costs"
+    )
     parser.add_argument("--port", type=int, default=18731)
     given = parser.parse_args()
     totals = []
     for _ in range(given.runs):
         with tempfile.TemporaryDirectory() as directory:
-            cpu, wall, cpu_all, wall_all = one_run(Path(directory), given.port, given.events)
+            cpu, wall, cpu_all, wall_all = one_run(
+                Path(directory), given.port, given.events, index=not given.without_index
+            )
         totals.append(given.events / cpu_all)
         print(
             f"to the last 202: {cpu / given.events * 1e6:.1f} µs of CPU an event,"
             f" {given.events / wall:,.0f}/s; searchable: {cpu_all / given.events * 1e6:.1f} µs,"
             f" {given.events / wall_all:,.0f}/s"
         )
-    print(f"durable and searchable: {median(totals):,.0f} events a second and core (median of {given.runs})")
+    what = "durable" if given.without_index else "durable and searchable"
+    print(f"{what}: {median(totals):,.0f} events a second and core (median of {given.runs})")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from controlplane.clock import Clock
 from controlplane.store.interface import RETENTION_MS, Store
 
 _ROWS_AT_ONCE: Final = 500
+_INDEXED_AT_ONCE: Final = (
+    20_000  # an index rewrites what stays of a segment, and no acknowledgement waits for it
+)
 _PAUSE_SECONDS: Final = 0.02
 # Batch ids outlive every event that came under them, so that a late replay is still known for one.
 _BATCH_IDS_MS: Final = max(RETENTION_MS.values())
@@ -73,16 +76,16 @@ class Retention:
         for org in await self._store.orgs():
             before_ms = now_ms - RETENTION_MS[org.retention]
             purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
-            await _in_steps(partial(self._index.purge, org.org_id, before_ms))
+            await _in_steps(partial(self._index.purge, org.org_id, before_ms), _INDEXED_AT_ONCE)
         await _in_steps(partial(self._store.purge_batches, self._clock.steady_ms() - _BATCH_IDS_MS))
         return purged
 
 
-async def _in_steps(purge: Callable[[int], Awaitable[int]]) -> int:
+async def _in_steps(purge: Callable[[int], Awaitable[int]], at_once: int = _ROWS_AT_ONCE) -> int:
     purged = 0
     while True:
-        rows = await purge(_ROWS_AT_ONCE)
+        rows = await purge(at_once)
         purged += rows
-        if rows < _ROWS_AT_ONCE:
+        if rows < at_once:
             return purged
         await asyncio.sleep(_PAUSE_SECONDS)
