@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check(settings: Settings) -> int:
     from proxy.check import problems_of
 
-    importlib.import_module("proxy.supervisor")  # so that a check of a new version finds all of it there
+    for module in ("proxy.supervisor", "proxy.worker", "proxy.agent.main"):
+        importlib.import_module(module)  # so that a check of a new version finds all of it there
     print(describe(settings))
     problems = problems_of(settings)
     return _complain(problems) if problems else OK

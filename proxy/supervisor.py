@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import importlib
 import logging
 import math
 import os
@@ -24,7 +25,6 @@ from pathlib import Path
 from typing import Final
 
 from proxy import __version__, handover, log
-from proxy.agent.main import run_agent
 from proxy.channel import channel_pair
 from proxy.check import certificate_problems
 from proxy.config import Address, SettingsError
@@ -39,7 +39,6 @@ from proxy.counters import (
 )
 from proxy.settings import Settings, load
 from proxy.signing_key import SigningKeyError, signing_key
-from proxy.worker import run_worker
 
 logger = logging.getLogger(__name__)
 
@@ -145,9 +144,15 @@ class Supervisor:
         gc.collect()
         gc.freeze()  # so that a collection in a child doesn't copy the pages that it shares with us
         if self._reload is None:
-            for child in (*self._generation.agents, *self._generation.workers):
+            for child in self._generation.agents:
+                self._start(child)
+            # The agent's imports and the workers' take place side by side; the workers share these pages.
+            importlib.import_module("proxy.worker")
+            gc.freeze()
+            for child in self._generation.workers:
                 self._start(child)
         else:
+            importlib.import_module("proxy.worker")
             self._retire(self._reload.old.agents)
         scheme = "https" if self._settings.proxy.cert_file else "http"
         for address in _addresses(self._listeners[0]):
@@ -178,6 +183,8 @@ class Supervisor:
         self, generation: Generation, slot: int, keys: tuple[bytes, ...]
     ) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
+            from proxy.worker import run_worker
+
             log.configure(generation.settings.log.level, generation.settings.log.format, f"worker-{slot}")
             own = list(_sockets(self._listeners.pop(slot)))
             self._close_inherited()
@@ -200,6 +207,8 @@ class Supervisor:
 
     def _agent(self, generation: Generation) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
+            from proxy.agent.main import run_agent  # in its own process: half of all that a proxy imports
+
             log.configure(generation.settings.log.level, generation.settings.log.format, "agent")
             self._close_inherited()
             ready()

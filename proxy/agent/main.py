@@ -18,7 +18,6 @@ from proxy.agent.audit import Audit, AuditOptions
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.credentials.environment import EnvironmentProvider
 from proxy.agent.credentials.identity_provider import IdentityProvider
-from proxy.agent.credentials.key_vault import KeyVaultProvider
 from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.credentials.provider import CredentialProvider
 from proxy.agent.credentials.static import StaticProvider
@@ -278,6 +277,10 @@ def _provider(
     )
     if secret is None:
         return EnvironmentProvider(endpoint, identity.client_secret)
+    from proxy.agent.credentials.key_vault import (
+        KeyVaultProvider,
+    )  # cryptography: for few, and slow to import
+
     return KeyVaultProvider(endpoint, secret, identity.secret_name)
 
 
