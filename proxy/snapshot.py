@@ -20,7 +20,8 @@ import msgspec
 
 from proxy.policy.ruleset import Ruleset
 
-_FORMAT: Final = b"1"
+_FORMAT: Final = 1
+_ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-snapshot 1 ([0-9a-f]{64})\n")
 _FIRST_LINE_BYTES: Final = len(b"graphward-snapshot 1 \n") + 64
 
@@ -74,7 +75,7 @@ _decoder = msgspec.json.Decoder(Snapshot)
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     body = _encoder.encode(snapshot)
     digest = hashlib.sha256(body).hexdigest().encode()
-    write_by_rename(path, b"graphward-snapshot " + _FORMAT + b" " + digest + b"\n" + body)
+    write_by_rename(path, b"graphward-snapshot %d %b\n" % (_FORMAT, digest) + body)
     mark_synced(path, snapshot.synced_at)
 
 
@@ -84,6 +85,11 @@ def read_snapshot(path: Path) -> Snapshot:
         content = file.read()
         synced_at = os.fstat(file.fileno()).st_mtime
     first = _FIRST_LINE.match(content)
+    later = _ANY_FORMAT.match(content)
+    if later is not None and int(later[1]) > _FORMAT:
+        raise SnapshotDamaged(
+            f"{path}: written by a newer release (format {int(later[1])}, this one knows {_FORMAT})"
+        )
     if first is None:
         raise SnapshotDamaged(f"{path}: not a snapshot of a format known here")
     body = memoryview(content)[_FIRST_LINE_BYTES:]

@@ -17,13 +17,13 @@ def migrate(path: Path) -> None:
     """Bring the file up to this release, from whichever one wrote it; a new file gets everything."""
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)
     try:
+        _refuse_newer(connection, path)  # before the first byte of it is changed
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         for number, name, script in _migrations():
             _apply(connection, number, name, script)
-        _refuse_newer(connection, path)
     except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise StoreError(f"{path}: {error}{_what_to_do(error)}") from error
     finally:
         connection.close()
 
@@ -69,10 +69,18 @@ def _statements(script: str) -> list[str]:
     return statements
 
 
+def _what_to_do(error: sqlite3.DatabaseError) -> str:
+    if isinstance(error, sqlite3.OperationalError):  # busy, full, not permitted: nothing of the file is wrong
+        return ""
+    return "; restore a backup, with the -wal and -shm files beside it removed"
+
+
 def _refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_version'").fetchone() is None:
+        return
     newest_known = _migrations()[-1][0]
     (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
-    if version > newest_known:
+    if version is not None and version > newest_known:
         raise DatabaseTooNew(
             f"{path}: written by a newer release (schema {version}, this program knows {newest_known}); "
             "upgrade the program or restore a backup of this release"

@@ -18,6 +18,7 @@ from proxy.agent.control_plane import ControlPlane
 from proxy.agent.health import AuditStatus
 from proxy.agent.journal import Journal, JournalStatus
 from proxy.agent.shipper import Shipper
+from proxy.agent.statefile import NewerState
 from proxy.audit.spool import WhenFull
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ T = TypeVar("T")
 _POLL_SECONDS: Final = 0.15
 _DISK_RETRY_SECONDS: Final = 1.0
 _VERIFY_SECONDS: Final = 2.0
-_LOCK_RETRY_SECONDS: Final = 5.0
+_OPEN_RETRY_SECONDS: Final = 5.0
 _STATUS_KEPT_SECONDS: Final = 0.2
 
 
@@ -63,13 +64,12 @@ class Audit:
         self._status: AuditStatus | None = None
         self._status_at = float("-inf")
         self._disk_problem: str | None = None
+        self._why_closed = "the audit files are not open yet"
         self._is_known = asyncio.Event()  # whether the directory is ours
 
     async def run(self) -> None:
         """Collects and ships until it is cancelled; `stop` does the rest."""
-        await self._own_directory()
-        parts = self._parts = await self._on_disk(self._open)
-        self._is_known.set()
+        parts = await self._opened()
         parts.shipper.notify(await self._on_disk(parts.journal.pending))
         verified_at = time.monotonic()
         while True:
@@ -110,8 +110,9 @@ class Audit:
             )
         return self._status
 
-    def last_status(self) -> AuditStatus | None:
-        return self._status
+    def last_status(self) -> AuditStatus | str:
+        """Or why there is none."""
+        return self._status or self._why_closed
 
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int]:
         with contextlib.suppress(OSError):
@@ -132,20 +133,34 @@ class Audit:
         parts.shipper.notify(await self._on_disk(parts.journal.pending))
         return busy
 
-    async def _own_directory(self) -> None:
-        """Waits until this is the only agent on the directory; two would give out numbers twice."""
-        self._options.retention.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(self._options.retention / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    async def _opened(self) -> _Parts:
+        """Tries until it works: rules, upstream tokens and health go on meanwhile, and so does the spool."""
         while True:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                log.error("another process collects from %s; waiting for it to end", self._options.retention)
+                self._own_directory()
+                self._parts = await self._on_disk(self._open)
+            except (OSError, NewerState) as error:
+                if str(error) != self._why_closed:
+                    log.error("no audit event is collected: %s", error)
+                self._why_closed = str(error)
                 self._is_known.set()
-                await asyncio.sleep(_LOCK_RETRY_SECONDS)
+                await asyncio.sleep(_OPEN_RETRY_SECONDS)
             else:
-                self._lock_fd = fd
-                return
+                self._is_known.set()
+                return self._parts
+
+    def _own_directory(self) -> None:
+        """This must be the only agent on the directory: two would give out numbers twice."""
+        if self._lock_fd is not None:
+            return
+        self._options.retention.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self._options.retention / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise OSError(f"another process collects from {self._options.retention}") from None
+        self._lock_fd = fd
 
     def _open(self) -> _Parts:
         options = self._options

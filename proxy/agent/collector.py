@@ -1,9 +1,10 @@
 """Moves records from the workers' spool segments into journals: each one once, whoever is killed when.
 
 A pass reads what there is, gives every record its organisation's next sequence number, writes the
-journals, saves cursors and numbers in one state, and only then deletes segments that are used up. What is
-missing from a stream (a deleted segment, a damaged stretch) takes its numbers all the same: segment
-headers count records per organisation.
+journals, saves cursors and numbers in one state, and only then deletes segments that are used up: once both
+slots of the state say so, so that either of them alone is enough to lose nothing. What is missing from a
+stream (a deleted segment, a damaged stretch) takes its numbers all the same: segment headers count records
+per organisation.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from proxy.audit.record import event_line, organisation
 from proxy.audit.segment import (
     DamagedSegmentError,
     Header,
+    NewerSegmentError,
     Reached,
     SegmentName,
     SegmentReader,
@@ -62,8 +64,9 @@ class Collector:
         # How long a stream may stand still before its end is asked after: its writer may be between stores.
         self._settle_seconds = settle_seconds
         self._open: dict[str, SegmentReader] = {}
-        self._used_up: list[Path] = []
+        self._used_up: dict[Path, int] = {}  # and how many saves it takes until it may go
         self._still_since: dict[str, float] = {}
+        self._newer: set[str] = set()  # streams of a later release, each told of once
         self._grew = True  # room has to be measured before the journals may grow again
         self.stalled: str | None = None  # why records wait in the spool
         self.collected = 0  # events since the start
@@ -77,9 +80,8 @@ class Collector:
             self._start_over()
             self._journal.verify_files()
             raise
-        for path in self._used_up:
-            path.unlink(missing_ok=True)
-        self._used_up.clear()
+        if self._used_up:
+            self._delete_used_up(busy=busy)
         return busy
 
     def close(self) -> None:
@@ -102,6 +104,17 @@ class Collector:
                         waiting += max(0, header.first_ordinal - done)
                         break
         return waiting
+
+    def _note_used_up(self, path: Path) -> None:
+        self._used_up.setdefault(path, self._journal.saves + 2)
+
+    def _delete_used_up(self, *, busy: bool) -> None:
+        if not busy and self._journal.saves < max(self._used_up.values()):
+            self._journal.commit()  # nobody else has anything to save
+        for path, saves in list(self._used_up.items()):
+            if self._journal.saves >= saves:
+                path.unlink(missing_ok=True)
+                del self._used_up[path]
 
     def _start_over(self) -> None:
         self._journal.rollback()
@@ -205,12 +218,18 @@ class Collector:
         for number in numbers:
             path = self._path(stream, number)
             if cursor is not None and (cursor.finished or number < cursor.number):
-                self._used_up.append(path)  # saved as used up, killed before it was deleted
+                self._note_used_up(path)  # saved as used up, killed before it was deleted
                 continue
             try:
                 reader = SegmentReader(path)
             except FileNotFoundError:
                 continue
+            except NewerSegmentError as error:
+                self.stalled = f"{path}: {error}; it is left for that release"
+                if stream not in self._newer:
+                    self._newer.add(stream)
+                    log.error("%s", self.stalled)
+                return None
             except DamagedSegmentError as error:
                 log.error("%s: %s; set aside", path, error)
                 path.rename(path.with_suffix(".damaged"))
@@ -218,7 +237,7 @@ class Collector:
             if reader.header is None and reader.writer_is_gone():
                 reader.look_again()  # it may have been put to use between the look and the end
                 if reader.header is None:
-                    self._used_up.append(path)
+                    self._note_used_up(path)
                     reader.close()
                     continue
             if reader.header is None:
@@ -275,7 +294,7 @@ class Collector:
         reader.close()
         del self._open[stream]
         self._still_since.pop(stream, None)
-        self._used_up.append(reader.path)
+        self._note_used_up(reader.path)
 
     def _has_stood(self, stream: str) -> bool:
         now = time.monotonic()

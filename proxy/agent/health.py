@@ -55,7 +55,7 @@ class Health:
         credentials: Sequence[CredentialManager],
         assignments: Assignments,
         held: Sequence[Held],
-        audit: Callable[[], AuditStatus | None],
+        audit: Callable[[], AuditStatus | str],
         *,
         workers: int,
         max_staleness: float,
@@ -110,8 +110,8 @@ class Health:
 
     def _audit_check(self) -> Check:
         status = self._audit()
-        if status is None:
-            return Check("failed", "another process holds Audit.LocalRetentionPath; nothing is collected")
+        if isinstance(status, str):
+            return Check("failed", f"nothing is collected: {status}")
         details = [
             *self._gap_details(status.journal.gaps),
             *(f"organisation {org_id}: {problem}" for org_id, problem in status.not_going_out.items()),

@@ -25,6 +25,7 @@ from proxy.agent.statefile import (
     Gap,
     JournalFile,
     OrganisationState,
+    State,
     StateFile,
     decode_state,
     encode_state,
@@ -70,15 +71,26 @@ class Journal:
         self._root = retention / "journal"
         self._rejected = retention / "rejected"
         self._file_bytes = min(_MAX_FILE, max(_MIN_FILE, max_bytes // _FILES_IN_BUDGET))
+        self._state_file = StateFile(retention)
+        state = self._state_file.load()
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._rejected.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._state_file = StateFile(retention)
-        self.state, damaged = self._state_file.load()
+        self.state = State() if state is None else state
         self._saved = encode_state(self.state)
         self._lines: dict[str, bytearray] = {}
-        self._rebuild() if damaged else self._cut_to_committed()
+        if state is not None:
+            self._cut_to_committed()
+        elif any(self._files()):
+            self._rebuild()
+        else:
+            self._save()  # from now on a journal without a state is one whose state was lost
 
     # What the collector does.
+
+    @property
+    def saves(self) -> int:
+        """How often the state was saved; two saves overwrite both slots."""
+        return self._state_file.generation
 
     def next_seq(self, org_id: str) -> int:
         return self._organisation(org_id).next_seq
@@ -434,8 +446,11 @@ class Journal:
         self.verify_files()
 
     def _rebuild(self) -> None:
-        """The state was damaged: all that the journals hold is taken as unsent, numbers go on behind it."""
-        log.error("the audit state is damaged; it is rebuilt from the journals, some events may go out twice")
+        """The state was lost: all that the journals hold is taken as unsent, numbers go on behind it."""
+        log.error(
+            "the audit state is damaged or gone; "
+            "it is rebuilt from the journals, some events may go out twice"
+        )
         names = {_directory_name(org_id): org_id for org_id in self.state.organisations}
         for path in sorted(self._files(), key=lambda path: int(path.stem)):
             length, heads = _good_lines(path.read_bytes(), None)

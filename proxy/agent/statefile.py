@@ -15,6 +15,8 @@ import msgspec
 
 from proxy.snapshot import sync_directory
 
+FORMAT: Final = 1  # of the state, and of the journals that it speaks of
+_ANY_FORMAT: Final = re.compile(rb"graphward-audit-state ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-audit-state 1 ([0-9]{1,20}) ([0-9]{1,12}) ([0-9a-f]{64})\n")
 _ROUND_TO: Final = 64 * 1024
 
@@ -97,33 +99,34 @@ def decode_state(body: bytes) -> State:
     return _decoder.decode(body)
 
 
+class NewerState(Exception):
+    """A later release wrote the state; nothing under the directory may be touched."""
+
+
 class StateFile:
     def __init__(self, directory: Path) -> None:
         self._slots = (directory / "state.0", directory / "state.1")
-        self._generation = 0
+        self.generation = 0
 
-    def load(self) -> tuple[State, bool]:
-        """The newest whole state; and whether one was there to be found and none was whole."""
+    def load(self) -> State | None:
+        """The newest whole state; None if there is none."""
         newest: tuple[int, bytes] | None = None
-        damaged = False
         for slot in self._slots:
             try:
                 content = slot.read_bytes()
             except FileNotFoundError:
                 continue
+            _refuse_newer(slot, content)
             read = _read_slot(content)
-            if read is None:
-                # Zeros only: preallocated, and killed before its first save.
-                damaged = damaged or bool(content.strip(b"\0"))
-            elif newest is None or read[0] > newest[0]:
+            if read is not None and (newest is None or read[0] > newest[0]):
                 newest = read
         if newest is None:
-            return State(), damaged
-        self._generation = newest[0]
-        return decode_state(newest[1]), False
+            return None
+        self.generation = newest[0]
+        return decode_state(newest[1])
 
     def save(self, body: bytes) -> None:
-        generation = self._generation + 1
+        generation = self.generation + 1
         digest = hashlib.sha256(b"%d %d " % (generation, len(body)) + body).hexdigest().encode()
         content = b"graphward-audit-state 1 %d %d %s\n" % (generation, len(body), digest) + body
         slot = self._slots[generation % 2]
@@ -142,7 +145,16 @@ class StateFile:
             os.close(fd)
         if new:
             sync_directory(slot.parent)
-        self._generation = generation
+        self.generation = generation
+
+
+def _refuse_newer(slot: Path, content: bytes) -> None:
+    found = _ANY_FORMAT.match(content)
+    if found is not None and int(found[1]) > FORMAT:
+        raise NewerState(
+            f"{slot}: written by a newer release (format {int(found[1])}, this one knows {FORMAT}); "
+            "nothing here is touched until that release runs again"
+        )
 
 
 def _read_slot(content: bytes) -> tuple[int, bytes] | None:

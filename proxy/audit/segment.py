@@ -61,6 +61,10 @@ class DamagedSegmentError(Exception):
     """The header can not be believed."""
 
 
+class NewerSegmentError(DamagedSegmentError):
+    """A later release wrote the segment, and will read it."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentName:
     stream: str
@@ -121,6 +125,10 @@ def read_header(fd: int) -> Header | None:
     if len(start) < FIXED_HEADER:
         raise DamagedSegmentError("shorter than a header")
     magic, version, in_use = _HEADER_START.unpack_from(start)
+    if magic == MAGIC and version > FORMAT_VERSION:
+        raise NewerSegmentError(
+            f"written by a newer release (format {version}, this one knows {FORMAT_VERSION})"
+        )
     if magic != MAGIC or version != FORMAT_VERSION or in_use not in (0, 1):
         raise DamagedSegmentError("not a segment of a format known here")
     if not in_use:

@@ -313,13 +313,45 @@ def test_a_state_slot_that_was_half_written_falls_back_to_the_other(tmp_path: Pa
     assert seqs(tmp_path) == list(range(1, 501))
 
 
-def test_with_both_slots_damaged_numbers_go_on_behind_the_journals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("live", [True, False], ids=["under a live worker", "behind a dead one"])
+def test_a_state_that_goes_bad_after_its_segments_went_loses_and_doubles_nothing(
+    tmp_path: Path, live: bool
+) -> None:
+    """The newest slot, read back as something else: what the other doesn't know of is still in the spool."""
+    spool = spool_writer(tmp_path)
+    recorded = spoilt = 0
+    for at in range(40):
+        write(spool, range(recorded, recorded + 700))
+        recorded += 700
+        if at == 39 and not live:
+            spool.close()
+        journal = a_journal(tmp_path)
+        part = collector(tmp_path, journal)
+        for _ in range(1 + at % 3):
+            part.run_pass()
+        part.close()
+        slots = [(tmp_path / name).read_bytes() for name in ("state.0", "state.1")]
+        ages = [int(slot.split(b" ")[2]) if slot.startswith(b"graphward") else 0 for slot in slots]
+        if min(ages) > 0:  # else one of them is bad already
+            (tmp_path / f"state.{ages.index(max(ages))}").write_bytes(b"\xff" * 65536)
+            spoilt += 1
+    assert spoilt > 10
+    collect_all(collector(tmp_path, a_journal(tmp_path)))
+    assert seqs(tmp_path) == list(range(1, recorded + 1))
+    assert len({event["id"] for event in journal_lines(tmp_path)}) == recorded
+    assert a_journal(tmp_path).state.missing == 0
+
+
+@pytest.mark.parametrize(
+    "lost", [b"graphward-audit-state 1 garbage", b"", None], ids=["bad", "empty", "gone"]
+)
+def test_with_both_slots_lost_numbers_go_on_behind_the_journals(tmp_path: Path, lost: bytes | None) -> None:
     spool = spool_writer(tmp_path)
     write(spool, range(100))
     spool.close()
     collect_all(collector(tmp_path, a_journal(tmp_path)))
     for slot in ("state.0", "state.1"):
-        (tmp_path / slot).write_bytes(b"graphward-audit-state 1 garbage")
+        (tmp_path / slot).unlink() if lost is None else (tmp_path / slot).write_bytes(lost)
     again = spool_writer(tmp_path)
     write(again, range(100, 150))
     journal = a_journal(tmp_path)
