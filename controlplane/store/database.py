@@ -1,4 +1,8 @@
-"""One SQLite file: one connection that writes, in groups, and one that reads, each with its thread.
+"""One SQLite file: one connection that writes, in groups, and two that read, each with its thread.
+
+Single statements are read through aiosqlite. What needs several of them over one state of the database is a
+job, a plain function that runs in one thread from its beginning to its end: fewer changes of threads, and
+nothing comes in between.
 
 Every write is a job that runs inside the writer's transaction. Jobs that wait together commit together: a
 commit costs one fsync and one change of threads, however many it holds. A job that fails is rolled back to
@@ -17,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import aiosqlite
+
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.migrate import migrate
 
@@ -28,6 +34,8 @@ _BUSY_TIMEOUT_SECONDS: Final = 20
 # What waits for the disk waits in memory: at the largest batch this is some 600 MB, at the usual one 40 MB.
 _MOST_WAITING: Final = 128
 _MOST_TOGETHER: Final = 64
+_PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
+_READ_ONLY: Final = "PRAGMA query_only = ON"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +45,12 @@ class _Waiting:
 
 
 class Database:
-    def __init__(self, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
+    def __init__(
+        self, writer: sqlite3.Connection, reader: sqlite3.Connection, statements: aiosqlite.Connection
+    ) -> None:
         self._writer = writer
         self._reader = reader
+        self._statements = statements
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(_MOST_WAITING)
@@ -47,7 +58,11 @@ class Database:
 
     @classmethod
     async def open(cls, path: Path) -> Database:
-        return cls(*await asyncio.to_thread(_open, path))
+        writer, reader = await asyncio.to_thread(_open, path)
+        statements = await aiosqlite.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS)
+        for pragma in (*_PRAGMAS, _READ_ONLY):
+            await statements.execute(pragma)
+        return cls(writer, reader, statements)
 
     async def close(self) -> None:
         await self._queue.join()
@@ -57,11 +72,11 @@ class Database:
         self._read_thread.shutdown()
         self._writer.close()
         self._reader.close()
+        await self._statements.close()
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one statement."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._read_thread, all_rows, self._reader, sql, parameters)
+        return [tuple(row) for row in await self._statements.execute_fetchall(sql, parameters)]
 
     async def read(self, job: Job[T]) -> T:
         """Several statements over one state of the database."""
@@ -172,7 +187,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     with ExitStack() as opened:
         writer = opened.enter_context(closing(_connect(path)))
         reader = opened.enter_context(closing(_connect(path)))
-        reader.execute("PRAGMA query_only = ON")
+        reader.execute(_READ_ONLY)
         opened.pop_all()
     return writer, reader
 
@@ -182,6 +197,6 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS, check_same_thread=False
     )
-    for pragma in ("synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF"):
-        connection.execute(f"PRAGMA {pragma}")
+    for pragma in _PRAGMAS:
+        connection.execute(pragma)
     return connection
