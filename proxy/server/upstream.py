@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
+
+from aiohappyeyeballs import start_connection
 
 from proxy.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
 from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head
@@ -21,6 +24,8 @@ from proxy.server.deadlines import NEVER, Deadlines
 from proxy.server.errors import MalformedBody, MalformedHead
 
 MAX_INFORMATIONAL: Final = 16  # 1xx answers before one final answer; more is a flood
+MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
+NEXT_ADDRESS_SECONDS: Final = 0.25  # RFC 8305 §5: one address that is silent doesn't hold up the others
 STALE_SECONDS: Final = (
     5.0  # an idle connection older than this is not risked for a request that can't be repeated
 )
@@ -83,6 +88,7 @@ class UpstreamConnection(asyncio.Protocol):
         "closed",
         "deadline",
         "idle_since",
+        "opened_at",
         "request_done",
         "transport",
         "used",
@@ -94,6 +100,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = pool
+        self.opened_at = pool.deadlines.now
         self.deadline = NEVER
         self.idle_since = 0.0
         self.closed = False
@@ -287,7 +294,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _end_answer(self) -> None:
         self.user = None
-        if self._keep_alive and self.request_done and not self.closed:
+        young = self._pool.deadlines.now - self.opened_at < MAX_AGE_SECONDS
+        if self._keep_alive and self.request_done and young and not self.closed:
             self.used = True
             self._pool.release(self)
         else:
@@ -416,10 +424,15 @@ class UpstreamPool:
         settings = self.settings
         try:
             async with asyncio.timeout(settings.connect_timeout):
+                # The name is looked up for each connection; of its addresses the first that answers serves.
+                found = await self._loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+                connected = await start_connection(
+                    found, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS, loop=self._loop
+                )
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 _, upstream = await self._loop.create_connection(
                     lambda: UpstreamConnection(self),
-                    settings.host,
-                    settings.port,
+                    sock=connected,
                     ssl=settings.tls,
                     server_hostname=settings.host if settings.tls is not None else None,
                 )

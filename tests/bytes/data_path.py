@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +96,12 @@ class UpstreamPeer:
 
     def abort(self) -> None:
         self.writer.transport.abort()
+
+    def abort_with_reset(self) -> None:
+        """A reset in place of a close, also where every byte was read."""
+        peer = self.writer.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.abort()
 
 
 @dataclass

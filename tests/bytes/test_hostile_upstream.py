@@ -7,11 +7,15 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from proxy.server.upstream import MAX_AGE_SECONDS
 from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, data_path, ok, read_reply
 
 FORGED = ok(b'{"forged":true}')
@@ -203,6 +207,64 @@ async def test_an_answer_cut_at_every_byte_of_its_body_never_looks_whole(
         await strangers_get_their_own(proxy)
 
 
+CUT_BODY = b'{"a":"bcdefgh"}'
+CUT_ANSWERS = {
+    "sized": ok(CUT_BODY),
+    "chunked": CHUNKED + b"5\r\n%b\r\na\r\n%b\r\n" % (CUT_BODY[:5], CUT_BODY[5:]) + END,
+    "until close": b"HTTP/1.1 200 OK\r\n\r\n" + CUT_BODY,
+}
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
+@pytest.mark.parametrize("framing", CUT_ANSWERS)
+async def test_an_answer_cut_anywhere_is_never_taken_for_whole_and_its_event_says_so(
+    tmp_path: Path, framing: str, reset: bool
+) -> None:
+    """At every byte, the head's included. A body that only its connection's end delimits has its end in a
+    close (RFC 9112 §8), so there a reset alone says that it was cut."""
+    whole = CUT_ANSWERS[framing]
+    head = whole.index(b"\r\n\r\n") + 4
+    cut = 0
+
+    async def first(peer: UpstreamPeer) -> None:
+        peer.send(whole[:cut])
+        await peer.writer.drain()
+        await asyncio.sleep(0.001)
+        if reset:
+            peer.abort_with_reset()
+        raise ConnectionResetError
+
+    async with data_path(first_then_own(first), tmp_path) as proxy:
+        cuts = range(len(whole)) if reset or framing != "until close" else range(head)
+        for cut in cuts:
+            reader, writer = await proxy.connect()
+            writer.write(proxy.request("/v1.0/odd"))
+            if cut < head:
+                reply = await read_reply(reader)
+                assert reply.status == 502
+                assert reply.json()["error"]["code"] in ("upstreamUnreachable", "upstreamError")
+            else:
+                await _never_whole(reader)
+            writer.close()
+        await strangers_get_their_own(proxy)
+        events = [event for event in proxy.events() if event["path"] == "/v1.0/odd"]
+        assert len(events) == len(cuts)
+        assert {(e["status"], e["reason"]) for e in events[:head]} <= {
+            (502, "upstreamUnreachable"),
+            (502, "upstreamProtocol"),
+        }
+        assert {e["reason"] for e in events[head:]} <= {"upstreamAborted", "upstreamProtocol"}
+
+
+async def _never_whole(reader: asyncio.StreamReader) -> None:
+    """A 502, or an answer that breaks off: by its own framing, or by a reset."""
+    try:
+        reply = await read_reply(reader)
+    except (asyncio.IncompleteReadError, ConnectionResetError):
+        return
+    assert reply.status == 502, reply
+
+
 @pytest.mark.parametrize("offset", range(0, len(FORGED), 7))
 @pytest.mark.parametrize("late", [False, True])
 async def test_bytes_left_over_at_any_offset_are_nobodys_answer(
@@ -305,12 +367,104 @@ async def test_every_waiting_client_gets_its_own_answer_over_few_connections(tmp
         assert proxy.context.pool.open_connections <= 2
 
 
-# Connections that fail
+# Connections that fail, and addresses that change
+
+
+async def test_a_connection_is_not_kept_for_ever_however_busy_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with data_path(first_then_own(sending(ok(b"{}"))), tmp_path) as proxy:
+        await strangers_get_their_own(proxy, 3)
+        assert len(proxy.upstream.received) == 1
+        (kept,) = proxy.context.pool._idle
+        kept.opened_at -= MAX_AGE_SECONDS
+        await strangers_get_their_own(proxy, 3)
+        assert len(proxy.upstream.received) == 2  # one more answer on the old one, then a new one
+        assert proxy.context.pool.open_connections == 1
+
+
+class Names:
+    """What the upstream's name leads to at present."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+        self.hosts = hosts
+        self.looked_up = 0
+
+        async def look_up(_: asyncio.AbstractEventLoop, host: str, port: int, **__: object) -> list[object]:
+            assert host == "graph.test"
+            self.looked_up += 1
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in self.hosts]
+
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", look_up)
+
+
+@contextlib.asynccontextmanager
+async def elsewhere(port: int) -> AsyncIterator[None]:
+    """The same upstream after its move, at another address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(ok(b'{"moved":true}'))
+        writer.close()
+
+    async with await asyncio.start_server(serve, sock=socket.create_server(("127.0.0.2", port))):
+        yield
+
+
+async def test_a_name_that_leads_elsewhere_is_followed_by_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with data_path(first_then_own(sending(ok(b"{}"))), tmp_path) as proxy:
+        pool = proxy.context.pool
+        async with elsewhere(pool.settings.port):
+            names = Names(monkeypatch, "127.0.0.1")
+            pool.settings = replace(pool.settings, host="graph.test")
+            await strangers_get_their_own(proxy)
+            names.hosts = ("127.0.0.2",)
+            (kept,) = pool._idle
+            kept.opened_at -= MAX_AGE_SECONDS
+            await strangers_get_their_own(proxy, 1)
+            assert (await proxy.ask(proxy.request())).json() == {"moved": True}
+            assert names.looked_up == 2
+            for each in pool._idle[:]:
+                each.transport.abort()
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "refusing"])
+async def test_an_address_that_is_dead_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    async with data_path(first_then_own(sending(ok(b"{}"))), tmp_path) as proxy:
+        pool = proxy.context.pool
+        Names(monkeypatch, "127.0.0.3", "127.0.0.1")
+        with contextlib.ExitStack() as held:
+            if silent:  # a listener with a full queue lets every further handshake wait
+                dead = held.enter_context(socket.create_server(("127.0.0.3", pool.settings.port), backlog=0))
+                for _ in range(4):
+                    waiting = held.enter_context(socket.socket())
+                    waiting.setblocking(False)
+                    waiting.connect_ex(dead.getsockname())
+            pool.settings = replace(pool.settings, host="graph.test")
+            await strangers_get_their_own(proxy)
+
+
+async def test_a_name_that_leads_nowhere_is_502(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    async with data_path(first_then_own(sending(ok(b"{}"))), tmp_path) as proxy:
+        pool = proxy.context.pool
+        pool.settings = replace(pool.settings, host="graph.test")
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio.BaseEventLoop, "getaddrinfo", unknown)
+            reply = await proxy.ask(proxy.request())
+        assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamUnreachable")
+        pool.settings = replace(pool.settings, host="127.0.0.1")
+        await strangers_get_their_own(proxy)
 
 
 async def test_the_pool_counts_right_when_connections_fail(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     async with data_path(first_then_own(sending(ok(b"{}"))), tmp_path, max_connections=2) as proxy:
         pool = proxy.context.pool
         good = pool.settings
