@@ -465,11 +465,6 @@ Listen = "127.0.0.1:{admin_port}"
     return path
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
-
-
 def claims_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Header and claims of a JWT, unverified."""
     header, claims, _ = token.split(".")

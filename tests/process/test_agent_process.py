@@ -37,15 +37,10 @@ from proxy.snapshot import read_snapshot
 from tests.process.agent_parts import spool_writer, write
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml, sync_body
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+from tests.standins.ports import free_port
 from tests.standins.server import Answer
 
 pytestmark = pytest.mark.process
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def settings_for(

@@ -20,6 +20,7 @@ import pytest
 
 from tests.process.proxy_parts import client_of, log_of, stored_paths, until, whole_system
 from tests.standins.certificates import CertificateAuthority
+from tests.standins.ports import free_port
 from tests.standins.system import ROOT
 
 pytestmark = pytest.mark.process
@@ -58,11 +59,6 @@ ClientSecret = "{2}"
 [Admin]
 Listen = "127.0.0.1:{4}"
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from tests.process.proxy_parts import processes
 from tests.process.specification import (
     Live,
     Reply,
-    free_port,
     run,
     send,
     standin_proxy_settings,
@@ -32,6 +31,7 @@ from tests.process.specification import (
 from tests.standins.certificates import client_certificate
 from tests.standins.identity import CLIENT_SECRET
 from tests.standins.key_vault import IDENTITY_HEADER
+from tests.standins.ports import free_port
 from tests.standins.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
 
 pytestmark = pytest.mark.process

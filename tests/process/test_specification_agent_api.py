@@ -23,7 +23,6 @@ from tests.process.specification import (
     Reply,
     batch,
     event,
-    free_port,
     response_signature_of,
     run,
     send,
@@ -34,6 +33,7 @@ from tests.process.specification import (
 )
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, error, sync_body
 from tests.standins.graph import GraphStandIn
+from tests.standins.ports import free_port
 from tests.standins.server import Received
 
 pytestmark = pytest.mark.process

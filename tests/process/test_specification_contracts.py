@@ -26,7 +26,6 @@ from tests.process.specification import (
     Loop,
     Operator,
     Process,
-    free_port,
     run,
     send,
     standin_proxy_settings,
@@ -36,6 +35,7 @@ from tests.process.specification import (
 )
 from tests.standins.control_plane import ControlPlaneStandIn, error, ruleset_yaml, sync_body
 from tests.standins.graph import GraphStandIn
+from tests.standins.ports import free_port
 from tests.standins.server import Answer, RawAnswer
 
 pytestmark = pytest.mark.process

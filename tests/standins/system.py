@@ -26,6 +26,7 @@ from tests.standins.certificates import CertificateAuthority, ServerCertificate
 from tests.standins.graph import GraphStandIn
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
+from tests.standins.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 START_SECONDS: Final = 25
@@ -108,7 +109,7 @@ class System:
         self._proxy_code = proxy_code
         self._rulesets = applications
         self._workers = workers
-        self._control_plane_port, self._proxy_port, self._admin_port = _free_ports(3)
+        self._control_plane_port, self._proxy_port, self._admin_port = [free_port() for _ in range(3)]
 
     @property
     def proxy_url(self) -> str:
@@ -331,12 +332,3 @@ def _listens(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free just now. All are held at once, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -1,0 +1,34 @@
+"""Ports for servers that have to know theirs before they start."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Final
+
+# Below what the system gives to outgoing connections, and a range for each process that runs tests beside
+# others: so nobody takes a port between our look and the server's start.
+_FIRST: Final = 10_000
+_EACH: Final = 2_000
+
+
+def _candidates() -> Iterator[int]:
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = _FIRST + number % 10 * _EACH
+    return cycle(range(first, first + _EACH))
+
+
+_ports = _candidates()
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    for port in _ports:
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+    raise AssertionError("unreachable: a cycle has no end")
