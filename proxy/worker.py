@@ -192,12 +192,12 @@ class Worker:
             ):
                 return
             if end is not None and loop.time() >= end:
-                logger.warning("requests are refused for the time being: %s", self._why_unable())
+                logger.warning("requests are refused for the time being: %s", self._why_unable(loop.time()))
                 return
             await asyncio.sleep(UPKEEP_SECONDS)
 
-    def _why_unable(self) -> str:
-        return self._context.why_not_ready() or f"no upstream token: {self._credentials.why_unable()}"
+    def _why_unable(self, now: float) -> str:
+        return self._context.why_not_ready() or f"no upstream token: {self._credentials.why_unsettled(now)}"
 
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]

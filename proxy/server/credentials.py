@@ -107,10 +107,11 @@ class UpstreamCredentials:
         """Whether, beyond that, each of them has its token or the agent's word that there is none."""
         return self.able(used, now) and all(each.valid(now) or each.told for each in self._relevant(used))
 
-    def why_unable(self) -> str:
+    def why_unsettled(self, now: float) -> str:
         if len(self._by_name) == 1:
             return self._by_name[DEFAULT_IDENTITY].detail
-        return "; ".join(f"identity {name}: {each.detail}" for name, each in self._by_name.items())
+        lacking = ((name, each.detail) for name, each in self._by_name.items() if not each.valid(now))
+        return "; ".join(f"identity {name}: {detail}" for name, detail in lacking)
 
     def _relevant(self, used: Iterable[UpstreamCredential]) -> tuple[UpstreamCredential, ...]:
         """While no application uses any, the default's is the one that a first application would use."""

@@ -411,7 +411,11 @@ class Live:
 
 @contextmanager
 def whole_system(
-    directory: Path, rulesets: Mapping[str, str], environment: Mapping[str, str] | None = None
+    directory: Path,
+    rulesets: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    vault: bool = True,
 ) -> Iterator[Live]:
     """The system with an application for each ruleset, both under one name."""
     files = {}
@@ -419,7 +423,7 @@ def whole_system(
         files[name] = directory / f"{name}.yaml"
         files[name].write_text(text, "utf-8")
     loop = Loop()
-    system = System(directory, files, workers=1, vault=True, proxy_environment=environment)
+    system = System(directory, files, workers=1, vault=vault, proxy_environment=environment)
     try:
         loop.run(system.__aenter__())
         try:

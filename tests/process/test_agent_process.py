@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -26,6 +26,7 @@ from proxy.channel import (
     Channel,
     Credential,
     CredentialRejected,
+    CredentialUnavailable,
     Hello,
     Message,
     SnapshotReady,
@@ -35,16 +36,41 @@ from proxy.channel import (
 from proxy.settings import Settings, load
 from proxy.snapshot import read_snapshot
 from tests.process.agent_parts import spool_writer, write
+from tests.standins.certificates import CertificateAuthority
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml, sync_body
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
 from tests.standins.ports import free_port
 from tests.standins.server import Answer
 
 pytestmark = pytest.mark.process
 
 
+CLIENTS = {"client-of-mail": "stand-in~mail.secret", "client-of-files": "stand-in~files.secret"}
+IDENTITIES = """
+[[Credentials.Identities]]
+Name = "mail"
+ClientId = "client-of-mail"
+ClientSecret = "stand-in~mail.secret"
+SecretName = "graph-mail"
+Applications = ["client-1"]
+[[Credentials.Identities]]
+Name = "files"
+ClientId = "client-of-files"
+ClientSecret = "stand-in~files.secret"
+SecretName = "graph-files"
+Organisations = ["org-2"]
+"""
+OWNERS = {"default": CLIENT_ID, "mail": "client-of-mail", "files": "client-of-files"}
+
+
 def settings_for(
-    directory: Path, control: ControlPlaneStandIn, identity: IdentityStandIn, port: int
+    directory: Path,
+    control: ControlPlaneStandIn,
+    identity: IdentityStandIn,
+    port: int,
+    more: str,
+    environ: Mapping[str, str],
 ) -> Settings:
     file = directory / "proxy.toml"
     file.write_text(
@@ -69,9 +95,9 @@ ClientSecret = "{CLIENT_SECRET}"
 AuthorityUrl = "{identity.base_url}"
 [Admin]
 Listen = "127.0.0.1:{port}"
-"""
+{more}"""
     )
-    return load(file, {})
+    return load(file, environ)
 
 
 @dataclass
@@ -144,14 +170,17 @@ class Running:
 
 
 @asynccontextmanager
-async def a_proxy(directory: Path) -> AsyncIterator[Running]:
+async def a_proxy(
+    directory: Path, more: str = "", environ: Mapping[str, str] | None = None
+) -> AsyncIterator[Running]:
     async with ControlPlaneStandIn() as control, IdentityStandIn() as identity:
+        identity.more_clients = dict(CLIENTS)
         pairs = [channel_pair() for _ in range(2)]
         running = Running(
             directory,
             control,
             identity,
-            settings_for(directory, control, identity, free_port()),
+            settings_for(directory, control, identity, free_port(), more, environ or {}),
             c.CounterPages(2),
             [agent for _, agent in pairs],
             [Worker(worker) for worker, _ in pairs],
@@ -172,8 +201,17 @@ async def a_proxy(directory: Path) -> AsyncIterator[Running]:
         text = running.log_file.read_text()
         assert "Traceback" not in text
         assert "agent.main" in text
-        for secret in (HMAC_SECRET, CLIENT_SECRET, API_KEY, *identity.tokens):
+        for secret in (HMAC_SECRET, CLIENT_SECRET, API_KEY, *CLIENTS.values(), *identity.tokens):
             assert secret not in text
+
+
+def held_by(told: list[Message]) -> dict[str, Credential]:
+    """Identity -> the latest token that a worker was told of."""
+    return {each.identity: each for each in told if isinstance(each, Credential)}
+
+
+def unavailable_of(told: list[Message]) -> dict[str, CredentialUnavailable]:
+    return {each.identity: each for each in told if isinstance(each, CredentialUnavailable)}
 
 
 def credentials(told: list[Message]) -> list[Credential]:
@@ -361,6 +399,152 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_kind_and_bloc
     finally:
         slow.close()
         agent.close()
+
+
+async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_identity() -> None:
+    slow, agent = channel_pair()
+    try:
+        channel = Channel(agent, lambda _: None)
+        for at in range(2000):
+            for name in ("mail", "files"):
+                channel.send(Credential(name, at, "t" * 500, 1e9))
+            channel.send(CredentialUnavailable("default", str(at), 1.0))
+        worker = Worker(slow)
+        await worker.until(
+            lambda told: (
+                [each.generation for each in held_by(told).values()] == [1999, 1999]
+                and unavailable_of(told)["default"].detail == "1999"
+            )
+        )
+        assert len(worker.told) < 6000
+        worker.channel.close()
+        channel.close()
+    finally:
+        slow.close()
+        agent.close()
+
+
+async def test_each_identity_has_a_token_of_its_own_and_renews_it_alone(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path, IDENTITIES) as running:
+        identity, (first, second) = running.identity, running.workers
+        await first.until(lambda told: len(held_by(told)) == 3)
+        assert {name: identity.client_of(each.token) for name, each in held_by(first.told).items()} == OWNERS
+        before = held_by(first.told)
+        first.channel.send(CredentialRejected("mail", before["mail"].generation))
+        first.channel.send(CredentialRejected("unheard-of", before["files"].generation))
+        await second.until(lambda told: held_by(told).get("mail") not in (None, before["mail"]))
+        after = held_by(second.told)
+        assert identity.client_of(after["mail"].token) == "client-of-mail"
+        assert {name: each for name, each in after.items() if name != "mail"} == {
+            name: each for name, each in before.items() if name != "mail"
+        }
+        assert {name: len(identity.issued_to(owner)) for name, owner in OWNERS.items()} == {
+            "default": 1,
+            "mail": 2,
+            "files": 1,
+        }
+
+
+async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path) -> None:
+    """So that a new one can tell an identity that is about to have its token from one that won't."""
+    async with a_proxy(tmp_path, IDENTITIES) as running:
+        worker = running.workers[0]
+        await worker.until(lambda told: len(held_by(told)) == 3 and SnapshotReady() in told)
+        assert await running.end(signal.SIGKILL) == -signal.SIGKILL
+        running.identity.mode = "hang"
+        worker.told.clear()
+        running.start()
+        for count in (1, 2):  # what belongs to the first answer has come with the second
+            worker.channel.send(Hello())
+            await worker.until(lambda told, count=count: told.count(SnapshotReady()) == count)  # type: ignore[misc]
+        assert unavailable_of(worker.told) == {}
+        assert held_by(worker.told) == {}
+        assert (
+            json.loads((await running.get("/readyz"))[1])["checks"]["credentials/mail"]["status"] == "failed"
+        )
+
+
+async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fails(tmp_path: Path) -> None:
+    """The rules know client-1 of org-1 alone, which goes up with mail."""
+    async with a_proxy(tmp_path, IDENTITIES) as running:
+        identity, worker = running.identity, running.workers[0]
+        await worker.until(lambda told: len(held_by(told)) == 3 and SnapshotReady() in told)
+        running.alive()
+        _, text = await running.get("/readyz")
+        checks = json.loads(text)["checks"]
+        assert [
+            checks[name]["status"] for name in ("credentials", *(f"credentials/{each}" for each in OWNERS))
+        ] == (["ok"] * 4)
+        assert "the rules know no organisation org-2 of identity files" in running.log_file.read_text()
+        assert "application client-1" not in running.log_file.read_text()
+
+        assert await running.end(signal.SIGKILL) == -signal.SIGKILL
+        del identity.more_clients["client-of-files"]
+        running.start()
+        await worker.until(lambda told: "files" in unavailable_of(told))
+        running.alive()
+        status, text = await running.get("/readyz")
+        checks = json.loads(text)["checks"]
+        assert status == 200, text
+        assert checks["credentials"] == {
+            "status": "degraded",
+            "detail": "identity files: identity provider answered 401 invalid_client",
+        }
+        assert (checks["credentials/files"]["status"], checks["credentials/mail"]["status"]) == (
+            "failed",
+            "ok",
+        )
+        assert 'graphward_check{check="credentials/files"} 2.0' in (await running.get("/metrics"))[1]
+        await running.control.until(
+            lambda: (
+                running.control.heartbeats[-1]["checks"].get("credentials/files", {}).get("status")
+                == "failed"
+            )
+        )
+
+        assert await running.end(signal.SIGKILL) == -signal.SIGKILL
+        del identity.more_clients["client-of-mail"]
+        running.start()
+        await worker.until(lambda told: "mail" in unavailable_of(told))
+        running.alive()
+        status, text = await running.get("/readyz")
+        assert status == 503
+        assert json.loads(text)["reasons"] == ["there is no upstream token"]
+        assert json.loads(text)["checks"]["credentials/default"]["status"] == "ok"  # which nobody uses
+
+
+async def test_each_identity_is_proved_by_its_own_secret_of_the_vault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = CertificateAuthority(tmp_path / "certificates")
+    async with (
+        ManagedIdentityStandIn() as managed_identity,
+        KeyVaultStandIn(managed_identity, tls=authority.server()) as vault,
+    ):
+        vault.put("graph-client", CLIENT_SECRET)
+        vault.put("graph-mail", CLIENTS["client-of-mail"])  # and none for files yet
+        for name, value in managed_identity.environment.items():
+            monkeypatch.setenv(name, value)
+        environ = {
+            "Credentials__Provider": "managed-identity-key-vault",
+            "Credentials__VaultUrl": vault.base_url,
+            "Credentials__SecretName": "graph-client",
+            "Credentials__CaFile": str(authority.ca_file),
+            "Credentials__Identities__files__ClientSecret": "not-used-with-a-vault",
+        }
+        async with a_proxy(tmp_path, IDENTITIES, environ) as running:
+            worker, identity = running.workers[0], running.identity
+            await worker.until(lambda told: len(held_by(told)) == 2 and "files" in unavailable_of(told))
+            owners = {name: identity.client_of(each.token) for name, each in held_by(worker.told).items()}
+            assert owners == {name: OWNERS[name] for name in ("default", "mail")}
+            assert "secret graph-files" in unavailable_of(worker.told)["files"].detail
+            said = running.log_file.read_text()
+            assert "upstream credential of identity files was not read: key vault" in said
+            assert "no new upstream token of identity files: key vault" in said
+            vault.put("graph-files", CLIENTS["client-of-files"])
+            await worker.until(lambda told: "files" in held_by(told))
+            assert identity.client_of(held_by(worker.told)["files"].token) == "client-of-files"
+            assert set(vault.reads) == {"graph-client", "graph-mail", "graph-files"}
 
 
 async def test_a_message_of_another_release_is_passed_over() -> None:

@@ -7,7 +7,7 @@ import base64
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import parse_qs
@@ -29,7 +29,8 @@ ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 class IdentityStandIn(StandIn):
-    """Issues tokens to one client of one tenant. `mode` may be changed at any time."""
+    """Issues tokens to the clients of one tenant: one, unless more are registered. `mode` may be changed at
+    any time."""
 
     def __init__(
         self,
@@ -45,11 +46,14 @@ class IdentityStandIn(StandIn):
         self.lifetime_seconds = lifetime_seconds
         self.acquisitions = 0
         self.client_secrets = {CLIENT_SECRET}  # what is registered for the client now
+        self.more_clients: dict[str, str] = {}  # further client ids, each with its secret
+        self.gates: dict[str, asyncio.Event] = {}  # client ids that are answered once it is set
         self.certificates: list[x509.Certificate] = []
         self.refusals: list[str] = []  # why an assertion was not taken
         self._assertions_seen: set[str] = set()
         self._clock = clock
         self._ends: dict[str, float] = {}
+        self._clients: dict[str, str] = {}
 
     @property
     def tokens(self) -> list[str]:
@@ -60,8 +64,18 @@ class IdentityStandIn(StandIn):
         """Whether the upstream takes this token now."""
         return self._clock() < self._ends.get(token, float("-inf"))
 
+    def client_of(self, token: str) -> str | None:
+        """Whom a token was issued to."""
+        return self._clients.get(token)
+
+    def issued_to(self, client_id: str) -> list[str]:
+        return [token for token, owner in self._clients.items() if owner == client_id]
+
     def revoke_all(self) -> None:
-        self._ends = dict.fromkeys(self._ends, float("-inf"))
+        self.revoke(self.tokens)
+
+    def revoke(self, tokens: Iterable[str]) -> None:
+        self._ends |= dict.fromkeys(tokens, float("-inf"))
 
     async def answer(self, request: Received) -> Answer:
         if request.path == f"/{TENANT}/v2.0/.well-known/openid-configuration":
@@ -83,20 +97,25 @@ class IdentityStandIn(StandIn):
                 return _json(503, {"error": "temporarily_unavailable"})
             case "ok":
                 pass
-        return self._token(request)
-
-    def _token(self, request: Received) -> Answer:
         form = {
             name: values[-1]
             for name, values in parse_qs(bytes(request.body).decode("utf-8", "replace")).items()
         }
+        gate = self.gates.get(form.get("client_id", ""))
+        if gate is not None:
+            await gate.wait()
+        return self._token(form)
+
+    def _token(self, form: dict[str, str]) -> Answer:
         if form.get("grant_type") != "client_credentials" or not form.get("scope", "").endswith("/.default"):
             return _json(400, {"error": "invalid_request", "error_description": "AADSTS900144"})
-        if form.get("client_id") != CLIENT_ID or not self._proved(form):
+        client_id = form.get("client_id", "")
+        if not self._proved(client_id, form):
             return _json(401, {"error": "invalid_client", "error_description": "AADSTS7000215"})
         self.acquisitions += 1
         token = f"standin-upstream.{secrets.token_urlsafe(48)}"
         self._ends[token] = self._clock() + self.lifetime_seconds
+        self._clients[token] = client_id
         expires = self.lifetime_seconds
         body = {
             "token_type": "Bearer",
@@ -106,7 +125,11 @@ class IdentityStandIn(StandIn):
         }
         return _json(200, body, ("Cache-Control", "no-store"))
 
-    def _proved(self, form: dict[str, str]) -> bool:
+    def _proved(self, client_id: str, form: dict[str, str]) -> bool:
+        if client_id != CLIENT_ID:
+            return (
+                client_id in self.more_clients and form.get("client_secret") == self.more_clients[client_id]
+            )
         if "client_assertion" not in form:
             return form.get("client_secret") in self.client_secrets
         try:
