@@ -659,6 +659,7 @@ class Exchange:
         without an event must not be completed."""
         if self._held:
             self.hold_no_longer()
+        self._reader = None  # and what it holds is free at once, not when the collector comes by
         draft = self.draft
         draft.status = status
         draft.response_bytes = self._answer_bytes

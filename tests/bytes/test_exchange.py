@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import gzip
 import json
 import zlib
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.server.answer_reader import AnswerReader
+from proxy.server.exchange import Exchange
 from tests.bytes.data_path import (
     CLIENT_ID,
     ORG_ID,
@@ -837,3 +840,23 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
         assert {(await first).status, (await second).status} == {502}
         assert (await proxy.ask(proxy.request())).status == 502
         assert proxy.asked_for_credential == [1]
+
+
+@pytest.mark.parametrize("rule_reads", [False, True], ids=["held for links", "held for a rule"])
+async def test_what_an_answer_held_is_free_when_it_has_ended(tmp_path: Path, rule_reads: bool) -> None:
+    """Not when the collector comes by: until then, bodies of answers long gone would pile up."""
+    body = json.dumps({"value": [{"id": str(n)} for n in range(40_000)]}).encode()
+    rules = "version: 1\nname: x\ndefault: allow\nrules:\n"
+    if rule_reads:
+        rules += "  - {id: r, when: response, match: {path: [/**]}, verdict: block,\n"
+        rules += "     conditions: [{property: x, exists: true}]}\n"
+    else:
+        rules += "  - {id: r, match: {path: [/**]}, verdict: allow}\n"
+    async with data_path(answering(ok(body)), tmp_path, rules) as proxy:
+        gc.disable()
+        try:
+            for _ in range(3):
+                assert (await proxy.ask(proxy.request())).body == body
+            assert [each for each in gc.get_objects() if isinstance(each, AnswerReader | Exchange)] == []
+        finally:
+            gc.enable()
