@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
@@ -20,6 +21,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from controlplane.clock import Clock
+from controlplane.connections import Connection
+from controlplane.errors import Refused, error_response
 from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised
 from controlplane.retention import WitnessedTime
 from controlplane.secrets import MasterKeyError, Vault, digest
@@ -36,14 +39,11 @@ from controlplane.store.interface import (
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import (
     AUDIT_PATH,
-    ERROR_STATUS,
     HEARTBEAT_PATH,
     MAX_BATCH_BYTES,
     METRICS_PATH,
     SYNC_PATH,
     AuditAnswer,
-    ErrorBody,
-    ErrorDetail,
     SyncAnswer,
     SyncApp,
     SyncMetadata,
@@ -65,50 +65,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _MAX_REPORT_BYTES: Final = 256 * 1024  # heartbeat and metrics are a few kilobytes
+_MOST_LEVELS: Final = 32  # of a report
 _LONGEST_API_KEY: Final = 256
 _SIGNATURE_LENGTH: Final = 64
-# Requests with a body that one proxy may have in progress; the others wait unread. Bounds what one tenant can
-# make us hold in memory to this times the largest batch, whatever the rate limit says about batches that are
-# accepted.
+# Requests with a body that one proxy may have in progress, of batches and of reports each; the others wait
+# unread. Bounds what one tenant can make us hold in memory to this times the largest batch, whatever the rate
+# limit says about batches that are accepted. A sync has no body and waits for none.
 _BODIES_AT_ONCE: Final = 8
-# Codes of ours beside the contract's: the request never came whole, is over a cap that is not a batch's, or
-# can't be served now.
-_STATUS: Final = {
-    **ERROR_STATUS,
-    "requestTimeout": 408,
-    "payloadTooLarge": 413,
-    "unavailable": 503,
-    "notFound": 404,
-    "methodNotAllowed": 405,
-    "expectationFailed": 417,
-    "internalError": 500,
-}
-_MESSAGES: Final = {
-    "invalidSignature": "X-Hmac-Signature must be this request's HMAC-SHA256 in lowercase hex, once",
-    "timestampOutOfRange": "X-Timestamp must be Unix seconds within 300 s of the control plane's, once",
-    "unknownApiKey": "X-Api-Key must be the key of an enabled proxy, once",
-    "notAuthorisedForTenant": "this proxy is not authorised for the organisation of these events",
-    "mixedOrganisations": "all events of one batch must belong to one organisation",
-    "batchExpired": "this batch id was processed more than 48 hours ago; use a new one",
-    "batchTooLarge": f"a batch is at most {MAX_BATCH_BYTES} bytes",
-}
-
-
-class Refused(Exception):
-    """The request is answered with this error."""
-
-    def __init__(self, code: str, message: str = "", **headers: str) -> None:
-        super().__init__(code)
-        self.code = code
-        self.message = message or _MESSAGES[code]
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-
-
-def error_response(refused: Refused) -> web.Response:
-    body = msgspec.json.encode(ErrorBody(ErrorDetail(refused.code, refused.message)))
-    return web.Response(
-        status=_STATUS[refused.code], body=body, content_type="application/json", headers=refused.headers
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +106,7 @@ class AgentApi:
         self._witnessed = witnessed
         self._sync_interval_seconds = sync_interval_seconds
         self._body_timeout_seconds = body_timeout_seconds
-        self._bodies: defaultdict[str, asyncio.Semaphore] = defaultdict(
+        self._bodies: defaultdict[tuple[str, int], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(_BODIES_AT_ONCE)
         )
 
@@ -175,11 +138,12 @@ class AgentApi:
         ):  # for which no body need be read; its letters are judged with it
             raise Refused("invalidSignature")
         secret = self._vault.open(proxy.proxy_id, proxy.sealed_hmac_secret).encode()
-        async with self._bodies[proxy.proxy_id]:
+        async with self._bodies[proxy.proxy_id, cap] if cap else nullcontext():
             body = await _read_body(request, cap, self._body_timeout_seconds)
             if not verify(secret, timestamp, body, signature):
                 raise Refused("invalidSignature")
             self._witnessed.agree(now_ms)
+            _connection(request).proved()
             if request.headers.get("Content-Encoding", "identity").lower() != "identity":
                 raise Refused(
                     "invalidPayload", "the body must not be compressed: its own bytes are what is signed"
@@ -310,14 +274,33 @@ class _Metrics(msgspec.Struct, rename="camel"):
     latency_ms: _Latency | None = None
 
 
+# A signature doesn't say for which endpoint it was made, so a body recorded on the way to one must not do
+# at another: there it would stand as this proxy's newest word.
+_OF_OTHER_ENDPOINTS: Final[dict[type, frozenset[str]]] = {
+    _Heartbeat: frozenset({"batchId", "events", "windowStart", "windowEnd"}),
+    _Metrics: frozenset({"batchId", "events", "checks", "uptimeSeconds"}),
+}
+
+
 def _parse_report(body: bytes, cls: type[T]) -> T:
     try:
-        orjson.loads(body)  # the typed pass skips over what it doesn't know; what is stored must be readable
-        return msgspec.json.decode(body, type=cls)
+        # The typed pass skips over what it doesn't know; what is stored must be readable, anywhere.
+        content = orjson.loads(body)
+        if _is_deeper(content, _MOST_LEVELS):
+            raise Refused("invalidPayload", f"a report is nested {_MOST_LEVELS} levels deep at most")
+        report = msgspec.json.decode(body, type=cls)
     except msgspec.ValidationError as error:
         raise Refused("invalidPayload", str(error)) from None
     except (ValueError, RecursionError):
         raise Refused("invalidPayload", "the body must be one JSON object in UTF-8") from None
+    if found := sorted(_OF_OTHER_ENDPOINTS[cls] & content.keys()):
+        raise Refused("invalidPayload", f"{found[0]} belongs to another endpoint's body")
+    return report
+
+
+def _is_deeper(content: object, levels: int) -> bool:
+    inner = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    return any(levels == 0 or _is_deeper(each, levels - 1) for each in inner)
 
 
 def _once(request: web.Request, name: str) -> str:
@@ -330,6 +313,11 @@ def _versions(request: web.Request) -> list[str]:
     """The versions that If-None-Match names."""
     tags = ",".join(request.headers.getall("If-None-Match", ())).split(",")
     return [tag.strip(" \t").removeprefix("W/").strip('"') for tag in tags]
+
+
+def _connection(request: web.Request) -> Connection:
+    assert isinstance(request.protocol, Connection)
+    return request.protocol
 
 
 async def _no_continue_yet(request: web.Request) -> None:
@@ -375,6 +363,7 @@ async def answer_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Every error leaves as the contract's JSON, and as one line in the log."""
+    _connection(request).asked()
     try:
         return await handler(request)
     except Refused as error:

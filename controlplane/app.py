@@ -15,6 +15,7 @@ from aiohttp import web
 
 from controlplane.agent_api import AgentApi, answer_errors
 from controlplane.clock import Clock, SystemClock
+from controlplane.connections import HANDSHAKE_SECONDS, Connections, allow_all_descriptors
 from controlplane.forwarder import Forwarder
 from controlplane.ingest import Ingest
 from controlplane.registry import open_vault
@@ -26,9 +27,6 @@ from controlplane.store.interface import RateLimits, Store
 from controlplane.store.sqlite import SqliteStore
 
 _log = logging.getLogger(__name__)
-
-# Between two requests of a proxy's kept-alive connection; also what a head must come within.
-_KEEP_ALIVE_SECONDS = 75.0
 
 
 def build_app(
@@ -67,6 +65,7 @@ async def _without_server_name(request: web.Request, response: web.StreamRespons
 async def serve(settings: Settings, clock: Clock | None = None) -> None:
     """Run until SIGTERM or SIGINT; in-flight requests are answered, then everything is closed."""
     clock = clock or SystemClock()
+    allow_all_descriptors()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -92,10 +91,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[list[str]]:
         _in_background(stack, "forwarder", forwarder.run())
         _in_background(stack, "retention", retention.run())
         app = build_app(settings, store, vault, clock, witnessed, forwarder.wake)
-        runner = _runner(app, settings.control_plane)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        yield await _listen(runner, settings.control_plane)
+        yield await _listen(app, settings.control_plane, stack)
 
 
 def _in_background(stack: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -114,27 +110,32 @@ def _say_if_failed(task: asyncio.Task[None]) -> None:
         _log.critical("%s ended: %s", task.get_name(), error, exc_info=error)
 
 
-def _runner(app: web.Application, settings: ControlPlaneSettings) -> web.AppRunner:
-    return web.AppRunner(
-        app,
-        access_log=None,
-        auto_decompress=False,  # the bytes as sent are what is signed
-        keepalive_timeout=_KEEP_ALIVE_SECONDS,
-        shutdown_timeout=settings.drain_seconds,
-    )
-
-
-async def _listen(runner: web.AppRunner, settings: ControlPlaneSettings) -> list[str]:
+async def _listen(app: web.Application, settings: ControlPlaneSettings, stack: AsyncExitStack) -> list[str]:
+    """Serve until the stack ends: no new connection first, then the answers that are under way."""
     tls = _tls(settings)
+    runner = web.AppRunner(app, shutdown_timeout=settings.drain_seconds)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    connections = Connections(runner)
+    addresses = []
     for address in settings.listen:
         try:
-            await web.TCPSite(runner, address.host, address.port, ssl_context=tls, backlog=1024).start()
+            listener = await asyncio.get_running_loop().create_server(
+                connections,
+                address.host,
+                address.port,
+                ssl=tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
+                backlog=1024,
+            )
         except OSError as error:
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise OSError(f"ControlPlane.Listen: {address}: {why}") from None
+        stack.callback(listener.close)
+        addresses += [socket.getsockname()[:2] for socket in listener.sockets]
     scheme = "https" if tls else "http"
     return [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-            for host, port, *_ in runner.addresses]  # fmt: skip
+            for host, port in addresses]  # fmt: skip
 
 
 def _tls(settings: ControlPlaneSettings) -> ssl.SSLContext | None:

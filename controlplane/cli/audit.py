@@ -16,6 +16,7 @@ from controlplane.cli.context import (
     Json,
     Open,
     print_list,
+    write_json,
 )
 from controlplane.clock import SystemClock
 
@@ -165,7 +166,7 @@ def _print_json(page: SearchPage) -> None:
     import msgspec
 
     events = b", ".join(page.events)
-    sys.stdout.buffer.write(b'{"events": [%b], "next": %b}\n' % (events, msgspec.json.encode(page.next)))
+    write_json(b'{"events": [%b], "next": %b}' % (events, msgspec.json.encode(page.next)))
 
 
 def _print_table(page: SearchPage, names: dict[str, str]) -> None:

@@ -104,7 +104,17 @@ class Cli:
 
 
 def print_json(value: object) -> None:
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    write_json(msgspec.json.encode(value))
+
+
+def write_json(text: bytes) -> None:
+    """One line, byte for byte; but nothing that a proxy sent may drive an operator's terminal."""
+    if sys.stdout.isatty():
+        from proxy.wire.log_line import escaped
+
+        text = escaped(text.decode()).encode()
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text + b"\n")
 
 
 def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:

@@ -14,14 +14,19 @@ from proxy.wire.audit_event import rfc3339
 # C0, DEL, C1, the separators that some viewers break lines at, what turns the direction of text, and lone
 # surrogates: none may forge a line, hide part of one, drive a terminal or break the reader.
 _UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _LONGEST: Final = 8192  # characters
 
 
+def escaped(text: str) -> str:
+    """Unsafe characters as JSON escapes, so that JSON text still means the same."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def one_line(text: str) -> str:
     """`text` as it may stand in a log: unsafe characters escaped, length bounded."""
-    text = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = escaped(text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…({len(text)} characters)"
 
 

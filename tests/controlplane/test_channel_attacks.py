@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from controlplane import connections
+from controlplane.connections import Connection
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
-from tests.controlplane.plane import SYNC, Plane, ProxyClient
+from tests.controlplane.plane import AUDIT, HEARTBEAT, METRICS, SYNC, Plane, ProxyClient, batch
+from tests.controlplane.processes import ROOT, cli, facts
 
 
 class Between:
@@ -64,3 +73,239 @@ async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
         assert sync.snapshot is not None
         assert [app.enabled for app in sync.snapshot.apps] == [False]
     await runner.cleanup()
+
+
+# Strangers
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _connected(plane: Plane, sent: bytes = b"") -> Streams:
+    host, port = plane.base_url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(sent)
+    return reader, writer
+
+
+async def _closed(streams: Streams) -> bytes:
+    """What came before the other side closed."""
+    reader, writer = streams
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def _head(proxy: ProxyClient, method: str, path: str, *lines: str) -> bytes:
+    fields = [f"{name}: {value}" for name, value in proxy.headers(b"").items()]
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *fields, *lines, "", ""]).encode()
+
+
+NO_HTTP = {
+    "noise": b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    "a version of its own": b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+    "a space before the colon": b"GET / HTTP/1.1\r\nHost : x\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+    "a length and chunks": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a signed length": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\n{",
+    "a coding that isn't chunked": b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, gzip\r\n\r\n",
+    "a field without end": b"GET / HTTP/1.1\r\nX-A: " + b"b" * 100_000 + b"\r\n\r\n",
+    "fields without end": b"GET / HTTP/1.1\r\n" + b"X-A: b\r\n" * 1000 + b"\r\n",
+    "a target without end": b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a NUL in a field": b"GET / HTTP/1.1\r\nHost: x\x00\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", NO_HTTP)
+async def test_what_is_no_http_gets_the_json_400_and_a_close(plane: Plane, name: str) -> None:
+    answer = await _closed(await _connected(plane, NO_HTTP[name]))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
+    assert b"aiohttp" not in head
+    assert json.loads(body)["error"]["code"] == "badRequest"
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_FIRST_HEAD_SECONDS", 0.3)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: "])
+async def test_who_connects_and_asks_nothing_is_cut(plane: Plane, hasty: None, sent: bytes) -> None:
+    _, writer = streams = await _connected(plane, sent)
+
+    async def drip() -> None:
+        while sent and not writer.is_closing():
+            writer.write(b"a")
+            await asyncio.sleep(0.02)
+
+    dripping = asyncio.create_task(drip())
+    assert await _closed(streams) == b""
+    await asyncio.gather(dripping, return_exceptions=True)
+
+
+async def test_who_has_asked_in_time_keeps_the_connection(
+    plane: Plane, proxy: ProxyClient, hasty: None
+) -> None:
+    reader, writer = await _connected(plane, _head(proxy, "GET", SYNC))
+    assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    assert await _closed(await _connected(plane)) == b""  # a later one has been cut meanwhile
+    writer.write(_head(proxy, "GET", SYNC, "Connection: close"))
+    assert (await reader.read()).count(b"HTTP/1.1 200 OK\r\n") == 1
+    writer.close()
+
+
+async def test_a_flood_of_connections_shuts_no_proxy_out(
+    plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest stranger makes room; a connection that carried a signed request stays."""
+    monkeypatch.setattr(connections, "_MOST_UNPROVED", 20)
+    known, to_known = await _connected(plane, _head(proxy, "GET", SYNC))
+    assert await known.readline() == b"HTTP/1.1 200 OK\r\n"
+    strangers = [await _connected(plane, b"GET /") for _ in range(20)]
+    asking = await _connected(plane, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert await asking[0].readline() == b"HTTP/1.1 200 OK\r\n"
+    assert await _closed(strangers[0]) == b""
+    assert (await proxy.send(SYNC)).status == 200
+    to_known.write(_head(proxy, "GET", SYNC, "Connection: close"))
+    assert (await known.read()).count(b"HTTP/1.1 200 OK\r\n") == 1
+    for _, writer in (*strangers, asking, (known, to_known)):
+        writer.close()
+
+
+async def test_who_takes_no_answer_is_cut(
+    plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await plane.ruleset("acme", "rules", "#" * 30_000_000)
+    monkeypatch.setattr(connections, "_ANSWER_SECONDS", 0.3)
+    cut = asyncio.Event()
+    abort = Connection.abort
+
+    def watched(connection: Connection) -> None:
+        abort(connection)
+        cut.set()
+
+    monkeypatch.setattr(Connection, "abort", watched)
+    reader, writer = await _connected(plane)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(_head(proxy, "GET", SYNC))
+    await asyncio.wait_for(cut.wait(), 20)
+    writer.transport.abort()
+    assert reader.exception() is None
+
+
+# A stolen API key, or a body that was recorded
+
+
+async def test_bodies_that_never_come_keep_no_other_concern_waiting(plane: Plane, proxy: ProxyClient) -> None:
+    """Eight uploads of a slow line, or of who has the API key without the secret."""
+    stuck = [
+        await _connected(plane, _head(proxy, "POST", AUDIT, "Content-Length: 9", "Expect: 100-continue"))
+        for _ in range(8)
+    ]
+    for reader, _ in stuck:
+        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+    async with asyncio.timeout(10):
+        assert (await proxy.send(SYNC)).status == 200
+        assert (await proxy.send(HEARTBEAT, b'{"version": "1"}')).status == 200
+    for _, writer in stuck:
+        writer.close()
+
+
+HEARTBEAT_BODY = b'{"version": "1", "uptimeSeconds": 1, "checks": {}}'
+METRICS_BODY = b'{"windowStart": "2026-11-21T12:00:00.000Z", "evaluated": 1}'
+
+
+async def test_a_recorded_body_does_at_no_other_endpoint(plane: Plane, proxy: ProxyClient) -> None:
+    """The signature covers no path: it is the body that has to be another's."""
+    batch_body = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
+    for path, body in (
+        (HEARTBEAT, METRICS_BODY),
+        (HEARTBEAT, batch_body),
+        (METRICS, HEARTBEAT_BODY),
+        (METRICS, batch_body),
+        (AUDIT, HEARTBEAT_BODY),
+        (AUDIT, METRICS_BODY),
+        (SYNC, batch_body),
+        (HEARTBEAT, b""),
+        (METRICS, b""),
+        (AUDIT, b""),
+    ):
+        answer = await proxy.send(path, body)
+        assert (answer.status, answer.code) == (400, "invalidPayload"), (path, body)
+    assert await plane.store.heartbeats(proxy.proxy_id, 1) == []
+    assert await plane.store.metrics(proxy.proxy_id, 1) == []
+
+
+async def test_an_answer_s_signature_is_none_of_a_request(proxy: ProxyClient) -> None:
+    answer = await proxy.sync()
+    reflected = proxy.headers(b"")
+    for timestamp in (f"response.{reflected['X-Hmac-Signature']}", reflected["X-Timestamp"]):
+        headers = reflected.copy()
+        headers["X-Timestamp"], headers["X-Hmac-Signature"] = timestamp, answer.headers["X-Hmac-Signature"]
+        assert (await proxy.send(HEARTBEAT, answer.body, headers=headers)).status == 401
+
+
+async def test_a_report_sent_again_counts_once(plane: Plane, proxy: ProxyClient) -> None:
+    """As by an agent that was killed between the 200 and its note of it: the window's start names it."""
+    for evaluated in (1, 7):
+        body = METRICS_BODY.replace(b"1}", b"%d}" % evaluated)
+        assert (await proxy.send(METRICS, body)).status == 200
+    (report,) = await plane.store.metrics(proxy.proxy_id, 10)
+    assert json.loads(report.body)["evaluated"] == 7
+
+
+# What an operator sees of it
+
+
+@pytest.mark.parametrize("path", [HEARTBEAT, METRICS])
+@pytest.mark.parametrize("nested", [b"[" * 33 + b"]" * 33, b'{"a":' * 33 + b"1" + b"}" * 33])
+async def test_a_report_is_only_nested_as_deep_as_every_reader_stands(
+    plane: Plane, proxy: ProxyClient, path: str, nested: bytes
+) -> None:
+    answer = await proxy.send(path, b'{"x": ' + nested + b"}")
+    assert (answer.status, answer.code) == (400, "invalidPayload")
+    assert (await proxy.send(path, b'{"x": ' + b"[" * 31 + b"]" * 31 + b"}")).status == 200
+
+
+TERMINAL = "\x9b31m\u202e\u061c\u2028\x7f"
+
+
+@pytest.mark.process
+async def test_nothing_that_a_proxy_sent_drives_an_operator_s_terminal(
+    plane: Plane, proxy: ProxyClient, tmp_path: Path
+) -> None:
+    config = tmp_path / "controlplane.toml"
+    (org,) = proxy.org_ids
+    assert (await proxy.send(HEARTBEAT, f'{{"version": "{TERMINAL}"}}'.encode())).status == 200
+    odd = batch("b1", org, [1])
+    odd["events"][0] |= {"path": TERMINAL, "ruleId": "\x1b]0;owned\x07\r\n"}
+    assert (await proxy.send(AUDIT, json.dumps(odd, ensure_ascii=False).encode())).status == 202
+    for command in (["proxy", "show", "edge-1"], ["audit", "search"]):
+        for style in ([], ["--json"]):
+            shown = await asyncio.to_thread(_on_a_terminal, config, *command, *style)
+            assert "\\u0" in shown
+            assert not set(shown) & set("\x9b\u202e\u061c\u2028\x7f\x1b\x07")
+        in_a_pipe = await asyncio.to_thread(cli, config, *command, "--json")
+        assert TERMINAL in in_a_pipe.stdout
+    assert (await asyncio.to_thread(facts, config, "proxy", "show", "edge-1"))["heartbeat"] == {
+        "version": TERMINAL
+    }
+
+
+def _on_a_terminal(config: Path, *arguments: str) -> str:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "controlplane", "--config", str(config), *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "dumb"}):
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                os.close(ours)
+                return shown.decode()

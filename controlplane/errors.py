@@ -1,0 +1,50 @@
+"""What the control plane refuses, and how it says so: the contract's JSON."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from proxy.wire.models import ERROR_STATUS, MAX_BATCH_BYTES, ErrorBody, ErrorDetail
+
+# Codes of ours beside the contract's: the request is no HTTP, never came whole, is over a cap that is not a
+# batch's, or can't be served now.
+_STATUS: Final = {
+    **ERROR_STATUS,
+    "requestTimeout": 408,
+    "payloadTooLarge": 413,
+    "unavailable": 503,
+    "badRequest": 400,
+    "notFound": 404,
+    "methodNotAllowed": 405,
+    "expectationFailed": 417,
+    "internalError": 500,
+}
+_MESSAGES: Final = {
+    "invalidSignature": "X-Hmac-Signature must be this request's HMAC-SHA256 in lowercase hex, once",
+    "timestampOutOfRange": "X-Timestamp must be Unix seconds within 300 s of the control plane's, once",
+    "unknownApiKey": "X-Api-Key must be the key of an enabled proxy, once",
+    "notAuthorisedForTenant": "this proxy is not authorised for the organisation of these events",
+    "mixedOrganisations": "all events of one batch must belong to one organisation",
+    "batchExpired": "this batch id was processed more than 48 hours ago; use a new one",
+    "batchTooLarge": f"a batch is at most {MAX_BATCH_BYTES} bytes",
+}
+
+
+class Refused(Exception):
+    """The request is answered with this error."""
+
+    def __init__(self, code: str, message: str = "", **headers: str) -> None:
+        super().__init__(code)
+        self.code = code
+        self.message = message or _MESSAGES[code]
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def error_response(refused: Refused) -> web.Response:
+    body = msgspec.json.encode(ErrorBody(ErrorDetail(refused.code, refused.message)))
+    return web.Response(
+        status=_STATUS[refused.code], body=body, content_type="application/json", headers=refused.headers
+    )
