@@ -96,6 +96,7 @@ class _Agent:
             announce=self._rules_confirmed,
         )
         self._assignments = settings.credentials.assignments
+        self._unknown: list[str] = []  # organisations and applications that the settings name
         self._credentials = {
             name: CredentialManager(provider, name=name, announce=self._tell_all)
             for name, provider in providers.items()
@@ -233,9 +234,16 @@ class _Agent:
         if is_new:
             log.info("rules version %s are in force: %d rules", snapshot.version, snapshot.rule_count)
             self._tell_all(SnapshotReady())
-            for each in self._assignments.unknown(snapshot.orgs, snapshot.apps):
-                log.warning("the rules know no %s", each)
         self._tell_all(Synced(snapshot.synced_at))
+        self._warn_of_unknown(snapshot)
+
+    def _warn_of_unknown(self, snapshot: Snapshot) -> None:
+        """Once, and again whenever it is something else."""
+        unknown = self._assignments.unknown(snapshot.orgs, snapshot.apps)
+        if unknown != self._unknown:
+            self._unknown = unknown
+            for each in unknown:
+                log.warning("the rules know no %s", each)
 
     def _tell_all(self, message: Message) -> None:
         if isinstance(message, Credential):
