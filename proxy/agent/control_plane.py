@@ -46,7 +46,8 @@ class Answer:
             error = _error_decoder.decode(self.body).error
         except (ValueError, RecursionError):  # from anybody, nested as deep as they like
             return str(self.status)
-        return f"{self.status} {error.code}: {error.message[:200]}"
+        hint = "; check this host's clock and the Agent keys" if self.status == 401 else ""
+        return f"{self.status} {error.code}: {error.message[:200]}{hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,12 +221,6 @@ class Shipper:
         # Never sooner; a little later, so that a fleet does not come back at one instant.
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
 
-    async def _unauthorised(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        return self._put_off(
-            delivery,
-            f"control plane answered {answer.described()}: check this host's clock and the Agent keys",
-        )
-
     def _put_off(self, delivery: _Delivery, problem: str) -> float:
         """Keeps everything for the next attempt, at most one replay interval away."""
         log.error("audit events of organisation %s are kept: %s", delivery.org_id, problem)
@@ -249,7 +243,6 @@ _Handler = Callable[[Shipper, Answer, _Delivery, Batch, bytes], Awaitable[float]
 _HANDLERS: Final[dict[int, _Handler]] = {
     202: Shipper._accepted,
     400: Shipper._refused,
-    401: Shipper._unauthorised,
     403: Shipper._refused,
     409: Shipper._expired,
     413: Shipper._too_large,

@@ -90,7 +90,9 @@ async def test_the_first_token_is_announced_with_its_end() -> None:
         (first,) = await told.count(1)
     assert isinstance(first, Credential)
     assert first.token == "token-1"
-    assert first == manager.current()
+    again = manager.current()
+    assert isinstance(again, Credential)
+    assert again.expires_at == pytest.approx(first.expires_at)
     assert manager.check().status == "ok"
 
 
@@ -126,6 +128,30 @@ async def test_past_its_end_a_token_is_never_handed_out() -> None:
         assert isinstance(manager.current(), CredentialUnavailable)
         assert manager.check().status == "failed"
         assert messages[1].retry_after >= 1
+
+
+@pytest.mark.parametrize("hours", [2, -2])
+async def test_a_clock_that_jumps_neither_takes_a_token_away_nor_lengthens_its_life(
+    hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is told after the jump works out the token's end by the clock of then."""
+    monkeypatch.setattr("proxy.agent.credentials.manager._LONGEST_SLEEP", 0.01)
+    jump = 0.0
+
+    def clock() -> float:
+        return plain_clock() + jump
+
+    told = Told()
+    manager = CredentialManager(Scripted(clock), announce=told, clock=clock)
+    async with managing(manager):
+        await told.count(1)
+        jump = hours * 3600.0
+        if hours > 0:
+            await told.count(3)  # that it has ended by the clock, and its successor
+        now = manager.current()
+        assert isinstance(now, Credential)
+        assert 3500 < now.expires_at - clock() <= 3600
+        assert manager.check().status == "ok"
 
 
 async def test_a_token_that_has_ended_already_is_a_failure() -> None:

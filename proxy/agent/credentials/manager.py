@@ -21,7 +21,7 @@ _REFRESH_AT: Final = 0.8  # of its life a token is replaced, or this long before
 _REFRESH_AHEAD: Final = 300.0
 _LONGEST_BACKOFF: Final = 30.0
 _REJECTION_PAUSE: Final = 10.0  # an upstream that refuses every token must not become a storm of fetches
-_LONGEST_SLEEP: Final = 60.0  # wall clocks jump; a token's end is looked at again at least this often
+_LONGEST_SLEEP: Final = 5.0  # wall clocks jump; a token's end is looked at again at least this often
 
 
 class CredentialManager:
@@ -61,9 +61,11 @@ class CredentialManager:
     def current(self) -> Credential | CredentialUnavailable:
         """What a worker is to be told now; a token past its end is never handed out."""
         token = self._token
-        if token is not None and self._seconds_left() > 0:
-            # JSON has no infinity; a static token is told to be good for very long.
-            ends_at = min(token.expires_at, self._clock() + 1e9)
+        left = self._seconds_left()
+        if token is not None and left > 0:
+            # By the clock of now, which may have jumped since the token came. JSON has no infinity; a static
+            # token is told to be good for very long.
+            ends_at = self._clock() + min(left, 1e9)
             return Credential(self.name, self._generation, token.token, ends_at)
         return CredentialUnavailable(self.name, self._problem or "no upstream token yet", self._retry_after)
 
@@ -83,7 +85,7 @@ class CredentialManager:
 
     async def run(self) -> None:
         while True:
-            if time.monotonic() >= self._refresh_at or self._rejected.is_set():
+            if time.monotonic() >= self._refresh_at or self._rejected.is_set() or self._ended_early():
                 refused = self._rejected.is_set()
                 self._rejected.clear()
                 await self._refresh(refused=refused)
@@ -100,6 +102,10 @@ class CredentialManager:
             return 0.0
         return min(self._token.expires_at - self._clock(), self._ends_at - time.monotonic())
 
+    def _ended_early(self) -> bool:
+        """Whether the token ended before its refresh: the clock was set forward, or the machine slept."""
+        return self._token is not None and not self._failures and self._seconds_left() <= 0
+
     async def _refresh(self, *, refused: bool) -> None:
         try:
             token = await self._provider.fetch(refused=refused)
@@ -113,8 +119,9 @@ class CredentialManager:
         now = self._clock()
         self._failures, self._problem = 0, None
         self._token = token
-        # Grows across restarts of the agent too, so that workers can tell a stale message.
-        self._generation = max(self._generation + 1, int(now * 1000))
+        # Grows across restarts of the agent too, so that workers can tell a stale message, and whatever
+        # becomes of the wall clock: the kernel's monotonic one is the same for every process.
+        self._generation = max(self._generation + 1, int(time.monotonic() * 1000))
         life = token.expires_at - now
         self._ends_at = time.monotonic() + life
         self._refresh_at = time.monotonic() + _refresh_after(life)
