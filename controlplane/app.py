@@ -53,13 +53,18 @@ def build_app(
         return web.json_response({"status": "ok"})
 
     app = web.Application(middlewares=[answer_errors])
-    app.on_response_prepare.append(_without_server_name)
+    app.on_response_prepare.append(_guarded)
     app.add_routes([*api.routes(), web.get("/healthz", health)])
     return app
 
 
-async def _without_server_name(request: web.Request, response: web.StreamResponse) -> None:
+async def _guarded(request: web.Request, response: web.StreamResponse) -> None:
+    """No answer is for a browser; one that is led here neither renders, frames nor keeps it."""
     response.headers.popall("Server", None)  # aiohttp would tell its version and Python's
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["X-Content-Type-Options"] = "nosniff"
 
 
 async def serve(settings: Settings, clock: Clock | None = None) -> None:
@@ -69,6 +74,12 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if settings.control_plane.cert_file is None:
+        for address in settings.control_plane.listen:
+            if not address.is_loopback:
+                _log.warning(
+                    "ControlPlane.Listen: other hosts reach %s without TLS: rules can be read", address
+                )
     async with running(settings, clock) as addresses:
         _log.info("listening on %s", ", ".join(addresses))
         await stop.wait()

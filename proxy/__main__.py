@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from proxy import __version__, log
 from proxy.config import SettingsError, describe
+from proxy.own_process import keep_to_itself
 from proxy.settings import Settings, load
 from proxy.signing_key import SigningKeyError
 from proxy.wire.log_line import one_line
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"graphward-proxy {__version__}")
     options = parser.parse_args(arguments)
+    keep_to_itself()
     try:
         settings = load(options.config, os.environ)
     except SettingsError as error:
@@ -46,11 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(settings: Settings) -> int:
-    from proxy.check import problems_of
+    from proxy.check import exposures, problems_of
 
     for module in ("proxy.supervisor", "proxy.worker", "proxy.agent.main"):
         importlib.import_module(module)  # so that a check of a new version finds all of it there
     print(describe(settings))
+    for exposure in exposures(settings):
+        print(one_line(f"warning: {exposure}"), file=sys.stderr)
     problems = problems_of(settings)
     return _complain(problems) if problems else OK
 

@@ -23,6 +23,16 @@ def problems_of(settings: Settings) -> list[str]:
     ]
 
 
+def exposures(settings: Settings) -> Iterator[str]:
+    """What other hosts can reach and perhaps should not; told at every start."""
+    if not settings.admin.listen.is_loopback:
+        yield f"Admin.Listen: other hosts reach {settings.admin.listen}, which has no sign-in"
+    if settings.proxy.cert_file is None:
+        for address in settings.proxy.listen:
+            if not address.is_loopback:
+                yield f"Proxy.Listen: other hosts reach {address}, and secrets and tokens go without TLS"
+
+
 def certificate_problems(settings: Settings) -> list[str]:
     """What is wrong with the certificates and keys that the settings name."""
     return list(_certificates(settings))

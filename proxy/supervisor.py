@@ -26,7 +26,7 @@ from typing import Final
 
 from proxy import __version__, handover, log
 from proxy.channel import channel_pair
-from proxy.check import certificate_problems
+from proxy.check import certificate_problems, exposures
 from proxy.config import Address, SettingsError
 from proxy.counters import (
     ALIVE_AT,
@@ -140,6 +140,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT."""
+        for exposure in exposures(self._settings):
+            logger.warning("%s", exposure)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         gc.collect()
         gc.freeze()  # so that a collection in a child doesn't copy the pages that it shares with us

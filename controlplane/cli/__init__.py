@@ -12,6 +12,7 @@ import typer
 from controlplane.cli import app as app_commands
 from controlplane.cli import audit, org, proxy, ruleset
 from controlplane.cli.context import FAILED, Cli, CommandFailed
+from controlplane.own_process import keep_to_itself
 
 cli = typer.Typer(
     name="controlplane",
@@ -66,6 +67,7 @@ def serve(context: Cli) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 done, 1 the operation failed, 2 usage or invalid input."""
+    keep_to_itself()
     command = typer.main.get_command(cli)
     try:
         status = command.main(arguments, prog_name="python -m controlplane", standalone_mode=False)

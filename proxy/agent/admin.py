@@ -16,6 +16,14 @@ from proxy.counters import CounterPages
 _JSON: Final = "application/json"
 
 
+async def _guarded(request: web.Request, response: web.StreamResponse) -> None:
+    """No answer is for a browser; one that is led here neither renders, frames nor keeps it."""
+    response.headers.popall("Server", None)  # aiohttp would tell its version and Python's
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
 class Admin:
     def __init__(
         self,
@@ -31,6 +39,7 @@ class Admin:
 
     async def start(self, host: str, port: int) -> web.AppRunner:
         application = web.Application()
+        application.on_response_prepare.append(_guarded)
         application.router.add_get("/healthz", self._alive)
         application.router.add_get("/readyz", self._ready)
         application.router.add_get("/metrics", self._metrics)

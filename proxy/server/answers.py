@@ -23,7 +23,7 @@ TOO_MANY_CONNECTIONS: Final = (
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_TOO_MANY), _TOO_MANY)
 )
 
-JSON: Final = b"Content-Type: application/json\r\n"
+JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n"
 
 
 def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: float) -> bytes:
