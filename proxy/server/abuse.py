@@ -74,7 +74,7 @@ class Failures:
         began, count = self._windows.get(key, (0.0, 0))
         if count < self._limit:
             return 0
-        return max(0, math.ceil(began + WINDOW_SECONDS - now))
+        return max(0, math.ceil(WINDOW_SECONDS - (now - began)))
 
     def __len__(self) -> int:
         return len(self._windows)
