@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Sequence
 from typing import Final
 
-from controlplane.search.interface import IndexUnavailableError, OutboxStore, SearchIndex
+from controlplane.search.interface import Event, IndexUnavailableError, OutboxStore, SearchIndex
 
 log = logging.getLogger(__name__)
 
@@ -92,12 +93,25 @@ class Forwarder:
                 break
             last = events[-1].position
             self._newest = max(self._newest, last)
-            await self._index.write(events)
+            await self._write(events)
             await self._store.set_outbox_position(name, last)
             self._position = last
             written += len(events)
             self._recovered()
         return written
+
+    async def _write(self, events: Sequence[Event]) -> None:
+        """An event that the index can't take must not keep the others, of every organisation, from it."""
+        try:
+            await self._index.write(events)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            if len(events) == 1:
+                log.exception("event at position %d is left out of the index", events[0].position)
+                return
+            log.warning("%d events are written one half after the other: %s", len(events), error)
+            middle = len(events) // 2
+            await self._write(events[:middle])
+            await self._write(events[middle:])
 
     def _failed(self, error: Exception, pause: float) -> None:
         self.problem = str(error) or type(error).__name__

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import orjson
@@ -246,7 +246,10 @@ def _new_segment(db: sqlite3.Connection, org: int) -> int:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_TYPES: Final = {"text": str | int | None, "texts": tuple[str, ...] | None, "number": int | float | None}
+_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # what a column can hold
+_TYPES: Final = {
+    "text": str | _Integer | None, "texts": tuple[str, ...] | None, "number": _Integer | float | None,
+}  # fmt: skip
 
 # An event's searchable fields, read in one go; an event that does not fit is read field by field instead.
 _Entry: Final[Any] = msgspec.defstruct(

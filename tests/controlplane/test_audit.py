@@ -43,6 +43,7 @@ BAD_EVENTS: dict[str, Any] = {
     "id empty": event("ORG", 1, id=""),
     "id number": event("ORG", 1, id=7),
     "id null": event("ORG", 1, id=None),
+    "id with a NUL": event("ORG", 1, id="a\0b"),
     "org number": event("ORG", 1, orgId=7),
     "time number": event("ORG", 1, time=1795262400),
     "time without zone": event("ORG", 1, time="2026-11-21T04:25:58.123"),
@@ -144,7 +145,7 @@ async def test_the_last_of_two_equal_keys_counts_everywhere(plane: Plane, proxy:
 async def test_odd_but_valid_values_are_kept(plane: Plane, proxy: ProxyClient) -> None:
     (org,) = proxy.org_ids
     odd = event(
-        org, 0, id="\0\u2028é😀", path="/" + "x" * 65536, query="\x1b[31m\r\n", seq=2**63 - 1, ruleId=None
+        org, 0, id="\x01\u2028é😀", path="/" + "x" * 65536, query="\x1b[31m\r\n", seq=2**63 - 1, ruleId=None
     )
     assert (await proxy.audit({"batchId": "\0é", "events": [odd]})).status == 202
     assert await plane.stored() == [(org, odd)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import pty
@@ -15,9 +16,13 @@ from aiohttp import web
 
 from controlplane import connections
 from controlplane.connections import Connection
+from controlplane.forwarder import Forwarder
+from controlplane.search import open_index
+from controlplane.search.interface import SearchQuery
+from controlplane.search.query import parse_filter
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
-from tests.controlplane.plane import AUDIT, HEARTBEAT, METRICS, SYNC, Plane, ProxyClient, batch
+from tests.controlplane.plane import AUDIT, HEARTBEAT, METRICS, SYNC, Plane, ProxyClient, batch, event
 from tests.controlplane.processes import ROOT, cli, facts
 
 
@@ -257,6 +262,54 @@ async def test_a_report_sent_again_counts_once(plane: Plane, proxy: ProxyClient)
         assert (await proxy.send(METRICS, body)).status == 200
     (report,) = await plane.store.metrics(proxy.proxy_id, 10)
     assert json.loads(report.body)["evaluated"] == 7
+
+
+# Events that are meant to break what reads them
+
+ODD_VALUES = [
+    b"18446744073709551616",
+    b"-9223372036854775809",
+    b"9" * 400,
+    b"-" + b"9" * 300,
+    b"1e308",
+    b"1e-999",
+    b"[[[]]]",
+    b'{"a": {"a": null}}',
+    b'["\\u0000", 1, null]',
+    b'"\\u0000\\u2028\\ud83d\\ude00"',
+    b'"\' OR 1=1; DROP TABLE events; -- \\" ) } ] *:* AND _exists_:x"',
+    b'"0001-01-01T00:00:00Z"',
+    b'"9999-12-31T23:59:59.999Z"',
+]
+MEMBERS = (
+    "id", "time", "method", "path", "seq", "proxyId", "query", "ruleId", "loggedRuleIds", "transforms",
+    "durationMs", "requestBytes", "upstreamStatus", "rulesetVersion", "unheardOf",
+)  # fmt: skip
+
+
+async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
+    plane: Plane, proxy: ProxyClient
+) -> None:
+    """Each odd event is refused, or is stored, found and purged like any other; none stops the forwarder."""
+    (org,), other = proxy.org_ids, await plane.org("other")
+    stranger = await plane.proxy("edge-2", "other")
+    made = itertools.count(1)
+    for member, value in itertools.product(MEMBERS, ODD_VALUES):
+        plane.clock.advance(seconds=2)
+        fields = {name: json.dumps(each).encode() for name, each in event(org, next(made)).items()}
+        fields[member] = value
+        text = b",".join(b'"%b": %b' % (name.encode(), each) for name, each in fields.items())
+        body = b'{"batchId": "b%d", "events": [{%b}]}' % (next(made), text)
+        assert (await proxy.send(AUDIT, body)).status in (202, 400), (member, value)
+    assert (await stranger.audit(batch("b", other, [1]))).status == 202
+    stored = [body["id"] for _, body in await plane.stored()]
+    assert len(stored) > 100
+    index = await open_index(plane.settings.search_index, plane.settings.store.path)
+    await Forwarder(plane.store, index).drain()
+    found = await index.search(SearchQuery(None, parse_filter(""), None, None, 1000, None))
+    assert sorted(json.loads(each)["id"] for each in found.events) == sorted(stored)
+    assert await index.purge(org, 2**53, 1000) == len(stored) - 1
+    await index.close()
 
 
 # What an operator sees of it

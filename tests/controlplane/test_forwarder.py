@@ -134,6 +134,22 @@ async def test_an_index_that_is_down_misses_nothing(
     assert "a fault of ours" in caplog.text
 
 
+async def test_an_event_that_no_index_can_take_keeps_none_of_the_others_out(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Choosy(ScriptedIndex):
+        async def write(self, events: Sequence[Event]) -> None:
+            if 3 in numbers([one.body for one in events]):
+                raise TypeError("not that one")
+            await super().write(events)
+
+    index = Choosy()
+    await commit(store, range(7))
+    assert await forwarder(store, index).drain() == 7
+    assert index.seen == [0, 1, 2, 4, 5, 6]
+    assert "event at position 4 is left out of the index" in caplog.text
+
+
 async def test_wakes_do_not_shorten_the_pause_after_a_failure(store: SqliteStore) -> None:
     """A busy control plane must not hammer an index that is down."""
     index = ScriptedIndex(*[IndexUnavailableError("away")] * 100)
