@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 import aiosqlite
 
 from controlplane.store.interface import StoreBusy, StoreError
-from controlplane.store.migrate import migrate
+from controlplane.store.migrate import migrate, what_to_do
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -46,8 +46,13 @@ class _Waiting:
 
 class Database:
     def __init__(
-        self, writer: sqlite3.Connection, reader: sqlite3.Connection, statements: aiosqlite.Connection
+        self,
+        path: Path,
+        writer: sqlite3.Connection,
+        reader: sqlite3.Connection,
+        statements: aiosqlite.Connection,
     ) -> None:
+        self._path = path
         self._writer = writer
         self._reader = reader
         self._statements = statements
@@ -62,7 +67,7 @@ class Database:
         statements = await aiosqlite.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS)
         for pragma in (*_PRAGMAS, _READ_ONLY):
             await statements.execute(pragma)
-        return cls(writer, reader, statements)
+        return cls(path, writer, reader, statements)
 
     async def close(self) -> None:
         await self._queue.join()
@@ -76,12 +81,14 @@ class Database:
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one statement."""
-        return [tuple(row) for row in await self._statements.execute_fetchall(sql, parameters)]
+        with self._naming_the_file():
+            return [tuple(row) for row in await self._statements.execute_fetchall(sql, parameters)]
 
     async def read(self, job: Job[T]) -> T:
         """Several statements over one state of the database."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._read_thread, _read, self._reader, job)
+        with self._naming_the_file():
+            return await loop.run_in_executor(self._read_thread, _read, self._reader, job)
 
     async def write(self, job: Job[T]) -> T:
         """Run `job` in a transaction; its result once it is on disk. StoreBusy if too much waits."""
@@ -90,8 +97,16 @@ class Database:
             self._queue.put_nowait(waiting)
         except asyncio.QueueFull:
             raise StoreBusy("too many writes are waiting for the disk") from None
-        result: T = await waiting.done
+        with self._naming_the_file():
+            result: T = await waiting.done
         return result
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path}: {error}{what_to_do(error)}") from error
 
     async def _write_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -136,7 +151,7 @@ def _commit(connection: sqlite3.Connection, jobs: Sequence[Job[Any]]) -> list[An
         with suppress(sqlite3.Error):  # what brought us here is the error to tell
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        return [_as_store_error(error)] * len(jobs)
+        return [error] * len(jobs)
     return results
 
 
@@ -148,7 +163,7 @@ def _run(connection: sqlite3.Connection, job: Job[Any]) -> Any:
         if not connection.in_transaction:  # SQLite has given up all of it (disk full): so does the group
             raise
         connection.execute("ROLLBACK TO job")
-        result = _as_store_error(error)
+        result = error
     connection.execute("RELEASE job")
     return result
 
@@ -160,10 +175,6 @@ def all_rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any]
 def one_row(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> Any:
     """The first row, None where there is none."""
     return connection.execute(sql, parameters).fetchone()
-
-
-def _as_store_error(error: Exception) -> Exception:
-    return StoreError(f"the store failed: {error}") if isinstance(error, sqlite3.Error) else error
 
 
 def _make_private(path: Path) -> None:

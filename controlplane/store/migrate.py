@@ -23,7 +23,7 @@ def migrate(path: Path) -> None:
         for number, name, script in _migrations():
             _apply(connection, number, name, script)
     except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: {error}{_what_to_do(error)}") from error
+        raise StoreError(f"{path}: {error}{what_to_do(error)}") from error
     finally:
         connection.close()
 
@@ -69,7 +69,8 @@ def _statements(script: str) -> list[str]:
     return statements
 
 
-def _what_to_do(error: sqlite3.DatabaseError) -> str:
+def what_to_do(error: sqlite3.Error) -> str:
+    """For the operator, where the file itself is at fault."""
     if isinstance(error, sqlite3.OperationalError):  # busy, full, not permitted: nothing of the file is wrong
         return ""
     return "; restore a backup, with the -wal and -shm files beside it removed"

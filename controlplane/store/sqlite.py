@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from controlplane.clock import Clock
@@ -19,9 +18,9 @@ class SqliteStore(AuditTables, RegistryTables):
         database = await Database.open(path)
         try:
             ((newest_ms,),) = await database.fetch("SELECT coalesce(max(accepted_ms), 0) FROM rate_log")
-        except sqlite3.Error as error:
+        except StoreError:
             await database.close()
-            raise StoreError(f"{path}: {error}") from error
+            raise
         clock.not_before(newest_ms)
         return cls(database, clock)
 

@@ -140,3 +140,133 @@ async def test_a_proxy_that_starts_on_a_full_disk_serves_once_there_is_room(
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/1")).status == 200
         await until(lambda: "/v1.0/echo/1" in stored_paths(system))
+
+
+# A disk that turns read-only, as a file system does after an error of its device
+
+
+@contextlib.contextmanager
+def read_only(disk: Path) -> Iterator[None]:
+    """What is mapped stays writable; nothing can be opened for writing, made or removed."""
+    subprocess.run(["mount", "--bind", str(disk), str(disk)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(disk)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+async def test_a_disk_that_turns_read_only_refuses_and_recovers(tmp_path: Path, small_disk: Path) -> None:
+    async with whole_system(tmp_path, environment=ENVIRONMENT) as system:
+        before = processes(system)
+        async with Load(system) as load:
+            await load.answers(50)
+            with read_only(small_disk):
+                await until_refused(load)
+                await until(lambda: readiness(system)["status"] == 503)
+                assert readiness(system)["reasons"] == ["there is no room for audit events"]
+                assert "Read-only file system" in readiness(system)["checks"]["audit"]["detail"]
+            count = load.served
+            await until(lambda: load.served > count + 50)
+            await until(lambda: readiness(system)["ready"])
+        await settled(system, load)
+        assert processes(system) == before
+    assert "Traceback" not in log_of(system)
+
+
+async def test_a_proxy_that_starts_on_a_read_only_disk_serves_once_it_can_write(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    async with whole_system(tmp_path, environment=ENVIRONMENT) as system:
+        await kill_control_plane(system)
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/before")).status == 200
+        await kill_all(system)
+        await system.start_control_plane()
+        with read_only(small_disk):
+            await system.start_proxy(until_ready=False)
+            await until(lambda: "there is no room for audit events" in readiness(system)["reasons"])
+            await until(lambda: "Read-only" in readiness(system)["checks"]["audit"]["detail"])
+            agent = processes(system)["agent"]
+        await until(lambda: readiness(system)["ready"])
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/after")).status == 200
+        await until(lambda: {"/v1.0/echo/before", "/v1.0/echo/after"} <= stored_paths(system))
+        assert_no_gap(events(system))
+        assert processes(system)["agent"] == agent  # which had rules, token and health to see to meanwhile
+    assert "Traceback" not in log_of(system)
+
+
+# Files that went bad while nothing ran
+
+
+async def test_a_snapshot_that_went_bad_is_named_and_never_in_force(tmp_path: Path) -> None:
+    async with whole_system(tmp_path, workers=1) as system:
+        await kill_all(system)
+        snapshot = tmp_path / "snapshot.json"
+        content = snapshot.read_bytes()
+        snapshot.write_bytes(content[: len(content) // 2])
+        await kill_control_plane(system)
+        await system.start_proxy(until_ready=False)
+        await until(lambda: "there are no rules" in _reasons(system))
+        stranger = Client(system, system.client_context(), "no-token")
+        reply = await stranger.get("/v1.0/echo/1")
+        assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "notReady")
+        stranger.close()
+        assert snapshot.read_bytes() == content[: len(content) // 2]
+        await system.start_control_plane()
+        await until(lambda: readiness(system)["ready"])
+        assert f"the snapshot on disk is not used: {snapshot}: checksum does not match" in log_of(system)
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/1")).status == 200
+            assert (await client.get("/v1.0/secrets/1")).status == 403
+
+
+async def test_torn_ends_of_spool_journal_and_state_cost_no_event(tmp_path: Path) -> None:
+    """As a machine leaves them that loses its power amid writes: more than was committed, half a record."""
+    async with whole_system(tmp_path, workers=1) as system:
+        asked: set[str] = set()
+        await kill_control_plane(system)
+        for turn, tear in enumerate((_tear_journal, _tear_state, _tear_spool)):
+            async with client_of(system) as client:
+                for at in range(20):
+                    path = f"/v1.0/echo/{turn}-{at}"
+                    assert (await client.get(path)).status == 200
+                    asked.add(path)
+            await kill_all(system)
+            tear(tmp_path / "audit")
+            await system.start_proxy(until_ready=False)
+            await until(lambda: not {"there are no rules", "no worker is alive"} & _reasons(system))
+        await system.start_control_plane()
+        await until(lambda: asked <= stored_paths(system))
+        found = [event["path"] for event in events(system) if event["path"].startswith("/v1.0/echo/")]
+        assert len(found) == len(set(found))
+        assert_no_gap(events(system))
+        assert "missing" not in readiness(system)["checks"]["audit"]["detail"]
+
+
+def _reasons(system: System) -> set[str]:
+    return set(readiness(system)["reasons"])
+
+
+def _tear_journal(audit: Path) -> None:
+    for journal in (audit / "journal").rglob("*.ndjson"):
+        with journal.open("ab") as file:
+            file.write(b'{"seq":99,"time":"2026-11-21T04:25:58.123Z"}\n{"seq":100,"ti')
+
+
+def _tear_state(audit: Path) -> None:
+    """The older slot, half written over by the save that did not end."""
+    older = min(("state.0", "state.1"), key=lambda name: int((audit / name).read_bytes().split(b" ")[2]))
+    content = (audit / older).read_bytes()
+    (audit / older).write_bytes(b"graphward-audit-state 1 99999 200 " + b"0" * 300 + content[400:])
+
+
+def _tear_spool(audit: Path) -> None:
+    """Half a record behind the last: its checksum, ordinal and text are there, its length is not."""
+    for segment in (audit / "spool").glob("*.seg"):
+        content = bytearray(segment.read_bytes())
+        end = len(content.rstrip(b"\0"))
+        end = (end + 7) & ~7
+        content[end + 4 : end + 80] = b"\xaa" * 12 + b'[7,1700000000000,"org-1","half of a record'.ljust(64)
+        segment.write_bytes(content)
