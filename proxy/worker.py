@@ -209,6 +209,7 @@ class Worker:
                 lambda: ClientConnection(context, secure=tls is not None),
                 sock=listener.dup(),
                 ssl=tls,
+                ssl_handshake_timeout=None if tls is None else self._settings.proxy.head_timeout_seconds,
                 backlog=BACKLOG,
             )
             for listener in listeners

@@ -248,10 +248,11 @@ class Exchange:
     def forward(self) -> None:
         self.draft.upstream_started = time.perf_counter()
         if not self._body_done:
-            self.connection.pause_body()
             fields = self.head.fields
             if self._body is None and 0 < fields.length <= REPEAT_BYTES and not fields.expect_continue:
-                self._body = []
+                self._body = []  # and until it is whole, however slowly it comes, no connection waits for it
+                return
+            self.connection.pause_body()
         self._acquire_upstream()
 
     def _acquire_upstream(self, *, fresh: bool = False) -> None:
@@ -285,6 +286,8 @@ class Exchange:
             self._upstream.send(self._framed(chunk, last), done=last)
         elif self._body is None:
             self._early.append(chunk)
+        elif last:
+            self.forward()
 
     def hold(self, size: int) -> bool:
         """Whether `size` bytes more may be held for rules to read."""

@@ -468,6 +468,27 @@ async def test_where_too_many_wait_for_the_upstream_the_next_is_told_at_once(tmp
         assert (event["status"], event["reason"]) == (503, "overloaded")
 
 
+async def test_a_small_body_that_drips_keeps_no_upstream_connection_waiting(tmp_path: Path) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        while True:
+            head = await peer.head()
+            if b"POST" in head:
+                assert await peer.body(4) == b"abcd"
+            peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path, max_connections=1) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/slow", "POST", b"Content-Length: 4\r\n", b"a"))
+        await until(lambda: any(each.busy for each in proxy.context.connections))
+        assert (await proxy.ask(proxy.request())).status == 200
+        for letter in (b"b", b"c", b"d"):
+            assert not any(b"POST" in head for head in proxy.upstream.heads)
+            writer.write(letter)
+            await asyncio.sleep(0.01)
+        assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
 async def test_who_waits_in_vain_is_told_so_and_counted(tmp_path: Path) -> None:
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
