@@ -186,6 +186,7 @@ async def test_everything_on_disk_is_for_its_owner_alone_and_no_secret_is_logged
 AS_NOBODY = """
 import encodings.idna, encodings.utf_8_sig, os, sys
 import proxy.__main__, proxy.check, proxy.policy.ruleset_yaml, proxy.supervisor
+import proxy.agent.main, proxy.worker
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
 os.setuid(int(sys.argv[1]))
