@@ -68,10 +68,11 @@ _MAX_REPORT_BYTES: Final = 256 * 1024  # heartbeat and metrics are a few kilobyt
 _MOST_LEVELS: Final = 32  # of a report
 _LONGEST_API_KEY: Final = 256
 _SIGNATURE_LENGTH: Final = 64
-# Requests with a body that one proxy may have in progress, of batches and of reports each; the others wait
-# unread. Bounds what one tenant can make us hold in memory to this times the largest batch, whatever the rate
-# limit says about batches that are accepted. A sync has no body and waits for none.
-_BODIES_AT_ONCE: Final = 8
+# Requests that one proxy may have in progress: of batches, of reports and of syncs each, so that no concern
+# waits for another; the others wait unread. Bounds what one tenant can make us hold in memory to this times
+# the largest batch, and its share of the writes that wait for the disk, whatever the rate limit says about
+# batches that are accepted.
+_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ class AgentApi:
         self._witnessed = witnessed
         self._sync_interval_seconds = sync_interval_seconds
         self._body_timeout_seconds = body_timeout_seconds
-        self._bodies: defaultdict[tuple[str, int], asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(_BODIES_AT_ONCE)
+        self._at_once: defaultdict[tuple[str, int], asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_AT_ONCE)
         )
 
     def routes(self) -> list[web.RouteDef]:
@@ -138,7 +139,7 @@ class AgentApi:
         ):  # for which no body need be read; its letters are judged with it
             raise Refused("invalidSignature")
         secret = self._vault.open(proxy.proxy_id, proxy.sealed_hmac_secret).encode()
-        async with self._bodies[proxy.proxy_id, cap] if cap else nullcontext():
+        async with self._at_once[proxy.proxy_id, cap] if cap else nullcontext():
             body = await _read_body(request, cap, self._body_timeout_seconds)
             if not verify(secret, timestamp, body, signature):
                 raise Refused("invalidSignature")
@@ -162,7 +163,8 @@ class AgentApi:
     # Endpoints
 
     async def _sync(self, request: web.Request, signed: _Signed) -> web.Response:
-        content = await self._store.sync_content(signed.proxy.proxy_id, _versions(request))
+        async with self._at_once[signed.proxy.proxy_id, 0]:
+            content = await self._store.sync_content(signed.proxy.proxy_id, _versions(request))
         if isinstance(content, str):
             status, body, version = 304, b"", content
         else:

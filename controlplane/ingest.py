@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import orjson
@@ -38,6 +38,7 @@ class _Event(Struct, rename="camel"):
     path: str
     status: Annotated[int, Meta(ge=0, le=999)]
     verdict: Literal["allow", "filter", "block", "log_only"]
+    proxy_id: Any = None
     seq: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
@@ -87,6 +88,7 @@ class _RawEvents(Struct):
 
 _decode_known: Final = msgspec.json.Decoder(_KnownBatch).decode
 _decode_batch: Final = msgspec.json.Decoder(_Batch).decode
+_decode_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_raw_events: Final = msgspec.json.Decoder(_RawEvents).decode
 
 
@@ -117,10 +119,12 @@ def parse_batch(proxy_id: str, body: bytes) -> NewBatch:
         raise InvalidBatch("NUL is no character of an event's id")  # SQLite's would end there
     org_id = batch.events[0].org_id
     times = []
+    is_forged = False
     for event in batch.events:
         if event.org_id != org_id:
             raise MixedOrganisations
         times.append(event.time)
+        is_forged = is_forged or event.proxy_id not in (None, proxy_id)
     return NewBatch(
         proxy_id,
         org_id,
@@ -129,8 +133,20 @@ def parse_batch(proxy_id: str, body: bytes) -> NewBatch:
         seqs=[event.seq for event in batch.events],
         least_ms=milliseconds(min(times)),
         most_ms=milliseconds(max(times)),
-        events=events,
+        events=_with_true_proxy(proxy_id, events) if is_forged else events,
     )
+
+
+def _with_true_proxy(proxy_id: str, events: bytes) -> bytes:
+    """Events that name another proxy than the one that signed them say both, told apart."""
+    kept = []
+    for raw in _decode_raw_list(events):
+        event = orjson.loads(bytes(raw))
+        if event.get("proxyId") in (None, proxy_id):
+            kept.append(bytes(raw))
+        else:
+            kept.append(orjson.dumps(event | {"proxyId": proxy_id, "claimedProxyId": event["proxyId"]}))
+    return b"[" + b",".join(kept) + b"]"
 
 
 def _decode(body: bytes) -> _KnownBatch | _Batch:

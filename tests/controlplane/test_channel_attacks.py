@@ -10,6 +10,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -20,6 +21,7 @@ from controlplane.forwarder import Forwarder
 from controlplane.search import open_index
 from controlplane.search.interface import SearchQuery
 from controlplane.search.query import parse_filter
+from controlplane.store.sqlite_registry import RegistryTables
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
 from tests.controlplane.plane import AUDIT, HEARTBEAT, METRICS, SYNC, Plane, ProxyClient, batch, event
@@ -244,6 +246,44 @@ async def test_a_recorded_body_does_at_no_other_endpoint(plane: Plane, proxy: Pr
         assert (answer.status, answer.code) == (400, "invalidPayload"), (path, body)
     assert await plane.store.heartbeats(proxy.proxy_id, 1) == []
     assert await plane.store.metrics(proxy.proxy_id, 1) == []
+
+
+async def test_events_are_the_signer_s_whomever_they_name(plane: Plane, proxy: ProxyClient) -> None:
+    """A stolen key writes no event that a search takes for another proxy's."""
+    (org,) = proxy.org_ids
+    other = await plane.proxy("edge-2", "acme")
+    own, forged, odd = (
+        event(org, number, proxyId=named, unknown=1.5)
+        for number, named in enumerate((proxy.proxy_id, other.proxy_id, {"$ne": 1}))
+    )
+    assert (await proxy.audit({"batchId": "b1", "events": [own, forged, odd]})).json["accepted"] == 3
+    assert [body for _, body in await plane.stored()] == [
+        own,
+        forged | {"proxyId": proxy.proxy_id, "claimedProxyId": other.proxy_id},
+        odd | {"proxyId": proxy.proxy_id, "claimedProxyId": {"$ne": 1}},
+    ]
+
+
+async def test_no_key_takes_every_place_in_the_store_s_queue(
+    plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sync without an ETag is a write; heartbeats and batches are others."""
+    running, most = 0, 0
+    sync_content = RegistryTables.sync_content
+
+    async def counted(self: RegistryTables, *arguments: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await sync_content(self, *arguments)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(RegistryTables, "sync_content", counted)
+    answers = await asyncio.gather(*(proxy.send(SYNC) for _ in range(60)))
+    assert {answer.status for answer in answers} == {200}
+    assert most == 8
 
 
 async def test_an_answer_s_signature_is_none_of_a_request(proxy: ProxyClient) -> None:
