@@ -25,7 +25,7 @@ cli.add_typer(
     org.app, name="org", help="Organisations: their names and how long their audit events are kept."
 )
 cli.add_typer(proxy.app, name="proxy", help="Proxy instances: their credentials and organisations.")
-cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: apply, look at and roll back.")
+cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, apply, look at and roll back.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
 cli.add_typer(audit.app, name="audit", help="Audit events.")
 
@@ -33,7 +33,9 @@ cli.add_typer(audit.app, name="audit", help="Audit events.")
 @cli.callback(invoke_without_command=True)
 def root(
     ctx: typer.Context,
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The settings file (TOML).")],
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The settings file (TOML).")
+    ] = None,
 ) -> None:
     ctx.obj = Cli(config)
     if ctx.invoked_subcommand is None:

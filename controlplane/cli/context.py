@@ -60,7 +60,7 @@ class Open:
 class Cli:
     """`ctx.obj` of every command."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path | None) -> None:
         self._config = config
 
     @cached_property
@@ -68,6 +68,8 @@ class Cli:
         from controlplane.settings import read_settings
         from proxy.config import SettingsError
 
+        if self._config is None:
+            raise CommandFailed(INVALID_INPUT, "Missing option '--config'.")
         try:
             return read_settings(self._config)
         except SettingsError as error:

@@ -39,6 +39,13 @@ def _listed(ruleset: Ruleset) -> dict[str, Any]:
 
 
 @app.command()
+def check(file: Annotated[Path, typer.Argument(metavar="FILE")], json: Json = False) -> None:
+    """Validate a ruleset and change nothing; needs no settings. What it may have overlooked is a warning."""
+    name, rule_count, _ = _read(file)
+    print_facts({"name": name, "rules": rule_count}, as_json=json)
+
+
+@app.command()
 def apply(
     ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE")], org: OneOrg, json: Json = False
 ) -> None:

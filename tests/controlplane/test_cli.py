@@ -125,6 +125,26 @@ def test_a_bad_ruleset_is_refused_whole_with_every_error_by_line_and_column(conf
     assert facts(config, "ruleset", "show", "hr")["version"] == 1
 
 
+def test_a_ruleset_is_checked_without_a_control_plane(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(RULESET.format(name="hr"))
+    command = [sys.executable, "-m", "controlplane", "ruleset", "check", str(rules)]
+    checked = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    assert (checked.returncode, json.loads(checked.stdout)) == (0, {"name": "hr", "rules": 1})
+    rules.write_text(
+        "version: 1\nname: hr\nrules:\n  - id: r\n    match: {path: [/v1.0/users]}\n    verdict: filter\n"
+        "    transforms: {strip_properties: [mobilePhone]}\n"
+    )
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == 0
+    assert "warning: " in checked.stderr
+    assert "guard_queries" in checked.stderr
+    rules.write_text("version: 2\n")
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout) == (2, "")
+    assert all(line.startswith(f"{rules}:") for line in checked.stderr.splitlines())
+
+
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"", b"- [", b"name: 7\n"])
 def test_a_file_that_is_no_ruleset_is_named(config: Path, content: bytes | None) -> None:
     facts(config, "org", "add", "acme")
