@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from proxy.wire.models import Check, SyncAnswer, SyncRuleset
 log = logging.getLogger(__name__)
 
 _MAX_BODY: Final = 64 * 1024 * 1024
+_ETAG: Final = re.compile(r"[!-~]{1,256}")
 _SHORTEST_INTERVAL: Final = 1.0
 _FAILED_AFTER: Final = 10  # intervals without a good sync that turn degraded into failed
 
@@ -180,7 +182,7 @@ class Sync:
         highest = self._highest_applied()
         if highest is not None and generated < _instant(highest):
             raise SyncRefused(f"generatedAt {synced.generated_at} is older than {highest}, applied before")
-        snapshot = self._to_snapshot(synced, answer.headers.get("ETag"))
+        snapshot = self._to_snapshot(synced, _etag(answer.headers.get("ETag", "")))
         held = self.snapshot
         if held is not None and _same_rules(held, snapshot):
             snapshot = msgspec.structs.replace(snapshot, generation=held.generation)
@@ -264,6 +266,11 @@ def _same_rules(one: Snapshot, other: Snapshot) -> bool:
 def _refuse_twice(what: str, values: list[str]) -> None:
     if len(set(values)) != len(values):
         raise SyncRefused(f"the answer has the same {what} twice")
+
+
+def _etag(text: str) -> str | None:
+    """What may be kept and sent back (RFC 9110 §8.8.3): nobody signed it, and it outlives a restart."""
+    return text if _ETAG.fullmatch(text) else None
 
 
 def _instant(text: str) -> datetime:

@@ -51,6 +51,26 @@ async def test_no_depth_of_an_unsigned_answer_ends_the_sync(
         assert await sync.once()
 
 
+@pytest.mark.parametrize(
+    "etag", ['"\xff"', '"\x7f"', '"\x01"', '"a\tb"', '"' + "x" * 7000 + '"', "", "W/", 'a"b']
+)
+async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
+    tmp_path: Path, control: ControlPlaneStandIn, etag: str
+) -> None:
+    """It is in no signature: kept, it would end the agent, or every sync from then on, restarts included."""
+
+    async def answer() -> Answer:
+        body = json.dumps(control.sync_body).encode()
+        return control.signed(control.sync_requests[-1], Answer(200, (("ETag", etag),), body))
+
+    control.sync_script.append(answer)
+    async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
+        assert await sync.once()
+        assert sync.snapshot is not None
+        assert sync.snapshot.etag is None
+        assert await sync.once()
+
+
 @pytest.mark.parametrize("body", NESTED)
 @pytest.mark.parametrize("status", [401, 429, 500])
 async def test_no_depth_of_an_answer_stops_deliveries(
@@ -111,6 +131,8 @@ NO_ANSWERS = {
     "nothing": b"",
     "noise": bytes(range(256)) * 300,
     "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "a status line of other bytes": b"HTTP/1.1 \xff\xfe OK\r\n\r\n",
+    "a length of other bytes": b"HTTP/1.1 200 OK\r\nContent-Length: \xff\r\n\r\n",
     "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
     "half a body": b"HTTP/1.1 202 Accepted\r\nContent-Length: 100\r\n\r\n{",
     "half a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{",
@@ -131,8 +153,9 @@ async def test_what_is_no_answer_is_a_failed_call(control: ControlPlaneStandIn, 
     control.raw_answers[SYNC] = RawAnswer(NO_ANSWERS[name])
     async with open_session(None) as session:
         calls = ControlPlane(session, IDENTITY, timeout_seconds=10)
-        with pytest.raises(CallFailed):
+        with pytest.raises(CallFailed) as failed:
             await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
+        assert str(failed.value).encode()  # or no heartbeat could tell it
         del control.raw_answers[SYNC]
         assert (await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)).is_signed
 
