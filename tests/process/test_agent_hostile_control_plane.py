@@ -51,9 +51,7 @@ async def test_no_depth_of_an_unsigned_answer_ends_the_sync(
         assert await sync.once()
 
 
-@pytest.mark.parametrize(
-    "etag", ['"\xff"', '"\x7f"', '"\x01"', '"a\tb"', '"' + "x" * 7000 + '"', "", "W/", 'a"b']
-)
+@pytest.mark.parametrize("etag", ['"\xff"', '"\x7f"', '"\x01"', '"a\tb"', '"' + "x" * 7000 + '"', ""])
 async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
     tmp_path: Path, control: ControlPlaneStandIn, etag: str
 ) -> None:
