@@ -28,7 +28,9 @@ rules:
 STRIP: Final = ALLOW.replace("verdict: allow", "verdict: filter") + (
     "    transforms: {strip_properties: [mobilePhone, businessPhones, otherMails]}\n"
 )
-ANYTHING: Final = ALLOW.replace("methods: [GET], path: [/v1.0/users, ", "path: [/v1.0/large, ")
+ANYTHING: Final = ALLOW.replace(
+    "methods: [GET], path: [/v1.0/users, ", "path: [/v1.0/large, /v1.0/large-json, "
+)
 
 Section = Mapping[str, str | int | float | bool]
 
