@@ -20,13 +20,19 @@ from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import Journal
 from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
-from proxy.wire.models import AuditAnswer
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_decode_accepted: Final = msgspec.json.Decoder(AuditAnswer).decode
+
+class _Acceptance(msgspec.Struct, rename="camel"):
+    batch_id: str | None = None
+    accepted: int | None = None
+    duplicate: bool = False
+
+
+_decode_acceptance: Final = msgspec.json.Decoder(_Acceptance).decode
 
 LARGEST_BODY: Final = 4_500_000  # of the 5 MiB that the control plane takes
 _SMALLEST_BODY: Final = 64 * 1024
@@ -170,8 +176,15 @@ class Shipper:
         return await handler(self, answer, delivery, batch, body)
 
     async def _accepted(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        if _accepted_id(answer.body) not in (None, batch.batch_id):
+        said = _acceptance(answer.body)
+        if said.batch_id not in (None, batch.batch_id):
             return self._put_off(delivery, "control plane answered 202 about another batch")
+        if not said.duplicate and said.accepted is not None and said.accepted < batch.count:
+            # After a 409 that is as it should be; else somebody has used these events' ids before us.
+            log.warning(
+                "audit batch %s of organisation %s: %d of %d events were known by their ids",
+                batch.batch_id, delivery.org_id, batch.count - said.accepted, batch.count,
+            )  # fmt: skip
         await self._on_disk(self._journal.done, delivery.org_id, batch)
         if delivery.problem:
             log.info("audit events of organisation %s go out again", delivery.org_id)
@@ -230,12 +243,12 @@ class Shipper:
         return wait
 
 
-def _accepted_id(body: bytes) -> str | None:
-    """Which batch a 202 speaks of; None where it doesn't say, as the specification lets it."""
+def _acceptance(body: bytes) -> _Acceptance:
+    """What a 202 says, where it says anything: the specification lets it be silent."""
     try:
-        return _decode_accepted(body).batch_id
+        return _decode_acceptance(body)
     except (ValueError, RecursionError):
-        return None
+        return _Acceptance()
 
 
 _Handler = Callable[[Shipper, Answer, _Delivery, Batch, bytes], Awaitable[float]]

@@ -14,6 +14,8 @@ import brotli
 import pytest
 
 from proxy.agent.control_plane import CallFailed, ControlPlane, Identity, open_session
+from proxy.agent.credentials.identity_provider import IdentityProvider
+from proxy.agent.credentials.provider import CredentialError
 from proxy.channel import SnapshotReady
 from tests.process.agent_parts import spool_writer, write
 from tests.process.test_agent_process import a_proxy
@@ -80,10 +82,12 @@ async def test_no_depth_of_an_answer_stops_deliveries(
     assert control.seqs("org-1") == [1, 2, 3]
 
 
-async def test_an_acceptance_of_another_batch_is_none(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+@pytest.mark.parametrize("more", [{}, {"accepted": 3, "duplicate": False}])
+async def test_an_acceptance_of_another_batch_is_none(
+    tmp_path: Path, control: ControlPlaneStandIn, more: dict[str, object]
+) -> None:
     """Mixed-up answers of something in between must not delete events that nobody has stored."""
-    other = {"batchId": "somebody-else-s", "accepted": 3, "duplicate": False}
-    control.audit_script.append(Answer(202, (), json.dumps(other).encode()))
+    control.audit_script.append(Answer(202, (), json.dumps({"batchId": "another", **more}).encode()))
     async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
         await parts.ship()
     assert len(control.attempts) == 2
@@ -100,6 +104,21 @@ async def test_an_acceptance_without_an_id_counts_as_the_specification_has_it(
     async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
         await parts.ship()
     assert len(control.attempts) == 1
+
+
+@pytest.mark.parametrize(("accepted", "duplicate"), [(3, False), (1, False), (1, True)])
+async def test_events_whose_ids_somebody_used_before_are_named(
+    tmp_path: Path,
+    control: ControlPlaneStandIn,
+    caplog: pytest.LogCaptureFixture,
+    accepted: int,
+    duplicate: bool,
+) -> None:
+    said = {"accepted": accepted, "duplicate": duplicate}
+    control.audit_script.append(Answer(202, (), json.dumps(said).encode()))
+    async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
+        await parts.ship()
+    assert ("2 of 3 events were known" in caplog.text) is (accepted == 1 and not duplicate)
 
 
 def _bomb(coding: str, size: int) -> bytes:
@@ -194,6 +213,22 @@ async def test_a_certificate_that_proves_nothing_gets_no_request(tmp_path: Path,
         with pytest.raises(CallFailed, match=r"[Cc]ertificate"):
             await ControlPlane(session, IDENTITY).post(control.base_url + SYNC, b"{}")
         assert control.requests == []
+
+
+@pytest.mark.parametrize("body", NESTED)
+@pytest.mark.parametrize("status", [200, 400, 503])
+async def test_no_depth_of_an_identity_provider_s_answer_is_more_than_a_failure(
+    control: ControlPlaneStandIn, status: int, body: bytes
+) -> None:
+    control.raw_answers["/t/oauth2/v2.0/token"] = RawAnswer(
+        f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    )
+    async with open_session(None) as session:
+        provider = IdentityProvider(
+            session, authority_url=control.base_url, tenant_id="t", client_id="c", scope="s"
+        )
+        with pytest.raises(CredentialError):
+            await provider.token({"client_secret": "s"})
 
 
 @pytest.mark.process
