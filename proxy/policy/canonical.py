@@ -29,6 +29,7 @@ from proxy.policy.odata import (
     file_path_meanings,
     fold,
     meanings_of,
+    trimmed,
 )
 
 MAX_DECODINGS = 4
@@ -47,6 +48,7 @@ _ODD_PATH = re.compile(
     r"[%\\;(' ]|//|/\.\.?(?:/|\Z)|/\Z|:(?:/|\Z)|"
     r"/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
 )
+_UNTRIMMED = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")
 _PARAMETER_ALIAS = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
 
 
@@ -188,6 +190,7 @@ def _spellings(path: str) -> Iterable[_Segments]:
         variants += _each(variants, _compatibility_normalised)
         variants += _each(variants, _without_matrix_parameters)
         variants += _each(variants, _at_question_mark)
+        variants += _each(variants, _trimmed)
         variants += _each(variants, _with_whole_parentheses)
         if len(variants) > MAX_READINGS:
             raise MalformedTarget("too many readings")
@@ -262,6 +265,12 @@ def _at_question_mark(variant: _Segments) -> _Segments:
         if "?" in text:
             return _Segments(variant.kind | SHADOW, [*variant.texts[:at], text.partition("?")[0]])
     return variant
+
+
+def _trimmed(variant: _Segments) -> _Segments:
+    """Without what names are read without, behind ids and keys too: blanks, invisible characters, `()`."""
+    texts = [text if _UNTRIMMED.search(text) is None else trimmed(text) for text in variant.texts]
+    return _Segments(variant.kind | SHADOW, texts)
 
 
 def _with_whole_parentheses(variant: _Segments) -> _Segments:

@@ -54,6 +54,7 @@ _FUNCTION_NAME = re.compile(
     r"delta|reminderview|calendarview|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
 )
 _CALL = re.compile(r"([A-Za-z_$][\w.$-]*) *\((.*)\)", re.DOTALL)
+_BARE_CALL = re.compile(r"[A-Za-z_$][\w.$-]* *\(\)")
 _ARGUMENT_NAME = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
 _QUALIFIED = re.compile(r"(?:microsoft\.)?graph\.(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)", re.IGNORECASE)
 _OPEN_EXTENSION_ID = re.compile(r"microsoft\.graph\.opentypeextension\.", re.IGNORECASE)
@@ -85,7 +86,26 @@ def fold(text: str) -> str:
     if text.isascii():
         return text.lower().strip(" ")
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return "".join(char for char in folded if unicodedata.category(char) != "Cf").strip(" ")
+    return _visible(folded).strip(" ")
+
+
+def trimmed(text: str) -> str:
+    """A segment less blanks around it, invisible characters, and empty parentheses behind what is no call."""
+    text = _visible(text).strip(" ")
+    if _BARE_CALL.fullmatch(text) is not None:
+        return text
+    end = len(text)
+    while text.endswith("()", 0, end):
+        end -= 2
+        while text.endswith(" ", 0, end):
+            end -= 1
+    return text[:end]
+
+
+def _visible(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(char for char in text if unicodedata.category(char) != "Cf")
 
 
 def meanings_of(text: str, aliases: Mapping[str, str]) -> tuple[Meaning, ...]:
