@@ -17,13 +17,13 @@ from proxy.policy.transforms import Transforms
 from proxy.server.abuse import Connections, Failures
 from proxy.server.deadlines import Deadlines
 from proxy.server.held import HeldMemory
+from proxy.server.known_secrets import KnownSecrets
 from proxy.server.rulebook import Rulebook
-from proxy.server.token_endpoint import KnownSecrets
 from proxy.server.tokens import TokenKeeper
 from proxy.server.upstream import UpstreamPool
 
 if TYPE_CHECKING:
-    from proxy.server.connection import ClientConnection
+    from proxy.server.client import Connection
 
 MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
 MAX_VERIFYING: Final = (
@@ -96,7 +96,7 @@ class Context:
         self.synced_at = 0.0  # monotonic: when the control plane last confirmed the rules
         self.draining = False
         self.requests = 0  # numbers the requests of this worker; a part of every request id
-        self.connections: set[ClientConnection] = set()
+        self.connections: set[Connection] = set()
         self.addresses = Connections()
         self.memory = HeldMemory(limits.max_held_bytes)
         self.failures_of_address = Failures(limits.max_failures_per_address)

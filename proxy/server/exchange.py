@@ -39,7 +39,7 @@ from proxy.server.upstream import UpstreamConnection, UpstreamLost
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Plan
-    from proxy.server.connection import ClientConnection
+    from proxy.server.client import Client
     from proxy.server.context import Context
     from proxy.server.credentials import UpstreamCredential
 
@@ -87,7 +87,7 @@ class Exchange:
     _answer: AnswerHead
     _credential: UpstreamCredential
 
-    def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
+    def __init__(self, context: Context, connection: Client, head: RequestHead) -> None:
         self.context = context
         self.connection = connection
         self.head = head
