@@ -36,7 +36,10 @@ MAX_DECODINGS = 4
 MAX_SEGMENTS = 256
 MAX_READINGS = 64
 MAX_ODD_PATH = 8192  # a path that needs more than splitting costs work per character and reading
+MAX_PARTS = 8192  # of all names in all readings: some milliseconds of work
 MAX_CACHED_PATH = 512
+_MAX_CACHED_PARTS = 64  # of one path; a path with several readings needs some 20
+_MAX_CACHED = 4096  # paths; then all are forgotten, and the common ones are back at once
 _MAX_CACHED_NAME = 64
 
 # Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
@@ -131,9 +134,16 @@ def canonicalise(target: str) -> Target:
         if len(plain) > MAX_SEGMENTS:
             raise MalformedTarget("too many segments")
         return Target(target, path, query, plain)
-    if aliases or len(path) > MAX_CACHED_PATH:
-        return Target(target, path, query, None, _readings_of_odd(path, aliases))
-    return Target(target, path, query, None, _readings_cached(path), path)
+    known = None if aliases else _known_readings.get(path)
+    if known is not None:
+        return Target(target, path, query, None, known, path)
+    readings, parts = _readings_of_odd(path, aliases)
+    if aliases or len(path) > MAX_CACHED_PATH or parts > _MAX_CACHED_PARTS:
+        return Target(target, path, query, None, readings)
+    if len(_known_readings) >= _MAX_CACHED:
+        _known_readings.clear()
+    _known_readings[path] = readings
+    return Target(target, path, query, None, readings, path)
 
 
 def option_name(name: str) -> str:
@@ -158,7 +168,11 @@ class _Segments:
     texts: list[str]
 
 
-def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[Reading, ...]:
+_known_readings: dict[str, tuple[Reading, ...]] = {}
+
+
+def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[tuple[Reading, ...], int]:
+    """And how many parts their names have together."""
     if not path.startswith("/"):
         raise MalformedTarget("a target begins with a slash")
     if path.count("/") > MAX_SEGMENTS:
@@ -166,19 +180,17 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[Reading, ..
     if len(path) > MAX_ODD_PATH:
         raise MalformedTarget("too long to be judged in all its readings")
     found: dict[Reading, None] = {}
+    parts = 0
     try:
         for segments in _spellings(path):
-            found.update(dict.fromkeys(_readings_of(segments, aliases)))
-            if len(found) > MAX_READINGS:
+            readings = _readings_of(segments, aliases)
+            parts += sum(len(name.folded) for reading in readings for name in reading.names)
+            found.update(dict.fromkeys(readings))
+            if len(found) > MAX_READINGS or parts > MAX_PARTS:
                 raise MalformedTarget("too many readings")
     except MalformedSegment as error:
         raise MalformedTarget(str(error)) from None
-    return tuple(found)
-
-
-@lru_cache(maxsize=4096)
-def _readings_cached(path: str) -> tuple[Reading, ...]:
-    return _readings_of_odd(path, _NO_ALIASES)
+    return tuple(found), parts
 
 
 def _spellings(path: str) -> Iterable[_Segments]:
@@ -308,6 +320,9 @@ def _readings_of(variant: _Segments, aliases: Mapping[str, str]) -> list[Reading
         ]
         if prod(len(options) for options in meanings) > MAX_READINGS:
             raise MalformedTarget("too many readings")
+        # Before they are made: each reading has all names of each of its segments.
+        if len(texts) * prod(sum(len(each.names) for each in options) for options in meanings) > MAX_PARTS:
+            raise MalformedTarget("too many names")
         forms.append([_combined(variant.kind, choice) for choice in product(*meanings)])
     certain = [[reading for reading in readings if reading.kind == variant.kind] for readings in forms]
     if len(forms) == 1 or any(len(readings) > 1 for readings in certain):

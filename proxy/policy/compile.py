@@ -18,8 +18,8 @@ from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
 
-_MAX_PLANS = 8192  # of one method
-_MAX_METHODS = 16
+_MAX_PLANS = 8192  # of all methods, by shape and by path each
+_MAX_SHAPE = 32  # segments; real paths have some 10
 _SINGLETONS = frozenset(("me", "root", "manager"))  # named like collections, yet what follows is a property
 _WORK_PER_SLICE = 40  # paths and conditions; about a millisecond
 _WORK_OF_REGEX = 10
@@ -83,13 +83,14 @@ class _Candidate:
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _UNKNOWN: Any = object()
+_NO_PLANS: Any = {}
 
 
-def _room(remembered: dict[_K, _V], limit: int) -> dict[_K, _V]:
-    """For one more; what is common is back at once."""
-    if len(remembered) >= limit:
-        remembered.clear()
-    return remembered
+def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) -> None:
+    """Forgets all others where there is no room; what is common is back at once."""
+    if sum(map(len, plans.values())) >= _MAX_PLANS:
+        plans.clear()
+    plans.setdefault(method, {})[key] = plan
 
 
 class CompiledRuleset:
@@ -109,15 +110,14 @@ class CompiledRuleset:
         plain = target.plain
         if plain is None:
             return self._plan_by_path(method, target, target.cache_key)
-        # Ids and whatever no rule knows are all the same to the rules. No segment has a question mark.
+        # Ids and whatever no rule knows are all the same to the rules. No segment or rule's word has a slash.
         word = self._words.get
-        shape = tuple([word(segment) or ("$?" if segment[:1] == "$" else "?") for segment in plain])
-        plans = self._plans_by_shape.get(method)
-        if plans is None:
-            plans = _room(self._plans_by_shape, _MAX_METHODS).setdefault(method, {})
-        plan = plans.get(shape, _UNKNOWN)
+        shape = tuple([word(segment) or ("$/" if segment[:1] == "$" else "/") for segment in plain])
+        plan = self._plans_by_shape.get(method, _NO_PLANS).get(shape, _UNKNOWN)
         if plan is _UNKNOWN:
-            plan = _room(plans, _MAX_PLANS)[shape] = self._plan_of_shape(method, shape)
+            plan = self._plan_of_shape(method, shape)
+            if len(shape) <= _MAX_SHAPE:
+                _remember(self._plans_by_shape, method, shape, plan)
         return plan or self._plan_by_path(method, target, target.path)
 
     def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
@@ -131,12 +131,10 @@ class CompiledRuleset:
     def _plan_by_path(self, method: str, target: Target, key: str | None) -> Plan:
         if key is None or len(key) > MAX_CACHED_PATH:
             return self._make_plan(method.upper(), target.readings)
-        plans = self._plans_by_path.get(method)
-        if plans is None:
-            plans = _room(self._plans_by_path, _MAX_METHODS).setdefault(method, {})
-        plan = plans.get(key)
+        plan: Plan | None = self._plans_by_path.get(method, _NO_PLANS).get(key)
         if plan is None:
-            plan = _room(plans, _MAX_PLANS)[key] = self._make_plan(method.upper(), target.readings)
+            plan = self._make_plan(method.upper(), target.readings)
+            _remember(self._plans_by_path, method, key, plan)
         return plan
 
     def _make_plan(self, method: str, readings: Iterable[Reading]) -> Plan:

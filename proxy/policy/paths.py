@@ -100,7 +100,7 @@ def _encoded(word: str) -> str:
     if "%" in decoded or "/" in decoded or not decoded.isprintable():
         raise InvalidPattern(f"{word!r}: write the segment as it reads when decoded")
     return "".join(
-        char if char.isascii() and char.isprintable() else "".join(f"%{byte:02X}" for byte in char.encode())
+        char if char.isascii() and char not in "?#" else "".join(f"%{byte:02X}" for byte in char.encode())
         for char in decoded
     )
 

@@ -13,7 +13,8 @@ _OPTIONS = ("select", "filter", "orderby", "search", "expand", "apply", "compute
 _TOKEN = re.compile(
     r"""'(?:[^']|'')*'|[0-9][\w:.+-]*|@[\w.]+|(?P<name>\$?[^\W\d][\w.]*)\s*(?P<after>[(:]?)|.""", re.DOTALL
 )
-_SEARCH_NAME = re.compile(r"([^\W\d]\w*)\s*:")
+# From the beginning of a word and never back, so that a long word is read once.
+_SEARCH_NAME = re.compile(r"(?<!\w)\d*+([^\W\d]\w*+)\s*+:")
 _SEARCH_WORDS = ("AND", "OR", "NOT")
 _SEARCH_TERM = re.compile(r'"[^"]*"|[^\s()]+')
 _LANGUAGE = """

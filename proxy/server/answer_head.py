@@ -19,6 +19,7 @@ from proxy.server.field_lines import (
     CONTENT_LENGTH,
     CONTENT_TYPE,
     LOCATION,
+    MAX_REMEMBERED_LINES,
     REQUEST_ID,
     TRANSFER_ENCODING,
     Field,
@@ -42,7 +43,7 @@ _VARYING: Final = VaryingLines((b"Content-Length", b"Date", b"request-id", b"cli
 
 
 class AnswerFields:
-    """What the heads of one spelling have in common, and the values of one of them."""
+    """What the heads of one spelling have in common."""
 
     __slots__ = (
         "chunked",
@@ -67,7 +68,7 @@ class AnswerFields:
         self.status = status
         self.status_line = status_line
         self.lines = lines
-        self.cut = cut  # line -> which of the values that differ it has
+        self.cut = cut  # line -> which of the values that differ it has; none of them is kept here
         self.length_at: int | None = None  # in these values
         self.id_at: int | None = None
         self.keep_alive = True
@@ -150,11 +151,21 @@ def _remembered(head: bytes, spelling: bytes) -> AnswerFields:
     fields = AnswerFields(status, own_status_line, field_lines.read(lines), _VARYING.places(head))
     _judge_fields(fields, http10=http10)
     _arrange(fields)
-    if len(spelling) <= MAX_REMEMBERED_BYTES:
+    _leave_values_out(fields)
+    if len(spelling) <= MAX_REMEMBERED_BYTES and len(lines) <= MAX_REMEMBERED_LINES:
         if len(_known_fields) >= MAX_REMEMBERED:
             _known_fields.clear()
         _known_fields[spelling] = fields
     return fields
+
+
+def _leave_values_out(fields: AnswerFields) -> None:
+    for at in fields.cut:
+        fields.lines[at] = fields.lines[at].holding(b"")
+    if fields.length_at is not None:
+        fields.content_length = None
+    if fields.id_at is not None:
+        fields.request_id = None
 
 
 def _judged_status_line(line: bytes) -> tuple[int, bytes, bool]:

@@ -50,7 +50,7 @@ _REASON_COUNTER: Final = {
 }
 # Paging tokens ($skiptoken, $deltatoken) are no secrets; what grants access by itself is.
 _SECRET_OPTION: Final = re.compile(
-    r"((?:^|&)(?:[^&=]*(?:access_token|id_token|refresh_token|secret|password|assertion|api_?key)[^&=]*|sig|code)=)[^&]*",
+    r"access_token|id_token|refresh_token|secret|password|assertion|api_?key|\A(?:sig|code)\Z",
     re.IGNORECASE,
 )
 _MAX_REMEMBERED_QUERY: Final = 512  # characters
@@ -212,9 +212,18 @@ def _without_secrets(query: str) -> str:
     """The query less the values that grant access by themselves."""
     if len(query) <= _MAX_REMEMBERED_QUERY:
         return _without_secrets_remembered(query)
-    return _SECRET_OPTION.sub(r"\1***", query)
+    return _masked(query)
 
 
 @lru_cache(maxsize=1024)
 def _without_secrets_remembered(query: str) -> str:
-    return _SECRET_OPTION.sub(r"\1***", query)
+    return _masked(query)
+
+
+def _masked(query: str) -> str:
+    return "&".join(map(_option_masked, query.split("&")))
+
+
+def _option_masked(option: str) -> str:
+    name, mark, _ = option.partition("=")
+    return name + "=***" if mark and _SECRET_OPTION.search(name) else option

@@ -70,6 +70,8 @@ _OF_ONE_CONNECTION: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING
 
 MAX_REMEMBERED: Final = 4096  # lines; then all are forgotten, and the common ones are back at once
 MAX_REMEMBERED_BYTES: Final = 2048  # of one line; our tokens have some 500
+MAX_REMEMBERED_NAME: Final = 64  # bytes of a name
+MAX_REMEMBERED_LINES: Final = 64  # of one head; SDKs need some 15, and services some 20
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -146,9 +148,10 @@ class FieldLines:
     def _of_new_name(self, line: bytes) -> Field:
         name, value = _parsed(line)
         kind = _KIND_OF.get(name.lower(), 0)
-        if len(self._kinds) >= MAX_REMEMBERED:
-            self._kinds.clear()
-        self._kinds[name] = kind
+        if len(name) <= MAX_REMEMBERED_NAME:
+            if len(self._kinds) >= MAX_REMEMBERED:
+                self._kinds.clear()
+            self._kinds[name] = kind
         return Field(name, value, kind, b"%b: %b\r\n" % (name, value))
 
 
@@ -200,6 +203,7 @@ class VaryingLines:
 
 
 _MAX_CONNECTIONS: Final = 1024  # values of the field; more are worked out anew
+_MAX_CONNECTION_BYTES: Final = 256  # of one value
 _known_connections: dict[bytes, frozenset[bytes]] = {}
 
 
@@ -209,6 +213,6 @@ def nominated_fields(connection: bytes) -> frozenset[bytes]:
     if known is None:
         known = frozenset(option.strip(b" \t").lower() for option in connection.split(b","))
         known -= {b"", b"keep-alive"}
-        if len(_known_connections) < _MAX_CONNECTIONS:
+        if len(_known_connections) < _MAX_CONNECTIONS and len(connection) <= _MAX_CONNECTION_BYTES:
             _known_connections[connection] = known
     return known

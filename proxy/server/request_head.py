@@ -26,6 +26,7 @@ from proxy.server.field_lines import (
     EXPECT,
     FORWARDED_FOR,
     HOST,
+    MAX_REMEMBERED_LINES,
     METHOD_OVERRIDE,
     TRANSFER_ENCODING,
     Field,
@@ -76,7 +77,7 @@ class RequestFields:
 
     def __init__(self, lines: list[Field], id_at: int | None) -> None:
         self.lines = lines
-        self.id_at = id_at  # of the line whose value differs between requests
+        self.id_at = id_at  # of the line whose value differs between requests, and so is not kept here
         self.keep_alive = True
         self.length = 0
         self.expect_continue = False
@@ -151,7 +152,10 @@ def _remembered(section: bytes, spelling: bytes) -> RequestFields:
     if len(places) > 1:  # nobody sends two ids
         return _read_fields(section, None, http10=False)
     fields = _read_fields(section, places[0] if places else None, http10=False)
-    if len(spelling) <= MAX_REMEMBERED_BYTES:
+    if fields.id_at is not None:
+        fields.lines[fields.id_at] = fields.lines[fields.id_at].holding(b"")
+        fields.client_request_id = None
+    if len(spelling) <= MAX_REMEMBERED_BYTES and len(fields.lines) <= MAX_REMEMBERED_LINES:
         if len(_known_fields) >= MAX_REMEMBERED:
             _known_fields.clear()
         _known_fields[spelling] = fields

@@ -60,6 +60,14 @@ def test_patterns_cover_what_the_contract_says() -> None:
         assert verdict(rules, path) == "block", path
 
 
+@pytest.mark.parametrize("word", ["%3F", "a%3Fb", "a%23b", "$%3F"])
+def test_a_word_may_have_what_would_end_a_path(word: str) -> None:
+    rules = compiled(f"- {{id: it, match: {{path: ['/x/{word}']}}, verdict: allow}}")
+    assert verdict(rules, f"/x/{word}") == "allow"
+    for other in ("/x", "/x/a", "/x/y", "/x/$y", "/x/$"):
+        assert verdict(rules, other) == "block"
+
+
 def test_parameters_belong_to_the_path_that_matched() -> None:
     rules = compiled("""
 - {id: it, match: {path: ["/a/{id}/b", "/c/{other}/{id}"]},

@@ -1,0 +1,172 @@
+"""What is remembered from one head to the next changes nothing, and stays small whatever heads come."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from proxy.server import answer_head, field_lines, heads, request_head
+from proxy.server.answer_head import parse_answer_head
+from proxy.server.audit_draft import _without_secrets
+from proxy.server.errors import MalformedHead
+from proxy.server.field_lines import VaryingLines
+from proxy.server.request_head import parse_request_head
+
+NAMES = (
+    *("client-request-id", "Client-Request-Id", "client-request-id ", "x-client-request-id", "request-id"),
+    *("Authorization", "Host", "Connection", "connection", "Content-Length", "content-length", "Date"),
+    *("Transfer-Encoding", "Expect", "TE", "Accept-Encoding", "X-HTTP-Method", "Content-Type", "Accept"),
+    *("Location", "Keep-Alive", "Content-Encoding", "X-Forwarded-For"),
+)
+SEPARATORS = (": ",) * 6 + (":", ":  ", ":\t", " : ", "")
+VALUES = (
+    *("", "a", "b", "0", "5", "05", "5 ", "5\t", "-5", "5, 5", "\xe9", "a b", " ", "\x00", "a\x01", "a\r"),
+    *("close", "Client-Request-Id", "client-request-id, date", "content-length", "authorization"),
+    "a\nb: c",
+    *("chunked", "Chunked ", "gzip, chunked", "100-continue", "proxy.example", "Bearer x", "gzip, zstd"),
+    *("a\r\n client-request-id: b", "a\r\nclient-request-id: b", "GET", "DELETE", "http://graph.example/x"),
+)  # fmt: skip
+REQUEST_LINES = (*("GET /a HTTP/1.1",) * 4, "POST /b?c HTTP/1.1", "GET /a HTTP/1.0", "HEAD / HTTP/1.1")
+STATUS_LINES = (
+    *("HTTP/1.1 200 OK",) * 4,
+    *("HTTP/1.1 204 No Content", "HTTP/1.1 304", "HTTP/1.0 200 OK", "HTTP/1.1 100 Go on", "HTTP/1.1 404 x"),
+)  # fmt: skip
+CREDENTIALS = (b"Bearer upstream-1", b"Bearer upstream-2")
+TWO_IDS = 2
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    with memory_free():
+        yield
+
+
+@contextmanager
+def memory_free(*, uncut: bool = False) -> Iterator[None]:
+    """Nothing is remembered at first; `uncut`: and no value counts as one that differs between heads."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (request_head, answer_head):
+            patch.setattr(module, "_known_fields", {})
+            if uncut:
+                patch.setattr(module, "_VARYING", VaryingLines((b"no such field",)))
+        patch.setattr(field_lines, "_known_connections", {})
+        patch.setattr(field_lines.field_lines, "_known", {})
+        patch.setattr(field_lines.field_lines, "_kinds", {})
+        yield
+
+
+def random_fields(chance: random.Random, start: str) -> bytes:
+    lines = [chance.choice(NAMES) + chance.choice(SEPARATORS) + chance.choice(VALUES) for _ in range(3)]
+    lines[chance.randrange(3)] = f"client-request-id: {chance.choice(VALUES)}"
+    if chance.random() < 0.9:
+        lines.insert(0, "Host: h")
+    return "\r\n".join([start, *lines[: chance.randrange(5)], "", ""]).encode("latin-1")
+
+
+def meaning_of_request(head: bytes, authorization: bytes) -> object:
+    """All that anyone is told of the request, and its head for the upstream."""
+    try:
+        parsed = parse_request_head(head)
+    except MalformedHead:  # which of several faults is named may differ
+        return None
+    fields = parsed.fields
+    upstream = heads.head_for_upstream(
+        parsed,
+        host=b"graph.example",
+        authorization=authorization,
+        readable_codings=bytes.upper,
+        body_held=False,
+        replaced_length=None,
+    )
+    several_ids = sum(name.lower() == b"client-request-id" for name, _ in parsed.headers) >= TWO_IDS
+    return (
+        (parsed.method, parsed.target, parsed.http10, parsed.headers, upstream),
+        None if several_ids else parsed.client_request_id,
+        (fields.keep_alive, fields.length, fields.expect_continue, fields.authorization, fields.host),
+        (fields.content_type, fields.content_encoding, fields.method_override, fields.forwarded_for),
+        fields.nominated,
+    )
+
+
+def meaning_of_answer(head: bytes, *, to_head: bool, **changes: Any) -> object:
+    try:
+        parsed = parse_answer_head(head, to_head_request=to_head)
+    except MalformedHead:  # which of several faults is named may differ
+        return None
+    kept = {"length": heads.KEPT, "changed": False, "length_hidden": False, "http10": False, "close": False}
+    return (
+        (parsed.status, parsed.length, parsed.keep_alive, parsed.request_id, parsed.headers),
+        (parsed.fields.content_type, parsed.fields.content_encoding, parsed.fields.nominated),
+        heads.head_for_client(parsed, relocated=bytes.upper, **{**kept, **changes}),
+    )
+
+
+def test_a_request_means_the_same_whatever_came_before_it() -> None:
+    chance = random.Random(8)
+    for _ in range(20_000):
+        head = random_fields(chance, chance.choice(REQUEST_LINES))
+        credential = chance.choice(CREDENTIALS)
+        found = meaning_of_request(head, credential)
+        with memory_free(uncut=True):
+            assert found == meaning_of_request(head, credential), head
+
+
+def test_an_answer_means_the_same_whatever_came_before_it() -> None:
+    chance = random.Random(9)
+    changes: tuple[dict[str, Any], ...] = ({}, {"length": 7, "changed": True}, {"length": 5}, {"close": True})
+    changes += ({"length": answer_head.CHUNKED}, {"length_hidden": True})
+    for _ in range(20_000):
+        head = random_fields(chance, chance.choice(STATUS_LINES))
+        to_head, change = chance.random() < 0.2, chance.choice(changes)
+        found = meaning_of_answer(head, to_head=to_head, **change)
+        with memory_free(uncut=True):
+            assert found == meaning_of_answer(head, to_head=to_head, **change), (head, to_head, change)
+
+
+def request_with(field: bytes) -> None:
+    parse_request_head(b"GET / HTTP/1.1\r\nHost: h\r\n" + field + b"\r\n\r\n")
+
+
+def answer_with(field: bytes) -> None:
+    parse_answer_head(b"HTTP/1.1 200 OK\r\n" + field + b"\r\n\r\n", to_head_request=False)
+
+
+HOSTILE: dict[str, Callable[[int], bytes]] = {
+    "long ids": lambda at: b"x%d: y\r\nclient-request-id: " % at + b"i" * 60_000,
+    "long names": lambda at: b"x%d" % at + b"n" * 60_000 + b": y",
+    "long values": lambda at: b"x: %d" % at + b"v" * 60_000,
+    "many lines": lambda at: b"\r\n".join(b"%x%x:" % (at, each) for each in range(500)),
+    "many nominated": lambda at: b"Connection: " + b",".join(b"%x%x" % (at, each) for each in range(5000)),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("read", [request_with, answer_with])
+def test_hostile_heads_leave_little_behind(read: Callable[[bytes], None], hostile: str) -> None:
+    tracemalloc.start()
+    try:
+        for at in range(30):
+            read(HOSTILE[hostile](at))
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left < 1_500_000
+
+
+@pytest.mark.parametrize(
+    ("query", "recorded"),
+    [
+        ("sig=x&code=y&Sig=z", "sig=***&code=***&Sig=***"),
+        ("a=b&my_api-key=1&myApiKey=2=3&x", "a=b&my_api-key=1&myApiKey=***&x"),
+        ("&&client_secret=&password", "&&client_secret=***&password"),
+        ("design=x&codes=y&=z", "design=x&codes=y&=z"),
+        ("password" * 8_000 + "&code=1", "password" * 8_000 + "&code=***"),
+    ],
+)
+def test_secrets_of_a_query_are_masked_in_one_pass(query: str, recorded: str) -> None:
+    assert _without_secrets(query) == recorded
