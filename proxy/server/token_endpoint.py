@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import logging
 import re
 import secrets
@@ -35,7 +34,7 @@ from proxy.server.request_head import RequestHead
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from proxy.server.connection import ClientConnection
+    from proxy.server.client import Client
     from proxy.server.context import Context
     from proxy.server.rulebook import Caller
 
@@ -43,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 MAX_FORM_BYTES: Final = 64 * 1024  # Microsoft's libraries send assertions of some KB
 MAX_FORM_FIELDS: Final = 64
-MAX_REMEMBERED: Final = 10_000
 
 _TOKEN: Final = re.compile(r"/proxy/token|/(?!v1\.0/|beta/|proxy/)[^/?]+/oauth2/v2\.0/token")
 _DISCOVERY: Final = re.compile(
@@ -57,7 +55,7 @@ _NO_STORE: Final = b"Cache-Control: no-store\r\nPragma: no-cache\r\n"
 
 
 def token_exchange_for(
-    context: Context, connection: ClientConnection, head: RequestHead
+    context: Context, connection: Client, head: RequestHead
 ) -> TokenExchange | DocumentExchange | None:
     """The exchange for a target that is the proxy's own, or None where the request is for the upstream."""
     path = head.target.partition("?")[0]
@@ -97,7 +95,7 @@ class DocumentExchange:
     __slots__ = ("_connection", "_document", "_head")
 
     def __init__(
-        self, context: Context, connection: ClientConnection, head: RequestHead, document: dict[str, object]
+        self, context: Context, connection: Client, head: RequestHead, document: dict[str, object]
     ) -> None:
         self._connection = connection
         self._head = head
@@ -132,35 +130,12 @@ class _OAuthError(Exception):
         self.description = description
 
 
-class KnownSecrets:
-    """Secrets that were right, as digests keyed with something that never leaves this process.
-
-    One stays right for as long as the hashes that it was compared with are its application's.
-    """
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, tuple[str, ...]] = {}
-
-    def digest(self, client_id: str, secret: str) -> bytes:
-        text = client_id.encode() + b"\0" + secret.encode()
-        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
-
-    def knows(self, digest: bytes, caller: Caller) -> bool:
-        return self._known.get(digest) == caller.secret_hashes
-
-    def remember(self, digest: bytes, caller: Caller) -> None:
-        if len(self._known) >= MAX_REMEMBERED:
-            self._known.clear()
-        self._known[digest] = caller.secret_hashes
-
-
 class TokenExchange:
     """One request for a proxy token (RFC 6749 §4.4)."""
 
     __slots__ = ("_body", "_connection", "_context", "_draft", "_finished", "_head")
 
-    def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
+    def __init__(self, context: Context, connection: Client, head: RequestHead) -> None:
         self._context = context
         self._connection = connection
         self._head = head

@@ -174,6 +174,11 @@ class DataPath:
     credential_asked: asyncio.Event
     credential: UpstreamCredential
 
+    @property
+    def connections(self) -> set[ClientConnection]:
+        """Those of applications that are open."""
+        return {each for each in self.context.connections if isinstance(each, ClientConnection)}
+
     def request(
         self, target: str = "/v1.0/users", method: str = "GET", fields: bytes = b"", body: bytes = b""
     ) -> bytes:

@@ -78,7 +78,7 @@ async def test_a_client_that_takes_nothing_of_a_streaming_answer_is_cut_with_its
     async with data_path(answering(LARGE_ANSWER), tmp_path) as proxy:
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request())
-        await until(lambda: any(each.write_paused for each in proxy.context.connections))
+        await until(lambda: any(each.write_paused for each in proxy.connections))
         pass_time(proxy, connection_module.SLOW_READER_SECONDS + 1)
         await until(lambda: not proxy.context.connections)
         await until(lambda: proxy.context.pool.open_connections == 0)
@@ -92,8 +92,8 @@ async def test_answers_do_not_pile_up_for_a_client_that_pipelines_and_reads_noth
     async with data_path(answering(ok(body)), tmp_path) as proxy:
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request() * 40)
-        await until(lambda: any(each.write_paused for each in proxy.context.connections))
-        (served,) = proxy.context.connections
+        await until(lambda: any(each.write_paused for each in proxy.connections))
+        (served,) = proxy.connections
         await asyncio.sleep(0.02)
         assert len(proxy.events()) < 40
         assert served._transport.get_write_buffer_size() < 1_000_000

@@ -395,7 +395,7 @@ async def test_of_slow_readers_the_longest_slow_is_cut_where_memory_ends(tmp_pat
 
 
 def unsent(proxy: DataPath) -> int:
-    return sum(each._transport.get_write_buffer_size() for each in proxy.context.connections)
+    return sum(each._transport.get_write_buffer_size() for each in proxy.connections)
 
 
 def test_readers_are_cut_longest_slow_first() -> None:
@@ -427,8 +427,8 @@ async def test_a_reader_that_is_slow_but_fast_enough_is_not_cut(tmp_path: Path) 
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(reading(answer, tmp_path))
         client = await small_window(stack, proxy, proxy.request("/v1.0/less"))
-        await until(lambda: any(each.write_paused for each in proxy.context.connections))
-        (served,) = proxy.context.connections
+        await until(lambda: any(each.write_paused for each in proxy.connections))
+        (served,) = proxy.connections
         received = 0
         for turn in range(1, 4):
             before = served._transport.get_write_buffer_size()

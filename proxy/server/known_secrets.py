@@ -1,0 +1,34 @@
+"""Client secrets that were right, so that argon2 is asked once for each and not at every token request."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Final
+
+from proxy.server.rulebook import Caller
+
+MAX_REMEMBERED: Final = 10_000
+
+
+class KnownSecrets:
+    """Secrets that were right, as digests keyed with something that never leaves this process.
+
+    One stays right for as long as the hashes that it was compared with are its application's.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._known: dict[bytes, tuple[str, ...]] = {}
+
+    def digest(self, client_id: str, secret: str) -> bytes:
+        text = client_id.encode() + b"\0" + secret.encode()
+        return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
+
+    def knows(self, digest: bytes, caller: Caller) -> bool:
+        return self._known.get(digest) == caller.secret_hashes
+
+    def remember(self, digest: bytes, caller: Caller) -> None:
+        if len(self._known) >= MAX_REMEMBERED:
+            self._known.clear()
+        self._known[digest] = caller.secret_hashes
