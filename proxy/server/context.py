@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from proxy.server.client import Connection
 
 MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
+MAX_REMEMBERED_BYTES: Final = 512  # of one key that the application wrote
 MAX_VERIFYING: Final = (
     64  # secrets compared at once; each costs tens of milliseconds, so more would only wait
 )
@@ -132,7 +133,7 @@ class Context:
         rewriter = self._rewriters.get(base)
         if rewriter is None:
             rewriter = LinkRewriter(self.upstream_base, base)
-            if len(self._rewriters) < MAX_REMEMBERED:
+            if len(self._rewriters) < MAX_REMEMBERED and len(base) <= MAX_REMEMBERED_BYTES:
                 self._rewriters[base] = rewriter
         return rewriter
 
@@ -149,7 +150,7 @@ class Context:
         value = self._codings.get(accept_encoding)
         if value is None:
             value = acceptable(accept_encoding.decode("latin-1")).encode("latin-1")
-            if len(self._codings) < MAX_REMEMBERED:
+            if len(self._codings) < MAX_REMEMBERED and len(accept_encoding) <= MAX_REMEMBERED_BYTES:
                 self._codings[accept_encoding] = value
         return value
 

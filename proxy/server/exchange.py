@@ -719,7 +719,7 @@ def _is_json(content_type: bytes | None) -> bool:
     if known is None:
         essence = content_type.partition(b";")[0].strip(b" \t").lower()
         known = essence == b"application/json" or essence.endswith(b"+json")
-        if len(_json_types) < 256:
+        if len(_json_types) < 256 and len(content_type) <= 256:
             _json_types[content_type] = known
     return known
 

@@ -6,6 +6,7 @@ import random
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ import pytest
 from proxy.server import answer_head, field_lines, heads, request_head
 from proxy.server.answer_head import parse_answer_head
 from proxy.server.audit_draft import _without_secrets
+from proxy.server.credentials import UpstreamCredential
 from proxy.server.errors import MalformedHead
 from proxy.server.field_lines import VaryingLines
 from proxy.server.request_head import parse_request_head
+from tests.bytes.data_path import answering, data_path, ok, read_reply
 
 NAMES = (
     *("client-request-id", "Client-Request-Id", "client-request-id ", "x-client-request-id", "request-id"),
@@ -170,3 +173,42 @@ def test_hostile_heads_leave_little_behind(read: Callable[[bytes], None], hostil
 )
 def test_secrets_of_a_query_are_masked_in_one_pass(query: str, recorded: str) -> None:
     assert _without_secrets(query) == recorded
+
+
+async def test_long_values_that_an_application_chooses_leave_little_behind(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        for at in range(100):
+            proxy.context.readable_codings(b"gzip;x=%d" % at + b"a" * 50_000)
+            proxy.context.rewriter(b"http", b"h%d" % at + b"a" * 50_000)
+        assert not proxy.context._codings
+        assert not proxy.context._rewriters
+
+
+async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: Path) -> None:
+    """The same heads but for ids, of two applications, while both upstream tokens are renewed."""
+    chance = random.Random(3)
+    other = UpstreamCredential(lambda generation: None)
+    async with data_path(answering(ok(b"{}")), tmp_path, max_connections=1) as proxy:
+        now = proxy.context.loop.time()
+        other.renew("other-0", now + 3600, 0)
+        tokens = (proxy.token, proxy.add_application("client-2", other))
+        credentials = (proxy.credential, other)
+        streams = [await proxy.connect() for _ in range(2)]
+        expected: list[bytes] = []
+        for turn in range(300):
+            which = chance.randrange(2)
+            if chance.random() < 0.2:
+                credentials[which].renew(f"upstream-{which}-{turn}", now + 3600, turn + 2)
+            own_id = chance.choice((b"client-request-id: %d\r\n" % turn, b"client-request-id: \r\n", b""))
+            nominated = chance.choice((b"", b"", b"Connection: client-request-id\r\n"))
+            reader, writer = streams[which]
+            line = b"GET /v1.0/%d HTTP/1.1\r\n" % (turn % 7)
+            bearer = b"Authorization: Bearer " + tokens[which].encode() + b"\r\n"
+            writer.write(line + b"Host: p%d\r\n" % which + own_id + bearer + nominated + b"X: y\r\n\r\n")
+            assert (await read_reply(reader)).status == 200
+            host = b"Host: 127.0.0.1:%d\r\n" % proxy.upstream.port
+            credential = b"Authorization: " + credentials[which].authorization + b"\r\n"
+            expected.append(line + host + (b"" if nominated else own_id) + credential + b"X: y\r\n\r\n")
+        assert proxy.upstream.heads == expected
+        for _, writer in streams:
+            writer.close()
