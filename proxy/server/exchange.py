@@ -351,6 +351,16 @@ class Exchange:
 
     def upstream_ready(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
+        credential = self._credential
+        if credential.generation != self._credential_generation or not credential.valid(
+            self.context.deadlines.now
+        ):
+            # The token was renewed, or ended, while the request waited for its turn.
+            try:
+                self.attach_credential()
+            except Refusal as refusal:
+                self.refuse(refusal)
+                return
         connection = self.connection
         if not self.head.fields.length:
             connection.deadline = NEVER  # only the upstream's own deadline runs now

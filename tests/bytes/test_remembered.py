@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from proxy.server.credentials import UpstreamCredential
 from proxy.server.errors import MalformedHead
 from proxy.server.field_lines import VaryingLines
 from proxy.server.request_head import parse_request_head
-from tests.bytes.data_path import answering, data_path, ok, read_reply
+from tests.bytes.data_path import UpstreamPeer, answering, data_path, ok, read_reply
 
 NAMES = (
     *("client-request-id", "Client-Request-Id", "client-request-id ", "x-client-request-id", "request-id"),
@@ -212,3 +213,30 @@ async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: 
         assert proxy.upstream.heads == expected
         for _, writer in streams:
             writer.close()
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+async def test_a_token_that_ends_while_a_request_waits_does_not_go_up(tmp_path: Path, renewed: bool) -> None:
+    arrived, answer = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: UpstreamPeer) -> None:
+        while True:
+            await peer.head()
+            arrived.set()
+            await answer.wait()
+            peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path, max_connections=1) as proxy:
+        first = asyncio.create_task(proxy.ask(proxy.request("/v1.0/first")))
+        await arrived.wait()
+        second = asyncio.create_task(proxy.ask(proxy.request("/v1.0/second")))
+        while not proxy.context.pool._waiting:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+        now = proxy.context.loop.time()
+        proxy.credential.expires_at = now - 1
+        if renewed:
+            proxy.credential.renew("newer", now + 3600, 2)
+        answer.set()
+        statuses = [(await each).status for each in (first, second)]
+        assert statuses == [200, 200 if renewed else 503]
+        assert [b"Bearer newer" in head for head in proxy.upstream.heads] == [False, True][: 1 + renewed]
