@@ -20,7 +20,7 @@ from typing import Final, Self
 from tests.standins.certificates import ServerCertificate
 
 # Of a body only so much is kept; its length and digest cover the whole.
-KEPT_BODY_BYTES: Final = 4 * 1024 * 1024
+KEPT_BODY_BYTES: Final = 5 * 1024 * 1024  # the largest batch that a control plane takes
 _MAX_HEAD_BYTES: Final = 1024 * 1024
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~]+) HTTP/1\.([01])\Z")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*\Z")
