@@ -8,6 +8,8 @@ import contextlib
 import resource
 import socket
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -17,7 +19,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.process.proxy_parts import LIMITS, LONG, get, processes, rss_kib, rules_file, until
-from tests.standins.system import System
+from tests.standins.system import ROOT, System
 
 pytestmark = pytest.mark.process
 
@@ -227,3 +229,75 @@ async def test_one_address_s_flood_leaves_room_for_its_own_limit_only(tmp_path: 
             assert b"Retry-After: 1" in answer
         await until(lambda: connections_open(system) < 10)
         await good_ones(system, token, 10)
+
+
+HELD_MIB: Final = 32
+BATCH_BYTES: Final = 4_000_000
+
+
+async def test_bodies_beyond_the_limit_cost_no_memory(tmp_path: Path) -> None:
+    """Ten times what may be held is sent: what is beyond gets 503, and the memory comes back."""
+    settings = {"Proxy__MaxHeldBytes": str(HELD_MIB << 20), "Proxy__Workers": "1"}
+    async with plain_system(tmp_path, **settings) as system:
+        token = await token_of(system)
+        (worker,) = processes(system, "worker").values()
+        before = rss_kib(worker)
+        request = (
+            f"POST /v1.0/$batch HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer {token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {BATCH_BYTES}\r\n\r\n"
+        ).encode() + b" " * (BATCH_BYTES - 1)
+        asking = [asyncio.create_task(first_line(system, request)) for _ in range(80)]
+        refused = 0
+        for answered in asyncio.as_completed(asking):
+            line = await answered
+            assert line in (b"HTTP/1.1 503 Service Unavailable\r\n", b""), line
+            refused += 1
+            if refused == len(asking) - 8:  # at least seven are held, waiting for their last byte
+                break
+        assert metric(system, "graphward_limit_held_bytes_total") >= refused
+        assert rss_kib(worker) - before < (HELD_MIB + 32) * 1024
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await until(lambda: connections_open(system) == 0)
+        await good_ones(system, token, 10)
+
+
+async def first_line(system: System, request: bytes) -> bytes:
+    """Empty where the connection was closed while there was still much to send."""
+    reader, writer = await asyncio.open_connection(*address(system))
+    try:
+        writer.write(request)
+        return await reader.readline()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.transport.abort()
+
+
+DESCRIPTORS: Final = """
+import os, resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 2000))
+from proxy.settings import load
+from proxy.worker import _affordable_connections
+print(_affordable_connections(load(Path(sys.argv[1]), {})), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+SETTINGS: Final = """
+Agent = {ApiKey = "a", HmacSecret = "b"}
+RuleSync = {SaasBaseUrl = "http://127.0.0.1:9"}
+Credentials = {Provider = "static", AccessToken = "c"}
+"""
+
+
+@pytest.mark.parametrize(("wanted", "affordable"), [(20_000, 2000 - 256 - 128), (1000, 1000)])
+def test_a_worker_has_no_more_connections_than_descriptors(
+    tmp_path: Path, wanted: int, affordable: int
+) -> None:
+    """It raises its own limit as far as it may, and keeps some for the upstream."""
+    file = tmp_path / "proxy.toml"
+    file.write_text(f"{SETTINGS}Proxy = {{MaxConnections = {wanted}}}\n", "utf-8")
+    command = [sys.executable, "-c", DESCRIPTORS, str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.split() == [str(affordable), "2000"]
+    assert ("1616 of 20000 client connections" in done.stderr) is (wanted > affordable)
