@@ -4,7 +4,9 @@ unrecorded; and a version that can't start never does."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import shutil
 import signal
 from pathlib import Path
@@ -161,6 +163,32 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
         assert not any(alive(pid) for pid in old)
     assert (load.broken, load.refused_connects, load.idle_closes) == ([], 0, 0)
     assert load.statuses() == {200}
+
+
+@pytest.mark.skipif(not LONG, reason="a minute and more: GRAPHWARD_LONG=1")
+async def test_kills_amid_upgrades_lose_and_double_no_event(tmp_path: Path, code: Path) -> None:
+    chance = random.Random(17)
+    async with whole_system(tmp_path, proxy_code=code) as system:
+        async with Load(system, clients=4) as load:
+            for at in range(20):
+                install(code, f"9.{at}")
+                upgrade(system)
+                await asyncio.sleep(chance.uniform(0, 4))
+                victims = {**processes(system), "supervisor": system.proxy.process.pid}
+                victim = chance.choice(sorted(victims))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victims[victim], signal.SIGKILL)
+                if victim == "supervisor":
+                    await system.proxy.process.wait()
+                    await until(lambda gone=victims: not any(alive(pid) for pid in gone.values()))  # type: ignore[misc]
+                    await system.start_proxy()
+                await load.answers(20)
+        served = {path for path, status in load.answered.items() if status == 200}
+        await until(lambda: served <= stored_paths(system))
+        assert load.statuses() <= {200, 503}
+        found = events(system)
+        assert_no_gap(found)
+        assert len({event["id"] for event in found}) == len(found)
 
 
 # One proxy for each directory
