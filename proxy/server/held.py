@@ -33,6 +33,7 @@ class HeldMemory:
 
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
         """`reader` has left `size` bytes unsent. How many readers were cut on account of that."""
+        self.forget(reader)
         self._slow[reader] = (size, cut)
         self.unsent += size
         cuts = 0

@@ -241,6 +241,8 @@ class TokenExchange:
     def _compared(self, done: Future[bool], client_id: str, digest: bytes, caller: Caller | None) -> None:
         context = self._context
         context.verifying -= 1
+        if done.cancelled():  # the worker stops
+            return
         matches = done.result() and caller is not None
         if not matches:  # also of those who don't wait for the answer
             now = context.deadlines.now

@@ -234,6 +234,23 @@ async def test_a_failure_counts_though_nobody_waits_for_the_answer(tmp_path: Pat
         told_to_stop(await ask_for_token(proxy, CLIENT_SECRET))
 
 
+async def test_a_comparison_that_a_stop_takes_off_the_queue_is_no_failure(tmp_path: Path) -> None:
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        go_on = threading.Event()
+        proxy.context.executor.submit(go_on.wait)
+        asking = asyncio.ensure_future(ask_for_token(proxy, "guess"))
+        await until(lambda: proxy.context.verifying)
+        proxy.context.executor.shutdown(wait=False, cancel_futures=True)
+        await until(lambda: not proxy.context.verifying)
+        go_on.set()
+        assert len(proxy.context.failures_of_address) == 0
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    assert faults == []
+
+
 def test_failures_are_forgotten_with_their_window_and_beyond_their_number() -> None:
     failures = Failures(2)
     failures.add("a", 100.0)
@@ -409,6 +426,8 @@ def test_readers_are_cut_longest_slow_first() -> None:
     memory.forget("a")
     assert (slow("c", 40), slow("d", 60)) == (0, 1)
     assert cut == ["b"]
+    assert slow("d", 50) == 0  # who is slow again counts once
+    assert memory.unsent == 90
     assert slow("e", 1000) == 3  # one that alone is too much is cut as well
     assert (cut, memory.unsent) == (["b", "c", "d", "e"], 0)
 
