@@ -93,8 +93,13 @@ def _abstract(kind: Kind, values: Sequence[Value]) -> Column:
 
 
 def _checksums(values: Sequence[Value]) -> tuple[bytes, bytes]:
-    texts = ["" if value is None else str(value) for value in values]
-    folded = "\n".join(texts).encode().lower().split(b"\n")
+    texts: Sequence[Any] = values
+    try:
+        joined = "\n".join(texts)
+    except TypeError:  # some are absent, or numbers
+        texts = ["" if value is None else str(value) for value in values]
+        joined = "\n".join(texts)
+    folded = joined.encode().lower().split(b"\n")
     if len(folded) != len(values):  # a text has a line feed of its own
         folded = [text.encode().lower() for text in texts]
     sums = array("I", map(crc32, folded))

@@ -7,6 +7,7 @@ line for each event, in which words and parts of paths are looked for.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from controlplane.search.query import FIELDS, WORD, WORD_CHARS, Kind, fold
 COLUMNS: Final = tuple(field for field in FIELDS.values() if field.kind != "time" and field.name != "org")
 # "/v1.0/users/" and "/v1.0/users/{id}/" of "/v1.0/users/{id}/messages"
 FOLDERS: Final = {"folder2": 2, "folder3": 3}
+# The first folder of each line, and what the second one adds to it; never empty, since it takes the line's end.
+_FOLDERS_OF_LINES: Final = re.compile(r"(?m)^(?:(/[^/\n]*/[^/\n]*/)([^/\n]*/)?)?[^\n]*$")
 KINDS: Final[dict[str, Kind]] = {
     **{field.name: field.kind for field in COLUMNS},
     **dict.fromkeys(FOLDERS, "text"),
@@ -53,7 +56,7 @@ def make_segment(
     """Of events in the order of time; `fields` has every column's values but the folders'."""
     paths = fields["path"]
     values: dict[str, Sequence[Value]] = dict(fields)
-    folders = list(map(_folders, _folded(paths)))
+    folders = _folders(paths)
     for name, level in FOLDERS.items():
         values[name] = [each[level - 2] for each in folders]
     columns = {name: make_column(kind, values[name], unique=name in _UNIQUE) for name, kind in KINDS.items()}
@@ -61,13 +64,15 @@ def make_segment(
     return Segment(times, positions, bodies, columns, text, lines)
 
 
-def _folded(paths: Sequence[Value]) -> list[str]:
+def _folders(paths: Sequence[Value]) -> list[tuple[str | None, str | None]]:
     texts = ["" if path is None else str(path) for path in paths]
-    folded = fold("\n".join(texts)).split("\n")
-    return folded if len(folded) == len(texts) else list(map(fold, texts))  # one has a line feed of its own
+    found = _FOLDERS_OF_LINES.findall(fold("\n".join(texts)))
+    if len(found) != len(texts):  # a path has a line feed of its own
+        return [_folders_of(fold(text)) for text in texts]
+    return [(upper or None, upper + lower if lower else None) for upper, lower in found]
 
 
-def _folders(path: str) -> tuple[str | None, str | None]:
+def _folders_of(path: str) -> tuple[str | None, str | None]:
     first = path.find("/", 1) if path.startswith("/") else -1
     second = path.find("/", first + 1) if first > 0 else -1
     if second < 0:
@@ -78,7 +83,7 @@ def _folders(path: str) -> tuple[str | None, str | None]:
 
 def folder(beginning: str, level: int) -> str | None:
     """The folder of this level in which every path lies that begins so, if there is one."""
-    return _folders(beginning)[level - 2]
+    return _folders_of(beginning)[level - 2]
 
 
 def _text(paths: Sequence[Value], queries: Sequence[Value]) -> tuple[bytes, array[int]]:
@@ -90,10 +95,11 @@ def _text(paths: Sequence[Value], queries: Sequence[Value]) -> tuple[bytes, arra
     joined = "\n".join(lines)
     absent = paths.count(None) + queries.count(None)
     odd = (joined.count("\n"), joined.count(PART), joined.count(ABSENT)) != (len(both) - 1, len(both), absent)
+    if odd:
+        lines = [_line(*fields) for fields in both]
+    elif "%" in joined:
+        lines = [_with_decoded(line) if "%" in line else line for line in lines]
     if odd or "%" in joined:
-        lines = [
-            _line(*fields) if odd or "%" in line else line for line, fields in zip(lines, both, strict=True)
-        ]
         joined = "\n".join(lines)
     encoded: Iterable[str | bytes] = lines if joined.isascii() else [line.encode() for line in lines]
     return joined.encode().lower() + b"\n", array("I", _begins(encoded))
@@ -104,10 +110,13 @@ def _begins(lines: Iterable[str | bytes]) -> Iterable[int]:
 
 
 def _line(path: Value, query: Value) -> str:
-    texts = [ABSENT if value is None else on_one_line(str(value)) for value in (path, query)]
-    if any("%" in text for text in texts):
-        texts += [_decoded(text) for text in texts]
-    return PART.join(texts)
+    line = PART.join([ABSENT if value is None else on_one_line(str(value)) for value in (path, query)])
+    return _with_decoded(line) if "%" in line else line
+
+
+def _with_decoded(line: str) -> str:
+    path, _, query = line.partition(PART)
+    return f"{line}{PART}{_decoded(path) if '%' in path else path}{PART}{_decoded(query)}"
 
 
 @lru_cache(4096)

@@ -254,7 +254,12 @@ _TYPES: Final = {
 # An event's searchable fields, read in one go; an event that does not fit is read field by field instead.
 _Entry: Final[Any] = msgspec.defstruct(
     "_Entry",
-    [*((field.name, _TYPES[field.kind], None) for field in COLUMNS), ("time", datetime | None, None)],
+    [
+        ("id", Annotated[str, msgspec.Meta(min_length=1)]),
+        *((field.name, _TYPES[field.kind], None) for field in COLUMNS if field.name != "id"),
+        ("time", Annotated[datetime, msgspec.Meta(tz=True)]),
+    ],
+    kw_only=True,
     rename={**{field.name: field.event_key for field in COLUMNS}, "time": "time"},
     gc=False,
 )
@@ -299,18 +304,11 @@ def _read_entries(events: Sequence[Event]) -> list[Any]:
         entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")
         if len(entries) == len(events):
             for entry in entries:
-                entry.time = _milliseconds(entry)
+                entry.time = (entry.time - _EPOCH) // _MILLISECOND
             return entries
     except (ValueError, RecursionError):
         pass  # at least one event is out of the ordinary
     return [_read_entry(event) for event in events]
-
-
-def _milliseconds(entry: Any) -> int:
-    if type(entry.id) is not str or not entry.id or entry.time is None:
-        raise ValueError
-    time: datetime = entry.time if entry.time.tzinfo else entry.time.replace(tzinfo=UTC)
-    return (time - _EPOCH) // _MILLISECOND
 
 
 def _read_entry(event: Event) -> Any:
