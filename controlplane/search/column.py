@@ -1,8 +1,8 @@
 """Pure: one field of many events as bytes that a filter is asked of all at once.
 
 Up to 256 different values: a dictionary and one byte for each event. Up to 2048: a dictionary and two bytes.
-More: two bytes of each text's checksum, or the two highest bytes of each number as a double; these find every
-match and may find more, so that whoever asks has to look. The same byte of all events lies together (a
+More: two bytes of each text's checksum, or the three highest bytes of each number as a double; these find
+every match and may find more, so that whoever asks has to look. The same byte of all events lies together (a
 plane), since `bytes.translate` and arithmetic on large integers then judge a segment at the speed of memory.
 """
 
@@ -25,7 +25,10 @@ NARROW: Final = 256
 WIDE: Final = 2048
 _SAMPLE: Final = 4096
 # High byte first. A present text's checksum has its highest bit set; no finite double begins so.
-_ABSENT: Final = {"checksums": 0x0000, "magnitudes": 0x7FF8}
+_ABSENT: Final = {"checksums": 0x0000, "magnitudes": 0x7FF800}
+_MOST_MAGNITUDE: Final = b"\x7f\xf7\xff"
+_RARE: Final = 100  # up to one event of so many are looked at one by one instead of judging all of them
+_WIDTHS: Final = {"checksums": 2, "magnitudes": 3}  # bytes of each value
 _PRESENT: Final = bytes(byte | 0x80 for byte in range(256))
 
 Picker = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -37,7 +40,7 @@ _FORMS: Final[dict[int, Form]] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`planes` are the low and then the high bytes; a dictionary of one value needs none."""
+    """`planes` are the lowest bytes first; a dictionary of one value needs none."""
 
     form: Form
     count: int
@@ -74,14 +77,18 @@ def make_column(kind: Kind, values: Sequence[Value], *, unique: bool = False) ->
     if len(distinct) == 1:
         return Column("values", len(values), (), dictionary)
     codes = map(numbers.__getitem__, values)
-    return Column("values", len(values), _planes(codes, len(distinct) > NARROW), dictionary)
+    return Column("values", len(values), _planes(codes, _width(len(distinct))), dictionary)
 
 
-def _planes(codes: Iterable[int], wide: bool) -> tuple[bytes, ...]:
-    if not wide:
+def _width(values: int) -> int:
+    return 1 if values <= NARROW else 2
+
+
+def _planes(codes: Iterable[int], width: int) -> tuple[bytes, ...]:
+    if width == 1:
         return (bytes(codes),)
     listed = list(codes)
-    return bytes([code & 255 for code in listed]), bytes([code >> 8 for code in listed])
+    return tuple(bytes([code >> shift & 255 for code in listed]) for shift in range(0, 8 * width, 8))
 
 
 def _abstract(kind: Kind, values: Sequence[Value]) -> Column:
@@ -114,17 +121,16 @@ def _checksums(values: Sequence[Value]) -> tuple[bytes, bytes]:
     return bytes(low), bytes(high)
 
 
-def _magnitudes(values: Sequence[Value]) -> tuple[bytes, bytes]:
+def _magnitudes(values: Sequence[Value]) -> tuple[bytes, bytes, bytes]:
     numbers = array("d", [value if isinstance(value, int | float) else nan for value in values])
     if sys.byteorder == "big":
         numbers.byteswap()
     data = numbers.tobytes()
-    return data[6::8], data[7::8]
+    return data[5::8], data[6::8], data[7::8]
 
 
-def _code(column: Column, value: Value) -> int:
-    """What an abstract column has for a value."""
-    low, high = (_checksums if column.form == "checksums" else _magnitudes)((value,))
+def _checksum(text: str) -> int:
+    low, high = _checksums((text,))
     return high[0] << 8 | low[0]
 
 
@@ -139,8 +145,8 @@ def join(kind: Kind, columns: Sequence[Column]) -> Column:
     if kind in ("texts", "time"):
         return Column("unknown", count, ())
     same = [_as_abstract(kind, column) for column in columns]
-    low, high = zip(*(column.planes for column in same), strict=True)
-    return Column(same[0].form, count, (b"".join(low), b"".join(high)))
+    planes = zip(*(column.planes for column in same), strict=True)
+    return Column(same[0].form, count, tuple(map(b"".join, planes)))
 
 
 def _joined_values(
@@ -150,29 +156,27 @@ def _joined_values(
     if len(values) == 1:
         return Column("values", count, (), dictionary)
     planes = [
-        _recoded(column, new, len(values) > NARROW) for column, new in zip(columns, recoded, strict=True)
+        _recoded(column, new, _width(len(values))) for column, new in zip(columns, recoded, strict=True)
     ]
     return Column("values", count, tuple(b"".join(parts) for parts in zip(*planes, strict=True)), dictionary)
 
 
-def _recoded(column: Column, new: list[int], wide: bool) -> tuple[bytes, ...]:
+def _recoded(column: Column, new: list[int], width: int) -> tuple[bytes, ...]:
     """The planes with code n become what `new[n]` is."""
     if len(column.planes) == 2:
         low, high = column.planes
-        return _planes((new[a | b << 8] for a, b in zip(low, high, strict=True)), wide)
+        return _planes((new[a | b << 8] for a, b in zip(low, high, strict=True)), width)
     codes = column.planes[0] if column.planes else bytes(column.count)
-    low_table = bytes(code & 255 for code in new).ljust(256, b"\0")
-    if not wide:
-        return (codes.translate(low_table),)
-    return codes.translate(low_table), codes.translate(bytes(code >> 8 for code in new).ljust(256, b"\0"))
+    tables = (bytes(code >> shift & 255 for code in new) for shift in range(0, 8 * width, 8))
+    return tuple(codes.translate(table.ljust(256, b"\0")) for table in tables)
 
 
 def _as_abstract(kind: Kind, column: Column) -> Column:
     if column.form != "values":
         return column
     known = _abstract(kind, column.values)
-    new = [high << 8 | low for low, high in zip(*known.planes, strict=True)]
-    return Column(known.form, column.count, _recoded(column, new, wide=True))
+    new = [int.from_bytes(code, "little") for code in zip(*known.planes, strict=True)]
+    return Column(known.form, column.count, _recoded(column, new, _WIDTHS[known.form]))
 
 
 def pick(column: Column, ordinals: slice | Picker) -> Column:
@@ -255,11 +259,11 @@ def judge_abstract(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
     if column.form == "unknown":
         return None
     if isinstance(term, HasTerm):
-        return Judged(full(column.count) ^ _of_codes(column, [_ABSENT[column.form]]), certain=True)
+        return Judged(full(column.count) ^ _of_absent(column), certain=True)
     mask = 0
     for match in term.matches:
         if isinstance(match, Exactly) and column.form == "checksums":
-            mask |= _of_codes(column, [_code(column, match.text)])
+            mask |= _of_codes(column, [_checksum(match.text)])
         elif isinstance(match, Between) and column.form == "magnitudes":
             mask |= _of_span(column, match)
         else:
@@ -267,19 +271,32 @@ def judge_abstract(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
     return Judged(mask, certain=False)
 
 
+def _of_absent(column: Column) -> int:
+    absent = _ABSENT[column.form].to_bytes(len(column.planes), "big")
+    return _within(column.planes[::-1], absent, absent)
+
+
 def _of_span(column: Column, match: Between) -> int:
     """Doubles that are not negative stand in the order of their bytes; the others are taken as they come."""
-    low, high = column.planes
-    mask = _mask(high, range(0x80, 0x100)) if match.low is None or match.low <= 0 else 0  # -0.0 too
+    planes = column.planes[::-1]
+    mask = _mask(planes[0], range(0x80, 0x100)) if match.low is None or match.low <= 0 else 0  # -0.0 too
     if match.high is not None and match.high < 0:
         return mask
-    first = 0 if match.low is None or match.low <= 0 else _code(column, match.low)
-    last = _ABSENT["magnitudes"] - 1 if match.high is None else _code(column, match.high)
-    if first >> 8 == last >> 8:
-        return mask | _mask(high, [first >> 8]) & _mask(low, range(first & 255, (last & 255) + 1))
-    mask |= _mask(high, range((first >> 8) + 1, last >> 8))
-    mask |= _mask(high, [first >> 8]) & _mask(low, range(first & 255, 256))
-    return mask | _mask(high, [last >> 8]) & _mask(low, range((last & 255) + 1))
+    first = b"\0\0\0" if match.low is None or match.low <= 0 else b"".join(_magnitudes((match.low,))[::-1])
+    last = _MOST_MAGNITUDE if match.high is None else b"".join(_magnitudes((match.high,))[::-1])
+    return mask | _within(planes, first, last)
+
+
+def _within(planes: Sequence[bytes], first: bytes, last: bytes) -> int:
+    """The events whose bytes, the highest first, lie between these, both included."""
+    plane, *lower = planes
+    if not lower:
+        return _mask(plane, range(first[0], last[0] + 1))
+    if first[0] == last[0]:
+        return _mask(plane, first[:1]) & _within(lower, first[1:], last[1:])
+    mask = _mask(plane, range(first[0] + 1, last[0]))
+    mask |= _mask(plane, first[:1]) & _within(lower, first[1:], b"\xff" * len(lower))
+    return mask | _mask(plane, last[:1]) & _within(lower, bytes(len(lower)), last[1:])
 
 
 def _of_codes(column: Column, codes: Sequence[int]) -> int:
@@ -290,6 +307,8 @@ def _of_codes(column: Column, codes: Sequence[int]) -> int:
     if len(column.planes) == 1:
         return _mask(column.planes[0], codes)
     low, high = column.planes
+    if len(codes) == 1:
+        return _of_code(low, high, codes[0])
     by_high: dict[int, list[int]] = {}
     for code in codes:
         by_high.setdefault(code >> 8, []).append(code & 255)
@@ -299,8 +318,23 @@ def _of_codes(column: Column, codes: Sequence[int]) -> int:
     return mask
 
 
+def _of_code(low: bytes, high: bytes, code: int) -> int:
+    """Led by the low byte, which few events share, unless they turn out to be many."""
+    upper, lower = divmod(code, 256)
+    flags = bytearray(len(low))
+    at = low.find(lower)
+    for _ in range(len(low) // _RARE):
+        if at < 0:
+            return int.from_bytes(flags, "little")
+        flags[at] = high[at] == upper
+        at = low.find(lower, at + 1)
+    return _mask(high, [upper]) & _mask(low, [lower])
+
+
 def _mask(plane: bytes, codes: Iterable[int]) -> int:
     table = bytearray(256)
     for code in codes:
         table[code] = 1
+    if table.count(0) == 256:
+        return 0
     return int.from_bytes(plane.translate(table), "little")

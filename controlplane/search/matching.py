@@ -30,6 +30,7 @@ from controlplane.search.segment import ABSENT, FOLDERS, PART, folder, on_one_li
 # Of the text's fields the ones that are few enough to be looked at as values.
 _PHRASE_COLUMNS: Final = ("rule", "reason", "logged", "transform")
 _LINE_FIELDS: Final = {"path": 0, "query": 1}
+_LITTLE_TEXT: Final = 8192  # lines that are quicker searched than a column of all events is read
 _FEW: Final = 64  # candidates up to which looking at each beats searching the text for where to look
 
 
@@ -138,6 +139,9 @@ def _judge_time(term: FieldTerm | HasTerm, view: View) -> Judged:
 
 def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
     name = term.field.name
+    step = _step_by_words(term, view)
+    if step is not None:
+        return step
     column = view.column(name)
     judged = _judge_values(column, term) or judge_abstract(column, term)
     if judged is not None and judged.certain:
@@ -153,6 +157,19 @@ def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
             lines |= _may_have(match, view)
         judged = Judged(judged.mask & lines, certain=False)
     return _Step(judged, _value_of_line(term, view, _LINE_FIELDS[name]), _needle_of(term))
+
+
+def _step_by_words(term: FieldTerm | HasTerm, view: View) -> _Step | None:
+    """Whole paths and queries by their words alone, where these lead to little text: no column is read."""
+    part = _LINE_FIELDS.get(term.field.name)
+    if part is None or isinstance(term, HasTerm) or not all(map(_is_exact_in_line, term.matches)):
+        return None
+    lines = 0
+    for match in term.matches:
+        lines |= _may_have(match, view)
+    if lines.bit_count() > _LITTLE_TEXT:
+        return None
+    return _Step(Judged(lines, certain=not lines), _value_of_line(term, view, part), _needle_of(term))
 
 
 def _may_have(match: Match, view: View) -> int:
@@ -225,6 +242,10 @@ def _value_of_line(term: FieldTerm, view: View, part: int) -> Callable[[int], bo
         return value != ABSENT and any(accepts(match, value) for match in term.matches)
 
     return holds_for
+
+
+def _is_exact_in_line(match: Match) -> bool:
+    return isinstance(match, Exactly) and _is_as_in_line(match)
 
 
 def _is_as_in_line(match: Match) -> bool:

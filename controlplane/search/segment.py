@@ -23,7 +23,7 @@ from controlplane.search.query import FIELDS, WORD, WORD_CHARS, Kind, fold
 COLUMNS: Final = tuple(field for field in FIELDS.values() if field.kind != "time" and field.name != "org")
 # "/v1.0/users/" and "/v1.0/users/{id}/" of "/v1.0/users/{id}/messages"
 FOLDERS: Final = {"folder2": 2, "folder3": 3}
-# The first folder of each line, and what the second one adds to it; never empty, since it takes the line's end.
+# Of each line the first folder, and what the second one adds to it; it takes the line's rest as well.
 _FOLDERS_OF_LINES: Final = re.compile(r"(?m)^(?:(/[^/\n]*/[^/\n]*/)([^/\n]*/)?)?[^\n]*$")
 KINDS: Final[dict[str, Kind]] = {
     **{field.name: field.kind for field in COLUMNS},

@@ -30,6 +30,7 @@ from controlplane.search.segment_files import (
 _LEAST: Final = -(1 << 62)
 _MOST: Final = 1 << 62
 _FEW_READS: Final = 24
+_FEW_STRETCHES: Final = 2  # are searched before another word is looked up
 
 
 class Found(NamedTuple):
@@ -107,6 +108,12 @@ class _Numbers(Sequence[int]):
             return int.from_bytes(blob.read(8), sys.byteorder, signed=True)
 
 
+def _rarest_first(words: Sequence[str], prefix: bool) -> list[tuple[str, bool]]:
+    """Each word once, and whether it may go on: long words are rare ones, mostly."""
+    going_on = {(word, prefix and number == len(words)) for number, word in enumerate(words, 1)}
+    return sorted(going_on, key=lambda each: len(each[0]), reverse=True)
+
+
 class StoredSegment:
     """A segment in the file, read as far as a search asks for it."""
 
@@ -154,13 +161,13 @@ class StoredSegment:
         if self.count <= WORDLESS:
             return full(self.count)
         left = set(range(-(-self.count // STRETCH)))
-        for number, word in enumerate(words, 1):
-            wanted = word[:WORD_CHARS].encode()
-            goes_on = prefix and number == len(words)
-            stretches = stretches_with(self._db, self._number, wanted, prefix=goes_on)
+        for word, goes_on in _rarest_first(words, prefix):
+            stretches = stretches_with(self._db, self._number, word[:WORD_CHARS].encode(), prefix=goes_on)
             left = left if stretches is None else left & stretches
             if not left:
                 return 0
+            if len(left) <= _FEW_STRETCHES:
+                break
         flags = bytearray(self.count)
         for stretch in left:
             first, end = stretch * STRETCH, min((stretch + 1) * STRETCH, self.count)

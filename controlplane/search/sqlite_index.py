@@ -36,7 +36,7 @@ from controlplane.search.segment_search import Found, newest
 
 T = TypeVar("T")
 
-FORMAT: Final = 4  # of tables and columns; a file of another format is emptied and built again
+FORMAT: Final = 5  # of tables and columns; a file of another format is emptied and built again
 FACET_MATCHES: Final = 50_000
 HISTOGRAM_MATCHES: Final = 500_000
 _BUSY_MILLISECONDS: Final = 30_000
@@ -51,6 +51,7 @@ _TABLES_OF_OLD: Final = (
     "segments",
     "columns",
     "words",
+    "texts",
     "bodies",
 )
 
