@@ -23,7 +23,8 @@ from controlplane.search.query import Between, Exactly, FieldTerm, HasTerm, Kind
 
 NARROW: Final = 256
 WIDE: Final = 2048
-_SAMPLE: Final = 4096
+_SAMPLE: Final = 1024
+_MOST_OF_SAMPLE: Final = 900  # values, where there are more than WIDE of them in all, or soon will be
 # High byte first. A present text's checksum has its highest bit set; no finite double begins so.
 _ABSENT: Final = {"checksums": 0x0000, "magnitudes": 0x7FF800}
 _MOST_MAGNITUDE: Final = b"\x7f\xf7\xff"
@@ -67,9 +68,10 @@ def make_column(kind: Kind, values: Sequence[Value], *, unique: bool = False) ->
     """`unique`: nearly every event is known to have a value of its own."""
     if unique and values.count(values[0]) < len(values):
         return _abstract(kind, values)
-    distinct = dict.fromkeys(values[:_SAMPLE])
-    if len(distinct) <= WIDE and len(values) > _SAMPLE:
-        distinct = dict.fromkeys(values)
+    sample = values[:_SAMPLE]
+    if len(values) > _SAMPLE and len(set(sample)) > _MOST_OF_SAMPLE:
+        return _abstract(kind, values)
+    distinct = dict.fromkeys(values)
     if len(distinct) > WIDE:
         return _abstract(kind, values)
     numbers = dict(zip(distinct, range(len(distinct)), strict=True))
@@ -122,7 +124,10 @@ def _checksums(values: Sequence[Value]) -> tuple[bytes, bytes]:
 
 
 def _magnitudes(values: Sequence[Value]) -> tuple[bytes, bytes, bytes]:
-    numbers = array("d", [value if isinstance(value, int | float) else nan for value in values])
+    given: Sequence[Any] = values
+    if None in values:
+        given = [nan if value is None else value for value in values]
+    numbers = array("d", given)
     if sys.byteorder == "big":
         numbers.byteswap()
     data = numbers.tobytes()

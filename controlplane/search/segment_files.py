@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -335,8 +336,8 @@ def _segment_of(
     times = [entries[ordinal].time for ordinal in ordinals]
     order = sorted(range(len(ordinals)), key=positions.__getitem__)
     order.sort(key=times.__getitem__)  # of one time by position, since a sort keeps the order of equals
-    columns = zip(*[msgspec.structs.astuple(entries[ordinals[at]]) for at in order], strict=True)
-    fields = {field.name: values for field, values in zip(COLUMNS, columns, strict=False)}  # times are last
+    in_order = [entries[ordinals[at]] for at in order]
+    fields = {field.name: tuple(map(attrgetter(field.name), in_order)) for field in COLUMNS}
     for name, kind in KINDS.items():
         if kind == "texts" and () in fields[name]:
             fields[name] = tuple(value or None for value in fields[name])

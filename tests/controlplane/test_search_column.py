@@ -37,12 +37,17 @@ def test_numbers(values: list[float], low: float, high: float, is_open: bool, wi
     assert decode(encode(column)) == column
 
 
-@given(st.lists(TEXTS, min_size=1, max_size=30), TEXTS.map(str), st.sampled_from([0, 2, 9]))
-def test_texts(values: list[str], wanted: str, wide: int) -> None:
-    with patch.multiple("controlplane.search.column", NARROW=min(wide, 2), WIDE=wide):
+@given(
+    st.lists(TEXTS, min_size=1, max_size=30),
+    TEXTS.map(str),
+    st.sampled_from([0, 2, 9]),
+    st.sampled_from([1, 2, 100]),
+)
+def test_texts(values: list[str], wanted: str, wide: int, rare: int) -> None:
+    with patch.multiple("controlplane.search.column", NARROW=min(wide, 2), WIDE=wide, _RARE=rare):
         half = len(values) // 2
         parts = [part for part in (values[:half], values[half:]) if part]
         column = join("text", [make_column("text", part) for part in parts])
-    check(column, FieldTerm(FIELDS["app"], (Exactly(wanted),)), [*values])
-    check(column, HasTerm(FIELDS["app"]), [*values])
+        check(column, FieldTerm(FIELDS["app"], (Exactly(wanted),)), [*values])
+        check(column, HasTerm(FIELDS["app"]), [*values])
     assert decode(encode(column)) == column

@@ -368,6 +368,21 @@ async def test_a_file_of_another_format_is_built_again(tmp_path: Path) -> None:
         assert await found(index, "") == [1]
 
 
+async def test_a_file_of_the_release_before_is_built_again(tmp_path: Path) -> None:
+    path = tmp_path / "search.sqlite"
+    async with opened(path) as index:
+        await index.write(accepted(event(1)))
+        old_name = await index.outbox_name()
+    with sqlite3.connect(path) as old:
+        old.execute("PRAGMA user_version = 4")
+    old.close()
+    async with opened(path) as index:
+        assert await index.outbox_name() != old_name
+        assert await found(index, "") == []
+        await index.write(accepted(event(1)))
+        assert await found(index, "") == [1]
+
+
 async def test_the_file_is_readable_by_its_owner_only(index: SqliteIndex, tmp_path: Path) -> None:
     await index.write(accepted(event(1)))
     modes = {entry.name: entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path)}
@@ -625,13 +640,14 @@ async def test_it_finds_what_the_filter_means(
     """Whatever form a column has, and however the events came: at once, or one by one and then joined."""
     events = [event(number) | changes for number, changes in enumerate(made)]
     narrow, wide = data.draw(st.sampled_from([(256, 2048), (1, 2), (0, 0)]))
+    rare = data.draw(st.sampled_from([1, 100]))
     at_once = data.draw(st.sampled_from([1, 3, 20]))
     stretch, wordless = data.draw(st.sampled_from([(2048, 8192), (2048, 0), (2, 0)]))
     with (
-        patch.multiple("controlplane.search.column", NARROW=narrow, WIDE=wide),
+        patch.multiple("controlplane.search.column", NARROW=narrow, WIDE=wide, _RARE=rare),
         patch.multiple("controlplane.search.segment_files", STRETCH=stretch, WORDLESS=wordless),
         patch.multiple("controlplane.search.segment_search", STRETCH=stretch, WORDLESS=wordless),
-        patch("controlplane.search.matching._FEW", stretch // 2),
+        patch.multiple("controlplane.search.matching", _FEW=stretch // 2, _LITTLE_TEXT=4 * stretch),
     ):
         async with opened(tmp_path_factory.mktemp("search") / "search.sqlite") as index:
             arrived = data.draw(st.permutations(accepted(*events)))
