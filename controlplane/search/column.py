@@ -297,11 +297,15 @@ def _within(planes: Sequence[bytes], first: bytes, last: bytes) -> int:
     plane, *lower = planes
     if not lower:
         return _mask(plane, range(first[0], last[0] + 1))
+    at_first = _mask(plane, first[:1])
     if first[0] == last[0]:
-        return _mask(plane, first[:1]) & _within(lower, first[1:], last[1:])
+        return at_first and at_first & _within(lower, first[1:], last[1:])
     mask = _mask(plane, range(first[0] + 1, last[0]))
-    mask |= _mask(plane, first[:1]) & _within(lower, first[1:], b"\xff" * len(lower))
-    return mask | _mask(plane, last[:1]) & _within(lower, bytes(len(lower)), last[1:])
+    if at_first:
+        mask |= at_first & _within(lower, first[1:], b"\xff" * len(lower))
+    if at_last := _mask(plane, last[:1]):
+        mask |= at_last & _within(lower, bytes(len(lower)), last[1:])
+    return mask
 
 
 def _of_codes(column: Column, codes: Sequence[int]) -> int:
@@ -340,6 +344,5 @@ def _mask(plane: bytes, codes: Iterable[int]) -> int:
     table = bytearray(256)
     for code in codes:
         table[code] = 1
-    if table.count(0) == 256:
-        return 0
-    return int.from_bytes(plane.translate(table), "little")
+    flags = plane.translate(table)
+    return int.from_bytes(flags, "little") if 1 in flags else 0  # a number of so many bytes takes its time

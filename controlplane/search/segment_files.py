@@ -215,12 +215,14 @@ def stretches_with(db: sqlite3.Connection, segment: int, word: bytes, *, prefix:
         if len(rows) > _MOST_WORD_ROWS:
             return None
     found: set[int] = set()
+    wanted = b"\n" + word + (b"" if prefix else b" ")
     for (listed,) in rows:
-        for line in listed.split(b"\n"):
-            if line.startswith(word):
-                known, *numbers = line.split(b" ")
-                if prefix or known == word:
-                    found.update(map(int, numbers))
+        lines = b"\n" + listed + b"\n"
+        at = lines.find(wanted)
+        while at >= 0:
+            end = lines.index(b"\n", at + 1)
+            found.update(map(int, lines[at:end].split(b" ")[1:]))
+            at = lines.find(wanted, end)
     return found
 
 

@@ -29,7 +29,7 @@ from controlplane.search.segment_files import (
 # Times beyond which there are none: what SQLite takes for a number.
 _LEAST: Final = -(1 << 62)
 _MOST: Final = 1 << 62
-_FEW_READS: Final = 24
+_FEW_READS: Final = 4
 _FEW_STRETCHES: Final = 2  # are searched before another word is looked up
 
 
