@@ -6,10 +6,11 @@ by the event's line of text where the term is about paths, queries and words, el
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Protocol
 
 from controlplane.search.column import Column, Judged, full, judge, judge_abstract, judge_exactly
-from controlplane.search.document import Document
+from controlplane.search.document import Document, Value
 from controlplane.search.predicates import accepts, has_phrase, holds, value_holds
 from controlplane.search.query import (
     FIELDS,
@@ -139,37 +140,31 @@ def _judge_time(term: FieldTerm | HasTerm, view: View) -> Judged:
 
 def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
     name = term.field.name
-    step = _step_by_words(term, view)
-    if step is not None:
-        return step
+    if isinstance(term, FieldTerm) and name in _LINE_FIELDS and all(map(_is_as_in_line, term.matches)):
+        return _line_step(term, view)
     column = view.column(name)
     judged = _judge_values(column, term) or judge_abstract(column, term)
-    if judged is not None and judged.certain:
-        return _Step(judged)
-    judged = judged or Judged(full(view.count), certain=False)
-    if isinstance(term, HasTerm) or name not in _LINE_FIELDS or not all(map(_is_as_in_line, term.matches)):
-        return _Step(judged)
-    if name == "path":
-        judged = _judge_folders(term, view, judged)
-    if not judged.certain:
-        lines = 0
-        for match in term.matches:
-            lines |= _may_have(match, view)
-        judged = Judged(judged.mask & lines, certain=False)
-    return _Step(judged, _value_of_line(term, view, _LINE_FIELDS[name]), _needle_of(term))
+    return _Step(judged or Judged(full(view.count), certain=False))
 
 
-def _step_by_words(term: FieldTerm | HasTerm, view: View) -> _Step | None:
-    """Whole paths and queries by their words alone, where these lead to little text: no column is read."""
-    part = _LINE_FIELDS.get(term.field.name)
-    if part is None or isinstance(term, HasTerm) or not all(map(_is_exact_in_line, term.matches)):
-        return None
+def _line_step(term: FieldTerm, view: View) -> _Step:
+    """Of a path or query. Where its words lead to little text, no column is read."""
+    name = term.field.name
+    by_line, needle = _value_of_line(term, view, _LINE_FIELDS[name]), _needle_of(term)
     lines = 0
     for match in term.matches:
         lines |= _may_have(match, view)
-    if lines.bit_count() > _LITTLE_TEXT:
-        return None
-    return _Step(Judged(lines, certain=not lines), _value_of_line(term, view, part), _needle_of(term))
+    if lines.bit_count() <= _LITTLE_TEXT:
+        return _Step(Judged(lines, certain=not lines), by_line, needle)
+    column = view.column(name)
+    judged = _judge_values(column, term) or judge_abstract(column, term)
+    if judged is None or not judged.certain:
+        judged = judged or Judged(full(view.count), certain=False)
+        if name == "path":
+            judged = _judge_folders(term, view, judged)
+    if judged.certain:
+        return _Step(judged)
+    return _Step(Judged(judged.mask & lines, certain=False), by_line, needle)
 
 
 def _may_have(match: Match, view: View) -> int:
@@ -228,7 +223,8 @@ def _text_step(term: TextTerm, view: View) -> _Step:
     return _Step(Judged(mask | lines, certain=False), _phrase_of_line(term, view, mask), needle)
 
 
-def _value_has_phrase(term: TextTerm, value: object) -> bool:
+@lru_cache(4096)  # segments have mostly the same values
+def _value_has_phrase(term: TextTerm, value: Value) -> bool:
     texts = value if isinstance(value, tuple) else () if value is None else (str(value),)
     return any(has_phrase(term, text) for text in texts)
 
@@ -242,10 +238,6 @@ def _value_of_line(term: FieldTerm, view: View, part: int) -> Callable[[int], bo
         return value != ABSENT and any(accepts(match, value) for match in term.matches)
 
     return holds_for
-
-
-def _is_exact_in_line(match: Match) -> bool:
-    return isinstance(match, Exactly) and _is_as_in_line(match)
 
 
 def _is_as_in_line(match: Match) -> bool:

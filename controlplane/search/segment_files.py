@@ -1,7 +1,8 @@
 """Segments in SQLite: written, joined as they pile up, and cut when their oldest events have to go.
 
 A column is one row, whose number is made of the segment's and the column's, so that a search reads only what
-it looks at. The events' own texts lie apart in chunks that never move: a join writes columns alone.
+it looks at. What is asked of single events, their numbers and lines of text, lies in stretches. The events'
+own texts lie apart in chunks that never move: a join writes columns alone.
 """
 
 from __future__ import annotations
@@ -44,18 +45,19 @@ SCHEMA: Final = (
     "CREATE TABLE columns (place INTEGER PRIMARY KEY, data BLOB NOT NULL)",
     """CREATE TABLE words (segment INTEGER, first BLOB, listed BLOB, PRIMARY KEY (segment, first))
             WITHOUT ROWID""",
+    """CREATE TABLE numbers (stretch INTEGER PRIMARY KEY, times BLOB NOT NULL, positions BLOB NOT NULL,
+            bodies BLOB NOT NULL)""",
     "CREATE TABLE texts (stretch INTEGER PRIMARY KEY, lines BLOB NOT NULL, text BLOB NOT NULL)",
     "CREATE TABLE bodies (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL)",
 )
 
 _PLACE_BITS: Final = 6
-_NAMES: Final = ("times", "positions", "bodies", *KINDS)
-_PLACES: Final = {name: number for number, name in enumerate(_NAMES)}
+_PLACES: Final = {name: number for number, name in enumerate(KINDS)}
 
 _CHUNK_BITS: Final = 5
 CHUNK: Final = 1 << _CHUNK_BITS
 _WORDS_IN_ROW: Final = 256
-# Lines of a segment's text that lie in one row; a word leads to the stretches that have it.
+# Events whose numbers, and lines of text, lie in one row; a word leads to the stretches that have it.
 STRETCH: Final = 2048
 _STRETCH_BITS: Final = 20
 WORDLESS: Final = 8192  # events up to which a segment's text is quicker searched than its words are listed
@@ -64,7 +66,7 @@ _FULL: Final = 131_072  # events of a segment that is joined no more
 _FAN: Final = 16  # segments of about one size that become one
 
 
-def place(segment: int, name: str) -> int:
+def _place(segment: int, name: str) -> int:
     return segment << _PLACE_BITS | _PLACES[name]
 
 
@@ -127,19 +129,17 @@ def _forget_bodies(db: sqlite3.Connection, bodies: Iterable[int]) -> None:
 # -- segments --------------------------------------------------------------------------------------
 
 
-def read_numbers(db: sqlite3.Connection, place: int) -> array[int]:
-    numbers = array("q")
-    numbers.frombytes(_read_part(db, place))
-    return numbers
-
-
-def _read_part(db: sqlite3.Connection, place: int) -> bytes:
-    ((data,),) = db.execute("SELECT data FROM columns WHERE place = ?", (place,)).fetchall()
-    return bytes(data)
+def read_numbers(db: sqlite3.Connection, segment: int, number: int) -> list[array[int]]:
+    """The stretch's times, positions and places of bodies."""
+    sql = "SELECT times, positions, bodies FROM numbers WHERE stretch = ?"
+    (row,) = db.execute(sql, (segment << _STRETCH_BITS | number,)).fetchall()
+    return [array("q", data) for data in row]
 
 
 def read_column(db: sqlite3.Connection, segment: int, name: str) -> Column:
-    return decode(_read_part(db, place(segment, name)))
+    sql = "SELECT data FROM columns WHERE place = ?"
+    ((data,),) = db.execute(sql, (_place(segment, name),)).fetchall()
+    return decode(data)
 
 
 def read_stretch(db: sqlite3.Connection, segment: int, number: int) -> tuple[array[int], bytes]:
@@ -152,17 +152,22 @@ def read_stretch(db: sqlite3.Connection, segment: int, number: int) -> tuple[arr
 
 
 def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
-    times = read_numbers(db, place(segment, "times"))
+    ((count,),) = db.execute("SELECT count FROM segments WHERE segment = ?", (segment,)).fetchall()
+    times, positions, bodies = array("q"), array("q"), array("q")
     lines = array("I", [0])
-    stretches = [read_stretch(db, segment, number) for number in range(-(-len(times) // STRETCH))]
+    stretches = []
+    for number in range(-(-count // STRETCH)):
+        for each, part in zip((times, positions, bodies), read_numbers(db, segment, number), strict=True):
+            each.extend(part)
+        stretches.append(read_stretch(db, segment, number))
     for begins, _ in stretches:
         base = lines.pop()
         lines.extend([base + at for at in begins])
     text = b"".join(part for _, part in stretches)
     return Segment(
         times,
-        read_numbers(db, place(segment, "positions")),
-        read_numbers(db, place(segment, "bodies")),
+        positions,
+        bodies,
         {name: read_column(db, segment, name) for name in KINDS},
         text,
         lines,
@@ -174,15 +179,14 @@ def _write_segment(db: sqlite3.Connection, number: int, segment: Segment) -> Non
         "UPDATE segments SET least_ms = ?, most_ms = ?, count = ? WHERE segment = ?",
         (segment.times[0], segment.times[-1], segment.count, number),
     )
-    parts: dict[str, bytes] = {
-        "times": segment.times.tobytes(),
-        "positions": segment.positions.tobytes(),
-        "bodies": segment.bodies.tobytes(),
-        **{name: encode(column) for name, column in segment.columns.items()},
-    }
     db.executemany(
-        "INSERT INTO columns VALUES (?, ?)", [(place(number, name), data) for name, data in parts.items()]
+        "INSERT INTO columns VALUES (?, ?)",
+        [(_place(number, name), encode(column)) for name, column in segment.columns.items()],
     )
+    for stretch, first in enumerate(range(0, segment.count, STRETCH)):
+        numbers = (segment.times, segment.positions, segment.bodies)
+        row = (each[first : first + STRETCH].tobytes() for each in numbers)
+        db.execute("INSERT INTO numbers VALUES (?, ?, ?, ?)", (number << _STRETCH_BITS | stretch, *row))
     _write_text(db, number, segment)
 
 
@@ -231,7 +235,9 @@ def _delete_parts(db: sqlite3.Connection, segment: int) -> None:
     db.execute("DELETE FROM columns WHERE place BETWEEN ? AND ?", (first, first + (1 << _PLACE_BITS) - 1))
     db.execute("DELETE FROM words WHERE segment = ?", (segment,))
     first = segment << _STRETCH_BITS
-    db.execute("DELETE FROM texts WHERE stretch BETWEEN ? AND ?", (first, first + (1 << _STRETCH_BITS) - 1))
+    last = first + (1 << _STRETCH_BITS) - 1
+    db.execute("DELETE FROM numbers WHERE stretch BETWEEN ? AND ?", (first, last))
+    db.execute("DELETE FROM texts WHERE stretch BETWEEN ? AND ?", (first, last))
 
 
 def _delete_segment(db: sqlite3.Connection, segment: int) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from controlplane.search.column import Column, full
 from controlplane.search.document import Document
@@ -19,7 +18,6 @@ from controlplane.search.segment_files import (
     STRETCH,
     WORDLESS,
     Bodies,
-    place,
     read_column,
     read_numbers,
     read_stretch,
@@ -29,7 +27,6 @@ from controlplane.search.segment_files import (
 # Times beyond which there are none: what SQLite takes for a number.
 _LEAST: Final = -(1 << 62)
 _MOST: Final = 1 << 62
-_FEW_READS: Final = 4
 _FEW_STRETCHES: Final = 2  # are searched before another word is looked up
 
 
@@ -81,33 +78,6 @@ def _by_cost(term: Term) -> bool:
     return not (isinstance(term, FieldTerm) and term.field.kind == "time")
 
 
-class _Numbers(Sequence[int]):
-    """Whole numbers of a segment's events: a few are read one by one, more of them all at once."""
-
-    def __init__(self, db: sqlite3.Connection, place: int, count: int) -> None:
-        self._db = db
-        self._place = place
-        self._count = count
-        self._reads = 0
-        self._all: Sequence[int] = ()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, ordinal: Any) -> Any:
-        if not self._all:
-            self._reads += 1
-            if self._reads <= _FEW_READS:
-                return self._one(ordinal)
-            self._all = read_numbers(self._db, self._place)
-        return self._all[ordinal]
-
-    def _one(self, ordinal: int) -> int:
-        with self._db.blobopen("columns", "data", self._place, readonly=True) as blob:
-            blob.seek(8 * ordinal)
-            return int.from_bytes(blob.read(8), sys.byteorder, signed=True)
-
-
 def _rarest_first(words: Sequence[str], prefix: bool) -> list[tuple[str, bool]]:
     """Each word once, and whether it may go on: long words are rare ones, mostly."""
     going_on = {(word, prefix and number == len(words)) for number, word in enumerate(words, 1)}
@@ -125,9 +95,8 @@ class StoredSegment:
         self._bodies = bodies
         self._number = number
         self._least_ms = least_ms
-        self._times = _Numbers(db, place(number, "times"), count)
-        self._positions = _Numbers(db, place(number, "positions"), count)
-        self._places = _Numbers(db, place(number, "bodies"), count)
+        self._numbers_number = -1
+        self._numbers_held: list[array[int]]
         self._stretch_number = -1
         self._stretch_held: tuple[array[int], bytes]
         self.org_id = org_id
@@ -140,22 +109,37 @@ class StoredSegment:
             self._stretch_number = number
         return self._stretch_held
 
+    def _numbers(self, ordinal: int) -> tuple[int, int, int]:
+        """The event's time, position and place of its body."""
+        number, within = divmod(ordinal, STRETCH)
+        if number != self._numbers_number:
+            self._numbers_held = read_numbers(self._db, self._number, number)
+            self._numbers_number = number
+        times, positions, bodies = self._numbers_held
+        return times[within], positions[within], bodies[within]
+
+    def _time(self, ordinal: int) -> int:
+        return self._numbers(ordinal)[0]
+
     def column(self, name: str) -> Column:
         return read_column(self._db, self._number, name)
 
     def between(self, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
-        first = 0 if from_ms is None or from_ms <= self._least_ms else bisect_left(self._times, from_ms)
-        end = self.count if to_ms is None or to_ms > self.most_ms else bisect_left(self._times, to_ms)
+        first = 0 if from_ms is None or from_ms <= self._least_ms else self._first_from(from_ms)
+        end = self.count if to_ms is None or to_ms > self.most_ms else self._first_from(to_ms)
         return first, end
+
+    def _first_from(self, time_ms: int) -> int:
+        return bisect_left(range(self.count), time_ms, key=self._time)
 
     def before(self, key: tuple[int, int], end: int) -> int:
         """The first ordinal up to `end` that is not older than this time and position."""
         if key[0] > self.most_ms:
             return end
-        return bisect_left(range(end), key, key=lambda at: (self._times[at], self._positions[at]))
+        return bisect_left(range(end), key, key=lambda at: self._numbers(at)[:2])
 
     def found(self, ordinal: int) -> Found:
-        return Found(self._times[ordinal], self._positions[ordinal], self._places[ordinal], self.org_id)
+        return Found(*self._numbers(ordinal), self.org_id)
 
     def where(self, words: Sequence[str], *, prefix: bool) -> int:
         if self.count <= WORDLESS:
@@ -195,4 +179,4 @@ class StoredSegment:
             yield from reversed(found)
 
     def document(self, ordinal: int) -> Document:
-        return self._bodies.document(self.org_id, self._places[ordinal])
+        return self._bodies.document(self.org_id, self._numbers(ordinal)[2])

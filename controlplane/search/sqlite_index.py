@@ -51,6 +51,7 @@ _TABLES_OF_OLD: Final = (
     "segments",
     "columns",
     "words",
+    "numbers",
     "texts",
     "bodies",
 )
