@@ -139,6 +139,8 @@ class RegistryTables:
     async def roll_back(self, ruleset_id: str, version: int | None) -> Ruleset:
         def job(connection: sqlite3.Connection) -> Ruleset:
             current = Ruleset(*one_row(connection, f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
+            if version is None and current.version == 1:
+                raise NotFound(f"ruleset {current.name} has no version before the first, which is in force")
             wanted = current.version - 1 if version is None else version
             old = one_row(
                 connection,

@@ -122,7 +122,7 @@ class Context:
         if limit and self.deadlines.now - self.synced_at > limit:
             return "The proxy's rules are too old: it has not reached its control plane for too long."
         if not self.tokens.ready:
-            return "The proxy has no key for its tokens: it has not read its key vault since its start."
+            return "The proxy has no key for its tokens: it has read none from its key vault since its start."
         if not self.spool.ready:
             return "The proxy has no room to record the request."
         return None

@@ -88,6 +88,9 @@ def test_ruleset(config: Path, hr: Path) -> None:
     assert applied == {"rulesetId": applied["rulesetId"], "name": "hr", "version": 1, "changed": True}
     # The same text again is no new version, and says so.
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme") == {**applied, "changed": False}
+    assert _fails(config, 1, "ruleset", "rollback", "hr") == [
+        "ruleset hr has no version before the first, which is in force"
+    ]
     second = RULESET.format(name="hr") + "# second\n"
     hr.write_text(second)
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme")["version"] == 2
