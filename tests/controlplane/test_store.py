@@ -207,8 +207,8 @@ async def test_a_store_that_fails_is_503_with_retry_after(
         raise StoreError("the store failed: database or disk is full")
 
     monkeypatch.setattr(Database, "write", fails)
-    body = b"" if path == SYNC else json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
-    answer = await proxy.send(path, body)
+    audit = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
+    answer = await proxy.send(path, {SYNC: b"", AUDIT: audit, HEARTBEAT: b"{}"}[path])
     assert (answer.status, answer.code) == (503, "unavailable")
     assert int(answer.headers["Retry-After"]) > 0
     assert "disk" not in answer.body.decode()

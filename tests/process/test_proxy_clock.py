@@ -109,6 +109,7 @@ async def test_jumps_of_an_hour_cost_a_token_and_nothing_else(tmp_path: Path, cl
             await until(lambda: readiness(system)["ready"])
             await until(lambda: readiness(system)["checks"]["workers"]["status"] == "ok")
             client.close()
+            slow.close()
             for _ in range(8):  # whichever worker has the connection
                 await application.ask(2)
                 client.close()
