@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import app as app_commands
-from controlplane.cli import audit, org, proxy, ruleset
+from controlplane.cli import audit, org, proxy, rehearsal, ruleset
 from controlplane.cli.context import FAILED, Cli, CommandFailed
 from controlplane.own_process import keep_to_itself
 
@@ -25,7 +25,8 @@ cli.add_typer(
     org.app, name="org", help="Organisations: their names and how long their audit events are kept."
 )
 cli.add_typer(proxy.app, name="proxy", help="Proxy instances: their credentials and organisations.")
-cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, apply, look at and roll back.")
+ruleset.app.add_typer(rehearsal.app)
+cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
 cli.add_typer(audit.app, name="audit", help="Audit events.")
 

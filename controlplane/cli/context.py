@@ -63,6 +63,10 @@ class Cli:
     def __init__(self, config: Path | None) -> None:
         self._config = config
 
+    @property
+    def has_settings(self) -> bool:
+        return self._config is not None
+
     @cached_property
     def settings(self) -> Settings:
         from controlplane.settings import read_settings

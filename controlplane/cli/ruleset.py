@@ -23,6 +23,7 @@ from controlplane.store.interface import Ruleset, RulesetVersion
 from proxy.wire.audit_event import rfc3339
 
 if TYPE_CHECKING:
+    from proxy.policy.ruleset import Ruleset as PolicyRuleset
     from proxy.policy.ruleset_yaml import RulesetProblem
 
 app = typer.Typer()
@@ -60,27 +61,37 @@ def apply(
 def _read(file: Path) -> tuple[str, int, str]:
     """Name, number of rules and text of the file, or every error in it."""
     from proxy.policy.advice import ruleset_advice
-    from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
+    text = read_text(file)
+    ruleset = parsed(str(file), text)
+    for advice in ruleset_advice(text):
+        typer.echo(f"{_place(str(file), advice)}warning: {advice.message}", err=True)
+    return ruleset.name, len(ruleset.rules), text
+
+
+def read_text(file: Path) -> str:
     try:
-        text = file.read_text("utf-8")
+        return file.read_text("utf-8")
     except OSError as error:
         raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise CommandFailed(INVALID_INPUT, f"{file}: not UTF-8 text") from None
+
+
+def parsed(label: str, text: str) -> PolicyRuleset:
+    """The model, or every error by line and column."""
+    from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+
     try:
-        ruleset = parse_ruleset(text)
+        return parse_ruleset(text)
     except InvalidRuleset as error:
         raise CommandFailed(
-            INVALID_INPUT, *(_place(file, problem) + problem.message for problem in error.problems)
+            INVALID_INPUT, *(_place(label, problem) + problem.message for problem in error.problems)
         ) from None
-    for advice in ruleset_advice(text):
-        typer.echo(f"{_place(file, advice)}warning: {advice.message}", err=True)
-    return ruleset.name, len(ruleset.rules), text
 
 
-def _place(file: Path, problem: RulesetProblem) -> str:
-    return f"{file}:{problem.line}:{problem.column}: " + (f"{problem.where}: " if problem.where else "")
+def _place(label: str, problem: RulesetProblem) -> str:
+    return f"{label}:{problem.line}:{problem.column}: " + (f"{problem.where}: " if problem.where else "")
 
 
 @app.command("list")
@@ -103,16 +114,24 @@ def show(
 ) -> None:
     """The text of a ruleset."""
     cli: Cli = ctx.obj
-    found, versions = cli.run(lambda opened: opened.registry.history(ruleset, org))
-    wanted = version or found.version
-    shown = next((each for each in versions if each.version == wanted), None)
-    if shown is None:
-        raise CommandFailed(FAILED, f"ruleset {found.name} has no version {wanted}")
+    found, shown = stored_version(cli, ruleset, org, version)
     if json:
         facts = {**_listed(found), "version": shown.version, "rules": shown.rule_count}
         print_json({**facts, "createdAt": rfc3339(shown.created_ms), "yaml": shown.yaml})
     else:
         typer.echo(shown.yaml, nl=not shown.yaml.endswith("\n"))
+
+
+def stored_version(
+    cli: Cli, ruleset: str, org: str | None, version: int | None
+) -> tuple[Ruleset, RulesetVersion]:
+    """The version in force unless another is named."""
+    found, versions = cli.run(lambda opened: opened.registry.history(ruleset, org))
+    wanted = version or found.version
+    shown = next((each for each in versions if each.version == wanted), None)
+    if shown is None:
+        raise CommandFailed(FAILED, f"ruleset {found.name} has no version {wanted}")
+    return found, shown
 
 
 @app.command()

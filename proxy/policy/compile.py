@@ -16,7 +16,9 @@ from proxy.policy.hidden import HiddenProperties, Naming
 from proxy.policy.odata import CERTAIN, KEY, SHADOW
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.queries import QueryGuard
-from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
+from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate
+
+Part = IpGate | TimeGate | Condition
 
 _MAX_PLANS = 8192  # of all methods, by shape and by path each
 _MAX_SHAPE = 32  # segments; real paths have some 10
@@ -29,7 +31,7 @@ _FUNCTION_METHODS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _CompiledRule:
+class CompiledRule:
     index: int
     rule: Rule
     methods: frozenset[str]
@@ -45,10 +47,10 @@ class _CompiledRule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Entry:
     """A rule under one of its patterns."""
 
-    compiled: _CompiledRule
+    compiled: CompiledRule
     pattern: Pattern
 
     def parameters_hold(self, name: Name) -> int:
@@ -56,10 +58,10 @@ class _Entry:
             return YES
         least = YES
         for parameter, test in self.compiled.parameter_tests:
-            least = min(least, test(self._values(parameter, name)))
+            least = min(least, test(self.values(parameter, name)))
         return least
 
-    def _values(self, parameter: str, name: Name) -> tuple[str, ...]:
+    def values(self, parameter: str, name: Name) -> tuple[str, ...]:
         for known, at in self.pattern.parameters:
             if known == parameter:
                 value = name.exact[at]
@@ -68,16 +70,21 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Candidate:
+class Candidate:
     """A rule for one name of the path: where it names a hidden property, the rule blocks."""
 
-    entry: _Entry
+    entry: Entry
     held: int
     hides: bool
 
     @property
     def order(self) -> tuple[int, bool]:
         return self.entry.compiled.index, not self.hides
+
+    @property
+    def step(self) -> Step:
+        compiled = self.entry.compiled
+        return compiled.blocking if self.hides else compiled.step
 
 
 _K = TypeVar("_K")
@@ -97,11 +104,11 @@ class CompiledRuleset:
     """Finds the rules for a request; what it found is remembered for all paths of the same shape."""
 
     def __init__(
-        self, rule_count: int, default: Decision, tree: PathTree[_Entry], words: Mapping[str, str]
+        self, rule_count: int, default: Decision, tree: PathTree[Entry], words: Mapping[str, str]
     ) -> None:
         self.rule_count = rule_count
         self._default = default
-        self._tree = tree
+        self.tree = tree
         self._words = words  # all that make a difference, each to itself
         self._plans_by_shape: dict[str, dict[tuple[str, ...], Plan | None]] = {}
         self._plans_by_path: dict[str, dict[str, Plan]] = {}
@@ -123,26 +130,27 @@ class CompiledRuleset:
     def _plan_of_shape(self, method: str, shape: tuple[str, ...]) -> Plan | None:
         """None where a rule has a condition on what a segment is."""
         name = Name(shape, shape)
-        found, above = self._tree.find(name)
+        found, above = self.tree.find(name)
         if any(entry.compiled.parameter_tests for entry in (*found, *above)):
             return None
-        return self._make_plan(method.upper(), (Reading(CERTAIN, (name,)),))
+        return self.plan_of_readings(method.upper(), (Reading(CERTAIN, (name,)),))
 
     def _plan_by_path(self, method: str, target: Target, key: str | None) -> Plan:
         if key is None or len(key) > MAX_CACHED_PATH:
-            return self._make_plan(method.upper(), target.readings)
+            return self.plan_of_readings(method.upper(), target.readings)
         plan: Plan | None = self._plans_by_path.get(method, _NO_PLANS).get(key)
         if plan is None:
-            plan = self._make_plan(method.upper(), target.readings)
+            plan = self.plan_of_readings(method.upper(), target.readings)
             _remember(self._plans_by_path, method, key, plan)
         return plan
 
-    def _make_plan(self, method: str, readings: Iterable[Reading]) -> Plan:
+    def plan_of_readings(self, method: str, readings: Iterable[Reading]) -> Plan:
+        """`method` in capitals."""
         lanes: list[Lane] = []
         response_lanes: list[Lane] = []
         override_matters = override_reads_body = False
         for reading in readings:
-            candidates = self._candidates(reading)
+            candidates = self.candidates(reading)
             if method == "POST" and any(candidate.entry.compiled.methods for candidate in candidates):
                 override_matters = True
                 override_reads_body |= any(
@@ -150,7 +158,7 @@ class CompiledRuleset:
                     for candidate in candidates
                 )
             concerned = [candidate for candidate in candidates if candidate.entry.compiled.concerns(method)]
-            importance = _importance(reading.kind, method)
+            importance = importance_of(reading.kind, method)
             default = NOTHING if importance == "shadow" else self._default
             lanes.append(_lane(importance, concerned, default, on_response=False))
             if any(candidate.entry.compiled.on_response for candidate in concerned):
@@ -164,22 +172,23 @@ class CompiledRuleset:
         )
 
     def _plan_of_override(self, method: str, request: RequestFacts) -> Plan:
-        return self._make_plan(method, request.target.readings)
+        return self.plan_of_readings(method, request.target.readings)
 
-    def _candidates(self, reading: Reading) -> list[_Candidate]:
-        candidates: list[_Candidate] = []
+    def candidates(self, reading: Reading) -> list[Candidate]:
+        """In file order, the rules whose path and parameters hold for the reading, at least perhaps."""
+        candidates: list[Candidate] = []
         for name in reading.names:
-            found, above = self._tree.find(name)
+            found, above = self.tree.find(name)
             for entry in found:
                 held = entry.parameters_hold(name)
                 if held != NO:
-                    candidates.append(_Candidate(entry, held, _names_hidden_within(entry, name)))
+                    candidates.append(Candidate(entry, held, _names_hidden_within(entry, name)))
             for entry in above:
                 if entry.compiled.hidden is None or not _names_hidden_below(entry, name, found):
                     continue
                 held = entry.parameters_hold(name)
                 if held != NO:
-                    candidates.append(_Candidate(entry, held, hides=True))
+                    candidates.append(Candidate(entry, held, hides=True))
         if len(candidates) > 1:
             candidates.sort(key=lambda candidate: candidate.order)
         return candidates
@@ -197,14 +206,14 @@ def compile_ruleset(ruleset: Ruleset) -> CompiledRuleset:
 
 def compile_in_slices(ruleset: Ruleset) -> Generator[None, None, CompiledRuleset]:
     """Yields after some hundred microseconds of work, so that an event loop can breathe."""
-    tree: PathTree[_Entry] = PathTree()
+    tree: PathTree[Entry] = PathTree()
     words = {"$value": "$value"}
     work = 0
     for index, rule in zip(count(), ruleset.rules):
         compiled = _compile_rule(index, rule)
         for path in rule.match.path:
             for pattern in parse_pattern(path):
-                tree.add(pattern, _Entry(compiled, pattern))
+                tree.add(pattern, Entry(compiled, pattern))
                 words.update((word, word) for word in pattern.segments if word is not None)
         if compiled.hidden is not None:
             words.update((word, word) for word in compiled.hidden.words())
@@ -222,17 +231,9 @@ def _work_of(rule: Rule) -> int:
     return 1 + len(rule.match.path) + len(tests) + _WORK_OF_REGEX * (regexes + (rule.time is not None))
 
 
-def _compile_rule(index: int, rule: Rule) -> _CompiledRule:
-    checks: list[Check] = []
-    if rule.ip is not None:
-        checks.append(ip_check(rule.ip))
-    if rule.time is not None:
-        checks.append(time_check(rule.time))
-    parameters = [condition for condition in rule.conditions if condition.source == "param"]
-    # Conditions on bodies last: what is cheaper to ask may spare the parsing.
-    others = [condition for condition in rule.conditions if condition.source != "param"]
-    others.sort(key=lambda condition: condition.source in ("body", "property"))
-    checks += [compile_check(condition) for condition in others]
+def _compile_rule(index: int, rule: Rule) -> CompiledRule:
+    asked = parts_asked(rule)
+    checks = tuple([_compile_part(part) for part in asked])
     methods = {method.upper() for method in rule.match.methods}
     if "GET" in methods:
         methods.add("HEAD")  # the same request without the body of its answer, RFC 9110 §9.3.2
@@ -241,29 +242,52 @@ def _compile_rule(index: int, rule: Rule) -> _CompiledRule:
     decision = Decision(rule.verdict, rule.id, (), transforms, "responseRule" if on_response else "rule")
     blocking = Decision("block", rule.id, reason="hiddenProperty")
     guard = QueryGuard(transforms) if rule.guard_queries and transforms is not None else None
-    reads_body = any(condition.source == "body" for condition in others)
-    reads_answer = any(condition.source == "property" for condition in others)
-    return _CompiledRule(
+    reads_body = any(condition.source == "body" for condition in rule.conditions)
+    reads_answer = any(condition.source == "property" for condition in rule.conditions)
+    return CompiledRule(
         index=index,
         rule=rule,
         methods=frozenset(methods),
-        parameter_tests=tuple((condition.name, compile_values_test(condition)) for condition in parameters),
-        step=Step(tuple(checks), decision, guard, reads_body, reads_answer),
-        blocking=Step(tuple(checks), blocking, None, reads_body, reads_answer),
+        parameter_tests=tuple(
+            (condition.name, compile_values_test(condition)) for condition in parameter_conditions(rule)
+        ),
+        step=Step(checks, decision, guard, reads_body, reads_answer),
+        blocking=Step(checks, blocking, None, reads_body, reads_answer),
         hidden=None if transforms is None else HiddenProperties(transforms),
         on_response=on_response,
         reads_body=reads_body,
     )
 
 
-def _names_hidden_within(entry: _Entry, name: Name) -> bool:
+def parameter_conditions(rule: Rule) -> list[Condition]:
+    return [condition for condition in rule.conditions if condition.source == "param"]
+
+
+def parts_asked(rule: Rule) -> list[Part]:
+    """What a rule asks beyond methods, paths and parameters, in the order of its step's checks."""
+    # Conditions on bodies last: what is cheaper to ask may spare the parsing.
+    conditions = [condition for condition in rule.conditions if condition.source != "param"]
+    conditions.sort(key=lambda condition: condition.source in ("body", "property"))
+    gates = [gate for gate in (rule.ip, rule.time) if gate is not None]
+    return [*gates, *conditions]
+
+
+def _compile_part(part: Part) -> Check:
+    if isinstance(part, IpGate):
+        return ip_check(part)
+    if isinstance(part, TimeGate):
+        return time_check(part)
+    return compile_check(part)
+
+
+def _names_hidden_within(entry: Entry, name: Name) -> bool:
     hidden = entry.compiled.hidden
     if hidden is None:
         return False
     return hidden.named_within(name.folded[entry.pattern.wildcards_from :]) is not Naming.NOTHING
 
 
-def _names_hidden_below(entry: _Entry, name: Name, found: list[_Entry]) -> bool:
+def _names_hidden_below(entry: Entry, name: Name, found: list[Entry]) -> bool:
     hidden = entry.compiled.hidden
     at = len(entry.pattern.segments)
     naming = Naming.NOTHING if hidden is None else hidden.named_below(name.folded[at:])
@@ -281,7 +305,7 @@ def _spells_out(pattern: Pattern, at: int) -> bool:
     return at < len(pattern.segments) and pattern.segments[at] is not None
 
 
-def _takes_key(pattern: Pattern, entry: _Entry, at: int) -> bool:
+def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
     """Whether `pattern` takes a key where the entry's own ends with a collection: an id is no property."""
     own = entry.pattern.segments
     return (
@@ -293,14 +317,14 @@ def _takes_key(pattern: Pattern, entry: _Entry, at: int) -> bool:
     )
 
 
-def _importance(kind: int, method: str) -> Importance:
+def importance_of(kind: int, method: str) -> Importance:
     if kind & SHADOW or (kind & KEY and method in _FUNCTION_METHODS):
         return "shadow"
     return "slash" if kind & SLASH else "certain"
 
 
 def _lane(
-    importance: Importance, candidates: list[_Candidate], default: Decision, *, on_response: bool
+    importance: Importance, candidates: list[Candidate], default: Decision, *, on_response: bool
 ) -> Lane:
     steps: list[Step] = []
     asks = False
@@ -308,7 +332,7 @@ def _lane(
         compiled = candidate.entry.compiled
         if compiled.on_response is not on_response:
             continue
-        step = compiled.blocking if candidate.hides else compiled.step
+        step = candidate.step
         if candidate.held != YES:
             step = replace(step, checks=(_perhaps, *step.checks))
         steps.append(step)

@@ -101,12 +101,12 @@ def _query_check(name: str, test: ValuesTest) -> Check:
 
 def _header_check(name: str, test: ValuesTest) -> Check:
     wanted = name.lower().encode("ascii")
-    return lambda request, answer: test(_field_values(request.headers, wanted))
+    return lambda request, answer: test(field_values(request.headers, wanted))
 
 
 def _response_header_check(name: str, test: ValuesTest) -> Check:
     wanted = name.lower().encode("ascii")
-    return lambda request, answer: NO if answer is None else test(_field_values(answer.headers, wanted))
+    return lambda request, answer: NO if answer is None else test(field_values(answer.headers, wanted))
 
 
 def _body_check(path: tuple[str, ...], test: ValuesTest) -> Check:
@@ -131,7 +131,7 @@ def _property_check(path: tuple[str, ...], test: ValuesTest) -> Check:
     return check
 
 
-def _field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Sequence[str]:
+def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Sequence[str]:
     """A field's values; where one is a list (RFC 9110 §5.6.1), its elements are values too."""
     size = len(wanted)
     found = [value for name, value in headers if len(name) == size and name.lower() == wanted]

@@ -22,7 +22,7 @@ Verdict = Literal["allow", "filter", "block", "log_only"]
 Importance = Literal["certain", "shadow", "slash"]
 
 # Fields by which a POST asks to be taken for another method.
-_METHOD_OVERRIDES = frozenset((b"x-http-method", b"x-http-method-override", b"x-method-override"))
+METHOD_OVERRIDES = frozenset((b"x-http-method", b"x-http-method-override", b"x-method-override"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,6 @@ def _overriding_methods(request: RequestFacts) -> set[str]:
     return {
         method.strip().upper()
         for name, value in request.headers
-        if name.lower() in _METHOD_OVERRIDES
+        if name.lower() in METHOD_OVERRIDES
         for method in value.decode("latin-1").split(",")
     }

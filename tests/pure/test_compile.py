@@ -22,7 +22,7 @@ def _many(count: int) -> Ruleset:
 
 def _rules_looked_at(ruleset: Ruleset, target: str) -> list[int]:
     """How many rules the tree hands over for each name of the target."""
-    tree = compile_ruleset(ruleset)._tree
+    tree = compile_ruleset(ruleset).tree
     return [len(tree.find(name)[0]) for reading in canonicalise(target).readings for name in reading.names]
 
 
@@ -146,7 +146,7 @@ def test_paths_of_one_shape_are_judged_as_each_would_be_alone() -> None:
             target = canonicalise("/" + "/".join(words))
             for method in ("GET", "PATCH"):
                 facts = RequestFacts(method, target, (), "192.0.2.1", 0.0)
-                alone = rules._make_plan(method, target.readings)
+                alone = rules.plan_of_readings(method, target.readings)
                 assert rules.plan(method, target).decide(facts) == alone.decide(facts), target.raw
 
 

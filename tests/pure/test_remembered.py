@@ -65,7 +65,10 @@ def test_a_path_is_judged_the_same_whatever_came_before_it() -> None:
             canonical._known_readings.clear()
             alone = canonicalise(raw)
             assert alone.readings == target.readings
-            assert found == judged(rules._make_plan(method.upper(), alone.readings), facts), (method, raw)
+            assert found == judged(rules.plan_of_readings(method.upper(), alone.readings), facts), (
+                method,
+                raw,
+            )
 
 
 def test_a_path_with_too_many_names_is_refused_before_they_are_made() -> None:

@@ -1,0 +1,358 @@
+"""Why a request is judged as it is: each rule in the order in which it is tried, and what it asks.
+
+The verdict is the one of `Plan.decide`. The account of it walks the same compiled rules, so that a rule's
+parts are judged by the very checks that judge a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from proxy.policy.canonical import SLASH, MalformedTarget, Name, Reading, Target, canonicalise, option_name
+from proxy.policy.compile import (
+    Candidate,
+    Part,
+    compile_ruleset,
+    importance_of,
+    parameter_conditions,
+    parts_asked,
+)
+from proxy.policy.conditions import NO, PERHAPS, YES, field_values
+from proxy.policy.decision import METHOD_OVERRIDES, NOTHING, Decision, Importance, Plan
+from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path, values_at
+from proxy.policy.filters import FilterFailed, compile_filter
+from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
+
+Held = Literal["no", "perhaps", "yes", "unreadable"]
+Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable"]
+
+_HELD: dict[int, Held] = {NO: "no", PERHAPS: "perhaps", YES: "yes"}
+_PATH_IS_HIDDEN = "the path names a property that the rule hides"
+_QUERY_PROBES = "the query names a property that the rule hides"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    method: str
+    target: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    client_ip: str = ""  # unknown: an address gate holds perhaps
+    now: float = 0.0
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a rule asks, whether it holds, and what the request or answer has there."""
+
+    part: str  # path, methods, ip, time, or a condition's source and name
+    asked: str
+    held: Held
+    found: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One rule tried: `decision` is what it says if it holds; the last finding is where it failed."""
+
+    rule_id: str
+    outcome: Outcome
+    decision: Decision
+    findings: tuple[Finding, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One reading of the target: the rules tried for it, and what they alone come to."""
+
+    paths: tuple[str, ...]  # every name that the resource goes by
+    importance: Importance
+    attempts: tuple[Attempt, ...]
+    decision: Decision | None  # None: a body that can't be read
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The proxy's own answer where no rule comes to decide, or where a filter can't vouch for the answer."""
+
+    status: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    decision: Decision | None
+    refused: Refused | None = None
+    accounts: tuple[Account, ...] = ()
+    answer_accounts: tuple[Account, ...] = ()
+    awaiting: tuple[str, ...] = ()  # response rules that may change the verdict once there is an answer
+    body: bytes | None = None  # the answer's, as the application gets it
+
+
+class Explainer:
+    """One ruleset, compiled once for any number of requests."""
+
+    def __init__(self, ruleset: Ruleset) -> None:
+        self._ruleset = ruleset
+        self._rules = compile_ruleset(ruleset)
+
+    def explain(self, sample: SampleRequest, answer: AnswerFacts | None = None) -> Explanation:
+        try:
+            target = canonicalise(sample.target)
+        except MalformedTarget as error:
+            return Explanation(None, Refused(400, "malformedTarget", str(error)))
+        if _overrides_method(sample):
+            return Explanation(None, Refused(400, "unsupported", "a method override is not served"))
+        request = RequestFacts(
+            sample.method, target, sample.headers, sample.client_ip, sample.now, sample.body
+        )
+        plan = self._rules.plan(sample.method, target)
+        accounts = tuple(self._account(reading, request, None) for reading in target.readings)
+        try:
+            decision = plan.decide(request)
+        except MalformedBody as error:
+            return Explanation(None, Refused(400, "malformedRequest", str(error)), accounts)
+        except MalformedTarget as error:
+            return Explanation(None, Refused(400, "ambiguousTarget", str(error)), accounts)
+        if decision.verdict == "block":
+            return Explanation(decision, None, accounts)
+        if answer is None:
+            awaiting = self._response_rules(request.method, target) if plan.has_response_rules else ()
+            return Explanation(decision, None, accounts, awaiting=awaiting)
+        return self._answered(plan, decision, request, answer, accounts)
+
+    def _answered(
+        self,
+        plan: Plan,
+        decision: Decision,
+        request: RequestFacts,
+        answer: AnswerFacts,
+        accounts: tuple[Account, ...],
+    ) -> Explanation:
+        of_answer: tuple[Account, ...] = ()
+        if plan.has_response_rules:
+            decision = plan.decide_response(request, decision, answer)
+            of_answer = tuple(self._account(reading, request, answer) for reading in request.target.readings)
+        if decision.verdict == "block":
+            return Explanation(decision, None, accounts, of_answer)
+        try:
+            body = _without_hidden(decision, answer)
+        except FilterFailed as error:
+            return Explanation(decision, Refused(502, "filterFailed", error.reason), accounts, of_answer)
+        return Explanation(decision, None, accounts, of_answer, body=body)
+
+    def _response_rules(self, method: str, target: Target) -> tuple[str, ...]:
+        ids = [
+            candidate.entry.compiled.rule.id
+            for reading in target.readings
+            for candidate in self._rules.candidates(reading)
+            if candidate.entry.compiled.on_response and candidate.entry.compiled.concerns(method.upper())
+        ]
+        return tuple(dict.fromkeys(ids))
+
+    def _account(self, reading: Reading, request: RequestFacts, answer: AnswerFacts | None) -> Account:
+        plan = self._rules.plan_of_readings(
+            request.method.upper(), (reading._replace(kind=reading.kind & ~SLASH),)
+        )
+        try:
+            alone = plan.decide(request) if answer is None else plan.decide_response(request, NOTHING, answer)
+        except MalformedBody:
+            alone = None
+        return Account(
+            tuple(_path_of(name) for name in reading.names),
+            importance_of(reading.kind, request.method.upper()),
+            tuple(self._attempts(reading, request, answer)),
+            alone,
+        )
+
+    def _attempts(
+        self, reading: Reading, request: RequestFacts, answer: AnswerFacts | None
+    ) -> Iterator[Attempt]:
+        """Until one decides, as `Lane.judge` goes."""
+        considered = self._considered(reading)
+        for index, rule in enumerate(self._ruleset.rules):
+            if (rule.when == "response") is (answer is None):
+                continue
+            attempts: dict[Attempt, None] = {}
+            for candidate, name in considered.get(index, ()):
+                attempt = _attempt(candidate, name, request, answer)
+                attempts[attempt] = None
+                if attempt.outcome in ("decides", "unreadable"):
+                    break
+            yield from _worth_telling(attempts) or (_on_another_path(rule),)
+            if any(attempt.outcome in ("decides", "unreadable") for attempt in attempts):
+                return
+
+    def _considered(self, reading: Reading) -> dict[int, list[tuple[Candidate, Name]]]:
+        """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
+        found: list[tuple[Candidate, Name]] = []
+        for name in reading.names:
+            found += [
+                (candidate, name) for candidate in self._rules.candidates(Reading(reading.kind, (name,)))
+            ]
+        found.sort(key=lambda one: one[0].order)
+        for name in reading.names:
+            found += [
+                (Candidate(entry, NO, hides=False), name)
+                for entry in self._rules.tree.find(name)[0]
+                if entry.parameters_hold(name) == NO
+            ]
+        considered: dict[int, list[tuple[Candidate, Name]]] = {}
+        for candidate, name in found:
+            considered.setdefault(candidate.entry.compiled.index, []).append((candidate, name))
+        return considered
+
+
+def _attempt(candidate: Candidate, name: Name, request: RequestFacts, answer: AnswerFacts | None) -> Attempt:
+    step = candidate.step
+    decision, note = step.decided(request), ""
+    if decision.reason == "hiddenProperty":
+        note = _PATH_IS_HIDDEN if candidate.hides else _QUERY_PROBES
+    findings: list[Finding] = []
+    for finding in _findings(candidate, name, request, answer):
+        findings.append(finding)
+        if finding.held in ("no", "unreadable"):
+            break
+    outcome = _outcome([finding.held for finding in findings], decision)
+    return Attempt(decision.rule_id, outcome, decision, tuple(findings), note)
+
+
+def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:
+    if "unreadable" in held:
+        return "unreadable"
+    if "no" in held:
+        return "unmatched"
+    if decision.verdict == "log_only":
+        return "logs"
+    if "perhaps" not in held or decision.verdict == "block":
+        return "decides"
+    return "filters" if decision.verdict == "filter" else "perhaps"
+
+
+def _worth_telling(attempts: dict[Attempt, None]) -> tuple[Attempt, ...]:
+    """That one of a rule's paths fails is no news where another doesn't."""
+    return tuple(attempt for attempt in attempts if attempt.outcome != "unmatched") or tuple(attempts)[:1]
+
+
+def _on_another_path(rule: Rule) -> Attempt:
+    decision = Decision(rule.verdict, rule.id)
+    return Attempt(rule.id, "unmatched", decision, (Finding("path", ", ".join(rule.match.path), "no"),))
+
+
+def _findings(
+    candidate: Candidate, name: Name, request: RequestFacts, answer: AnswerFacts | None
+) -> Iterator[Finding]:
+    """What a rule on the path asks beside it, in the order in which it is asked."""
+    compiled = candidate.entry.compiled
+    rule = compiled.rule
+    if rule.match.methods:
+        held: Held = "yes" if compiled.concerns(request.method.upper()) else "no"
+        yield Finding("methods", ", ".join(rule.match.methods), held, (request.method,))
+    for condition, (parameter, test) in zip(
+        parameter_conditions(rule), compiled.parameter_tests, strict=True
+    ):
+        values = candidate.entry.values(parameter, name)
+        yield Finding(_part_name(condition), _asked(condition), _HELD[test(values)], values)
+    for part, check in zip(parts_asked(rule), candidate.step.checks, strict=True):
+        try:
+            held = _HELD[check(request, answer)]
+        except MalformedBody:
+            held = "unreadable"
+        yield Finding(_part_name(part), _asked(part), held, _found(part, request, answer))
+
+
+def _part_name(part: Part) -> str:
+    if isinstance(part, IpGate):
+        return "ip"
+    if isinstance(part, TimeGate):
+        return "time"
+    return f"{part.source} {part.name}".rstrip()
+
+
+def _asked(part: Part) -> str:
+    if isinstance(part, IpGate):
+        inside = "" if part.inside is None else f"in {', '.join(part.inside)}"
+        outside = "" if part.outside is None else f"not_in {', '.join(part.outside)}"
+        return " and ".join(filter(None, (inside, outside)))
+    if isinstance(part, TimeGate):
+        return f"{', '.join(part.days)} from {part.start} to {part.end} {part.timezone}"
+    return " and ".join(f"{test.operator} {_operand(test.operand)}" for test in part.tests)
+
+
+def _operand(operand: object) -> str:
+    if isinstance(operand, tuple):
+        return ", ".join(map(_text, operand))
+    return _text(operand)
+
+
+def _found(part: Part, request: RequestFacts, answer: AnswerFacts | None) -> tuple[str, ...]:
+    if isinstance(part, IpGate):
+        return (request.client_ip,) if request.client_ip else ()
+    if isinstance(part, TimeGate):
+        moment = datetime.fromtimestamp(int(request.now), UTC).astimezone(ZoneInfo(part.timezone))
+        return (moment.strftime("%a %H:%M").lower(),)
+    try:
+        return tuple(_values(part, request, answer))
+    except MalformedBody:
+        return ()
+
+
+def _values(condition: Condition, request: RequestFacts, answer: AnswerFacts | None) -> Iterator[str]:
+    """What the condition's check looked at, for the eye."""
+    match condition.source:
+        case "query":
+            yield from request.target.options.get(option_name(condition.name), ())
+        case "header":
+            yield from field_values(request.headers, condition.name.lower().encode("ascii"))
+        case "body":
+            yield from map(_text, values_at(request.document, property_path(condition.name)))
+    if answer is None:
+        return
+    match condition.source:
+        case "status":
+            yield str(answer.status)
+        case "response_header":
+            yield from field_values(answer.headers, condition.name.lower().encode("ascii"))
+        case "property":
+            path = property_path(condition.name)
+            yield from map(_text, values_at(answer.document, path))
+            if isinstance(answer.document, dict):
+                for items in answer.document.get("value", ()):
+                    yield from map(_text, values_at(items, path) if isinstance(items, list) else ())
+
+
+def _text(value: object) -> str:
+    """As JSON and YAML spell it."""
+    if isinstance(value, Composite):
+        return "(an object or array)"
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _overrides_method(sample: SampleRequest) -> bool:
+    return any(
+        name.lower() in METHOD_OVERRIDES and value.strip().decode("latin-1") != sample.method
+        for name, value in sample.headers
+    )
+
+
+def _path_of(name: Name) -> str:
+    return "/" + "/".join(
+        folded if exact is None else exact for folded, exact in zip(name.folded, name.exact, strict=True)
+    )
+
+
+def _without_hidden(decision: Decision, answer: AnswerFacts) -> bytes | None:
+    """The body less what the rules hide. Raises FilterFailed."""
+    if not answer.body or decision.transforms is None or not 200 <= answer.status < 300:
+        return answer.body
+    if answer.status == 206:
+        raise FilterFailed("it is a part of a larger whole")
+    return compile_filter(decision.transforms).apply(answer.body)

@@ -1,0 +1,130 @@
+"""Rules tried before they are live: without settings, and out of the store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.plane import RULESET, write_settings
+from tests.controlplane.processes import ROOT, cli, facts
+
+pytestmark = pytest.mark.process
+
+EXAMPLE = "conf/rulesets/example.yaml"
+
+
+def ruleset(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command without settings."""
+    command = [sys.executable, "-m", "controlplane", "ruleset", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def printed(*arguments: str, status: int = 0) -> Any:
+    done = ruleset(*arguments, "--json")
+    assert (done.returncode, done.stderr) == (status, "")
+    return json.loads(done.stdout)
+
+
+def refused(*arguments: str) -> list[str]:
+    done = ruleset(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    return done.stderr.splitlines()
+
+
+def test_explain_says_what_decides_and_what_failed() -> None:
+    told = printed("explain", EXAMPLE, "--target", "/v1.0/users/ada?$top=5")
+    assert (told["verdict"], told["ruleId"], told["reason"]) == ("filter", "directory", "rule")
+    rules = {rule["ruleId"]: rule for rule in told["readings"][0]["rules"]}
+    assert list(rules) == ["watch-writes", "no-mail", "no-password-resets", "directory"]
+    assert rules["no-mail"]["asked"][-1]["part"] == "path"
+    assert rules["no-password-resets"]["asked"][-1] == {
+        "part": "methods",
+        "wants": "PATCH",
+        "holds": "no",
+        "found": ["GET"],
+    }
+
+
+def test_explain_takes_everything_that_rules_look_at(tmp_path: Path) -> None:
+    change = tmp_path / "change.json"
+    change.write_text('{"jobTitle": "Captain"}')
+    request = ["explain", EXAMPLE, "--method", "PATCH", "--target", "/v1.0/users/ada", "--body", str(change)]
+    office = ["--ip", "10.1.2.3", "--header", "Content-Type: application/json"]
+    open_hours = printed(*request, *office, "--time", "2026-03-02T09:00:00+01:00")
+    assert (open_hours["verdict"], open_hours["loggedRuleIds"]) == ("allow", ["watch-writes"])
+    closed = printed(*request, *office, "--time", "2026-03-02T19:00:00+01:00")
+    assert (closed["verdict"], closed["ruleId"]) == ("block", "default")
+    job_titles = next(rule for rule in closed["readings"][0]["rules"] if rule["ruleId"] == "job-titles")
+    assert (job_titles["asked"][-1]["part"], job_titles["asked"][-1]["found"]) == ("time", ["mon 19:00"])
+
+
+def test_explain_shows_an_answer_as_the_application_gets_it(tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    answer.write_text('{"value": [{"id": 1, "mobilePhone": "555"}]}')
+    told = printed("explain", EXAMPLE, "--target", "/v1.0/users", "--answer", str(answer))
+    assert told["body"] == '{"value": [{"id": 1}]}'
+    events = ["explain", EXAMPLE, "--target", "/v1.0/users/aurora@contoso.com/calendarView?$top=5"]
+    assert printed(*events)["awaiting"] == ["private-events"]
+    answer.write_text('{"value": [{"id": 1, "sensitivity": "private"}]}')
+    blocked = printed(*events, "--answer", str(answer))
+    assert (blocked["verdict"], blocked["reason"], blocked["body"]) == ("block", "responseRule", None)
+
+
+def test_explain_reads_well() -> None:
+    done = ruleset("explain", EXAMPLE, "--target", "/v1.0/users/ada/messages")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "verdict     block",
+        "rule        no-mail",
+        "reason      rule",
+        "",
+        "the request to /v1.0/users/ada/messages",
+        "  watch-writes  no: methods: GET, where the rule wants POST, PUT, PATCH, DELETE",
+        "  no-mail       block",
+    ]
+    malformed = ruleset("explain", EXAMPLE, "--target", "/v1.0/%00")
+    assert malformed.stdout == "refused     400 malformedTarget: a control character when decoded\n"
+
+
+def test_a_stored_ruleset_is_explained_by_name_and_version(tmp_path: Path) -> None:
+    config = write_settings(tmp_path)
+    facts(config, "org", "add", "acme")
+    file = tmp_path / "hr.yaml"
+    for default in ("allow", "block"):
+        file.write_text(f"version: 1\nname: hr\ndefault: {default}\nrules: []\n")
+        facts(config, "ruleset", "apply", str(file), "--org", "acme")
+    told = {
+        name: facts(config, "ruleset", "explain", name, "--target", "/v1.0/users")["verdict"]
+        for name in ("hr", "hr@1", "hr@2")
+    }
+    assert told == {"hr": "block", "hr@1": "allow", "hr@2": "block"}
+    missing = cli(config, "ruleset", "explain", "hr@3", "--target", "/")
+    assert (missing.returncode, missing.stderr) == (1, "ruleset hr has no version 3\n")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--target", "/", "--time", "noon"],
+        ["--target", "/", "--header", "no colon"],
+        ["--target", "/", "--body", "/nowhere"],
+        [],
+    ],
+)
+def test_what_explain_cant_use_is_told_in_a_line(more: list[str]) -> None:
+    assert len(refused("explain", EXAMPLE, *more)) == 1
+
+
+def test_a_name_without_settings_is_told_from_a_file(tmp_path: Path) -> None:
+    assert refused("explain", "hr", "--target", "/") == [
+        "hr: no such file, and without --config no ruleset can be looked up"
+    ]
+    file = tmp_path / "bad.yaml"
+    file.write_text(RULESET.format(name="hr").replace("version: 1", "version: 2"))
+    assert refused("explain", str(file), "--target", "/")[0].startswith(f"{file}:1:")

@@ -1,0 +1,335 @@
+"""An explanation says what the rules would say, and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.policy.canonical import MalformedTarget
+from proxy.policy.compile import compile_ruleset
+from proxy.policy.decision import AnswerFacts, Decision, RequestFacts, Verdict
+from proxy.policy.explain import Account, Attempt, Explainer, Explanation, SampleRequest
+from proxy.policy.ruleset import Comparison, Condition, IpGate, Match, Rule, Ruleset, TimeGate
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.transforms import Transforms
+from tests.pure.rules import THURSDAY_NOON_UTC, request
+from tests.pure.test_meaning import RESOURCES, spelled
+
+
+def explainer(rules: str, default: str = "block") -> Explainer:
+    indented = "\n".join("  " + line for line in rules.strip("\n").splitlines())
+    return Explainer(parse_ruleset(f"version: 1\nname: test\ndefault: {default}\nrules:\n{indented}"))
+
+
+def explained(rules: str, target: str, method: str = "GET", default: str = "block") -> Explanation:
+    return explainer(rules, default).explain(SampleRequest(method, target, now=THURSDAY_NOON_UTC))
+
+
+def outcomes(account: Account) -> list[tuple[str, str]]:
+    return [(attempt.rule_id, attempt.outcome) for attempt in account.attempts]
+
+
+def failed(attempt: Attempt) -> tuple[str, str, tuple[str, ...]]:
+    finding = attempt.findings[-1]
+    return finding.part, finding.held, finding.found
+
+
+PAGES: Final = """
+- {id: writes, match: {methods: [POST], path: [/v1.0/**]}, verdict: block}
+- {id: groups, match: {path: [/v1.0/groups]}, verdict: allow}
+- {id: watch, match: {path: [/v1.0/**]}, verdict: log_only}
+- {id: ada, match: {path: ["/v1.0/users/{id}"]}, conditions: [{param: id, equals: ada}], verdict: block}
+- {id: office, match: {path: [/v1.0/users]}, ip: {in: [10.0.0.0/8]}, verdict: allow}
+- {id: weekend, match: {path: [/v1.0/users]}, time: {days: [sat, sun]}, verdict: allow}
+- {id: small, match: {path: ["/v1.0/users", "/v1.0/users/{id}"]},
+   conditions: [{query: $top, at_most: 100}], verdict: allow}
+- {id: rest, match: {path: [/v1.0/users/**]}, verdict: block}
+- {id: never, match: {path: [/v1.0/**]}, verdict: allow}
+"""
+
+
+def test_each_rule_is_told_in_order_with_what_failed_until_one_decides() -> None:
+    told = explainer(PAGES).explain(
+        SampleRequest("GET", "/v1.0/users?$top=500", client_ip="192.0.2.1", now=THURSDAY_NOON_UTC)
+    )
+    (account,) = told.accounts
+    assert account.paths == ("/v1.0/users",)
+    assert outcomes(account) == [
+        ("writes", "unmatched"),
+        ("groups", "unmatched"),
+        ("watch", "logs"),
+        ("ada", "unmatched"),
+        ("office", "unmatched"),
+        ("weekend", "unmatched"),
+        ("small", "unmatched"),
+        ("rest", "decides"),
+    ]
+    by_id = {attempt.rule_id: attempt for attempt in account.attempts}
+    assert failed(by_id["writes"]) == ("methods", "no", ("GET",))
+    assert failed(by_id["groups"]) == ("path", "no", ())
+    assert failed(by_id["office"]) == ("ip", "no", ("192.0.2.1",))
+    assert failed(by_id["weekend"]) == ("time", "no", ("thu 12:00",))
+    assert failed(by_id["small"]) == ("query $top", "no", ("500",))
+    assert told.decision == Decision("block", "rest", ("watch",))
+
+
+def test_a_parameter_that_differs_is_named_rather_than_the_path() -> None:
+    (account,) = explained(PAGES, "/v1.0/users/alan").accounts
+    ada = next(attempt for attempt in account.attempts if attempt.rule_id == "ada")
+    assert failed(ada) == ("param id", "no", ("alan",))
+
+
+def test_perhaps_is_told_and_what_each_verdict_makes_of_it() -> None:
+    rules = """
+- {id: allowed, match: {path: [/a]}, conditions: [{query: x, equals: "1"}], verdict: allow}
+- {id: filtered, match: {path: [/a]}, conditions: [{query: x, equals: "1"}], verdict: filter,
+   transforms: {strip_properties: [b]}}
+- {id: blocked, match: {path: [/a]}, conditions: [{query: x, equals: "1"}], verdict: block}
+"""
+    (account,) = explained(rules, "/a?x=1&x=2").accounts
+    assert outcomes(account) == [("allowed", "perhaps"), ("filtered", "filters"), ("blocked", "decides")]
+    assert [failed(attempt) for attempt in account.attempts] == [("query x", "perhaps", ("1", "2"))] * 3
+
+
+def test_every_reading_of_an_odd_target_has_its_account() -> None:
+    rules = "- {id: mail, match: {path: [/v1.0/users/ada/messages]}, verdict: block}"
+    told = explained(rules, "/v1.0/users/ada/messages;x=1", default="allow")
+    assert told.decision == Decision("block", "mail")
+    verdicts = {account.paths: account.decision and account.decision.verdict for account in told.accounts}
+    assert verdicts == {
+        ("/v1.0/users/ada/messages;x=1",): "allow",
+        ("/v1.0/users/ada/messages",): "block",
+    }
+
+
+@pytest.mark.parametrize(
+    ("target", "note"),
+    [("/users/ada/mobilePhone", "path"), ("/users/ada?$filter=mobilePhone eq 1".replace(" ", "+"), "query")],
+)
+def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(target: str, note: str) -> None:
+    rules = """
+- {id: hide, match: {path: ["/users/{id}"]}, verdict: filter, transforms: {strip_properties: [mobilePhone]},
+   guard_queries: true}
+"""
+    told = explained(rules, target)
+    assert told.decision == Decision("block", "hide", reason="hiddenProperty")
+    assert told.accounts[0].attempts[-1].note.startswith(f"the {note} names a property")
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "headers", "body", "reason"),
+    [
+        ("/a/%00", "GET", (), None, "malformedTarget"),
+        ("/a%2Fb", "GET", (), None, "ambiguousTarget"),
+        ("/a", "POST", (), b"{", "malformedRequest"),
+        ("/a", "POST", ((b"X-HTTP-Method", b"DELETE"),), None, "unsupported"),
+    ],
+)
+def test_what_the_proxy_refuses_is_refused(
+    target: str, method: str, headers: tuple[tuple[bytes, bytes], ...], body: bytes | None, reason: str
+) -> None:
+    rules = """
+- {id: b, match: {path: [/a/b]}, verdict: allow}
+- {id: a, match: {path: [/a]}, conditions: [{body: x, equals: 1}], verdict: allow}
+"""
+    told = explainer(rules).explain(SampleRequest(method, target, headers, body=body))
+    assert told.decision is None
+    assert told.refused is not None
+    assert (told.refused.status, told.refused.reason) == (400, reason)
+
+
+RESPONSES: Final = """
+- {id: hide, match: {path: [/users]}, verdict: filter, transforms: {strip_properties: [phone]}}
+- {id: secret, when: response, match: {path: [/users]}, conditions: [{property: level, in: [secret]}],
+   verdict: block}
+- {id: cut, when: response, match: {path: [/users]}, conditions: [{status: 200}], verdict: filter,
+   transforms: {strip_properties: [mail]}}
+"""
+
+
+def answered(body: object, status: int = 200) -> Explanation:
+    sample, answer = SampleRequest("GET", "/users"), AnswerFacts(status, (), json.dumps(body).encode())
+    return explainer(RESPONSES).explain(sample, answer)
+
+
+def test_an_answer_is_judged_and_shown_as_the_application_gets_it() -> None:
+    told = answered({"value": [{"id": 1, "phone": 2, "mail": 3, "level": "open"}]})
+    assert told.decision is not None
+    assert (told.decision.verdict, told.decision.rule_id) == ("filter", "cut")
+    assert json.loads(told.body or b"") == {"value": [{"id": 1, "level": "open"}]}
+    assert failed(told.answer_accounts[0].attempts[0]) == ("property level", "no", ("open",))
+
+
+def test_an_answer_that_a_rule_blocks_or_a_filter_cant_vouch_for_is_not_shown() -> None:
+    blocked = answered({"level": "secret"})
+    assert blocked.decision == Decision("block", "secret", reason="responseRule")
+    assert blocked.body is None
+    unfiltered = answered(["a bare list"])
+    assert unfiltered.body is None
+    assert unfiltered.refused is not None
+    assert unfiltered.refused.reason == "filterFailed"
+
+
+def test_without_an_answer_the_rules_that_await_it_are_named() -> None:
+    told = explainer(RESPONSES).explain(SampleRequest("GET", "/users"))
+    assert told.awaiting == ("secret", "cut")
+
+
+# Any rules, any request: the same verdict, and an account that leads to it.
+
+PATHS: Final = (
+    "/**",
+    "/v1.0/users",
+    "/v1.0/users/{id}",
+    "/v1.0/users/{id}/**",
+    "/v1.0/users/*/messages",
+    "/v1.0/users/{id}/messages/**",
+    "/v1.0/groups/{id}/members",
+    "/v1.0/me/**",
+    "/v1.0/drives/{id}/items/*",
+)
+PROPERTIES: Final = ("mobilePhone", "messages", "manager.mail", "id")
+
+VERDICTS: Final[tuple[Verdict, ...]] = ("allow", "filter", "block", "log_only")
+PHASES: Final[tuple[Literal["request", "response"], ...]] = ("request", "request", "response")
+
+
+@st.composite
+def conditions(draw: st.DrawFn, on_response: bool) -> Condition:
+    sources = ["query", "header", "body"] + (["status", "property", "response_header"] if on_response else [])
+    source = draw(st.sampled_from(sources))
+    name = {"query": "$top", "status": ""}.get(source, "x")
+    operand = 200 if source == "status" else "1"
+    test = draw(
+        st.sampled_from(
+            [
+                Comparison("equals", operand),
+                Comparison("not_in", (operand,)),
+                Comparison("at_most", 5),
+                Comparison("exists", False),
+            ]
+        )
+    )
+    return Condition(source, name, (test,))  # type: ignore[arg-type]
+
+
+@st.composite
+def rule(draw: st.DrawFn, rule_id: str) -> Rule:
+    verdict: Verdict = draw(st.sampled_from(VERDICTS))
+    when: Literal["request", "response"] = draw(st.sampled_from(PHASES))
+    path = tuple(draw(st.lists(st.sampled_from(PATHS), min_size=1, max_size=3)))
+    asked = draw(st.lists(conditions(when == "response"), max_size=2))
+    if any("{id}" in pattern for pattern in path) and draw(st.booleans()):
+        asked.append(Condition("param", "id", (Comparison("equals", "ada@contoso.com"),)))
+    names = (draw(st.sampled_from(PROPERTIES)),)
+    transforms = draw(st.sampled_from([Transforms(names), Transforms(allow=names)]))
+    return Rule(
+        rule_id,
+        Match(path, tuple(draw(st.sampled_from([(), ("GET",), ("POST", "DELETE")])))),
+        verdict,
+        when=when,
+        conditions=tuple(asked),
+        ip=draw(st.sampled_from([None, None, IpGate(("10.0.0.0/8",), None)])),
+        time=draw(st.sampled_from([None, None, TimeGate(("thu",), "08:00", "11:00", "Europe/Oslo")])),
+        transforms=transforms if verdict == "filter" else None,
+        guard_queries=verdict == "filter" and draw(st.booleans()),
+    )
+
+
+@st.composite
+def rulesets(draw: st.DrawFn) -> Ruleset:
+    rules = [draw(rule(f"r{number}")) for number in range(draw(st.integers(0, 5)))]
+    return Ruleset("any", draw(st.sampled_from(["allow", "block"])), tuple(rules))
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> SampleRequest:
+    target = draw(spelled(draw(st.sampled_from(RESOURCES)), odd=True))
+    more = draw(st.sampled_from(["", "top=1", "$top=9&top=1", "$select=mobilePhone", "$top=x"]))
+    return SampleRequest(
+        draw(st.sampled_from(["GET", "HEAD", "POST", "delete"])),
+        target + ("&" if "?" in target else "?") * bool(more) + more,
+        draw(st.sampled_from([(), ((b"X", b"1"),), ((b"x", b"1, 2"),)])),
+        draw(st.sampled_from(["", "10.1.2.3", "192.0.2.1"])),
+        draw(st.sampled_from([THURSDAY_NOON_UTC, THURSDAY_NOON_UTC - 3 * 3600])),
+        draw(st.sampled_from([None, b'{"x": "1"}', b'{"x": 1}', b"{"])),
+    )
+
+
+def retold(account: Account, default: Decision) -> tuple[str, set[str], set[str]]:
+    """Verdict, deciding rules and rules that logged, by the words of docs/rules.md alone."""
+    logged = {attempt.rule_id for attempt in account.attempts if attempt.outcome == "logs"}
+    filtering = {attempt.rule_id for attempt in account.attempts if attempt.outcome == "filters"}
+    last = account.attempts[-1] if account.attempts else None
+    final = last.decision if last is not None and last.outcome == "decides" else default
+    if final.verdict == "block" or not filtering:
+        if final is default and logged and default.verdict == "allow":
+            return "log_only", logged, logged
+        return final.verdict, {final.rule_id}, logged
+    return "filter", filtering | {final.rule_id}, logged
+
+
+def agrees(account: Account, default: Decision) -> None:
+    if account.decision is None:
+        assert account.attempts[-1].outcome == "unreadable"
+        return
+    verdict, deciding, logged = retold(account, default)
+    assert verdict == account.decision.verdict
+    assert account.decision.rule_id in deciding
+    assert logged == set(account.decision.logged_rule_ids)
+
+
+@given(rulesets(), samples())
+def test_the_verdict_is_the_proxy_s_and_the_account_leads_to_it(
+    ruleset: Ruleset, sample: SampleRequest
+) -> None:
+    told = Explainer(ruleset).explain(sample)
+    decision: Decision | None = None
+    try:
+        facts = request(
+            sample.target,
+            sample.method,
+            headers=sample.headers,
+            client_ip=sample.client_ip,
+            now=sample.now,
+            body=sample.body,
+        )
+        decision = compile_ruleset(ruleset).plan(sample.method, facts.target).decide(facts)
+    except MalformedTarget as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+    assert told.decision == decision
+    assert (told.refused.message if told.refused is not None else "") == refusal
+    for account in told.accounts:
+        falls_to = "allow" if account.importance == "shadow" else ruleset.default
+        agrees(account, Decision(falls_to, "default", reason="default"))
+
+
+ANSWERS: Final = (b'{"x": "1"}', b'{"value": [{"x": 2}, {"x": 1, "id": 3}]}', b"no JSON", b"")
+
+
+@given(rulesets(), samples(), st.sampled_from([200, 206, 404]), st.sampled_from(ANSWERS))
+def test_and_so_it_is_of_an_answer(ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes) -> None:
+    answer = AnswerFacts(status, ((b"x", b"1"),), body)
+    told = Explainer(ruleset).explain(sample, answer)
+    before = Explainer(ruleset).explain(sample).decision
+    if before is None or before.verdict == "block":
+        assert told.decision == before
+        return
+    facts = RequestFacts(
+        sample.method,
+        request(sample.target).target,
+        sample.headers,
+        sample.client_ip,
+        sample.now,
+        sample.body,
+    )
+    plan = compile_ruleset(ruleset).plan(sample.method, facts.target)
+    assert told.decision == plan.decide_response(facts, before, answer)
+    for account in told.answer_accounts:
+        agrees(account, Decision("allow", "default", reason="default"))
