@@ -37,6 +37,8 @@ _VAULT_HINTS: Final = {
     403: "; the identity needs the role Key Vault Secrets User, and the vault's firewall must let it in",
     404: "; there is no such secret, or it has no version that can be read",
 }
+_DISABLED: Final = "SecretDisabled"  # a 403 too, but of no right that is missing
+_DISABLED_HINT: Final = "; the newest version is disabled, and no older one is used in its place"
 _IDENTITY_HINTS: Final = {400: "; is it assigned to this machine?"}
 # What the SDK raises over an answer that it can't read, beside errors of its own.
 _NONSENSE: Final = (ValueError, TypeError, KeyError, AttributeError)
@@ -120,7 +122,9 @@ def _failure(error: Exception, hints: Mapping[int, str]) -> _Failure:
             if status < 300:
                 return _Failure(f"answered {status} with something that makes no sense")
             asked = retry_after(response.headers.get("Retry-After"), time.time()) or 0.0
-            what = f"answered {status}{_error_code(response.content)}{hints.get(status, '')}"
+            code = _error_code(response.content)
+            hint = _DISABLED_HINT if code.endswith(_DISABLED) else hints.get(status, "")
+            what = f"answered {status}{code}{hint}"
             return _Failure(what, min(asked, _LONGEST_PAUSE))
     for each in chain:
         if isinstance(each, (ServiceRequestError, ServiceResponseError)):
