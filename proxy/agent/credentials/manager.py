@@ -21,6 +21,7 @@ _REFRESH_AT: Final = 0.8  # of its life a token is replaced, or this long before
 _REFRESH_AHEAD: Final = 300.0
 _LONGEST_BACKOFF: Final = 30.0
 _REJECTION_PAUSE: Final = 10.0  # an upstream that refuses every token must not become a storm of fetches
+_JUMP_SECONDS: Final = 1.0
 _LONGEST_SLEEP: Final = 5.0  # wall clocks jump; a token's end is looked at again at least this often
 
 
@@ -50,6 +51,7 @@ class CredentialManager:
         self._failures = 0
         self._problem: str | None = None
         self._retry_after = first_backoff
+        self._offset = clock() - time.monotonic()  # when the workers were last told
         self._rejected = asyncio.Event()
         self._rejected_at = -math.inf
 
@@ -89,18 +91,24 @@ class CredentialManager:
                 refused = self._rejected.is_set()
                 self._rejected.clear()
                 await self._refresh(refused=refused)
+            if abs(self._clock() - time.monotonic() - self._offset) > _JUMP_SECONDS:
+                self._tell()  # a worker may have read the token's end after the jump
             left = self._seconds_left()
             pause = min(self._refresh_at - time.monotonic(), left if left > 0 else math.inf, _LONGEST_SLEEP)
             await sleep_until_set(self._rejected, max(0.01, pause))
             if left > 0 and self._seconds_left() <= 0:
                 log.error("the %s has ended and there is no other", self._what)
-                self._announce(self.current())
+                self._tell()
 
     def _seconds_left(self) -> float:
         """Until the token's end by either clock, whichever is nearer."""
         if self._token is None:
             return 0.0
         return min(self._token.expires_at - self._clock(), self._ends_at - time.monotonic())
+
+    def _tell(self) -> None:
+        self._offset = self._clock() - time.monotonic()
+        self._announce(self.current())
 
     def _ended_early(self) -> bool:
         """Whether the token ended before its refresh: the clock was set forward, or the machine slept."""
@@ -125,7 +133,7 @@ class CredentialManager:
         life = token.expires_at - now
         self._ends_at = time.monotonic() + life
         self._refresh_at = time.monotonic() + _refresh_after(life)
-        self._announce(self.current())
+        self._tell()
 
     def _failed(self, error: CredentialError) -> None:
         pause = max(backoff(self._failures, _LONGEST_BACKOFF, self._first_backoff), error.retry_after)
@@ -135,7 +143,7 @@ class CredentialManager:
         self._refresh_at = time.monotonic() + pause
         log.error("no new %s: %s", self._what, error)
         if self._seconds_left() <= 0:
-            self._announce(self.current())
+            self._tell()
 
 
 def _described(name: str) -> str:
