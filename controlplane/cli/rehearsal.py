@@ -1,4 +1,4 @@
-"""`ruleset`: explain. Rules tried before they are live, without settings unless a ruleset is looked up."""
+"""`ruleset`: explain, test. Rules before they are live; settings only where a ruleset is looked up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from controlplane.cli.context import INVALID_INPUT, AnyOrg, Cli, CommandFailed, Json, print_json
-from controlplane.cli.ruleset import parsed, read_text, stored_version
+from controlplane.cli.context import FAILED, INVALID_INPUT, AnyOrg, Cli, CommandFailed, Json, print_json
+from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_version
 
 if TYPE_CHECKING:
     from proxy.policy.decision import AnswerFacts, Decision
@@ -67,6 +67,55 @@ def explain(
         print_json(_explained(explanation))
     else:
         sys.stdout.writelines(f"{_shown(line)}\n" for line in _told(explanation))
+
+
+@app.command("test")
+def run_tests(
+    ctx: typer.Context,
+    source: _Source,
+    cases: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CASES]", help="rules.test.yaml beside rules.yaml, if left out."),
+    ] = None,
+    require_coverage: Annotated[
+        bool, typer.Option("--require-coverage", help="Fail if there is a rule that no case is decided by.")
+    ] = False,
+    org: AnyOrg = None,
+    json: Json = False,
+) -> None:
+    """Try a ruleset on cases: requests with the verdict expected. Exit 1 if one has another."""
+    from proxy.policy.cases import run_cases
+    from proxy.policy.ruleset_yaml import InvalidRuleset
+
+    ruleset = _ruleset(ctx.obj, source, org)
+    file = _cases_beside(source) if cases is None else cases
+    try:
+        run = run_cases(ruleset, read_text(file))
+    except InvalidRuleset as error:
+        raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), error.problems)) from None
+    failed = bool(run.failures) or (require_coverage and bool(run.undecided))
+    if json:
+        print_json(
+            {
+                "cases": run.count,
+                "failedCases": run.failed_cases,
+                "failures": run.failures,
+                "undecidedRules": run.undecided,
+            }
+        )
+    else:
+        sys.stdout.write(f"{run.count} cases, {run.failed_cases} failed\n")
+        if run.undecided:
+            sys.stdout.write(_shown(f"no case is decided by: {', '.join(run.undecided)}") + "\n")
+    if failed:
+        raise CommandFailed(FAILED, *(() if json else problem_lines(str(file), run.failures)))
+
+
+def _cases_beside(source: str) -> Path:
+    path = Path(source)
+    if path.suffix not in (".yaml", ".yml"):
+        raise CommandFailed(INVALID_INPUT, f"{source}: which cases? Name their file too.")
+    return path.with_suffix(f".test{path.suffix}")
 
 
 def _ruleset(cli: Cli, source: str, org: str | None) -> Ruleset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,9 +86,11 @@ def parsed(label: str, text: str) -> PolicyRuleset:
     try:
         return parse_ruleset(text)
     except InvalidRuleset as error:
-        raise CommandFailed(
-            INVALID_INPUT, *(_place(label, problem) + problem.message for problem in error.problems)
-        ) from None
+        raise CommandFailed(INVALID_INPUT, *problem_lines(label, error.problems)) from None
+
+
+def problem_lines(label: str, problems: Iterable[RulesetProblem]) -> list[str]:
+    return [_place(label, problem) + problem.message for problem in problems]
 
 
 def _place(label: str, problem: RulesetProblem) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, cast
@@ -87,7 +87,7 @@ def parse_ruleset(text: str) -> Ruleset:
     try:
         model = _Ruleset.model_validate(document.value)
     except ValidationError as error:
-        problems += _shape_problems(document, error)
+        problems += shape_problems(document, error, _SHAPES)
     problems += [
         document_problem(document, where, message) for where, message in _contradictions(document.value)
     ]
@@ -176,18 +176,20 @@ _Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 _Scalars = Annotated[list[_Scalar], Field(min_length=1, max_length=MAX_OPERANDS)]
 
 
-class _Shape(BaseModel):
+class Shape(BaseModel):
+    """Knows its keys and takes no other."""
+
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
 
 
-class _Match(_Shape):
+class _Match(Shape):
     path: Annotated[list[_Path], Field(min_length=1)]
     methods: (
         Annotated[list[Annotated[StrictStr, AfterValidator(_checked_method)]], Field(min_length=1)] | None
     ) = None
 
 
-class _Condition(_Shape):
+class _Condition(Shape):
     param: StrictStr | None = None
     query: Annotated[StrictStr, Field(min_length=1)] | None = None
     header: _FieldName | None = None
@@ -208,12 +210,12 @@ class _Condition(_Shape):
     exists: StrictBool | None = None
 
 
-class _Ip(_Shape):
+class _Ip(Shape):
     in_: Annotated[list[_Network], Field(min_length=1)] | None = Field(None, alias="in")
     not_in: Annotated[list[_Network], Field(min_length=1)] | None = None
 
 
-class _Time(_Shape):
+class _Time(Shape):
     days: (
         Annotated[list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]], Field(min_length=1)] | None
     ) = None
@@ -222,12 +224,12 @@ class _Time(_Shape):
     timezone: Annotated[StrictStr, AfterValidator(_checked_timezone)] = "UTC"
 
 
-class _Transforms(_Shape):
+class _Transforms(Shape):
     strip_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
     allow_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
 
 
-class _Rule(_Shape):
+class _Rule(Shape):
     id: Annotated[StrictStr, AfterValidator(_checked_rule_id)]
     description: StrictStr | None = None
     when: Literal["request", "response"] = "request"
@@ -240,7 +242,7 @@ class _Rule(_Shape):
     guard_queries: StrictBool = False
 
 
-class _Ruleset(_Shape):
+class _Ruleset(Shape):
     version: Literal[1]
     name: Annotated[StrictStr, Field(min_length=1, max_length=128)]
     default: Literal["allow", "block"] = "block"
@@ -251,7 +253,21 @@ class _Ruleset(_Shape):
 # --------------------------------------------------------------------------------
 
 
-def _shape_problems(document: yaml_document.Document, error: ValidationError) -> Iterator[RulesetProblem]:
+_SHAPES: Mapping[str, type[BaseModel]] = {
+    "": _Ruleset,
+    "match": _Match,
+    "conditions": _Condition,
+    "ip": _Ip,
+    "time": _Time,
+    "transforms": _Transforms,
+    "rules": _Rule,
+}
+
+
+def shape_problems(
+    document: yaml_document.Document, error: ValidationError, shapes: Mapping[str, type[BaseModel]]
+) -> Iterator[RulesetProblem]:
+    """`shapes` are the models by the key under which they stand, the document's own under no name."""
     seen: set[tuple[int | str, ...]] = set()
     for one in error.errors(include_url=False, include_context=True):
         where = document.known_part(one["loc"])
@@ -259,7 +275,9 @@ def _shape_problems(document: yaml_document.Document, error: ValidationError) ->
         if where in seen and not missing:
             continue  # the members of a union complain one by one
         seen.add(where)
-        yield document_problem(document, where, _shape_message(cast("dict[str, Any]", one)), missing=missing)
+        yield document_problem(
+            document, where, _shape_message(cast("dict[str, Any]", one), shapes), missing=missing
+        )
 
 
 def document_problem(
@@ -270,11 +288,11 @@ def document_problem(
     return RulesetProblem(line, column, yaml_document.spelled(where), message)
 
 
-def _shape_message(error: dict[str, Any]) -> str:
+def _shape_message(error: dict[str, Any], shapes: Mapping[str, type[BaseModel]]) -> str:
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     name = str(error["loc"][-1]) if error["loc"] else ""
     if kind == "extra_forbidden":
-        return f"unknown key `{name}`" + _suggestion(name, _keys_beside(error["loc"]))
+        return f"unknown key `{name}`" + _suggestion(name, _keys_beside(error["loc"], shapes))
     if kind == "missing":
         return f"`{name}` is missing"
     if kind == "value_error":
@@ -310,18 +328,10 @@ def _kind_of(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-def _keys_beside(where: tuple[int | str, ...]) -> list[str]:
+def _keys_beside(where: tuple[int | str, ...], shapes: Mapping[str, type[BaseModel]]) -> list[str]:
     """The keys that are known where an unknown one stands."""
-    shapes: dict[str, type[_Shape]] = {
-        "match": _Match,
-        "conditions": _Condition,
-        "ip": _Ip,
-        "time": _Time,
-        "transforms": _Transforms,
-        "rules": _Rule,
-    }
     names = [part for part in where[:-1] if isinstance(part, str)]
-    shape = shapes.get(names[-1], _Ruleset) if names else _Ruleset
+    shape = shapes.get(names[-1] if names else "", shapes[""])
     return [info.alias or name for name, info in shape.model_fields.items()]
 
 

@@ -128,3 +128,35 @@ def test_a_name_without_settings_is_told_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(RULESET.format(name="hr").replace("version: 1", "version: 2"))
     assert refused("explain", str(file), "--target", "/")[0].startswith(f"{file}:1:")
+
+
+def test_cases_beside_the_rules_are_run_and_every_failure_told(tmp_path: Path) -> None:
+    assert printed("test", EXAMPLE, "--require-coverage") == {
+        "cases": 9,
+        "failedCases": 0,
+        "failures": [],
+        "undecidedRules": [],
+    }
+    rules, cases = tmp_path / "hr.yaml", tmp_path / "hr.test.yaml"
+    rules.write_text(RULESET.format(name="hr"))
+    cases.write_text(
+        "cases:\n"
+        "  - {request: GET /nowhere, expect: {verdict: allow}}\n"
+        "  - {request: GET /nowhere, expect: {verdict: block, rule: x}}\n"
+    )
+    failed = ruleset("test", str(rules))
+    assert failed.returncode == 1
+    assert [line.split(":")[1] for line in failed.stderr.splitlines()] == ["2", "3"]
+    assert failed.stdout.startswith("2 cases, 2 failed\nno case is decided by: ")
+    told = printed("test", str(rules), status=1)
+    assert [failure["where"] for failure in told["failures"]] == [
+        "cases[0].expect.verdict",
+        "cases[1].expect.rule",
+    ]
+    cases.write_text("cases:\n  - {request: GET /nowhere, expect: {verdict: block}}\n")
+    assert ruleset("test", str(rules)).returncode == 0
+    assert ruleset("test", str(rules), "--require-coverage").returncode == 1
+    cases.write_text("cases: 1\n")
+    assert refused("test", str(rules)) == [f"{cases}:1:8: cases: a list is wanted here, not a number"]
+    cases.unlink()
+    assert refused("test", str(rules)) == [f"{cases}: No such file or directory"]

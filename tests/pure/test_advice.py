@@ -10,7 +10,8 @@ from proxy.policy.advice import ruleset_advice
 from proxy.policy.ruleset_yaml import parse_ruleset
 
 CONF = Path(__file__).parents[2] / "conf"
-SAMPLES = [*CONF.glob("demo/*.yaml"), *CONF.glob("rulesets/*.yaml")]
+FILES = [*CONF.glob("demo/*.yaml"), *CONF.glob("rulesets/*.yaml")]
+SAMPLES = [file for file in FILES if not file.name.endswith(".test.yaml")]
 RULES = """\
 version: 1
 name: test

@@ -1,0 +1,266 @@
+"""Cases of a ruleset: requests with the verdict that their writer expects, and where it is another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, ValidationError
+
+from proxy.policy import yaml_document
+from proxy.policy.decision import AnswerFacts
+from proxy.policy.explain import Account, Explainer, Explanation, SampleRequest
+from proxy.policy.ruleset import Ruleset
+from proxy.policy.ruleset_yaml import (
+    InvalidRuleset,
+    RulesetProblem,
+    Shape,
+    document_problem,
+    shape_problems,
+)
+
+REFUSED = "refused"  # the verdict of a case that the proxy itself refuses: 400 before, 502 after the upstream
+
+
+@dataclass(frozen=True, slots=True)
+class CasesRun:
+    count: int
+    failures: tuple[RulesetProblem, ...]
+    undecided: tuple[str, ...]  # rules that no case that holds is decided, filtered or logged by
+
+    @property
+    def failed_cases(self) -> int:
+        return len({failure.where.partition("]")[0] for failure in self.failures})
+
+
+def run_cases(ruleset: Ruleset, text: str) -> CasesRun:
+    """Raises InvalidRuleset where `text` holds no cases."""
+    document, cases = _parse(text)
+    explainer = Explainer(ruleset)
+    failures: list[RulesetProblem] = []
+    deciding: set[str] = set()
+    for at, case in enumerate(cases.cases):
+        told = explainer.explain(_sample(case), None if case.answer is None else _answer(case.answer))
+        differing = [
+            document_problem(document, ("cases", at, *where), _named(case, message))
+            for where, message in _differences(case, told)
+        ]
+        failures += differing
+        if not differing:
+            deciding.update(_deciding(told))
+    undecided = tuple(rule.id for rule in ruleset.rules if rule.id not in deciding)
+    return CasesRun(len(cases.cases), tuple(failures), undecided)
+
+
+# -- the shape of the document
+
+
+def _checked_request(text: str) -> str:
+    if len(text.split(" ")) != 2:
+        raise ValueError("a request is a method and a target: GET /v1.0/users?$top=5")
+    return text
+
+
+def _checked_moment(text: str) -> str:
+    if _moment(text) is None:
+        raise ValueError("a time has a date and an offset: 2026-03-02T09:00:00+01:00")
+    return text
+
+
+def _checked_field(text: str) -> str:
+    if not (text.isascii() and text.isprintable()):
+        raise ValueError("a header field is printable ASCII")
+    return text
+
+
+_Field = Annotated[StrictStr, AfterValidator(_checked_field)]
+_Fields = dict[_Field, _Field | list[_Field]]  # a list: the field several times
+
+
+class _Answer(Shape):
+    status: StrictInt = 200
+    headers: _Fields = Field(default_factory=dict)
+    body: Any = None
+
+
+class _Expected(Shape):
+    verdict: Literal["allow", "filter", "block", "log_only", "refused"]
+    rule: StrictStr | None = None
+    reason: StrictStr | None = None
+    logged: list[StrictStr] | None = None
+    body: Any = None
+
+
+class _Case(Shape):
+    name: StrictStr = ""
+    request: Annotated[StrictStr, AfterValidator(_checked_request)]
+    headers: _Fields = Field(default_factory=dict)
+    ip: StrictStr | None = None
+    time: Annotated[StrictStr, AfterValidator(_checked_moment)] | None = None
+    body: Any = None
+    answer: _Answer | None = None
+    expect: _Expected
+
+
+class _Cases(Shape):
+    cases: Annotated[list[_Case], Field(min_length=1)]
+
+
+_SHAPES: Mapping[str, type[BaseModel]] = {"": _Cases, "cases": _Case, "answer": _Answer, "expect": _Expected}
+
+
+def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
+    try:
+        document = yaml_document.parse(text)
+    except yaml_document.InvalidYaml as error:
+        raise InvalidRuleset([RulesetProblem(*one) for one in error.problems]) from None
+    problems = [RulesetProblem(*one) for one in document.problems]
+    try:
+        cases = _Cases.model_validate(document.value)
+    except ValidationError as error:
+        raise InvalidRuleset([*problems, *shape_problems(document, error, _SHAPES)]) from None
+    problems += [
+        document_problem(document, ("cases", at, "expect", "body"), "a body is expected, and no answer given")
+        for at, case in enumerate(cases.cases)
+        if case.answer is None and "body" in case.expect.model_fields_set
+    ]
+    if problems:
+        raise InvalidRuleset(problems)
+    return document, cases
+
+
+def _sample(case: _Case) -> SampleRequest:
+    method, _, target = case.request.partition(" ")
+    moment = None if case.time is None else _moment(case.time)
+    return SampleRequest(
+        method,
+        target,
+        tuple(_field_lines(case.headers)),
+        case.ip or "",
+        0.0 if moment is None else moment.timestamp(),
+        _bytes(case.body),
+    )
+
+
+def _answer(answer: _Answer) -> AnswerFacts:
+    return AnswerFacts(answer.status, tuple(_field_lines(answer.headers)), _bytes(answer.body))
+
+
+def _field_lines(fields: _Fields) -> Iterator[tuple[bytes, bytes]]:
+    for name, values in fields.items():
+        for value in [values] if isinstance(values, str) else values:
+            yield name.encode(), value.encode()
+
+
+def _bytes(body: object) -> bytes | None:
+    """Text as it stands, anything else as JSON."""
+    if body is None:
+        return None
+    return body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text.upper())
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment
+
+
+# -- what came of a case
+
+
+def _named(case: _Case, message: str) -> str:
+    return f"{case.name}: {message}" if case.name else message
+
+
+_Difference = tuple[tuple[str, ...], str]
+
+
+def _differences(case: _Case, told: Explanation) -> Iterator[_Difference]:
+    yield from _left_open(case, told)
+    expected = case.expect
+    if expected.verdict != _verdict(told):
+        yield ("expect", "verdict"), f"the verdict is {_spelled_verdict(told)}, not {expected.verdict}"
+    decision = told.decision
+    rule = None if decision is None else decision.rule_id
+    if expected.rule is not None and expected.rule != rule:
+        yield ("expect", "rule"), f"the rule is {rule or 'none'}, not {expected.rule}"
+    if expected.reason is not None and expected.reason != _reason(told):
+        yield ("expect", "reason"), f"the reason is {_reason(told)}, not {expected.reason}"
+    logged = () if decision is None else decision.logged_rule_ids
+    if expected.logged is not None and set(expected.logged) != set(logged):
+        yield ("expect", "logged"), f"logged by {_listed(logged)}, not {_listed(expected.logged)}"
+    if "body" in expected.model_fields_set and not _is_body(expected.body, told.body):
+        found = "none" if told.body is None else told.body.decode("utf-8", "replace")
+        yield ("expect", "body"), f"the application gets this body: {found}"
+
+
+def _left_open(case: _Case, told: Explanation) -> Iterator[_Difference]:
+    """A verdict that hangs on what the case doesn't say proves nothing."""
+    asked = {
+        finding.part: attempt.rule_id
+        for account in (*told.accounts, *told.answer_accounts)
+        for attempt in account.attempts
+        for finding in attempt.findings
+    }
+    if case.time is None and "time" in asked:
+        yield (), f"the rule {asked['time']} asks for the time, and the case has no `time`"
+    if case.ip is None and "ip" in asked:
+        yield (), f"the rule {asked['ip']} asks for the address, and the case has no `ip`"
+
+
+def _verdict(told: Explanation) -> str:
+    if told.refused is not None or told.decision is None:
+        return REFUSED
+    return told.decision.verdict
+
+
+def _spelled_verdict(told: Explanation) -> str:
+    if told.refused is not None:
+        return f"{REFUSED} ({told.refused.status} {told.refused.reason}: {told.refused.message})"
+    return f"{_verdict(told)} (by {told.decision.rule_id})" if told.decision is not None else REFUSED
+
+
+def _reason(told: Explanation) -> str:
+    if told.refused is not None:
+        return told.refused.reason
+    return "" if told.decision is None else told.decision.reason
+
+
+def _listed(ids: Iterable[str]) -> str:
+    return ", ".join(ids) or "none"
+
+
+def _is_body(expected: object, body: bytes | None) -> bool:
+    if body is None:
+        return expected is None
+    if isinstance(expected, str) and expected.encode() == body:
+        return True
+    try:
+        return _canonical(json.loads(body)) == _canonical(expected)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _canonical(value: object) -> str:
+    """Equal for the same JSON alone: to Python, 1 is true."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _deciding(told: Explanation) -> Iterator[str]:
+    if told.decision is not None:
+        yield told.decision.rule_id
+        yield from told.decision.logged_rule_ids
+    yield from _took_part((*told.accounts, *told.answer_accounts))
+
+
+def _took_part(accounts: Iterable[Account]) -> Iterator[str]:
+    for account in accounts:
+        if account.importance == "certain":
+            for attempt in account.attempts:
+                if attempt.outcome in ("decides", "filters", "logs"):
+                    yield attempt.rule_id
