@@ -7,7 +7,9 @@ import os
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from proxy.config import Address
 from proxy.settings import Settings
 from proxy.signing_key import MIN_BYTES
 from proxy.snapshot import SnapshotDamaged, read_snapshot
@@ -24,13 +26,22 @@ def problems_of(settings: Settings) -> list[str]:
 
 
 def exposures(settings: Settings) -> Iterator[str]:
-    """What other hosts can reach and perhaps should not; told at every start."""
+    """What other hosts can reach, or read on its way, and perhaps should not; told at every start."""
     if not settings.admin.listen.is_loopback:
         yield f"Admin.Listen: other hosts reach {settings.admin.listen}, which has no sign-in"
     if settings.proxy.cert_file is None:
         for address in settings.proxy.listen:
             if not address.is_loopback:
                 yield f"Proxy.Listen: other hosts reach {address}, and secrets and tokens go without TLS"
+    for key, url, what in (
+        ("RuleSync.SaasBaseUrl", settings.rule_sync.saas_base_url, "the API key and all events go"),
+        ("Audit.IngestionUrl", settings.audit.ingestion_url, "the API key and all events go"),
+        ("Upstream.BaseUrl", settings.upstream.base_url, "upstream tokens and all data go"),
+        ("Credentials.AuthorityUrl", settings.credentials.authority_url, "the client's credential goes"),
+    ):
+        parts = urlsplit(url)
+        if parts.scheme == "http" and not Address(parts.hostname or "", 80).is_loopback:
+            yield f"{key}: {what} to another host without TLS"
 
 
 def certificate_problems(settings: Settings) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
@@ -104,6 +105,23 @@ def change(config: Path, old: str, new: str) -> None:
     text = config.read_text("utf-8")
     assert old in text
     config.write_text(text.replace(old, new), "utf-8")
+
+
+def test_check_warns_of_secrets_that_would_go_to_other_hosts_without_tls(config: Path) -> None:
+    done = run(config, "--check")
+    assert "without TLS" not in done.stderr
+    text = config.read_text("utf-8")
+    text = text.replace("[Credentials]\n", '[Credentials]\nAuthorityUrl = "http://127.0.0.1:9"\n')
+    for key in ("SaasBaseUrl", "BaseUrl", "AuthorityUrl"):
+        text = re.sub(rf'^{key} = ".*"', f'{key} = "http://192.0.2.7:8080"', text, flags=re.MULTILINE)
+    config.write_text(text, "utf-8")
+    done = run(config, "--check")
+    assert done.returncode == 0
+    assert [line.split(": ")[1] for line in done.stderr.splitlines() if "without TLS" in line] == [
+        "RuleSync.SaasBaseUrl",
+        "Upstream.BaseUrl",
+        "Credentials.AuthorityUrl",
+    ]
 
 
 MISTAKES = {

@@ -9,7 +9,8 @@ from itertools import cycle
 from typing import Final
 
 # Below what the system gives to outgoing connections, and a range for each process that runs tests beside
-# others: so nobody takes a port between our look and the server's start.
+# others: so nobody takes a port between our look and the server's start. Where in its range a process begins
+# differs, for another run of the tests or of the demo on the same machine.
 _FIRST: Final = 10_000
 _EACH: Final = 2_000
 
@@ -17,7 +18,8 @@ _EACH: Final = 2_000
 def _candidates() -> Iterator[int]:
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = _FIRST + number % 10 * _EACH
-    return cycle(range(first, first + _EACH))
+    start = os.getpid() * 37 % _EACH
+    return cycle(first + (start + offset) % _EACH for offset in range(_EACH))
 
 
 _ports = _candidates()
