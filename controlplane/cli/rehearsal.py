@@ -260,6 +260,8 @@ def _told(explanation: Explanation) -> Iterator[str]:
         yield f"may change  once the upstream has answered: {', '.join(explanation.awaiting)}"
     for account in explanation.accounts:
         yield from _account_told(account, "the request")
+        if account.decision is not None and account.decision.rule_id == "default":
+            yield f"  default: {account.decision.verdict}"
     for account in explanation.answer_accounts:
         yield from _account_told(account, "the answer")
     if facts["body"] is not None:
@@ -278,8 +280,6 @@ def _account_told(account: Account, subject: str) -> Iterator[str]:
         yield f"  {attempt.rule_id:{width}}  {_attempt_told(attempt)}"
     if elsewhere:
         yield f"  not on this path: {_first(attempt.rule_id for attempt in elsewhere)}"
-    if account.decision is not None and account.decision.rule_id == "default":
-        yield f"  default: {account.decision.verdict}"
 
 
 def _first(names: Iterable[str]) -> str:

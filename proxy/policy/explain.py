@@ -22,7 +22,7 @@ from proxy.policy.compile import (
     parts_asked,
 )
 from proxy.policy.conditions import NO, PERHAPS, YES, field_values
-from proxy.policy.decision import METHOD_OVERRIDES, NOTHING, Decision, Importance, Plan
+from proxy.policy.decision import METHOD_OVERRIDES, Decision, Importance, Plan
 from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path, values_at
 from proxy.policy.filters import FilterFailed, compile_filter
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
@@ -113,7 +113,7 @@ class Explainer:
             sample.method, target, sample.headers, sample.client_ip, sample.now, sample.body
         )
         plan = self._rules.plan(sample.method, target)
-        accounts = tuple(self._account(reading, request, None) for reading in target.readings)
+        accounts = tuple(self._request_account(reading, request) for reading in target.readings)
         try:
             decision = plan.decide(request)
         except MalformedBody as error:
@@ -137,8 +137,11 @@ class Explainer:
     ) -> Explanation:
         of_answer: tuple[Account, ...] = ()
         if plan.has_response_rules:
+            of_answer = tuple(
+                self._answer_account(reading, request, decision, answer)
+                for reading in request.target.readings
+            )
             decision = plan.decide_response(request, decision, answer)
-            of_answer = tuple(self._account(reading, request, answer) for reading in request.target.readings)
         if decision.verdict == "block":
             return Explanation(decision, None, accounts, of_answer)
         try:
@@ -156,14 +159,26 @@ class Explainer:
         ]
         return tuple(dict.fromkeys(ids))
 
-    def _account(self, reading: Reading, request: RequestFacts, answer: AnswerFacts | None) -> Account:
-        plan = self._rules.plan_of_readings(
-            request.method.upper(), (reading._replace(kind=reading.kind & ~SLASH),)
-        )
+    def _request_account(self, reading: Reading, request: RequestFacts) -> Account:
         try:
-            alone = plan.decide(request) if answer is None else plan.decide_response(request, NOTHING, answer)
+            alone = self._plan_of(reading, request).decide(request)
         except MalformedBody:
             alone = None
+        return self._account(reading, request, None, alone)
+
+    def _answer_account(
+        self, reading: Reading, request: RequestFacts, decision: Decision, answer: AnswerFacts
+    ) -> Account:
+        alone = self._plan_of(reading, request).decide_response(request, decision, answer)
+        return self._account(reading, request, answer, alone)
+
+    def _plan_of(self, reading: Reading, request: RequestFacts) -> Plan:
+        alone = reading._replace(kind=reading.kind & ~SLASH)  # by itself it is the one to judge by
+        return self._rules.plan_of_readings(request.method.upper(), (alone,))
+
+    def _account(
+        self, reading: Reading, request: RequestFacts, answer: AnswerFacts | None, alone: Decision | None
+    ) -> Account:
         return Account(
             tuple(_path_of(name) for name in reading.names),
             importance_of(reading.kind, request.method.upper()),
