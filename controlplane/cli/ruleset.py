@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,8 +44,13 @@ def _listed(ruleset: Ruleset) -> dict[str, Any]:
 @app.command()
 def check(file: Annotated[Path, typer.Argument(metavar="FILE")], json: Json = False) -> None:
     """Validate a ruleset and change nothing; needs no settings. What it may have overlooked is a warning."""
-    name, rule_count, _ = _read(file)
-    print_facts({"name": name, "rules": rule_count}, as_json=json)
+    read = _read(file)
+    facts = {"name": read.ruleset.name, "rules": len(read.ruleset.rules)}
+    if json:
+        print_json({**facts, "warnings": read.advice})
+    else:
+        read.warn()
+        print_facts(facts, as_json=False)
 
 
 @app.command()
@@ -54,20 +60,34 @@ def apply(
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the file's `name`. What
     it may have overlooked is a warning."""
     cli: Cli = ctx.obj
-    name, rule_count, text = _read(file)
-    ruleset, is_new = cli.run(lambda opened: opened.registry.apply_ruleset(org, name, rule_count, text))
+    read = _read(file)
+    read.warn()
+    name, rule_count = read.ruleset.name, len(read.ruleset.rules)
+    ruleset, is_new = cli.run(lambda opened: opened.registry.apply_ruleset(org, name, rule_count, read.text))
     print_facts({**_facts(ruleset), "changed": is_new}, as_json=json)
 
 
-def _read(file: Path) -> tuple[str, int, str]:
-    """Name, number of rules and text of the file, or every error in it."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A sound ruleset, and what it may have overlooked."""
+
+    file: Path
+    text: str
+    ruleset: PolicyRuleset
+    advice: tuple[RulesetProblem, ...]
+
+    def warn(self) -> None:
+        for advice in self.advice:
+            typer.echo(f"{_place(str(self.file), advice)}warning: {advice.message}", err=True)
+
+
+def _read(file: Path) -> _Read:
+    """Raises CommandFailed with every error in the file."""
     from proxy.policy.advice import ruleset_advice
 
     text = read_text(file)
     ruleset = parsed(str(file), text)
-    for advice in ruleset_advice(text):
-        typer.echo(f"{_place(str(file), advice)}warning: {advice.message}", err=True)
-    return ruleset.name, len(ruleset.rules), text
+    return _Read(file, text, ruleset, ruleset_advice(text, ruleset))
 
 
 def read_text(file: Path) -> str:

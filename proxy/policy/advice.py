@@ -2,28 +2,196 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 from proxy.policy import yaml_document
+from proxy.policy.canonical import Name
+from proxy.policy.paths import PathTree, Pattern, parse_pattern
+from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.ruleset_yaml import RulesetProblem, document_problem
+
+MAX_COMPARED = 2_000  # patterns: each is compared with each
 
 _UNGUARDED = (
     "this filter says nothing of guard_queries: without it, $filter and its relatives tell what the answer "
     "hides; write `guard_queries: true`, or false where that is meant"
 )
+_NO_WORD = "/"  # in a name that stands for a pattern: what only a wildcard covers
+
+_Where = tuple[int | str, ...]
+_Advice = Iterator[tuple[_Where, str]]
 
 
-def ruleset_advice(text: str) -> tuple[RulesetProblem, ...]:
-    """Of a text that parse_ruleset has taken."""
+def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
+    """`ruleset` is what parse_ruleset made of the text."""
     document = yaml_document.parse(text)
-    ruleset = cast("dict[str, Any]", document.value)
-    return tuple(
-        document_problem(document, ("rules", at, "transforms"), _UNGUARDED)
-        for at, rule in enumerate(ruleset["rules"])
-        if rule["verdict"] == "filter" and "guard_queries" not in rule and _is_asked_with_a_query(rule)
-    )
+    raw = cast("dict[str, Any]", document.value)
+    found = [
+        *_unguarded(raw["rules"]),
+        *_never_reached(ruleset),
+        *_settled_by_order_alone(ruleset),
+    ]
+    problems = [document_problem(document, where, message) for where, message in found]
+    return tuple(sorted(problems, key=lambda one: (one.line, one.column)))
+
+
+def _unguarded(rules: list[dict[str, Any]]) -> _Advice:
+    for at, rule in enumerate(rules):
+        if rule["verdict"] == "filter" and "guard_queries" not in rule and _is_asked_with_a_query(rule):
+            yield ("rules", at, "transforms"), _UNGUARDED
 
 
 def _is_asked_with_a_query(rule: dict[str, Any]) -> bool:
     methods = rule["match"].get("methods") or ["GET"]
     return not {"GET", "HEAD"}.isdisjoint(method.upper() for method in methods)
+
+
+# -- rules that come too late
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One pattern of a rule that decides whatever it concerns."""
+
+    index: int
+    rule: Rule
+    pattern: Pattern
+
+
+def _never_reached(ruleset: Ruleset) -> _Advice:
+    trees: dict[str, PathTree[_Place]] = {"request": PathTree(), "response": PathTree()}
+    for index, rule in enumerate(ruleset.rules):
+        tree = trees[rule.when]
+        deciders = [_deciders_before(tree, rule, path) for path in rule.match.path]
+        if all(deciders):
+            ids = _ids(one for each in deciders for one in each)
+            yield ("rules", index, "id"), f"this rule is never reached: {ids} before it decides all of it"
+        else:
+            for at, each in enumerate(deciders):
+                if each:
+                    where = ("rules", index, "match", "path", at)
+                    yield where, f"this path is never reached: {_ids(each)} before it decides all of it"
+        if _always_decides(rule) and not all(deciders):
+            for pattern in _patterns(rule):
+                tree.add(pattern, _Place(index, rule, pattern))
+
+
+def _deciders_before(tree: PathTree[_Place], rule: Rule, path: str) -> list[str]:
+    """The rules that take everything of the path between them, each method whole; none if they don't."""
+    found: list[str] = []
+    for pattern in parse_pattern(path):
+        covering = tree.find(_as_name(pattern))[0]
+        before = [place for place in covering if place.pattern.rest or not pattern.rest]
+        before.sort(key=lambda place: place.index)
+        whole = [place.rule.id for place in before if not place.rule.match.methods]
+        if whole:
+            found += whole[:1]
+            continue
+        taking = _taking_each_method(before, _methods(rule))
+        if not taking:
+            return []
+        found += taking
+    return found
+
+
+def _taking_each_method(places: list[_Place], methods: frozenset[str]) -> list[str]:
+    """Of rules that name their methods, those that leave none of `methods` between them, if they do."""
+    found: list[str] = []
+    left = set(methods)
+    for place in places:
+        if left & _methods(place.rule):
+            left -= _methods(place.rule)
+            found.append(place.rule.id)
+    return [] if left else found
+
+
+def _as_name(pattern: Pattern) -> Name:
+    words = tuple(_NO_WORD if word is None else word for word in pattern.segments)
+    return Name(words, words)
+
+
+def _always_decides(rule: Rule) -> bool:
+    return rule.verdict != "log_only" and not rule.conditions and rule.ip is None and rule.time is None
+
+
+def _methods(rule: Rule) -> frozenset[str]:
+    """Empty: any. GET stands for HEAD too."""
+    methods = {method.upper() for method in rule.match.methods}
+    return frozenset(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def _patterns(rule: Rule) -> list[Pattern]:
+    return [pattern for path in rule.match.path for pattern in parse_pattern(path)]
+
+
+def _ids(ids: Iterator[str] | list[str]) -> str:
+    return " and ".join(f"`{one}`" for one in dict.fromkeys(ids))
+
+
+# -- rules whose order alone settles what they share
+
+
+def _settled_by_order_alone(ruleset: Ruleset) -> _Advice:
+    places: list[_Place] = []
+    for index, rule in enumerate(ruleset.rules):
+        if not _always_decides(rule):
+            continue
+        own = [_Place(index, rule, pattern) for pattern in _patterns(rule)]
+        crossing = next(
+            ((before, place) for place in own for before in places if _contradict(before, place)), None
+        )
+        if crossing is not None:  # the first alone: a rule that crosses many is one oversight
+            yield ("rules", index, "match"), _contradiction(*crossing)
+        places += own
+        if len(places) > MAX_COMPARED:
+            return
+
+
+def _contradict(first: _Place, second: _Place) -> bool:
+    """An exception before a general rule is how rules are written; two that cross may be an oversight."""
+    one, other = first.rule, second.rule
+    return (
+        (one.verdict, one.transforms) != (other.verdict, other.transforms)
+        and one.when == other.when
+        and _share_a_method(one, other)
+        and _shared(first.pattern, second.pattern) is not None
+        and not _covers(first.pattern, second.pattern)
+        and not _covers(second.pattern, first.pattern)
+    )
+
+
+def _contradiction(first: _Place, second: _Place) -> str:
+    shared = _shared(first.pattern, second.pattern)
+    return (
+        f"`{first.rule.id}` and this rule both concern {shared}, and only their order makes it "
+        f"{first.rule.verdict} rather than {second.rule.verdict}"
+    )
+
+
+def _share_a_method(one: Rule, other: Rule) -> bool:
+    first, second = _methods(one), _methods(other)
+    return not first or not second or bool(first & second)
+
+
+def _covers(general: Pattern, special: Pattern) -> bool:
+    if len(general.segments) > len(special.segments):
+        return False
+    if not general.rest and (special.rest or len(general.segments) < len(special.segments)):
+        return False
+    return all(word in (None, known) for word, known in zip(general.segments, special.segments, strict=False))
+
+
+def _shared(one: Pattern, other: Pattern) -> str | None:
+    """A pattern of what both cover; None if nothing."""
+    short, long = sorted((one, other), key=lambda pattern: len(pattern.segments))
+    if len(short.segments) < len(long.segments) and not short.rest:
+        return None
+    words: list[str] = []
+    for at, known in enumerate(long.segments):
+        word = short.segments[at] if at < len(short.segments) else None
+        if word is not None and known is not None and word != known:
+            return None
+        words.append(word or known or "*")
+    return "/" + "/".join(words + ["**"] * (one.rest and other.rest))

@@ -133,7 +133,10 @@ def test_a_ruleset_is_checked_without_a_control_plane(tmp_path: Path) -> None:
     rules.write_text(RULESET.format(name="hr"))
     command = [sys.executable, "-m", "controlplane", "ruleset", "check", str(rules)]
     checked = subprocess.run([*command, "--json"], capture_output=True, text=True)
-    assert (checked.returncode, json.loads(checked.stdout)) == (0, {"name": "hr", "rules": 1})
+    assert (checked.returncode, json.loads(checked.stdout)) == (
+        0,
+        {"name": "hr", "rules": 1, "warnings": []},
+    )
     rules.write_text(
         "version: 1\nname: hr\nrules:\n  - id: r\n    match: {path: [/v1.0/users]}\n    verdict: filter\n"
         "    transforms: {strip_properties: [mobilePhone]}\n"
@@ -142,6 +145,9 @@ def test_a_ruleset_is_checked_without_a_control_plane(tmp_path: Path) -> None:
     assert checked.returncode == 0
     assert "warning: " in checked.stderr
     assert "guard_queries" in checked.stderr
+    checked = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    (warning,) = json.loads(checked.stdout)["warnings"]
+    assert (warning["line"], warning["where"], checked.stderr) == (7, "rules[0].transforms", "")
     rules.write_text("version: 2\n")
     checked = subprocess.run(command, capture_output=True, text=True)
     assert (checked.returncode, checked.stdout) == (2, "")

@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from proxy.policy.advice import ruleset_advice
+from proxy.policy.advice import _never_reached, ruleset_advice
+from proxy.policy.explain import Explainer, SampleRequest
+from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
+from tests.pure.test_explain import rulesets
+from tests.pure.test_meaning import RESOURCES, Segment, plain
 
 CONF = Path(__file__).parents[2] / "conf"
 FILES = [*CONF.glob("demo/*.yaml"), *CONF.glob("rulesets/*.yaml")]
@@ -26,8 +32,7 @@ ALLOW = "    transforms: {allow_properties: [id]}\n"
 
 def advice(more: str, verdict: str = "filter", methods: str = "") -> list[tuple[int, int, str]]:
     text = RULES.format(more=more, verdict=verdict, methods=methods)
-    parse_ruleset(text)
-    return [(each.line, each.column, each.where) for each in ruleset_advice(text)]
+    return [(each.line, each.column, each.where) for each in ruleset_advice(text, parse_ruleset(text))]
 
 
 @pytest.mark.parametrize("transforms", [STRIP, ALLOW, STRIP + "    when: response\n"])
@@ -48,4 +53,113 @@ def test_neither_is_what_hides_nothing_from_a_query() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_the_samples_have_overlooked_nothing(sample: Path) -> None:
-    assert ruleset_advice(sample.read_text("utf-8")) == ()
+    text = sample.read_text("utf-8")
+    assert ruleset_advice(text, parse_ruleset(text)) == ()
+
+
+def order_advice(rules: str) -> list[tuple[str, str]]:
+    indented = "\n".join("  " + line for line in rules.strip("\n").splitlines())
+    text = f"version: 1\nname: test\nrules:\n{indented}\n"
+    return [(each.where, each.message) for each in ruleset_advice(text, parse_ruleset(text))]
+
+
+NEVER = "this rule is never reached: {} before it decides all of it"
+NEVER_PATH = "this path is never reached: {} before it decides all of it"
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "match: {path: [/v1.0/users]}, verdict: block",
+        "match: {path: ['/V1.0/Users/{id}/messages', '/v1.0/users/**']}, verdict: log_only",
+        "match: {methods: [GET], path: [/v1.0/users/ada]}, ip: {in: [10.0.0.0/8]}, verdict: block",
+    ],
+)
+def test_a_rule_behind_one_that_decides_all_of_it_is_named(later: str) -> None:
+    first = "- {id: all, match: {path: [/v1.0/users/**]}, verdict: allow}\n"
+    assert order_advice(f"{first}- {{id: late, {later}}}") == [("rules[1].id", NEVER.format("`all`"))]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "match: {path: [/v1.0/users/**]}, verdict: log_only",
+        "match: {path: [/v1.0/users/**]}, ip: {in: [10.0.0.0/8]}, verdict: allow",
+        "match: {path: [/v1.0/users/**]}, time: {days: [mon]}, verdict: allow",
+        "match: {path: [/v1.0/users/**]}, conditions: [{query: x, exists: true}], verdict: allow",
+        "match: {methods: [GET], path: [/v1.0/users/**]}, verdict: allow",
+        "match: {path: ['/v1.0/users/{id}']}, verdict: allow",
+        "match: {path: [/v1.0/users/**]}, when: response, verdict: block",
+        "match: {path: [/beta/users/**]}, verdict: allow",
+    ],
+)
+def test_a_rule_behind_one_that_leaves_something_is_not(first: str) -> None:
+    late = "- {id: late, match: {path: [/v1.0/users, '/v1.0/users/{id}/**']}, verdict: block}"
+    assert order_advice(f"- {{id: first, {first}}}\n{late}") == []
+
+
+def test_several_rules_may_take_all_of_one_and_one_a_path_of_it() -> None:
+    assert order_advice("""
+- {id: read, match: {methods: [GET], path: [/a]}, verdict: allow}
+- {id: write, match: {methods: [POST], path: [/a]}, verdict: block}
+- {id: both, match: {methods: [HEAD, POST], path: [/a]}, verdict: block}
+- {id: more, match: {methods: [GET, PUT], path: [/a]}, verdict: block}
+- {id: partly, match: {methods: [GET], path: [/b, /a]}, verdict: block}
+""") == [
+        ("rules[2].id", NEVER.format("`read` and `write`")),
+        ("rules[4].match.path[1]", NEVER_PATH.format("`read`")),
+    ]
+
+
+def test_a_shared_path_that_only_order_settles_is_named() -> None:
+    assert order_advice("""
+- {id: mail, match: {path: ["/users/*/messages"]}, verdict: block}
+- {id: ada, match: {path: ["/users/ada/**"]}, verdict: allow}
+""") == [
+        (
+            "rules[1].match",
+            (
+                "`mail` and this rule both concern /users/ada/messages, and only their order makes it "
+                "block rather than allow"
+            ),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "match: {path: ['/users/ada/**']}, verdict: block",
+        "match: {path: ['/users/**']}, verdict: allow",
+        "match: {methods: [POST], path: ['/users/ada/**']}, verdict: allow",
+        "match: {path: ['/users/ada/**']}, ip: {in: [10.0.0.0/8]}, verdict: allow",
+        "match: {path: ['/users/ada/**']}, when: response, verdict: block",
+        "match: {path: ['/users/ada/*/x']}, verdict: allow",
+    ],
+)
+def test_an_exception_before_a_general_rule_and_the_same_verdict_are_not(second: str) -> None:
+    first = "- {id: mail, match: {methods: [GET], path: ['/users/*/messages']}, verdict: block}\n"
+    assert order_advice(f"{first}- {{id: second, {second}}}") == []
+
+
+@given(rulesets(), st.sampled_from(RESOURCES), st.sampled_from(["GET", "HEAD", "POST", "DELETE"]))
+def test_what_is_said_to_be_never_reached_is_never_tried(
+    ruleset: Ruleset, resource: tuple[Segment, ...], method: str
+) -> None:
+    never = {where[1] for where, message in _never_reached(ruleset) if len(where) == 3}
+    told = Explainer(ruleset).explain(SampleRequest(method, plain(resource)))
+    tried = {
+        attempt.rule_id
+        for account in told.accounts
+        for attempt in account.attempts
+        if attempt.outcome != "unmatched" and attempt.decision.reason != "hiddenProperty"
+    }
+    assert not {rule.id for at, rule in enumerate(ruleset.rules) if at in never} & tried
+
+
+def test_a_ruleset_of_any_size_is_looked_at_soon() -> None:
+    rules = "\n".join(
+        f"- {{id: r{number}, match: {{path: ['/x{number}/**', '/{{any}}/y{number}']}}, verdict: allow}}"
+        for number in range(5_000)
+    )
+    assert order_advice(rules) == []
