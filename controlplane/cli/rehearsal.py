@@ -1,10 +1,11 @@
-"""`ruleset`: explain, test. Rules before they are live; settings only where a ruleset is looked up."""
+"""`ruleset`: explain, test, diff. Rules before they are live; settings only where a ruleset is looked up."""
 
 from __future__ import annotations
 
 import sys
 import time as clock
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from proxy.policy.decision import AnswerFacts, Decision
     from proxy.policy.explain import Account, Attempt, Explanation, Finding
     from proxy.policy.ruleset import Ruleset
+    from proxy.policy.ruleset_diff import RulesetDiff
 
 app = typer.Typer()
 
@@ -109,6 +111,39 @@ def run_tests(
             sys.stdout.write(_shown(f"no case is decided by: {', '.join(run.undecided)}") + "\n")
     if failed:
         raise CommandFailed(FAILED, *(() if json else problem_lines(str(file), run.failures)))
+
+
+@app.command()
+def diff(
+    ctx: typer.Context,
+    old: Annotated[str, typer.Argument(metavar="A", help="A file, or a stored ruleset.")],
+    new: Annotated[str, typer.Argument(metavar="B", help="A file, or a stored ruleset.")],
+    org: AnyOrg = None,
+    json: Json = False,
+) -> None:
+    """Which rules of B are new, gone, changed or moved against A. Exit 0 if none, 1 if any."""
+    from proxy.policy.ruleset_diff import diff_rulesets
+
+    found = diff_rulesets(_ruleset(ctx.obj, old, org), _ruleset(ctx.obj, new, org))
+    if json:
+        print_json({"different": bool(found), **asdict(found)})
+    else:
+        sys.stdout.writelines(f"{_shown(line)}\n" for line in _diff_told(found))
+    if found:
+        raise CommandFailed(FAILED)
+
+
+def _diff_told(found: RulesetDiff) -> Iterator[str]:
+    for key in found.keys:
+        yield f"changed  {key}"
+    for rule_id in found.removed:
+        yield f"removed  {rule_id}"
+    for rule_id in found.added:
+        yield f"added    {rule_id}"
+    for changed in found.changed:
+        yield f"changed  {changed.id}: {', '.join(changed.keys)}"
+    for moved in found.moved:
+        yield f"moved    {moved.id}: " + ("to the top" if moved.after is None else f"after {moved.after}")
 
 
 def _cases_beside(source: str) -> Path:

@@ -160,3 +160,35 @@ def test_cases_beside_the_rules_are_run_and_every_failure_told(tmp_path: Path) -
     assert refused("test", str(rules)) == [f"{cases}:1:8: cases: a list is wanted here, not a number"]
     cases.unlink()
     assert refused("test", str(rules)) == [f"{cases}: No such file or directory"]
+
+
+def test_files_and_stored_versions_are_compared(tmp_path: Path) -> None:
+    config = write_settings(tmp_path)
+    facts(config, "org", "add", "acme")
+    file = tmp_path / "hr.yaml"
+    rules = [f"  - {{id: {name}, match: {{path: [/{name}]}}, verdict: allow}}\n" for name in "abc"]
+    file.write_text("version: 1\nname: hr\nrules:\n" + "".join(rules))
+    facts(config, "ruleset", "apply", str(file), "--org", "acme")
+    rules = [rules[2], rules[0].replace("allow", "block"), rules[1].replace("id: b", "id: new")]
+    file.write_text("version: 1\nname: hr\ndefault: allow\nrules:\n" + "".join(rules))
+    told = cli(config, "ruleset", "diff", "hr@1", str(file))
+    assert (told.returncode, told.stderr) == (1, "")
+    assert told.stdout.splitlines() == [
+        "changed  default",
+        "removed  b",
+        "added    new",
+        "changed  a: verdict",
+        "moved    c: to the top",
+    ]
+    assert printed("diff", str(file), str(file)) == {
+        "different": False,
+        "keys": [],
+        "added": [],
+        "removed": [],
+        "changed": [],
+        "moved": [],
+    }
+    facts(config, "ruleset", "apply", str(file), "--org", "acme")
+    different = cli(config, "ruleset", "diff", "hr@1", "hr", "--json")
+    assert (different.returncode, json.loads(different.stdout)["added"]) == (1, ["new"])
+    assert cli(config, "ruleset", "diff", "hr@2", "hr").stdout == ""
