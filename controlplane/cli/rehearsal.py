@@ -1,4 +1,4 @@
-"""`ruleset`: explain, test, diff. Rules before they are live; settings only where a ruleset is looked up."""
+"""`ruleset`: explain, test, diff, schema; settings only where a ruleset is looked up."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
-from controlplane.cli.context import FAILED, INVALID_INPUT, AnyOrg, Cli, CommandFailed, Json, print_json
+from controlplane.cli.context import (
+    FAILED,
+    INVALID_INPUT,
+    AnyOrg,
+    Cli,
+    CommandFailed,
+    Json,
+    print_json,
+    write_json,
+)
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_version
 
 if TYPE_CHECKING:
@@ -144,6 +154,15 @@ def _diff_told(found: RulesetDiff) -> Iterator[str]:
         yield f"changed  {changed.id}: {', '.join(changed.keys)}"
     for moved in found.moved:
         yield f"moved    {moved.id}: " + ("to the top" if moved.after is None else f"after {moved.after}")
+
+
+@app.command()
+def schema(json: Json = False) -> None:
+    """A JSON Schema of rulesets, for editors."""
+    from proxy.policy.ruleset_yaml import ruleset_json_schema
+
+    text = msgspec.json.encode(ruleset_json_schema())
+    write_json(text if json else msgspec.json.format(text, indent=2))
 
 
 def _cases_beside(source: str) -> Path:

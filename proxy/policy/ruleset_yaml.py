@@ -19,7 +19,9 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationError,
+    WithJsonSchema,
 )
+from pydantic.config import JsonDict
 
 from proxy.policy import yaml_document
 from proxy.policy.conditions import InvalidRegex, compile_regex
@@ -97,8 +99,25 @@ def parse_ruleset(text: str) -> Ruleset:
 
 
 def ruleset_json_schema() -> dict[str, object]:
-    schema: dict[str, object] = _Ruleset.model_json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    """For editors: what can be said of a ruleset without reading its paths, expressions and time zones."""
+    schema = cast("dict[str, object]", _for_editors(_Ruleset.model_json_schema(by_alias=True)))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Graphward ruleset", **schema}
+
+
+def _for_editors(schema: object) -> object:
+    """Without the names of Python's classes, and without null: an empty key is an oversight."""
+    if isinstance(schema, list):
+        return [_for_editors(each) for each in schema if each != {"type": "null"}]
+    if not isinstance(schema, dict):
+        return schema
+    noise = {key for key, value in schema.items() if key == "title" and isinstance(value, str)}
+    noise |= {key for key, value in schema.items() if key == "default" and value is None}
+    kept = {key: _for_editors(value) for key, value in schema.items() if key not in noise}
+    choices = kept.get("anyOf")
+    if isinstance(choices, list) and len(choices) == 1:
+        del kept["anyOf"]
+        kept.update(choices[0])
+    return kept
 
 
 # -- the shape of the document
@@ -168,10 +187,20 @@ def _checked_field_name(text: str) -> str:
     return text
 
 
-_Path = Annotated[StrictStr, AfterValidator(_checked_path)]
-_Network = Annotated[StrictStr, AfterValidator(_checked_network)]
-_Property = Annotated[StrictStr, AfterValidator(_checked_property)]
-_FieldName = Annotated[StrictStr, AfterValidator(_checked_field_name)]
+def _text_like(pattern: str) -> WithJsonSchema:
+    """For editors alone: the validator says better what is wrong."""
+    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
+
+
+_Path = Annotated[StrictStr, AfterValidator(_checked_path), _text_like(r"/[^?#\\]*")]
+_Network = Annotated[StrictStr, AfterValidator(_checked_network), _text_like(r"[0-9A-Fa-f.:]+(?:/[0-9.]+)?")]
+_Property = Annotated[StrictStr, AfterValidator(_checked_property), _text_like(_PROPERTY.pattern)]
+_FieldName = Annotated[StrictStr, AfterValidator(_checked_field_name), _text_like(_TOKEN.pattern)]
+_Method = Annotated[StrictStr, AfterValidator(_checked_method), _text_like(_TOKEN.pattern)]
+_RuleId = Annotated[StrictStr, AfterValidator(_checked_rule_id), _text_like(_RULE_ID.pattern)]
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_Start = Annotated[StrictStr, AfterValidator(_checked_start), _text_like(_CLOCK)]
+_End = Annotated[StrictStr, AfterValidator(_checked_minutes), _text_like(f"{_CLOCK}|24:00")]
 _Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 _Scalars = Annotated[list[_Scalar], Field(min_length=1, max_length=MAX_OPERANDS)]
 
@@ -182,21 +211,42 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
 
 
+def _one_of(*keys: str) -> JsonDict:
+    return {"oneOf": [{"required": [key]} for key in keys]}
+
+
+def _some_of(*keys: str) -> JsonDict:
+    return {"anyOf": [{"required": [key]} for key in keys]}
+
+
 class _Match(Shape):
-    path: Annotated[list[_Path], Field(min_length=1)]
-    methods: (
-        Annotated[list[Annotated[StrictStr, AfterValidator(_checked_method)]], Field(min_length=1)] | None
-    ) = None
+    path: Annotated[list[_Path], Field(min_length=1)] = Field(
+        description="{name} and * are one segment, ** at the end the rest, none included."
+    )
+    methods: Annotated[list[_Method], Field(min_length=1)] | None = Field(
+        None, description="Any if left out. GET stands for HEAD too."
+    )
 
 
 class _Condition(Shape):
-    param: StrictStr | None = None
-    query: Annotated[StrictStr, Field(min_length=1)] | None = None
-    header: _FieldName | None = None
-    body: _Property | None = None
-    status: Literal[True] | StrictInt | Annotated[list[StrictInt], Field(min_length=1)] | None = None
-    response_header: _FieldName | None = None
-    property: _Property | None = None
+    model_config = ConfigDict(
+        json_schema_extra={
+            **_one_of(*_SOURCES),
+            # A status may stand for its own comparison.
+            "if": {"properties": {"status": {"type": ["integer", "array"]}}, "required": ["status"]},
+            "else": _some_of(*_OPERATORS),
+        }
+    )
+
+    param: StrictStr | None = Field(None, description="The segment that {name} stands for, decoded.")
+    query: Annotated[StrictStr, Field(min_length=1)] | None = Field(None, description="A query option.")
+    header: _FieldName | None = Field(None, description="A field of the request.")
+    body: _Property | None = Field(None, description="A property of a JSON request body.")
+    status: Literal[True] | StrictInt | Annotated[list[StrictInt], Field(min_length=1)] | None = Field(
+        None, description="The answer's status."
+    )
+    response_header: _FieldName | None = Field(None, description="A field of the answer.")
+    property: _Property | None = Field(None, description="A property of the answer, or of an item of it.")
     equals: _Scalar | None = None
     not_equals: _Scalar | None = None
     in_: _Scalars | None = Field(None, alias="in")
@@ -211,41 +261,64 @@ class _Condition(Shape):
 
 
 class _Ip(Shape):
+    model_config = ConfigDict(json_schema_extra=_some_of("in", "not_in"))
+
     in_: Annotated[list[_Network], Field(min_length=1)] | None = Field(None, alias="in")
     not_in: Annotated[list[_Network], Field(min_length=1)] | None = None
 
 
 class _Time(Shape):
+    model_config = ConfigDict(
+        json_schema_extra={
+            **_some_of("days", "from"),
+            "dependentRequired": {"from": ["to"], "to": ["from"]},
+        }
+    )
+
     days: (
         Annotated[list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]], Field(min_length=1)] | None
     ) = None
-    from_: Annotated[StrictStr, AfterValidator(_checked_start)] | None = Field(None, alias="from")
-    to: Annotated[StrictStr, AfterValidator(_checked_minutes)] | None = None
+    from_: _Start | None = Field(None, alias="from")
+    to: _End | None = None
     timezone: Annotated[StrictStr, AfterValidator(_checked_timezone)] = "UTC"
 
 
 class _Transforms(Shape):
+    model_config = ConfigDict(json_schema_extra=_one_of("strip_properties", "allow_properties"))
+
     strip_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
     allow_properties: Annotated[list[_Property], Field(min_length=1)] | None = None
 
 
 class _Rule(Shape):
-    id: Annotated[StrictStr, AfterValidator(_checked_rule_id)]
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"verdict": {"const": "filter"}}},
+            "then": {"required": ["transforms"]},
+            "else": {"properties": {"transforms": False, "guard_queries": False}},
+        }
+    )
+
+    id: _RuleId
     description: StrictStr | None = None
     when: Literal["request", "response"] = "request"
     match: _Match
-    conditions: list[_Condition] | None = None
-    ip: _Ip | None = None
-    time: _Time | None = None
-    verdict: Literal["allow", "filter", "block", "log_only"]
-    transforms: _Transforms | None = None
-    guard_queries: StrictBool = False
+    conditions: list[_Condition] | None = Field(None, description="All must hold.")
+    ip: _Ip | None = Field(None, description="Networks or addresses of the client.")
+    time: _Time | None = Field(None, description="Days and hours, in a time zone.")
+    verdict: Literal["allow", "filter", "block", "log_only"] = Field(
+        description="What the rule decides where it matches; after log_only the search goes on."
+    )
+    transforms: _Transforms | None = Field(None, description="What a filter hides.")
+    guard_queries: StrictBool = Field(
+        False, description="Block requests whose query probes what the filter hides."
+    )
 
 
 class _Ruleset(Shape):
     version: Literal[1]
     name: Annotated[StrictStr, Field(min_length=1, max_length=128)]
-    default: Literal["allow", "block"] = "block"
+    default: Literal["allow", "block"] = Field("block", description="Where no rule decides.")
     rules: Annotated[list[_Rule], Field(max_length=MAX_RULES)]
 
 

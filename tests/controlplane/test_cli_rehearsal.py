@@ -192,3 +192,9 @@ def test_files_and_stored_versions_are_compared(tmp_path: Path) -> None:
     different = cli(config, "ruleset", "diff", "hr@1", "hr", "--json")
     assert (different.returncode, json.loads(different.stdout)["added"]) == (1, ["new"])
     assert cli(config, "ruleset", "diff", "hr@2", "hr").stdout == ""
+
+
+def test_the_schema_is_json_with_and_without_being_asked() -> None:
+    done = ruleset("schema")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == printed("schema")
