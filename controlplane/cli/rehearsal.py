@@ -213,14 +213,12 @@ def _fields(lines: Sequence[str] | None) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def _moment(text: str | None) -> float:
-    from controlplane.search.query import rfc3339_ms
+    from proxy.policy.cases import parse_moment
 
-    if text is None:
-        return clock.time()
-    ms = rfc3339_ms(text)
-    if ms is None:
+    moment = clock.time() if text is None else parse_moment(text)
+    if moment is None:
         raise CommandFailed(INVALID_INPUT, f"{text}: a time is written as 2026-03-02T09:00:00Z")
-    return ms / 1000
+    return moment
 
 
 def _bytes(file: Path) -> bytes:

@@ -65,7 +65,7 @@ def _checked_request(text: str) -> str:
 
 
 def _checked_moment(text: str) -> str:
-    if _moment(text) is None:
+    if parse_moment(text) is None:
         raise ValueError("a time has a date and an offset: 2026-03-02T09:00:00+01:00")
     return text
 
@@ -134,13 +134,13 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
 
 def _sample(case: _Case) -> SampleRequest:
     method, _, target = case.request.partition(" ")
-    moment = None if case.time is None else _moment(case.time)
+    now = None if case.time is None else parse_moment(case.time)
     return SampleRequest(
         method,
         target,
         tuple(_field_lines(case.headers)),
         case.ip or "",
-        0.0 if moment is None else moment.timestamp(),
+        now or 0.0,
         _bytes(case.body),
     )
 
@@ -162,12 +162,13 @@ def _bytes(body: object) -> bytes | None:
     return body.encode() if isinstance(body, str) else json.dumps(body, ensure_ascii=False).encode()
 
 
-def _moment(text: str) -> datetime | None:
+def parse_moment(text: str) -> float | None:
+    """RFC 3339 to seconds; None if it is no time, or one that some zone's calendar has no day for."""
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError:
         return None
-    return None if moment.tzinfo is None else moment
+    return moment.timestamp() if moment.tzinfo is not None and 1970 < moment.year < 9999 else None
 
 
 # -- what came of a case

@@ -126,3 +126,13 @@ cases:
     ]
     assert refusals("cases: []\n") == [(1, "the list is empty")]
     assert refusals("- [")[0][1].startswith("no YAML")
+
+
+@pytest.mark.parametrize(
+    "time", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "2026-03-02", "2026-03-02T09:00:00"]
+)
+def test_a_time_is_one_that_every_zone_has(time: str) -> None:
+    ((line, message),) = refusals(
+        f'cases:\n  - {{request: GET /b, time: "{time}", expect: {{verdict: block}}}}\n'
+    )
+    assert (line, message) == (2, "a time has a date and an offset: 2026-03-02T09:00:00+01:00")
