@@ -85,11 +85,11 @@ def secrets_of(system: System) -> list[str]:
 
 # Runs a program's main as the user of that number, without memory that is both writable and executable.
 AS_USER: Final = """
-import ctypes, encodings.idna, encodings.utf_8_sig, os, runpy, sys
+import ctypes, encodings.ascii, encodings.idna, encodings.utf_8_sig, os, runpy, sys
 if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):  # PR_SET_MDWE, as systemd's MemoryDenyWriteExecute
     print("this kernel has no PR_SET_MDWE", file=sys.stderr)
 import controlplane.cli, proxy.__main__, proxy.check, proxy.policy.ruleset_yaml, proxy.supervisor
-import proxy.agent.main, proxy.worker
+import proxy.agent.main, proxy.worker, controlplane.app, importlib.readers
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
 os.setuid(int(sys.argv[1]))
