@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _PASS_BYTES: Final = 256 * 1024  # of each stream
 _PASS_GROWTH: Final = 4 * 1024 * 1024  # room that a pass may need in the journals
-_YIELD_EVERY: Final = 16  # events: a worker that waits for our processor goes on within a tenth of a millisecond
+_YIELD_EVERY: Final = 16  # events: a worker that waits for this processor goes on within 0.1 ms
 _STALE_SECONDS: Final = 60.0  # a prepared file that nobody took this long belongs to nobody
 
 
