@@ -160,7 +160,7 @@ class System:
         """Also after it has been killed or stopped."""
         environment = {**self.managed_identity.environment, **self._proxy_environment}
         self.proxy = await self._spawn("proxy", self.proxy_config, environment, self._proxy_code)
-        await self._until(self.proxy, self._proxy_is_ready if until_ready else self._admin_listens)
+        await self._until(self.proxy, self._proxy_is_ready if until_ready else self._both_listen)
 
     async def _stop(self) -> None:
         for child in reversed(self.children):
@@ -315,8 +315,9 @@ VaultRefreshSeconds = 0.5"""
     def _control_plane_listens(self) -> bool:
         return _listens(self._control_plane_port)
 
-    def _admin_listens(self) -> bool:
-        return _listens(self._admin_port)
+    def _both_listen(self) -> bool:
+        """Workers open for applications a moment after the agent has for its operator."""
+        return _listens(self._admin_port) and _listens(self._proxy_port)
 
     def _proxy_is_ready(self) -> bool:
         try:
