@@ -26,6 +26,8 @@ from proxy.server.field_lines import (
     Headers,
     VaryingLines,
     field_lines,
+    joined,
+    length_of,
     nominated_fields,
 )
 
@@ -36,7 +38,6 @@ MAX_REMEMBERED: Final = 256  # spellings; then all are forgotten, and the common
 MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; Graph's need some 600
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2}(?: [\t -~\x80-\xff]*)?)")
-_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 
 # As services spell them.
 _VARYING: Final = VaryingLines((b"Content-Length", b"Date", b"request-id", b"client-request-id"))
@@ -127,21 +128,18 @@ def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
     request_id = fields.request_id if fields.id_at is None else values[fields.id_at]
     keep_alive = fields.keep_alive
     status = fields.status
-    if content_length is not None:
-        content_length = content_length.rstrip(b" \t")
-        if not _DIGITS.fullmatch(content_length):
-            raise MalformedHead("Content-Length is not a number")
+    said = None if content_length is None else length_of(content_length)
     # RFC 9112 §6.3, in its order.
     if to_head_request or status == 304:
         length = 0
     elif status < 200 or status == 204:
         length = 0
-        if fields.chunked or content_length not in (None, b"0"):
+        if fields.chunked or (content_length or b"0").rstrip(b" \t") != b"0":
             keep_alive = False  # whether a body follows that can't be there is anyone's guess
     elif fields.chunked:
         length = CHUNKED
     else:
-        length = UNTIL_CLOSE if content_length is None else int(content_length)
+        length = UNTIL_CLOSE if said is None else said
     return AnswerHead(fields, values, length, keep_alive, request_id)
 
 
@@ -190,12 +188,11 @@ def _judge_fields(fields: AnswerFields, *, http10: bool) -> None:  # noqa: C901 
                 raise MalformedHead("the only transfer coding understood is chunked, once")
             fields.chunked = True
         elif kind == CONNECTION:
-            connection = value if connection is None else connection + b"," + value
+            connection = joined(connection, value)
         elif kind == CONTENT_TYPE:
             fields.content_type = value
         elif kind == CONTENT_ENCODING:
-            coding = fields.content_encoding
-            fields.content_encoding = value if coding is None else coding + b"," + value
+            fields.content_encoding = joined(fields.content_encoding, value)
         elif kind == REQUEST_ID:
             fields.request_id = value
             fields.id_at = fields.cut.get(at)

@@ -127,9 +127,13 @@ class Context:
             return "The proxy has no room to record the request."
         return None
 
+    def own_base(self, scheme: bytes, host: bytes | None) -> bytes:
+        """The address under which the application reached us."""
+        return self.public_base or scheme + b"://" + (host or b"")
+
     def rewriter(self, scheme: bytes, host: bytes | None) -> LinkRewriter:
         """Turns links to the upstream into links to the address that the application used."""
-        base = self.public_base or scheme + b"://" + (host or b"")
+        base = self.own_base(scheme, host)
         rewriter = self._rewriters.get(base)
         if rewriter is None:
             rewriter = LinkRewriter(self.upstream_base, base)

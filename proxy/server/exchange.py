@@ -205,10 +205,7 @@ class Exchange:
         if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
             decision = _BATCH_ALLOWED
         self._take_decision(decision)
-        rewriter_base = self.context.public_base or self.connection.scheme + b"://" + (
-            self.head.fields.host or b""
-        )
-        batch.judge(body, rewriter_base)
+        batch.judge(body, self.context.own_base(self.connection.scheme, self.head.fields.host))
         if not batch.unchanged:
             self._body = [batch.reduced(body)]
 

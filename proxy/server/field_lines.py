@@ -202,6 +202,22 @@ class VaryingLines:
         return {head.count(b"\r\n", 0, match.start()): which for which, match in enumerate(found)}
 
 
+_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
+
+
+def length_of(content_length: bytes) -> int:
+    """Raises MalformedHead."""
+    digits = content_length.rstrip(b" \t")
+    if not _DIGITS.fullmatch(digits):
+        raise MalformedHead("Content-Length is not a number")
+    return int(digits)
+
+
+def joined(before: bytes | None, value: bytes) -> bytes:
+    """A list in several lines means the same as in one (RFC 9110 §5.3)."""
+    return value if before is None else before + b", " + value
+
+
 _MAX_CONNECTIONS: Final = 1024  # values of the field; more are worked out anew
 _MAX_CONNECTION_BYTES: Final = 256  # of one value
 _known_connections: dict[bytes, frozenset[bytes]] = {}

@@ -97,7 +97,7 @@ def _upstream_form(
     return UpstreamForm(host, authorization, id_between, *((before, rest) if id_between else (rest, b"")))
 
 
-def head_for_client(
+def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
     answer: AnswerHead,
     length: int,
     *,
@@ -120,22 +120,10 @@ def head_for_client(
             pieces[at] = answer.values[which]
         pieces.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
         return b"".join(pieces)
-    return _changed_head(answer, length, changed, length_hidden, http10, close, relocated)
-
-
-def _changed_head(
-    answer: AnswerHead,
-    length: int,
-    changed: bool,
-    length_hidden: bool,
-    http10: bool,
-    close: bool,
-    relocated: Callable[[bytes], bytes],
-) -> bytes:
-    nominated = answer.fields.nominated
+    nominated = fields.nominated
     if answer.status < 200 or answer.status == 204:
         length_hidden = True  # no body, and so no length (RFC 9110 §8.6)
-    parts = [answer.fields.status_line]
+    parts = [fields.status_line]
     append = parts.append
     for field in answer.lines:
         kind = field.kind

@@ -33,6 +33,8 @@ from proxy.server.field_lines import (
     Headers,
     VaryingLines,
     field_lines,
+    joined,
+    length_of,
     nominated_fields,
 )
 
@@ -41,7 +43,6 @@ MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; SDKs need some 1,000
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z-]+) (/[!-~]*) HTTP/1\.([01])\r\n")
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
-_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 _VARYING: Final = VaryingLines((b"client-request-id",))  # as every SDK spells it
 
 
@@ -213,7 +214,7 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
                 raise MalformedHead("several Host fields")
             fields.host = value.strip(b" \t")
         elif kind == CONNECTION:
-            connection = _joined(connection, value)
+            connection = joined(connection, value)
         elif kind == CONTENT_LENGTH:
             if content_length is not None:
                 raise MalformedHead("several Content-Length fields")
@@ -235,9 +236,9 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
         elif kind == CONTENT_TYPE:
             fields.content_type = value
         elif kind == CONTENT_ENCODING:
-            fields.content_encoding = _joined(fields.content_encoding, value)
+            fields.content_encoding = joined(fields.content_encoding, value)
         elif kind == FORWARDED_FOR:
-            fields.forwarded_for = _joined(fields.forwarded_for, value)
+            fields.forwarded_for = joined(fields.forwarded_for, value)
         seen_kinds |= 1 << kind
     _judge_host(fields.host, http10=http10)
     fields.length = _body_length(content_length, transfer_encoding, http10=http10)
@@ -245,11 +246,6 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
         fields.nominated = nominated_fields(connection)
     # HTTP/1.0 persistence is an extension that no client here needs.
     fields.keep_alive = not http10 and b"close" not in fields.nominated
-
-
-def _joined(before: bytes | None, value: bytes) -> bytes:
-    """A list in several lines means the same as in one (RFC 9110 §5.3)."""
-    return value if before is None else before + b", " + value
 
 
 def _judge_host(host: bytes | None, *, http10: bool) -> None:
@@ -268,9 +264,4 @@ def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) ->
         if http10 or coding.strip(b" \t").lower() != b"chunked":
             raise MalformedHead("the only transfer coding served is chunked")
         return -1
-    if length is None:
-        return 0
-    digits = length.rstrip(b" \t")
-    if not _DIGITS.fullmatch(digits):
-        raise MalformedHead("Content-Length is not a number")
-    return int(digits)
+    return 0 if length is None else length_of(length)

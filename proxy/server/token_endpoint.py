@@ -64,7 +64,7 @@ def token_exchange_for(
     if head.method in ("GET", "HEAD"):
         discovery = _DISCOVERY.fullmatch(path)
         if discovery:
-            base = context.public_base or connection.scheme + b"://" + (head.fields.host or b"")
+            base = context.own_base(connection.scheme, head.fields.host)
             return DocumentExchange(
                 context, connection, head, _discovery(base.decode("latin-1"), discovery[1])
             )
