@@ -1,0 +1,41 @@
+"""Pure: who asks for an operation, and in which organisations they may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Role = Literal["viewer", "editor", "admin"]
+"""Each may what the one before may: a viewer reads; an editor changes rules and stops what does harm; an
+admin hands out secrets and roles."""
+
+EVERY_ORG: Final = "*"
+_RANK: Final[Mapping[Role, int]] = {"viewer": 0, "editor": 1, "admin": 2}
+
+
+class Forbidden(Exception):
+    """The role does not reach so far; the text is one line for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    name: str  # as in the record of what operators did
+    roles: Mapping[str, Role]  # by organisation id; EVERY_ORG is each of them, also those to come
+
+    def may(self, role: Role, org_id: str | None) -> bool:
+        """In that organisation; None asks for all of them, which only a role in EVERY_ORG gives."""
+        held = [self.roles[key] for key in (EVERY_ORG, org_id) if key is not None and key in self.roles]
+        return any(_RANK[each] >= _RANK[role] for each in held)
+
+    def require(self, role: Role, org_id: str | None) -> None:
+        """Raises Forbidden."""
+        if not self.may(role, org_id):
+            raise Forbidden(
+                f"this takes the role {role} in " + ("every organisation" if org_id is None else "it")
+            )
+
+
+def local_actor(user: str) -> Actor:
+    """Who runs commands beside the store's file, and so may do everything."""
+    return Actor(f"local:{user}", {EVERY_ORG: "admin"})

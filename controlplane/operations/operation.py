@@ -1,0 +1,69 @@
+"""An operation: its name, its place in the admin API, and the function that does it.
+
+The function takes a desk, an actor and a typed request, and gives a typed answer. It checks the actor's role
+in the organisation that the request turns out to be about, since only it knows which one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar, get_type_hints
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+
+
+class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """What is asked for. Members that the path names come from there, and the others from the query of a GET
+    or the JSON body of anything else."""
+
+
+class Answer(msgspec.Struct, rename="camel"):
+    """What came of it, as JSON says it on every way."""
+
+
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A", bound=Answer)
+_Function = Callable[[Desk, Actor, Q], Awaitable[A]]
+
+
+class InvalidRequest(ValueError):
+    """What is asked for can't be meant: each line of `problems` is for a person."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[Q, A]):
+    name: str  # noun and verb, as on the command line: "org.add"
+    method: Literal["GET", "POST", "PUT", "DELETE"]
+    path: str  # below the admin API's root, with the request's members in braces: "/orgs/{org}"
+    request: type[Q]
+    answer: type[A]
+    perform: _Function[Q, A]
+
+    @property
+    def changes(self) -> bool:
+        """Whether it leaves a line in the record of what operators did."""
+        return self.method != "GET"
+
+    @property
+    def summary(self) -> str:
+        return (self.perform.__doc__ or "").partition("\n")[0]
+
+
+def operation(
+    name: str, method: Literal["GET", "POST", "PUT", "DELETE"], path: str
+) -> Callable[[_Function[Q, A]], Operation[Q, A]]:
+    """Makes an operation of a function, whose annotations name the types of request and answer."""
+
+    def made(function: _Function[Q, A]) -> Operation[Q, A]:
+        hints = get_type_hints(function)
+        return Operation(name, method, path, hints["request"], hints["return"], function)
+
+    return made
