@@ -33,6 +33,8 @@ Listen = "127.0.0.1:{port}"
 Path = "store.db"
 [Secrets]
 MasterKeyFile = "master.key"
+[Metrics]
+Listen = []
 [Audit]
 RateLimitOrg = 1000000
 RateLimitProxy = 1000000

@@ -24,6 +24,7 @@ from controlplane.clock import Clock
 from controlplane.connections import Connection
 from controlplane.errors import Refused, error_response
 from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised
+from controlplane.metrics import Counts
 from controlplane.retention import WitnessedTime
 from controlplane.secrets import MasterKeyError, Vault, digest
 from controlplane.store.interface import (
@@ -33,6 +34,7 @@ from controlplane.store.interface import (
     ProxyCredentials,
     Store,
     StoreBusy,
+    Stored,
     StoreError,
     SyncContent,
 )
@@ -96,6 +98,7 @@ class AgentApi:
         vault: Vault,
         clock: Clock,
         witnessed: WitnessedTime,
+        counts: Counts,
         *,
         sync_interval_seconds: int,
         body_timeout_seconds: float,
@@ -105,6 +108,7 @@ class AgentApi:
         self._vault = vault
         self._clock = clock
         self._witnessed = witnessed
+        self._counts = counts
         self._sync_interval_seconds = sync_interval_seconds
         self._body_timeout_seconds = body_timeout_seconds
         self._at_once: defaultdict[tuple[str, int], asyncio.Semaphore] = defaultdict(
@@ -220,6 +224,17 @@ class AgentApi:
 
     async def _audit(self, request: web.Request, signed: _Signed) -> web.Response:
         try:
+            batch_id, outcome = await self._accepted(signed)
+        except Refused as refused:
+            self._counts.batches.labels(refused.code).inc()
+            raise
+        is_duplicate = isinstance(outcome, Duplicate)
+        self._counts.batches.labels("duplicate" if is_duplicate else "stored").inc()
+        self._counts.events.inc(0 if is_duplicate else outcome.accepted)
+        return _json(AuditAnswer(batch_id, outcome.accepted, is_duplicate), status=202)
+
+    async def _accepted(self, signed: _Signed) -> tuple[str, Stored | Duplicate]:
+        try:
             batch_id, outcome = await self._ingest.accept(
                 signed.proxy.proxy_id, signed.proxy.org_ids, signed.body
             )
@@ -234,7 +249,7 @@ class AgentApi:
         if isinstance(outcome, Limited):
             wait = outcome.retry_after_seconds
             raise Refused("rateLimited", f"the next batch is accepted in {wait} s", Retry_After=str(wait))
-        return _json(AuditAnswer(batch_id, outcome.accepted, isinstance(outcome, Duplicate)), status=202)
+        return batch_id, outcome
 
 
 # What reports must look like. Every member may be left out, none may have another type; unknown ones are

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from controlplane.clock import Clock, SystemClock
 from controlplane.connections import HANDSHAKE_SECONDS, Connections, allow_all_descriptors
 from controlplane.forwarder import Forwarder
 from controlplane.ingest import Ingest
+from controlplane.metrics import Counts, Exposition
 from controlplane.registry import open_vault
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index
@@ -25,6 +26,7 @@ from controlplane.secrets import Vault
 from controlplane.settings import ControlPlaneSettings, Settings
 from controlplane.store.interface import RateLimits, Store
 from controlplane.store.sqlite import SqliteStore
+from proxy.config import Address
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ def build_app(
     clock: Clock,
     witnessed: WitnessedTime,
     on_stored: Callable[[], None],
+    counts: Counts,
 ) -> web.Application:
     limits = RateLimits(org=settings.audit.rate_limit_org, proxy=settings.audit.rate_limit_proxy)
     api = AgentApi(
@@ -44,6 +47,7 @@ def build_app(
         vault,
         clock,
         witnessed,
+        counts,
         sync_interval_seconds=settings.control_plane.sync_interval_seconds,
         body_timeout_seconds=settings.control_plane.body_timeout_seconds,
     )
@@ -52,7 +56,7 @@ def build_app(
         await store.ping()
         return web.json_response({"status": "ok"})
 
-    app = web.Application(middlewares=[answer_errors])
+    app = web.Application(middlewares=[counts.measured, answer_errors])
     app.on_response_prepare.append(_guarded)
     app.add_routes([*api.routes(), web.get("/healthz", health)])
     return app
@@ -80,6 +84,9 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
                 _log.warning(
                     "ControlPlane.Listen: other hosts reach %s without TLS: rules can be read", address
                 )
+    for address in settings.metrics.listen:
+        if not address.is_loopback:
+            _log.warning("Metrics.Listen: other hosts reach %s, which has no sign-in", address)
     async with running(settings, clock) as addresses:
         _log.info("listening on %s", ", ".join(addresses))
         await stop.wait()
@@ -101,8 +108,19 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[list[str]]:
         retention = Retention(store, index, clock, witnessed, settings.retention.interval_seconds)
         _in_background(stack, "forwarder", forwarder.run())
         _in_background(stack, "retention", retention.run())
-        app = build_app(settings, store, vault, clock, witnessed, forwarder.wake)
-        yield await _listen(app, settings.control_plane, stack)
+        counts = Counts()
+        app = build_app(settings, store, vault, clock, witnessed, forwarder.wake, counts)
+        addresses = await _listen(app, settings.control_plane, stack)
+        exposition = Exposition(
+            counts,
+            store,
+            forwarder,
+            clock,
+            store_path=settings.store.path,
+            certificate=settings.control_plane.cert_file,
+        )
+        await _listen_for_scrapes(exposition, settings.metrics.listen, stack)
+        yield addresses
 
 
 def _in_background(stack: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -140,13 +158,32 @@ async def _listen(app: web.Application, settings: ControlPlaneSettings, stack: A
                 backlog=1024,
             )
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise OSError(f"ControlPlane.Listen: {address}: {why}") from None
+            raise _not_listening("ControlPlane.Listen", address, error) from None
         stack.callback(listener.close)
         addresses += [socket.getsockname()[:2] for socket in listener.sockets]
     scheme = "https" if tls else "http"
     return [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
             for host, port in addresses]  # fmt: skip
+
+
+async def _listen_for_scrapes(
+    exposition: Exposition, listen: Sequence[Address], stack: AsyncExitStack
+) -> None:
+    application = exposition.application()
+    application.on_response_prepare.append(_guarded)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    for address in listen:
+        try:
+            await web.TCPSite(runner, address.host, address.port, reuse_address=True).start()
+        except OSError as error:
+            raise _not_listening("Metrics.Listen", address, error) from None
+
+
+def _not_listening(setting: str, address: Address, error: OSError) -> OSError:
+    why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    return OSError(f"{setting}: {address}: {why}")
 
 
 def _tls(settings: ControlPlaneSettings) -> ssl.SSLContext | None:

@@ -52,6 +52,11 @@ class Forwarder:
         self.problem: str | None = None  # why the index takes no events at present
 
     @property
+    def position(self) -> int:
+        """How far the index has come; 0 until it has answered once."""
+        return self._position
+
+    @property
     def lag(self) -> int:
         """Events known to be accepted and not yet in the index; more may wait behind them in the store."""
         return max(0, self._newest - self._position)

@@ -96,6 +96,15 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """What Prometheus reads. It has no sign-in: keep it off the network, or on one of operators' own."""
+
+    listen: tuple[Address, ...] = setting(
+        default=("127.0.0.1:9091",), address=True, doc="one address or a list; an empty one turns it off"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     level: Literal["debug", "info", "warning", "error"] = setting(
         default="info", doc="the least level that is logged"
@@ -113,6 +122,7 @@ class Settings:
     secrets: SecretsSettings
     audit: AuditSettings
     retention: RetentionSettings
+    metrics: MetricsSettings
     log: LogSettings
 
     def problems(self) -> Iterator[tuple[str, str]]:

@@ -201,6 +201,20 @@ class Report:
     body: str
 
 
+class ProxyTally(NamedTuple):
+    """What of an enabled proxy is worth a look from outside."""
+
+    name: str
+    last_seen_ms: int  # where it never was, when it was made
+    missing: int  # sequence numbers below the highest that never came
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    newest_position: int  # of any event
+    proxies: tuple[ProxyTally, ...]
+
+
 class OutboxStore(Protocol):
     """The events that an index has not been given yet, in the order in which they came."""
 
@@ -264,4 +278,5 @@ class Store(AuditStore, RegistryStore, Protocol):
     """The system of record."""
 
     async def ping(self) -> None: ...
+    async def tally(self) -> Tally: ...
     async def close(self) -> None: ...

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from controlplane.clock import Clock
-from controlplane.store.database import Database
-from controlplane.store.interface import StoreError
+from controlplane.store.database import Database, all_rows, one_row
+from controlplane.store.interface import ProxyTally, StoreError, Tally
 from controlplane.store.sqlite_audit import AuditTables
 from controlplane.store.sqlite_registry import RegistryTables
 
@@ -26,6 +27,21 @@ class SqliteStore(AuditTables, RegistryTables):
 
     async def ping(self) -> None:
         await self._database.fetch("SELECT 1 FROM orgs LIMIT 1")
+
+    async def tally(self) -> Tally:
+        def job(connection: sqlite3.Connection) -> Tally:
+            (position,) = one_row(connection, "SELECT position FROM last_position")
+            rows = all_rows(
+                connection,
+                "SELECT name, coalesce(last_seen_ms, created_ms),"
+                " coalesce((SELECT sum(last - first + 1) FROM sequence_gaps AS g"
+                " WHERE g.proxy_id = p.proxy_id), 0)"
+                " + coalesce((SELECT sum(unlisted) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0)"
+                " FROM proxies AS p WHERE enabled",
+            )
+            return Tally(position, tuple(ProxyTally(*row) for row in rows))
+
+        return await self._database.read(job)
 
     async def close(self) -> None:
         await self._database.close()

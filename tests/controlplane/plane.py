@@ -174,7 +174,7 @@ class Plane:
 def write_settings(folder: Path, **sections: str) -> Path:
     lines = ['[ControlPlane]\nListen = "127.0.0.1:0"', '[Store]\nPath = "var/controlplane.db"']
     lines += ['[Secrets]\nMasterKeyFile = "var/master.key"']
-    lines += [f"[{name}]\n{text}" for name, text in sections.items()]
+    lines += [f"[{name}]\n{text}" for name, text in {"Metrics": "Listen = []", **sections}.items()]
     path = folder / "controlplane.toml"
     path.write_text("\n".join(lines))
     return path

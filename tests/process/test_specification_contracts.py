@@ -217,7 +217,9 @@ def in_use(module: str, settings: str, directory: Path) -> tuple[int, list[str]]
 
 def test_a_control_plane_that_cannot_start_is_status_1(tmp_path: Path) -> None:
     """1 the operation failed: its address is in use; one line that names it."""
-    status, lines = in_use("controlplane", '[ControlPlane]\nListen = "127.0.0.1:PORT"\n', tmp_path)
+    status, lines = in_use(
+        "controlplane", '[ControlPlane]\nListen = "127.0.0.1:PORT"\n[Metrics]\nListen = []\n', tmp_path
+    )
     assert (status, len(lines)) == (1, 1)
     assert lines[0].startswith("ControlPlane.Listen: 127.0.0.1:")
     assert "in use" in lines[0]

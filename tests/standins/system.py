@@ -109,7 +109,8 @@ class System:
         self._proxy_code = proxy_code
         self._rulesets = applications
         self._workers = workers
-        self._control_plane_port, self._proxy_port, self._admin_port = [free_port() for _ in range(3)]
+        ports = [free_port() for _ in range(4)]
+        self._control_plane_port, self._proxy_port, self._admin_port, self._metrics_port = ports
 
     @property
     def proxy_url(self) -> str:
@@ -122,6 +123,10 @@ class System:
     @property
     def control_plane_url(self) -> str:
         return f"https://127.0.0.1:{self._control_plane_port}"
+
+    @property
+    def control_plane_metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self._metrics_port}/metrics"
 
     def client_context(self) -> ssl.SSLContext:
         return self.authority.client_context()
@@ -226,6 +231,9 @@ Path = "{self.directory}/controlplane.db"
 
 [Secrets]
 MasterKeyFile = "{self.directory}/master.key"
+
+[Metrics]
+Listen = "127.0.0.1:{self._metrics_port}"
 """
 
     def _proxy_settings(self, keys: Mapping[str, str]) -> str:

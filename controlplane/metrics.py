@@ -1,0 +1,194 @@
+"""What Prometheus reads of the control plane: counted here, or asked of the store when it is scraped.
+
+The only label that grows with use is the proxy's name, and only as many of them are told as a scrape should
+hold.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from cryptography import x509
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from controlplane import __version__
+from controlplane.clock import Clock
+from controlplane.forwarder import Forwarder
+from controlplane.store.interface import Store, StoreError, Tally
+from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each series, that nobody looks at
+
+MOST_PROXIES: Final = 1000  # that a scrape names; beyond, those that have been silent longest
+_ENDPOINTS: Final = {
+    SYNC_PATH: "sync",
+    HEARTBEAT_PATH: "heartbeat",
+    AUDIT_PATH: "audit",
+    METRICS_PATH: "metrics",
+}
+_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Counts:
+    """What the process counts as it goes; it begins anew with the process, as Prometheus expects."""
+
+    def __init__(self) -> None:
+        self.registry: Final = CollectorRegistry(auto_describe=False)
+        self.events: Final = Counter(
+            "graphward_controlplane_events_accepted", "Audit events that were stored", registry=self.registry
+        )
+        self.batches: Final = Counter(
+            "graphward_controlplane_batches",
+            "Audit batches by what became of them",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self._requests = Counter(
+            "graphward_controlplane_requests",
+            "Requests of the agent API by endpoint and status",
+            ["endpoint", "status"],
+            registry=self.registry,
+        )
+        self._duration = Histogram(
+            "graphward_controlplane_request_duration_seconds",
+            "Duration of whole requests of the agent API",
+            ["endpoint"],
+            buckets=_BOUNDS,
+            registry=self.registry,
+        )
+
+    @web.middleware
+    async def measured(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Counts what is answered. Whoever left before is no answer's reader."""
+        began = time.perf_counter()
+        response = await handler(request)
+        endpoint = _ENDPOINTS.get(request.path, "other")
+        self._requests.labels(endpoint, str(response.status)).inc()
+        self._duration.labels(endpoint).observe(time.perf_counter() - began)
+        return response
+
+
+class Exposition:
+    """The text of a scrape, and the listener's application that gives it."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        store: Store,
+        forwarder: Forwarder,
+        clock: Clock,
+        *,
+        store_path: Path,
+        certificate: Path | None,
+    ) -> None:
+        self._counts = counts
+        self._store = store
+        self._forwarder = forwarder
+        self._clock = clock
+        self._store_path = store_path
+        self._ends_at = None if certificate is None else _end_of(certificate)
+
+    def application(self) -> web.Application:
+        async def scrape(request: web.Request) -> web.Response:
+            return web.Response(body=await self.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+        async def alive(request: web.Request) -> web.Response:
+            return web.Response(text="ok\n")
+
+        application = web.Application()
+        application.add_routes([web.get("/metrics", scrape), web.get("/healthz", alive)])
+        return application
+
+    async def text(self) -> bytes:
+        """With the store away, what is known without it."""
+        try:
+            tally = await self._store.tally()
+        except StoreError:
+            tally = None
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Families(list(self._gauges(tally))))
+        return generate_latest(self._counts.registry) + generate_latest(registry)
+
+    def _gauges(self, tally: Tally | None) -> Iterator[Metric]:
+        build = _gauge("build_info", "Version of the control plane", label="version")
+        build.add_metric([__version__], 1)
+        yield build
+        yield _gauge("store_readable", "Whether the store answers", value=tally is not None)
+        yield _gauge("store_bytes", "Size of the store's files", value=_size(self._store_path))
+        yield _gauge("store_free_bytes", "Room beside them", value=_free(self._store_path))
+        yield _gauge(
+            "index_failing", "Whether the index takes no events", value=self._forwarder.problem is not None
+        )
+        if self._ends_at is not None:
+            yield _gauge(
+                "certificate_expires_in_seconds",
+                "Until the listener's certificate ends",
+                value=self._ends_at.timestamp() - self._clock.wall_ms() / 1000,
+            )
+        if tally is not None:
+            lag = max(0, tally.newest_position - self._forwarder.position)
+            yield _gauge("index_lag_events", "Stored events that are not in the index yet", value=lag)
+            yield from _of_each_proxy(tally)
+
+
+class _Families(Collector):
+    """What was gathered already, as a registry wants it."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
+    """Of those that are enabled: a proxy that was cut off is silent for a reason."""
+    seen = _gauge("proxy_last_seen_timestamp_seconds", "The proxy's latest signed message", label="proxy")
+    missing = _gauge(
+        "proxy_missing_events", "Sequence numbers below the highest that never came", label="proxy"
+    )
+    proxies = sorted(tally.proxies, key=lambda proxy: proxy.last_seen_ms)[:MOST_PROXIES]
+    for proxy in proxies:
+        seen.add_metric([proxy.name], proxy.last_seen_ms / 1000)
+        missing.add_metric([proxy.name], proxy.missing)
+    yield seen
+    yield missing
+
+
+def _gauge(
+    name: str, words: str, *, value: float | None = None, label: str | None = None
+) -> GaugeMetricFamily:
+    labels = None if label is None else [label]
+    return GaugeMetricFamily(f"graphward_controlplane_{name}", words, value=value, labels=labels)
+
+
+def _size(store: Path) -> int:
+    files = (store.with_name(store.name + ending) for ending in ("", "-wal", "-shm"))
+    return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _free(store: Path) -> int:
+    room = os.statvfs(store.parent)
+    return room.f_bavail * room.f_frsize
+
+
+def _end_of(certificate: Path) -> datetime:
+    """Of the server's own certificate, which stands first in its chain; that it can be read is known."""
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc

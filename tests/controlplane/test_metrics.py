@@ -1,0 +1,123 @@
+"""What Prometheus reads of the control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, started
+from tests.standins.ports import free_port
+
+_PREFIX = "graphward_controlplane_"
+
+
+async def scraped(plane: Plane) -> dict[tuple[str, ...], float]:
+    """Each sample by its name, without the prefix, and its labels' values."""
+    address = plane.settings.metrics.listen[0]
+    async with plane.session.get(f"http://{address}/metrics") as answer:
+        assert answer.status == 200
+        assert "Server" not in answer.headers
+        text = await answer.text()
+    return {
+        (sample.name.removeprefix(_PREFIX), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def listening() -> dict[str, str]:
+    return {"Metrics": f'Listen = "127.0.0.1:{free_port()}"'}
+
+
+async def test_batches_are_counted_by_what_became_of_them(
+    tmp_path: Path, clock: FakeClock, listening: dict[str, str]
+) -> None:
+    async with started(tmp_path, clock, **listening) as plane:
+        acme = await plane.org("acme")
+        other = await plane.org("other")
+        proxy = await plane.proxy("edge-1", "acme")
+        for body in (batch("a", acme, range(1, 4)), batch("a", acme, range(1, 4)), batch("b", other, [1])):
+            await proxy.audit(body)
+        found = await scraped(plane)
+    assert found["events_accepted_total",] == 3
+    assert found["batches_total", "stored"] == 1
+    assert found["batches_total", "duplicate"] == 1
+    assert found["batches_total", "notAuthorisedForTenant"] == 1
+    assert found["requests_total", "audit", "202"] == 2
+    assert found["requests_total", "audit", "403"] == 1
+    assert found["request_duration_seconds_count", "audit"] == 3
+
+
+async def test_a_path_that_is_no_endpoint_makes_no_series_of_its_own(
+    tmp_path: Path, clock: FakeClock, listening: dict[str, str]
+) -> None:
+    async with started(tmp_path, clock, **listening) as plane:
+        for path in ("/a", "/b"):
+            async with plane.session.get(plane.base_url + path):
+                pass
+        found = await scraped(plane)
+    assert found["requests_total", "other", "404"] == 2
+
+
+async def test_a_proxy_is_told_with_what_it_lacks_while_it_is_enabled(
+    tmp_path: Path, clock: FakeClock, listening: dict[str, str]
+) -> None:
+    async with started(tmp_path, clock, **listening) as plane:
+        acme = await plane.org("acme")
+        proxy = await plane.proxy("edge-1", "acme")
+        never_seen = await plane.proxy("edge-2", "acme")
+        made = clock.wall / 1000
+        clock.advance(seconds=5)
+        await proxy.audit(batch("a", acme, [1, 2, 5, 9]))
+        found = await scraped(plane)
+        assert found["proxy_last_seen_timestamp_seconds", "edge-1"] == clock.wall / 1000
+        assert found["proxy_last_seen_timestamp_seconds", "edge-2"] == made
+        assert found["proxy_missing_events", "edge-1"] == 2 + 3
+        await plane.store.set_proxy_enabled(never_seen.proxy_id, False)
+        assert ("proxy_last_seen_timestamp_seconds", "edge-2") not in await scraped(plane)
+
+
+async def test_the_lag_is_what_the_index_has_not_taken(
+    tmp_path: Path, clock: FakeClock, listening: dict[str, str]
+) -> None:
+    """An index that is away: nothing listens there."""
+    away = {"SearchIndex": 'Kind = "opensearch"\nUrl = "http://127.0.0.1:9"'}
+    async with started(tmp_path, clock, **listening, **away) as plane:
+        acme = await plane.org("acme")
+        proxy = await plane.proxy("edge-1", "acme")
+        await proxy.audit(batch("a", acme, range(1, 8)))
+        found = await scraped(plane)
+    assert found["index_lag_events",] == 7
+
+
+async def test_sizes_and_room_are_those_of_the_store(
+    tmp_path: Path, clock: FakeClock, listening: dict[str, str]
+) -> None:
+    async with started(tmp_path, clock, **listening) as plane:
+        found = await scraped(plane)
+    assert found["store_bytes",] >= (tmp_path / "var" / "controlplane.db").stat().st_size > 0
+    assert found["store_free_bytes",] > 0
+    assert found["store_readable",] == 1
+
+
+async def test_with_the_store_away_what_is_known_without_it_is_told(
+    tmp_path: Path, clock: FakeClock, listening: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def damaged(store: SqliteStore) -> None:
+        await store._database.fetch("SELECT * FROM no_such_table")
+
+    monkeypatch.setattr(SqliteStore, "tally", damaged)
+    async with started(tmp_path, clock, **listening) as plane:
+        found = await scraped(plane)
+    assert found["store_readable",] == 0
+    assert found["events_accepted_total",] == 0
+    assert ("index_lag_events",) not in found
+
+
+async def test_the_agent_api_does_not_give_it(plane: Plane, proxy: ProxyClient) -> None:
+    async with plane.session.get(f"{plane.base_url}/metrics") as answer:
+        assert answer.status == 404
