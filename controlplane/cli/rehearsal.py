@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time as clock
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -25,10 +25,10 @@ from controlplane.cli.context import (
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_version
 
 if TYPE_CHECKING:
-    from proxy.policy.decision import AnswerFacts, Decision
-    from proxy.policy.explain import Account, Attempt, Explanation, Finding
+    from controlplane.operations.explanations import AskedFacts, AttemptFacts, Explained, ReadingFacts
+    from controlplane.operations.rehearsals import RulesetDifference
+    from proxy.policy.decision import AnswerFacts
     from proxy.policy.ruleset import Ruleset
-    from proxy.policy.ruleset_diff import RulesetDiff
 
 app = typer.Typer()
 
@@ -68,17 +68,19 @@ def explain(
     json: Json = False,
 ) -> None:
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
+    from controlplane.operations.explanations import explained
+    from controlplane.operations.rehearsals import field_lines
     from proxy.policy.explain import Explainer, SampleRequest
 
     ruleset = _ruleset(ctx.obj, source, org)
-    sample = SampleRequest(
-        method, target, _fields(header), ip, _moment(time), None if body is None else _bytes(body)
-    )
-    explanation = Explainer(ruleset).explain(sample, _answer(status, answer, answer_header))
+    with complaining():
+        fields, answer_fields = field_lines(tuple(header or ())), field_lines(tuple(answer_header or ()))
+    sample = SampleRequest(method, target, fields, ip, _moment(time), None if body is None else _bytes(body))
+    told = explained(Explainer(ruleset).explain(sample, _answer(status, answer, answer_fields)))
     if json:
-        print_json(_explained(explanation))
+        print_json(told)
     else:
-        sys.stdout.writelines(f"{_shown(line)}\n" for line in _told(explanation))
+        sys.stdout.writelines(f"{_shown(line)}\n" for line in _told(told))
 
 
 @app.command("test")
@@ -96,31 +98,21 @@ def run_tests(
     json: Json = False,
 ) -> None:
     """Try a ruleset on cases: requests with the verdict expected. Exit 1 if one has another."""
-    from proxy.policy.cases import run_cases
-    from proxy.policy.ruleset_yaml import InvalidRuleset
+    from controlplane.operations.rehearsals import run
 
     ruleset = _ruleset(ctx.obj, source, org)
     file = _cases_beside(source) if cases is None else cases
-    try:
-        run = run_cases(ruleset, read_text(file))
-    except InvalidRuleset as error:
-        raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), error.problems)) from None
-    failed = bool(run.failures) or (require_coverage and bool(run.undecided))
+    with complaining():
+        outcome = run(ruleset, str(file), read_text(file))
+    failed = bool(outcome.failures) or (require_coverage and bool(outcome.undecided_rules))
     if json:
-        print_json(
-            {
-                "cases": run.count,
-                "failedCases": run.failed_cases,
-                "failures": run.failures,
-                "undecidedRules": run.undecided,
-            }
-        )
+        print_json(outcome)
     else:
-        sys.stdout.write(f"{run.count} cases, {run.failed_cases} failed\n")
-        if run.undecided:
-            sys.stdout.write(_shown(f"no case is decided by: {', '.join(run.undecided)}") + "\n")
+        sys.stdout.write(f"{outcome.cases} cases, {outcome.failed_cases} failed\n")
+        if outcome.undecided_rules:
+            sys.stdout.write(_shown(f"no case is decided by: {', '.join(outcome.undecided_rules)}") + "\n")
     if failed:
-        raise CommandFailed(FAILED, *(() if json else problem_lines(str(file), run.failures)))
+        raise CommandFailed(FAILED, *(() if json else problem_lines(str(file), outcome.failures)))
 
 
 @app.command()
@@ -132,18 +124,19 @@ def diff(
     json: Json = False,
 ) -> None:
     """Which rules of B are new, gone, changed or moved against A. Exit 0 if none, 1 if any."""
+    from controlplane.operations.rehearsals import difference
     from proxy.policy.ruleset_diff import diff_rulesets
 
-    found = diff_rulesets(_ruleset(ctx.obj, old, org), _ruleset(ctx.obj, new, org))
+    found = difference(diff_rulesets(_ruleset(ctx.obj, old, org), _ruleset(ctx.obj, new, org)))
     if json:
-        print_json({"different": bool(found), **asdict(found)})
+        print_json(found)
     else:
         sys.stdout.writelines(f"{_shown(line)}\n" for line in _diff_told(found))
-    if found:
+    if found.different:
         raise CommandFailed(FAILED)
 
 
-def _diff_told(found: RulesetDiff) -> Iterator[str]:
+def _diff_told(found: RulesetDifference) -> Iterator[str]:
     for key in found.keys:
         yield f"changed  {key}"
     for rule_id in found.removed:
@@ -192,24 +185,25 @@ def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
     return source, stored_version(cli, name, org, int(number) or None)[1].yaml
 
 
-def _answer(status: int | None, file: Path | None, header: Sequence[str] | None) -> AnswerFacts | None:
+def _answer(
+    status: int | None, file: Path | None, fields: tuple[tuple[bytes, bytes], ...]
+) -> AnswerFacts | None:
     from proxy.policy.decision import AnswerFacts
 
-    if status is None and file is None and not header:
+    if status is None and file is None and not fields:
         return None
-    return AnswerFacts(
-        200 if status is None else status, _fields(header), None if file is None else _bytes(file)
-    )
+    return AnswerFacts(200 if status is None else status, fields, None if file is None else _bytes(file))
 
 
-def _fields(lines: Sequence[str] | None) -> tuple[tuple[bytes, bytes], ...]:
-    fields: list[tuple[bytes, bytes]] = []
-    for line in lines or ():
-        name, colon, value = line.partition(":")
-        if not colon or not name or not line.isascii() or not line.isprintable():
-            raise CommandFailed(INVALID_INPUT, f"{line}: a header field is NAME:VALUE in printable ASCII")
-        fields.append((name.encode(), value.strip(" ").encode()))
-    return tuple(fields)
+@contextmanager
+def complaining() -> Iterator[None]:
+    """What an operation can't make sense of, told as a command tells it."""
+    from controlplane.operations.operation import InvalidRequest
+
+    try:
+        yield
+    except InvalidRequest as error:
+        raise CommandFailed(INVALID_INPUT, *error.problems) from None
 
 
 def _moment(text: str | None) -> float:
@@ -228,64 +222,6 @@ def _bytes(file: Path) -> bytes:
         raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
 
 
-# -- an explanation as JSON
-
-
-def _explained(explanation: Explanation) -> dict[str, Any]:
-    return {
-        **outcome_facts(explanation),
-        "readings": [_account_facts(account) for account in explanation.accounts],
-        "answerReadings": [_account_facts(account) for account in explanation.answer_accounts],
-        "awaiting": explanation.awaiting,
-    }
-
-
-def outcome_facts(explanation: Explanation) -> dict[str, Any]:
-    """What becomes of the request, as the audit event would name it."""
-    refused = explanation.refused
-    return {
-        **_decision_facts(explanation.decision),
-        "refused": refused
-        and {"status": refused.status, "reason": refused.reason, "message": refused.message},
-        "body": None if explanation.body is None else explanation.body.decode("utf-8", "replace"),
-    }
-
-
-def _decision_facts(decision: Decision | None) -> dict[str, Any]:
-    if decision is None:
-        return {"verdict": None, "ruleId": None, "reason": None, "loggedRuleIds": [], "transforms": []}
-    return {
-        "verdict": decision.verdict,
-        "ruleId": decision.rule_id,
-        "reason": decision.reason,
-        "loggedRuleIds": decision.logged_rule_ids,
-        "transforms": decision.transforms.names if decision.transforms is not None else (),
-    }
-
-
-def _account_facts(account: Account) -> dict[str, Any]:
-    return {
-        "paths": account.paths,
-        "importance": account.importance,
-        "verdict": account.decision and account.decision.verdict,
-        "ruleId": account.decision and account.decision.rule_id,
-        "rules": [_attempt_facts(attempt) for attempt in account.attempts],
-    }
-
-
-def _attempt_facts(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "ruleId": attempt.rule_id,
-        "outcome": attempt.outcome,
-        "verdict": attempt.decision.verdict,
-        "note": attempt.note,
-        "asked": [
-            {"part": one.part, "wants": one.asked, "holds": one.held, "found": one.found}
-            for one in attempt.findings
-        ],
-    }
-
-
 # -- an explanation to be read
 
 _MAX_NAMED = 20  # rules of other paths
@@ -296,37 +232,35 @@ _IMPORTANCE = {
 }
 
 
-def _told(explanation: Explanation) -> Iterator[str]:
-    facts = outcome_facts(explanation)
-    refused = explanation.refused
-    if refused is not None:
-        yield f"refused     {refused.status} {refused.reason}: {refused.message}"
-    if explanation.decision is not None:
-        yield f"verdict     {facts['verdict']}"
-        yield f"rule        {facts['ruleId']}"
-        yield f"reason      {facts['reason']}"
-    for name, key in (("logged by", "loggedRuleIds"), ("transforms", "transforms")):
-        if facts[key]:
-            yield f"{name:10}  {', '.join(facts[key])}"
-    if explanation.awaiting:
-        yield f"may change  once the upstream has answered: {', '.join(explanation.awaiting)}"
-    for account in explanation.accounts:
-        yield from _account_told(account, "the request")
-        if account.decision is not None and account.decision.rule_id == "default":
-            yield f"  default: {account.decision.verdict}"
-    for account in explanation.answer_accounts:
-        yield from _account_told(account, "the answer")
-    if facts["body"] is not None:
+def _told(told: Explained) -> Iterator[str]:
+    if told.refused is not None:
+        yield f"refused     {told.refused.status} {told.refused.reason}: {told.refused.message}"
+    if told.verdict is not None:
+        yield f"verdict     {told.verdict}"
+        yield f"rule        {told.rule_id}"
+        yield f"reason      {told.reason}"
+    for name, listed in (("logged by", told.logged_rule_ids), ("transforms", told.transforms)):
+        if listed:
+            yield f"{name:10}  {', '.join(listed)}"
+    if told.awaiting:
+        yield f"may change  once the upstream has answered: {', '.join(told.awaiting)}"
+    for reading in told.readings:
+        yield from _reading_told(reading, "the request")
+        if reading.rule_id == "default":
+            yield f"  default: {reading.verdict}"
+    for reading in told.answer_readings:
+        yield from _reading_told(reading, "the answer")
+    if told.body is not None:
         yield ""
         yield "the application gets"
-        yield f"  {facts['body']}"
+        yield f"  {told.body}"
 
 
-def _account_told(account: Account, subject: str) -> Iterator[str]:
+def _reading_told(reading: ReadingFacts, subject: str) -> Iterator[str]:
     yield ""
-    yield f"{subject} to {' or '.join(account.paths)}{_IMPORTANCE[account.importance]}"
-    elsewhere = [attempt for attempt in account.attempts if _is_elsewhere(attempt)]
-    told = [attempt for attempt in account.attempts if not _is_elsewhere(attempt)]
+    yield f"{subject} to {' or '.join(reading.paths)}{_IMPORTANCE[reading.importance]}"
+    elsewhere = [attempt for attempt in reading.rules if _is_elsewhere(attempt)]
+    told = [attempt for attempt in reading.rules if not _is_elsewhere(attempt)]
     width = max((len(attempt.rule_id) for attempt in told), default=0)
     for attempt in told:
         yield f"  {attempt.rule_id:{width}}  {_attempt_told(attempt)}"
@@ -340,13 +274,13 @@ def _first(names: Iterable[str]) -> str:
     return ", ".join(known[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _is_elsewhere(attempt: Attempt) -> bool:
-    return attempt.outcome == "unmatched" and attempt.findings[-1].part == "path"
+def _is_elsewhere(attempt: AttemptFacts) -> bool:
+    return attempt.outcome == "unmatched" and attempt.asked[-1].part == "path"
 
 
-def _attempt_told(attempt: Attempt) -> str:
-    telling = [one for one in attempt.findings if one.held != "yes"]
-    why = "; ".join([*map(_finding_told, telling), *filter(None, [attempt.note])])
+def _attempt_told(attempt: AttemptFacts) -> str:
+    telling = [one for one in attempt.asked if one.holds != "yes"]
+    why = "; ".join([*map(_asked_told, telling), *filter(None, [attempt.note])])
     match attempt.outcome:
         case "unmatched":
             said = "no"
@@ -359,13 +293,13 @@ def _attempt_told(attempt: Attempt) -> str:
         case "unreadable":
             said = "can't be judged"
         case "decides":
-            said = attempt.decision.verdict
+            said = attempt.verdict
     return f"{said}: {why}" if why else said
 
 
-def _finding_told(finding: Finding) -> str:
-    found = ", ".join(finding.found) or "nothing"
-    return f"{finding.part}: {found}, where the rule wants {finding.asked}"
+def _asked_told(asked: AskedFacts) -> str:
+    found = ", ".join(asked.found) or "nothing"
+    return f"{asked.part}: {found}, where the rule wants {asked.wants}"
 
 
 def _shown(line: str) -> str:

@@ -25,6 +25,7 @@ from controlplane.store.interface import Ruleset, RulesetVersion
 from proxy.wire.audit_event import rfc3339
 
 if TYPE_CHECKING:
+    from controlplane.operations.rehearsals import ProblemFacts
     from proxy.policy.ruleset import Ruleset as PolicyRuleset
     from proxy.policy.ruleset_yaml import RulesetProblem
 
@@ -109,11 +110,11 @@ def parsed(label: str, text: str) -> PolicyRuleset:
         raise CommandFailed(INVALID_INPUT, *problem_lines(label, error.problems)) from None
 
 
-def problem_lines(label: str, problems: Iterable[RulesetProblem]) -> list[str]:
+def problem_lines(label: str, problems: Iterable[RulesetProblem | ProblemFacts]) -> list[str]:
     return [_place(label, problem) + problem.message for problem in problems]
 
 
-def _place(label: str, problem: RulesetProblem) -> str:
+def _place(label: str, problem: RulesetProblem | ProblemFacts) -> str:
     return f"{label}:{problem.line}:{problem.column}: " + (f"{problem.where}: " if problem.where else "")
 
 

@@ -46,11 +46,7 @@ class Operation(Generic[Q, A]):
     request: type[Q]
     answer: type[A]
     perform: _Function[Q, A]
-
-    @property
-    def changes(self) -> bool:
-        """Whether it leaves a line in the record of what operators did."""
-        return self.method != "GET"
+    changes: bool  # whether it leaves a line in the record of what operators did
 
     @property
     def summary(self) -> str:
@@ -58,12 +54,20 @@ class Operation(Generic[Q, A]):
 
 
 def operation(
-    name: str, method: Literal["GET", "POST", "PUT", "DELETE"], path: str
+    name: str,
+    method: Literal["GET", "POST", "PUT", "DELETE"],
+    path: str,
+    *,
+    changes: bool | None = None,
 ) -> Callable[[_Function[Q, A]], Operation[Q, A]]:
-    """Makes an operation of a function, whose annotations name the types of request and answer."""
+    """Makes an operation of a function, whose annotations name the types of request and answer.
+
+    What isn't a GET changes something, unless it says that it is only asked by POST for its request's size.
+    """
 
     def made(function: _Function[Q, A]) -> Operation[Q, A]:
         hints = get_type_hints(function)
-        return Operation(name, method, path, hints["request"], hints["return"], function)
+        recorded = method != "GET" if changes is None else changes
+        return Operation(name, method, path, hints["request"], hints["return"], function, recorded)
 
     return made

@@ -17,7 +17,10 @@ from multidict import CIMultiDict
 
 from controlplane.app import running
 from controlplane.clock import Clock
+from controlplane.operations.desk import Desk
 from controlplane.registry import Registry, open_vault
+from controlplane.search.interface import SearchIndex
+from controlplane.secrets import Vault
 from controlplane.settings import Settings, read_settings
 from controlplane.store.interface import Retention
 from controlplane.store.sqlite import SqliteStore
@@ -169,6 +172,18 @@ class Plane:
         """Every event in the system of record, with its organisation."""
         events = await self.store.events_after(0, 1_000_000)
         return [(event.org_id, json.loads(event.body)) for event in events]
+
+
+def desk(plane: Plane) -> Desk:
+    """What operations work with, as an operator beside the store has it."""
+
+    async def vault() -> Vault:
+        return await open_vault(plane.settings.secrets, plane.store)
+
+    async def index() -> SearchIndex:
+        raise AssertionError("no test of this desk searches")
+
+    return Desk(plane.settings, plane.store, plane.registry, plane.clock, vault, index)
 
 
 def write_settings(folder: Path, **sections: str) -> Path:

@@ -1,0 +1,99 @@
+"""Why a request is judged as it is, as JSON says it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from controlplane.operations.operation import Answer
+from proxy.policy.decision import Decision
+from proxy.policy.explain import Account, Attempt, Explanation
+
+
+class RefusedFacts(msgspec.Struct, rename="camel"):
+    status: int
+    reason: str
+    message: str
+
+
+class AskedFacts(msgspec.Struct, rename="camel"):
+    """One thing that a rule asks, whether it holds, and what was found there."""
+
+    part: str
+    wants: str
+    holds: str  # no, perhaps, yes, unreadable
+    found: tuple[str, ...]
+
+
+class AttemptFacts(msgspec.Struct, rename="camel"):
+    """One rule tried."""
+
+    rule_id: str
+    outcome: str  # unmatched, perhaps, logs, filters, decides, unreadable
+    verdict: str
+    note: str
+    asked: tuple[AskedFacts, ...]
+
+
+class ReadingFacts(msgspec.Struct, rename="camel"):
+    """One way to read the target, with the rules in the order in which they were tried for it."""
+
+    paths: tuple[str, ...]
+    importance: str  # certain, shadow, slash
+    verdict: str | None
+    rule_id: str | None
+    rules: tuple[AttemptFacts, ...]
+
+
+class Explained(Answer):
+    """What becomes of the request, as its audit event would name it, and each rule tried."""
+
+    verdict: str | None
+    rule_id: str | None
+    reason: str | None
+    logged_rule_ids: tuple[str, ...]
+    transforms: tuple[str, ...]
+    refused: RefusedFacts | None
+    body: str | None  # the answer's, as the application gets it
+    readings: tuple[ReadingFacts, ...]
+    answer_readings: tuple[ReadingFacts, ...]
+    awaiting: tuple[str, ...]  # response rules that may change the verdict once there is an answer
+
+
+def explained(explanation: Explanation) -> Explained:
+    decision, refused = explanation.decision, explanation.refused
+    return Explained(
+        verdict=None if decision is None else decision.verdict,
+        rule_id=None if decision is None else decision.rule_id,
+        reason=None if decision is None else decision.reason,
+        logged_rule_ids=() if decision is None else decision.logged_rule_ids,
+        transforms=_transforms(decision),
+        refused=None if refused is None else RefusedFacts(refused.status, refused.reason, refused.message),
+        body=None if explanation.body is None else explanation.body.decode("utf-8", "replace"),
+        readings=tuple(map(_reading, explanation.accounts)),
+        answer_readings=tuple(map(_reading, explanation.answer_accounts)),
+        awaiting=explanation.awaiting,
+    )
+
+
+def _transforms(decision: Decision | None) -> tuple[str, ...]:
+    return () if decision is None or decision.transforms is None else decision.transforms.names
+
+
+def _reading(account: Account) -> ReadingFacts:
+    return ReadingFacts(
+        paths=account.paths,
+        importance=account.importance,
+        verdict=None if account.decision is None else account.decision.verdict,
+        rule_id=None if account.decision is None else account.decision.rule_id,
+        rules=tuple(map(_attempt, account.attempts)),
+    )
+
+
+def _attempt(attempt: Attempt) -> AttemptFacts:
+    return AttemptFacts(
+        rule_id=attempt.rule_id,
+        outcome=attempt.outcome,
+        verdict=attempt.decision.verdict,
+        note=attempt.note,
+        asked=tuple(AskedFacts(one.part, one.asked, one.held, one.found) for one in attempt.findings),
+    )

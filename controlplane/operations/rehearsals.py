@@ -1,0 +1,270 @@
+"""Rulesets tried before they are live: checked, explained, tested on cases, compared."""
+
+from __future__ import annotations
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.aside import aside
+from controlplane.operations.desk import Desk
+from controlplane.operations.explanations import Explained, explained
+from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.store.interface import NotFound, Ruleset, StoreError
+from proxy.policy.advice import ruleset_advice
+from proxy.policy.cases import parse_moment, run_cases
+from proxy.policy.explain import Explainer, SampleRequest
+from proxy.policy.facts import AnswerFacts
+from proxy.policy.ruleset import Ruleset as PolicyRuleset
+from proxy.policy.ruleset_diff import RulesetDiff, diff_rulesets
+from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, parse_ruleset
+
+# -- which ruleset
+
+
+class Source(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """A draft's text, or a ruleset out of the store: one of the two."""
+
+    yaml: str | None = None
+    label: str = "yaml"  # what messages call the text
+    ruleset: str | None = None  # id or name, NAME@VERSION for another version than the one in force
+
+
+class ProblemFacts(msgspec.Struct, rename="camel"):
+    line: int
+    column: int
+    where: str
+    message: str
+
+
+async def ruleset_of(desk: Desk, actor: Actor, source: Source, org: str | None) -> PolicyRuleset:
+    """Raises InvalidRequest with every error in the text by line and column."""
+    if (source.yaml is None) is (source.ruleset is None):
+        raise InvalidRequest("a ruleset is given as its text or by its name: one of the two")
+    if source.yaml is not None:
+        return await aside(parsed, source.label, source.yaml)
+    assert source.ruleset is not None
+    return await aside(parsed, source.ruleset, await stored_yaml(desk, actor, source.ruleset, org))
+
+
+def parsed(label: str, text: str) -> PolicyRuleset:
+    """Raises InvalidRequest with every error in the text by line and column."""
+    try:
+        return parse_ruleset(text)
+    except InvalidRuleset as error:
+        raise InvalidRequest(*(problem_line(label, problem) for problem in error.problems)) from None
+
+
+def problem_line(label: str, problem: RulesetProblem) -> str:
+    where = f"{problem.where}: " if problem.where else ""
+    return f"{label}:{problem.line}:{problem.column}: {where}{problem.message}"
+
+
+async def stored_yaml(desk: Desk, actor: Actor, reference: str, org: str | None) -> str:
+    """Of the version in force, unless NAME@VERSION names another."""
+    found, version = await _stored(desk, actor, reference, org)
+    wanted = version or found.version
+    for each in await desk.store.ruleset_versions(found.ruleset_id):
+        if each.version == wanted:
+            return each.yaml
+    raise NotFound(f"ruleset {found.name} has no version {wanted}")
+
+
+async def _stored(desk: Desk, actor: Actor, reference: str, org: str | None) -> tuple[Ruleset, int | None]:
+    """Among the organisations that the actor may look at."""
+    name, at, number = reference.rpartition("@")
+    version = None
+    if at and number.isascii() and number.isdecimal() and len(number) < 10:
+        reference, version = name, int(number)
+    found = [
+        ruleset
+        for each in await desk.orgs(actor, org)
+        for ruleset in await desk.store.rulesets(each.org_id)
+        if reference in (ruleset.ruleset_id, ruleset.name)
+    ]
+    if not found:
+        raise NotFound(f"there is no ruleset {reference}")
+    if len(found) > 1:
+        raise StoreError(f"{len(found)} organisations have ruleset {reference}: name one")
+    return found[0], version
+
+
+# -- check
+
+
+class CheckRuleset(Request):
+    yaml: str
+
+
+class CheckedRuleset(Answer):
+    """`problems` is empty where the ruleset would be taken; `warnings` is what it may have overlooked."""
+
+    name: str | None
+    rules: int | None
+    problems: tuple[ProblemFacts, ...]
+    warnings: tuple[ProblemFacts, ...]
+
+
+@operation("ruleset.check", "POST", "/rulesets/check", changes=False)
+async def check(desk: Desk, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
+    """Validate a ruleset and change nothing: every error by line and column, and what was overlooked."""
+    return await aside(checked, request.yaml)
+
+
+def checked(text: str) -> CheckedRuleset:
+    try:
+        ruleset = parse_ruleset(text)
+    except InvalidRuleset as error:
+        return CheckedRuleset(name=None, rules=None, problems=_problems(error.problems), warnings=())
+    return CheckedRuleset(
+        name=ruleset.name,
+        rules=len(ruleset.rules),
+        problems=(),
+        warnings=_problems(ruleset_advice(text, ruleset)),
+    )
+
+
+def _problems(problems: tuple[RulesetProblem, ...]) -> tuple[ProblemFacts, ...]:
+    return tuple(ProblemFacts(one.line, one.column, one.where, one.message) for one in problems)
+
+
+# -- explain
+
+
+class AnswerSample(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The upstream's answer, for the response rules."""
+
+    status: int = 200
+    headers: tuple[str, ...] = ()
+    body: str | None = None
+
+
+class ExplainRequest(Request):
+    source: Source
+    target: str  # path and query, as the application sends them
+    org: str | None = None
+    method: str = "GET"
+    headers: tuple[str, ...] = ()  # NAME: VALUE
+    ip: str = ""  # without it, address gates hold perhaps
+    time: str | None = None  # RFC 3339; now if left out
+    body: str | None = None
+    answer: AnswerSample | None = None
+
+
+@operation("ruleset.explain", "POST", "/rulesets/explain", changes=False)
+async def explain(desk: Desk, actor: Actor, request: ExplainRequest) -> Explained:
+    """What the rules make of one request, and why: each rule tried, and what in it failed."""
+    sample = _sample(request, desk.clock.wall_ms() / 1000)
+    answer = None if request.answer is None else _answer(request.answer)
+    ruleset = await ruleset_of(desk, actor, request.source, request.org)
+    return await aside(lambda: explained(Explainer(ruleset).explain(sample, answer)))
+
+
+def _sample(request: ExplainRequest, now: float) -> SampleRequest:
+    moment = now if request.time is None else parse_moment(request.time)
+    if moment is None:
+        raise InvalidRequest(f"{request.time}: a time is written as 2026-03-02T09:00:00Z")
+    body = None if request.body is None else request.body.encode()
+    return SampleRequest(
+        request.method, request.target, field_lines(request.headers), request.ip, moment, body
+    )
+
+
+def _answer(sample: AnswerSample) -> AnswerFacts:
+    body = None if sample.body is None else sample.body.encode()
+    return AnswerFacts(sample.status, field_lines(sample.headers), body)
+
+
+def field_lines(lines: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:
+    """Raises InvalidRequest."""
+    fields: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or not line.isascii() or not line.isprintable():
+            raise InvalidRequest(f"{line}: a header field is NAME:VALUE in printable ASCII")
+        fields.append((name.encode(), value.strip(" ").encode()))
+    return tuple(fields)
+
+
+# -- test
+
+
+class RunCases(Request):
+    source: Source
+    cases: str  # YAML
+    cases_label: str = "cases"
+    org: str | None = None
+
+
+class CasesOutcome(Answer):
+    cases: int
+    failed_cases: int
+    failures: tuple[ProblemFacts, ...]
+    undecided_rules: tuple[str, ...]  # that no case which holds is decided, filtered or logged by
+
+
+@operation("ruleset.test", "POST", "/rulesets/test", changes=False)
+async def test(desk: Desk, actor: Actor, request: RunCases) -> CasesOutcome:
+    """Try a ruleset on cases: requests with the verdict expected."""
+    ruleset = await ruleset_of(desk, actor, request.source, request.org)
+    return await aside(run, ruleset, request.cases_label, request.cases)
+
+
+def run(ruleset: PolicyRuleset, label: str, cases: str) -> CasesOutcome:
+    """Raises InvalidRequest where `cases` holds none."""
+    try:
+        ran = run_cases(ruleset, cases)
+    except InvalidRuleset as error:
+        raise InvalidRequest(*(problem_line(label, problem) for problem in error.problems)) from None
+    return CasesOutcome(
+        cases=ran.count,
+        failed_cases=ran.failed_cases,
+        failures=_problems(ran.failures),
+        undecided_rules=ran.undecided,
+    )
+
+
+# -- diff
+
+
+class DiffRulesets(Request):
+    old: Source
+    new: Source
+    org: str | None = None
+
+
+class ChangedFacts(msgspec.Struct, rename="camel"):
+    id: str
+    keys: tuple[str, ...]
+
+
+class MovedFacts(msgspec.Struct, rename="camel"):
+    id: str
+    after: str | None
+
+
+class RulesetDifference(Answer):
+    different: bool
+    keys: tuple[str, ...]  # of the ruleset itself
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[ChangedFacts, ...]
+    moved: tuple[MovedFacts, ...]
+
+
+@operation("ruleset.diff", "POST", "/rulesets/diff", changes=False)
+async def diff(desk: Desk, actor: Actor, request: DiffRulesets) -> RulesetDifference:
+    """Which rules of the new ruleset are added, gone, changed or moved against the old one."""
+    old = await ruleset_of(desk, actor, request.old, request.org)
+    new = await ruleset_of(desk, actor, request.new, request.org)
+    return difference(diff_rulesets(old, new))
+
+
+def difference(found: RulesetDiff) -> RulesetDifference:
+    return RulesetDifference(
+        different=bool(found),
+        keys=found.keys,
+        added=found.added,
+        removed=found.removed,
+        changed=tuple(ChangedFacts(one.id, one.keys) for one in found.changed),
+        moved=tuple(MovedFacts(one.id, one.after) for one in found.moved),
+    )

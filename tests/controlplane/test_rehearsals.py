@@ -1,0 +1,132 @@
+"""What an operator asks of a draft, as operations: text or a stored ruleset in, facts out."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.operations.actor import Actor, local_actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.rehearsals import (
+    AnswerSample,
+    CheckRuleset,
+    DiffRulesets,
+    ExplainRequest,
+    RunCases,
+    Source,
+    check,
+    diff,
+    explain,
+    test,
+)
+from controlplane.store.interface import NotFound
+from tests.controlplane.plane import Plane, desk
+
+OPERATOR = local_actor("ada")
+RULES = """version: 1
+name: hr
+rules:
+  - id: small
+    match: {methods: [GET], path: [/v1.0/users]}
+    conditions: [{query: $top, at_most: 100}]
+    verdict: allow
+  - id: hide
+    match: {path: ["/v1.0/users/{id}"]}
+    verdict: filter
+    transforms: {strip_properties: [mobilePhone]}
+"""
+
+
+@pytest.fixture
+def at_desk(plane: Plane) -> Desk:
+    return desk(plane)
+
+
+async def test_a_sound_ruleset_is_told_with_what_it_overlooked(at_desk: Desk) -> None:
+    told = await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=RULES))
+    assert (told.name, told.rules, told.problems) == ("hr", 2, ())
+    assert [(one.line, one.where) for one in told.warnings] == [(11, "rules[1].transforms")]
+
+
+async def test_a_bad_one_is_no_failure_but_every_error_by_its_place(at_desk: Desk) -> None:
+    told = await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=RULES.replace("verdict: allow", "x: 1")))
+    assert (told.name, told.rules, told.warnings) == (None, None, ())
+    assert {one.line for one in told.problems} == {4, 7}
+
+
+async def test_a_draft_is_explained_with_an_answer(at_desk: Desk) -> None:
+    asked = ExplainRequest(
+        source=Source(yaml=RULES),
+        target="/v1.0/users/ada",
+        answer=AnswerSample(body='{"id": 1, "mobilePhone": 2}'),
+    )
+    told = await explain.perform(at_desk, OPERATOR, asked)
+    assert (told.verdict, told.rule_id, told.transforms) == ("filter", "hide", ("strip:mobilePhone",))
+    assert told.body == '{"id": 1}'
+    assert [rule.outcome for rule in told.readings[0].rules] == ["unmatched", "decides"]
+
+
+async def test_a_stored_version_is_explained_compared_and_tried_on_cases(plane: Plane, at_desk: Desk) -> None:
+    await plane.org("acme")
+    await plane.ruleset("acme", "hr", RULES)
+    await plane.ruleset("acme", "hr", RULES.replace("at_most: 100", "at_most: 50"))
+    verdicts = {}
+    for name in ("hr", "hr@1"):
+        asked = ExplainRequest(source=Source(ruleset=name), target="/v1.0/users?$top=80")
+        verdicts[name] = (await explain.perform(at_desk, OPERATOR, asked)).verdict
+    assert verdicts == {"hr": "block", "hr@1": "allow"}
+    compared = await diff.perform(
+        at_desk, OPERATOR, DiffRulesets(old=Source(ruleset="hr@1"), new=Source(ruleset="hr"), org="acme")
+    )
+    assert compared.different
+    assert [(rule.id, rule.keys) for rule in compared.changed] == [("small", ("conditions",))]
+    cases = "cases:\n  - {request: GET /v1.0/users?$top=80, expect: {verdict: allow}}\n"
+    tried = await test.perform(at_desk, OPERATOR, RunCases(source=Source(ruleset="hr"), cases=cases))
+    assert (tried.cases, tried.failed_cases, tried.undecided_rules) == (1, 1, ("small", "hide"))
+    assert tried.failures[0].line == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (Source(), "a ruleset is given as its text or by its name: one of the two"),
+        (
+            Source(yaml=RULES, ruleset="hr"),
+            "a ruleset is given as its text or by its name: one of the two",
+        ),
+        (Source(yaml="rules: []", label="hr.yaml"), "hr.yaml:1:1: name: "),
+    ],
+)
+async def test_what_is_no_ruleset_is_told_by_place(at_desk: Desk, source: Source, said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await explain.perform(at_desk, OPERATOR, ExplainRequest(source=source, target="/"))
+    assert refused.value.problems[0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ExplainRequest(source=Source(yaml=RULES), target="/", time="noon"),
+        ExplainRequest(source=Source(yaml=RULES), target="/", headers=("no colon",)),
+    ],
+)
+async def test_what_can_t_be_asked_is_told(at_desk: Desk, asked: ExplainRequest) -> None:
+    with pytest.raises(InvalidRequest):
+        await explain.perform(at_desk, OPERATOR, asked)
+
+
+async def test_a_foreign_organisation_s_ruleset_is_one_that_never_was(plane: Plane, at_desk: Desk) -> None:
+    own, foreign = await plane.org("acme"), await plane.org("globex")
+    await plane.ruleset("globex", "hr", RULES)
+    viewer = Actor("viewer", {own: "viewer"})
+    for org in (None, "globex", foreign):
+        asked = ExplainRequest(source=Source(ruleset="hr"), target="/", org=org)
+        with pytest.raises(NotFound):
+            await explain.perform(at_desk, viewer, asked)
+    await plane.ruleset("acme", "hr", RULES)
+    asked = ExplainRequest(source=Source(ruleset="hr"), target="/v1.0/users/ada")
+    assert (await explain.perform(at_desk, viewer, asked)).verdict == "filter"
+    with pytest.raises(NotFound, match="ruleset hr has no version 2"):
+        await explain.perform(
+            at_desk, viewer, ExplainRequest(source=Source(ruleset="hr@2"), target="/", org="acme")
+        )
