@@ -26,6 +26,7 @@ from controlplane.secrets import Vault
 from controlplane.settings import ControlPlaneSettings, Settings
 from controlplane.store.interface import RateLimits, Store
 from controlplane.store.sqlite import SqliteStore
+from controlplane.tail import Tail
 from proxy.config import Address
 
 _log = logging.getLogger(__name__)
@@ -108,8 +109,14 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[list[str]]:
         retention = Retention(store, index, clock, witnessed, settings.retention.interval_seconds)
         _in_background(stack, "forwarder", forwarder.run())
         _in_background(stack, "retention", retention.run())
+        tail = Tail(store)
+
+        def stored() -> None:
+            forwarder.wake()
+            tail.wake()
+
         counts = Counts()
-        app = build_app(settings, store, vault, clock, witnessed, forwarder.wake, counts)
+        app = build_app(settings, store, vault, clock, witnessed, stored, counts)
         addresses = await _listen(app, settings.control_plane, stack)
         exposition = Exposition(
             counts,

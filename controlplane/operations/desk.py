@@ -12,6 +12,7 @@ from controlplane.search.interface import SearchIndex
 from controlplane.secrets import Vault
 from controlplane.settings import Settings
 from controlplane.store.interface import NotFound, Org, Store
+from controlplane.tail import Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Desk:
     vault: Callable[[], Awaitable[Vault]]
     index: Callable[[], Awaitable[SearchIndex]]
     """The index with everything in it that was accepted before this call."""
+    tail: Tail
 
     async def org(self, actor: Actor, role: Role, reference: str) -> Org:
         """The organisation, by id or name. To who may not even look at it, it is one that never was."""

@@ -2,11 +2,14 @@
 
 The function takes a desk, an actor and a typed request, and gives a typed answer. It checks the actor's role
 in the organisation that the request turns out to be about, since only it knows which one that is.
+
+A stream is an operation whose answer is too long, or too slow in coming, to be one value: its function gives
+the answer in pieces, once whatever can be wrong with the request has been found out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar, get_type_hints
 
@@ -69,5 +72,40 @@ def operation(
         hints = get_type_hints(function)
         recorded = method != "GET" if changes is None else changes
         return Operation(name, method, path, hints["request"], hints["return"], function, recorded)
+
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer in pieces. Who reads closes `pieces` when done, however that comes about."""
+
+    media_type: str
+    pieces: AsyncGenerator[bytes, None]
+    file_name: str | None = None  # under which a browser keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class Stream(Generic[Q]):
+    """An operation that reads, and whose answer comes in pieces."""
+
+    name: str
+    path: str
+    request: type[Q]
+    media_types: tuple[str, ...]  # one of which the answer has
+    perform: Callable[[Desk, Actor, Q], Awaitable[Streamed]]
+
+    @property
+    def summary(self) -> str:
+        return (self.perform.__doc__ or "").partition("\n")[0]
+
+
+def stream(
+    name: str, path: str, *media_types: str
+) -> Callable[[Callable[[Desk, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
+    """Makes a stream of a function, whose annotation names the type of request."""
+
+    def made(function: Callable[[Desk, Actor, Q], Awaitable[Streamed]]) -> Stream[Q]:
+        return Stream(name, path, get_type_hints(function)["request"], media_types, function)
 
     return made

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from controlplane.search.column import Column, Judged, full, judge, judge_abstract, judge_exactly
 from controlplane.search.document import Document, Value
-from controlplane.search.predicates import accepts, has_phrase, holds, value_holds
+from controlplane.search.predicates import accepts, all_hold, has_phrase, value_holds
 from controlplane.search.query import (
     FIELDS,
     WORD,
@@ -81,7 +81,7 @@ def matches(terms: Sequence[Term], view: View, first: int, end: int) -> Iterator
     needle = max((step.needle for _, step in steps), key=len, default=b"")
     for ordinal in _candidates(mask, view, needle):
         if all(holds_for(ordinal) is not negated for holds_for, negated in by_line) and (
-            not by_event or _event_holds(by_event, view.document(ordinal))
+            not by_event or all_hold(by_event, view.document(ordinal))
         ):
             yield ordinal
 
@@ -95,10 +95,6 @@ def _candidates(mask: int, view: View, needle: bytes) -> Iterator[int]:
     while ordinal >= 0:
         yield ordinal
         ordinal = flags.rfind(1, 0, ordinal)
-
-
-def _event_holds(terms: Sequence[Term], document: Document) -> bool:
-    return all(holds(term, document.values, document.time_ms) for term in terms)
 
 
 # -- one term --------------------------------------------------------------------------------------

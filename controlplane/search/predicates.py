@@ -1,9 +1,9 @@
 """Pure: whether a value, or a text, is what a term of a filter asks for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
-from controlplane.search.document import PERCENT_CODED, Value
+from controlplane.search.document import PERCENT_CODED, Document, Value
 from controlplane.search.query import (
     TEXT_FIELDS,
     Exactly,
@@ -16,6 +16,10 @@ from controlplane.search.query import (
     fold,
     words,
 )
+
+
+def all_hold(terms: Iterable[Term], document: Document) -> bool:
+    return all(holds(term, document.values, document.time_ms) for term in terms)
 
 
 def holds(term: Term, values: Mapping[str, Value], time_ms: int) -> bool:

@@ -94,6 +94,27 @@ def events_after(connection: sqlite3.Connection, position: int, limit: int) -> l
     return found
 
 
+def last_position(connection: sqlite3.Connection) -> int:
+    """Of the newest event there ever was."""
+    return int(one_row(connection, "SELECT position FROM last_position")[0])
+
+
+def find_event(connection: sqlite3.Connection, org_id: str, event_id: str) -> StoredEvent | None:
+    row = one_row(
+        connection,
+        "SELECT position, body FROM event_ids JOIN blocks ON position = block"
+        " WHERE event_ids.org_id = ? AND id = ?",
+        (org_id, event_id),
+    )
+    if row is None:
+        return None
+    first, body = row
+    for at, (raw, kept) in enumerate(zip(_decode_raw(body), _decode_kept(body), strict=True), first):
+        if kept is not None and kept.id == event_id:
+            return StoredEvent(at, org_id, bytes(raw))
+    return None
+
+
 def purge_events(connection: sqlite3.Connection, org_id: str, before_ms: int, limit: int) -> int:
     """Delete up to `limit` events of the organisation from before `before_ms`; how many it were."""
     purged = 0

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from controlplane.clock import Clock
 from controlplane.rate_limits import WINDOW_MS, retry_after_seconds
-from controlplane.store.blocks import add_block, events_after, purge_events
+from controlplane.store.blocks import add_block, events_after, find_event, last_position, purge_events
 from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import (
     IDEMPOTENCY_WINDOW_MS,
@@ -70,6 +70,12 @@ class AuditTables:
 
     async def events_after(self, position: int, limit: int) -> list[StoredEvent]:
         return await self._database.read(lambda connection: events_after(connection, position, limit))
+
+    async def last_position(self) -> int:
+        return await self._database.read(last_position)
+
+    async def event(self, org_id: str, event_id: str) -> StoredEvent | None:
+        return await self._database.read(lambda connection: find_event(connection, org_id, event_id))
 
     async def outbox_position(self, index: str) -> int:
         rows = await self._database.fetch("SELECT position FROM outbox_cursor WHERE index_name = ?", (index,))

@@ -1,0 +1,209 @@
+"""Following new events: each once and in order, whoever comes back, falls behind or listens beside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane import tail as tail_module
+from controlplane.ingest import parse_batch
+from controlplane.search.document import Document
+from controlplane.store.interface import RateLimits
+from controlplane.store.sqlite import SqliteStore
+from controlplane.tail import CutOff, Listener, Tail, TooManyListeners
+from tests.controlplane.plane import FakeClock, event
+
+NEVER = 3600.0
+LIMITS = RateLimits(1 << 30, 1 << 30)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(tmp_path / "store.db", FakeClock())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def tail(store: SqliteStore) -> Tail:
+    """It looks at the store when it is woken, and never by itself."""
+    return Tail(store, poll_seconds=NEVER)
+
+
+async def keep(store: SqliteStore, first: int, count: int, org: str = "acme", **members: Any) -> None:
+    events = [event(org, number, **members) for number in range(first, first + count)]
+    body = json.dumps({"batchId": f"{org} {first}", "events": events}).encode()
+    await store.commit_batch(parse_batch("proxy-1", body), LIMITS)
+
+
+def everything(document: Document) -> bool:
+    return True
+
+
+async def take(listener: Listener, count: int) -> list[int]:
+    """The numbers of the next events; just as many must come."""
+    taken: list[int] = []
+    async with asyncio.timeout(10):
+        while len(taken) < count:
+            taken += [json.loads(given.body)["seq"] for given in await listener.next()]
+    assert len(taken) == count
+    return taken
+
+
+async def test_what_is_stored_from_now_on_comes_when_it_is_stored(store: SqliteStore, tail: Tail) -> None:
+    await keep(store, 0, 3)
+    async with tail.listener("ada", everything, None) as listener:
+        waiting = asyncio.create_task(take(listener, 2))
+        await asyncio.sleep(0)
+        await keep(store, 3, 2)
+        tail.wake()
+        assert await waiting == [3, 4]
+        assert not listener.has_gap
+
+
+async def test_only_what_is_wanted_comes(store: SqliteStore, tail: Tail) -> None:
+    async with tail.listener("ada", lambda made: made.org_id == "beta", None) as listener:
+        await keep(store, 0, 5, "acme")
+        await keep(store, 5, 2, "beta")
+        tail.wake()
+        assert await take(listener, 2) == [5, 6]
+
+
+async def test_who_comes_back_gets_each_event_once(store: SqliteStore, tail: Tail) -> None:
+    """Whatever came meanwhile, however often it breaks off, while another goes on listening."""
+    got: list[int] = []
+    position: int | None = 0
+    async with tail.listener("beside", everything, 0) as other:
+        for first in range(0, 90, 30):
+            await keep(store, first, 10)
+            tail.wake()
+            async with tail.listener("ada", everything, position) as listener:
+                assert not listener.has_gap
+                got += await take(listener, 20 if first else 10)
+                await keep(store, first + 10, 10)
+                tail.wake()
+                got += await take(listener, 10)
+                position = listener.position
+            await keep(store, first + 20, 10)
+            tail.wake()
+        assert got == list(range(80))
+        assert await take(other, 90) == list(range(90))
+
+
+async def test_nothing_is_lost_between_catching_up_and_being_served(
+    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "_AT_ONCE", 3)
+    total = 120
+
+    async def keep_on() -> None:
+        for first in range(0, total, 4):
+            await keep(store, first, 4)
+            tail.wake()
+
+    async def listen(after: int) -> list[int]:
+        async with tail.listener(f"from {after}", everything, after) as listener:
+            return await take(listener, total - after)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(keep_on())
+        listening = []
+        for _ in range(6):
+            await asyncio.sleep(0.01)
+            after = await store.last_position()
+            listening.append((after, group.create_task(listen(after))))
+            listening.append((0, group.create_task(listen(0))))
+    for after, task in listening:
+        assert task.result() == list(range(after, total))
+
+
+async def test_who_takes_nothing_is_cut_off_and_misses_nothing_when_it_comes_back(
+    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "MOST_WAITING", 10)
+    async with (
+        tail.listener("slow", everything, None) as slow,
+        tail.listener("quick", everything, None) as quick,
+    ):
+        ready = [asyncio.create_task(take(each, 1)) for each in (slow, quick)]
+        await keep(store, 0, 1)
+        tail.wake()
+        await asyncio.gather(*ready)
+        got = [0]
+        for first in (1, 7, 13):
+            await keep(store, first, 6)
+            tail.wake()
+            assert await take(quick, 6) == list(range(first, first + 6))
+        got += await take(slow, 6)
+        with pytest.raises(CutOff):
+            await slow.next()
+        left_off = slow.position
+    async with tail.listener("slow", everything, left_off) as again:
+        got += await take(again, 12)
+    assert got == list(range(19))
+
+
+async def test_who_was_away_for_too_long_is_told_of_the_gap(
+    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "MOST_BEHIND", 5)
+    await keep(store, 0, 20)
+    async with tail.listener("ada", everything, 3) as listener:
+        assert listener.has_gap
+        assert await take(listener, 5) == [15, 16, 17, 18, 19]
+    # A place that this store never came to is of another one, as before a restore.
+    async with tail.listener("ada", everything, 99) as listener:
+        assert listener.has_gap
+        assert listener.position == 20
+
+
+async def test_purged_events_are_stepped_over(store: SqliteStore, tail: Tail) -> None:
+    await keep(store, 0, 5)
+    async with tail.listener("beside", everything, 0) as beside:
+        await take(beside, 5)
+        assert await store.purge_events("acme", 1 << 60, 100) == 5
+        async with tail.listener("ada", everything, 2) as listener:
+            waiting = asyncio.create_task(take(listener, 1))
+            await asyncio.sleep(0)
+            await keep(store, 5, 1)
+            tail.wake()
+            assert await waiting == [5]
+
+
+async def test_one_can_not_take_the_room_of_all(tail: Tail) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(tail_module.MOST_OF_ONE):
+            await stack.enter_async_context(tail.listener("ada", everything, None))
+        with pytest.raises(TooManyListeners, match="ada"):
+            await stack.enter_async_context(tail.listener("ada", everything, None))
+        await stack.enter_async_context(tail.listener("alan", everything, None))
+    async with tail.listener("ada", everything, None):
+        pass
+
+
+async def test_there_is_an_end_to_listeners(tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_module, "MOST_LISTENERS", 2)
+    async with tail.listener("a", everything, None), tail.listener("b", everything, None):
+        with pytest.raises(TooManyListeners):
+            await tail.listener("c", everything, None).__aenter__()
+
+
+async def test_a_store_that_can_not_be_read_ends_the_listening_and_is_tried_again(
+    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tail.listener("ada", everything, None) as listener:
+        waiting = asyncio.create_task(listener.next())
+        await keep(store, 0, 1)
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "events_after", None)
+            tail.wake()
+            with pytest.raises(CutOff):
+                await waiting
+        async with tail.listener("alan", everything, 0) as other:
+            assert await take(other, 1) == [0]
