@@ -24,6 +24,7 @@ from controlplane.secrets import Vault
 from controlplane.settings import Settings, read_settings
 from controlplane.store.interface import Retention
 from controlplane.store.sqlite import SqliteStore
+from controlplane.tail import Tail
 
 SYNC = "/api/v1/agent/sync"
 HEARTBEAT = "/api/v1/agent/heartbeat"
@@ -183,7 +184,7 @@ def desk(plane: Plane) -> Desk:
     async def index() -> SearchIndex:
         raise AssertionError("no test of this desk searches")
 
-    return Desk(plane.settings, plane.store, plane.registry, plane.clock, vault, index)
+    return Desk(plane.settings, plane.store, plane.registry, plane.clock, vault, index, Tail(plane.store))
 
 
 def write_settings(folder: Path, **sections: str) -> Path:
