@@ -1,0 +1,53 @@
+"""The areas of the console: which modules have pages, and what the navigation shows of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from controlplane.console import orgs, overview
+from controlplane.console.pages import PageRoute
+
+_MODULES: Final = (overview, orgs)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the navigation, shown where there is such a page."""
+
+    path: str
+    text: str
+    icon: str
+    key: str  # after g
+
+
+GROUPS: Final = (
+    (
+        "Traffic",
+        (
+            Entry("/", "Overview", "overview", "o"),
+            Entry("/live", "Live", "live", "l"),
+            Entry("/search", "Search", "search", "s"),
+        ),
+    ),
+    (
+        "Policy",
+        (
+            Entry("/rulesets", "Rulesets", "ruleset", "r"),
+            Entry("/apps", "Apps", "app", "a"),
+            Entry("/proxies", "Proxies", "proxy", "p"),
+        ),
+    ),
+    (
+        "Administration",
+        (
+            Entry("/orgs", "Organisations", "org", "z"),
+            Entry("/operators", "Operators", "operator", "u"),
+            Entry("/record", "Record", "record", "e"),
+        ),
+    ),
+)
+
+ROUTES: Final[tuple[PageRoute, ...]] = tuple(
+    value for module in _MODULES for value in vars(module).values() if isinstance(value, PageRoute)
+)

@@ -1,0 +1,56 @@
+"""/orgs: the organisations, one more of them, and how long their audit events are kept."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from controlplane.console.pages import (
+    NO_FORM,
+    Page,
+    PageRequest,
+    Redirect,
+    Refusal,
+    filled,
+    page,
+    perform,
+    problems,
+)
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.orgs import AddOrg, ListOrgs, SetRetention, add, list_all, set_retention
+
+_TIERS: Final = (("base", "30 days"), ("90d", "90 days"), ("1y", "1 year"), ("7y", "7 years"))
+
+
+@page("GET", "/orgs")
+async def orgs(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    return await _page(desk, actor, request)
+
+
+@page("POST", "/orgs")
+async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    try:
+        added = await perform(desk, actor, add, filled(AddOrg, request.form))
+    except Refusal as error:
+        return await _page(desk, actor, request, problems(error))
+    return Redirect(request.link("/orgs"), f"Organisation {added.name} was added.")
+
+
+@page("POST", "/orgs/{org_id}/retention")
+async def keep(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    asked = filled(SetRetention, request.form, org=request.place["org_id"])
+    kept = await perform(desk, actor, set_retention, asked)
+    return Redirect(
+        request.link("/orgs"), f"Events of {kept.name} are kept for {dict(_TIERS)[kept.retention]}."
+    )
+
+
+async def _page(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
+    found = await perform(desk, actor, list_all, ListOrgs())
+    values = {
+        "found": found.orgs,
+        "tiers": _TIERS,
+        "form": request.form if refused else NO_FORM,
+        "refused": refused,
+    }
+    return Page("orgs.html", "Organisations", values, status=422 if refused else 200)
