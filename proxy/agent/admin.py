@@ -2,6 +2,7 @@
 order."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -9,7 +10,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from proxy.agent.health import AuditStatus, Health
-from proxy.agent.metrics import exposition
+from proxy.agent.metrics import end_of, exposition
 from proxy.agent.sync import Sync
 from proxy.counters import CounterPages
 
@@ -31,11 +32,13 @@ class Admin:
         sync: Sync,
         health: Health,
         audit: Callable[[], Awaitable[AuditStatus | None]],
+        certificate: Path | None,
     ) -> None:
         self._counters = counters
         self._sync = sync
         self._health = health
         self._audit = audit
+        self._certificate_ends_at = end_of(certificate)
 
     async def start(self, host: str, port: int) -> web.AppRunner:
         application = web.Application()
@@ -68,5 +71,7 @@ class Admin:
         )
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        text = exposition(self._counters, self._sync, self._health, await self._audit())
+        text = exposition(
+            self._counters, self._sync, self._health, await self._audit(), self._certificate_ends_at
+        )
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})

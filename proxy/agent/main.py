@@ -139,7 +139,7 @@ class _Agent:
         self._metrics = MetricsReporter(
             calls, counters, url=base + METRICS_PATH, sync=self._sync, audit=self._audit.status
         )
-        self._admin = Admin(counters, self._sync, self._health, self._audit.status)
+        self._admin = Admin(counters, self._sync, self._health, self._audit.status, settings.proxy.cert_file)
         self._admin_address = settings.admin.listen
 
     @classmethod

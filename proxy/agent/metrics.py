@@ -7,9 +7,11 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import accumulate
+from pathlib import Path
 from typing import Final
 
 import msgspec
+from cryptography import x509
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -116,21 +118,43 @@ class MetricsReporter:
         )
 
 
-def exposition(counters: c.CounterPages, sync: Sync, health: Health, audit: AuditStatus | None) -> bytes:
+def end_of(certificate: Path | None) -> float | None:
+    """When the listener's own certificate ends, which stands first in its chain. Workers that can't read it
+    say so themselves."""
+    try:
+        data = certificate.read_bytes() if certificate is not None else b""
+        return x509.load_pem_x509_certificate(data).not_valid_after_utc.timestamp()
+    except (OSError, ValueError):
+        return None
+
+
+def exposition(
+    counters: c.CounterPages,
+    sync: Sync,
+    health: Health,
+    audit: AuditStatus | None,
+    certificate_ends_at: float | None,
+) -> bytes:
     """The text that Prometheus scrapes."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(counters, sync, health, audit))
+    registry.register(_Families(counters, sync, health, audit, certificate_ends_at))
     return generate_latest(registry)
 
 
 class _Families(Collector):
     def __init__(
-        self, counters: c.CounterPages, sync: Sync, health: Health, audit: AuditStatus | None
+        self,
+        counters: c.CounterPages,
+        sync: Sync,
+        health: Health,
+        audit: AuditStatus | None,
+        certificate_ends_at: float | None,
     ) -> None:
         self._counters = counters
         self._sync = sync
         self._health = health
         self._audit = audit
+        self._certificate_ends_at = certificate_ends_at
 
     def collect(self) -> Iterator[Metric]:
         for index, name in enumerate(c.COUNTER_NAMES):
@@ -144,6 +168,12 @@ class _Families(Collector):
         yield from self._rules()
         yield from self._checks()
         yield from self._vault()
+        if self._certificate_ends_at is not None:
+            yield GaugeMetricFamily(
+                "graphward_certificate_expires_in_seconds",
+                "Until the listener's certificate ends",
+                value=self._certificate_ends_at - time.time(),
+            )
         if self._audit is not None:
             yield from self._audit_families(self._audit)
 
