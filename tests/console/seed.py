@@ -1,0 +1,427 @@
+"""A control plane's data as it looks after a busy day: organisations, rulesets, apps, proxies, events.
+
+python -m tests.console.seed FOLDER   makes it there, with a settings file, ready to be served
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import re
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from controlplane.registry import Registry, open_vault
+from controlplane.search.query import rfc3339_ms
+from controlplane.settings import Settings, read_settings
+from controlplane.store.interface import App, NewBatch, Org, Proxy, RateLimits, Retention
+from controlplane.store.sqlite import SqliteStore
+from proxy.policy.canonical import canonicalise
+from proxy.policy.compile import CompiledRuleset, compile_ruleset
+from proxy.policy.facts import RequestFacts
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.wire.audit_event import rfc3339, uuid7
+from tests.controlplane.plane import FakeClock
+from tests.standins.examples import examples
+
+ROOT: Final = Path(__file__).parents[2]
+DAY_MS: Final = 86_400_000
+EVENTS: Final = 6000
+_NO_LIMIT: Final = RateLimits(org=1_000_000, proxy=1_000_000)
+
+ORGS: Final[Mapping[str, Retention]] = {
+    "contoso": "1y",
+    "fabrikam": "90d",
+    "northwind": "7y",
+    "adventure-works": "base",
+}
+
+MAIL_ARCHIVE: Final = """\
+# The archive reads mail that is older than a day, and nothing else.
+version: 1
+name: mail-archive
+default: block
+rules:
+  - id: mail-at-night
+    match:
+      methods: [GET]
+      path: ["/v1.0/users/{id}/messages", "/v1.0/users/{id}/mailFolders/**"]
+    time: {from: "00:00", to: "23:59", timezone: Europe/Oslo}
+    verdict: filter
+    transforms: {strip_properties: [bccRecipients, internetMessageHeaders]}
+  - id: subscriptions
+    match: {path: [/v1.0/subscriptions, "/v1.0/subscriptions/{id}"]}
+    verdict: allow
+"""
+DEVICES: Final = """\
+version: 1
+name: device-inventory
+default: block
+rules:
+  - id: watch-beta
+    description: What still calls beta is to be known before it is shut.
+    match: {path: ["/beta/**"]}
+    verdict: log_only
+  - id: inventory
+    match: {methods: [GET], path: ["/v1.0/devices", "/v1.0/devices/{id}", "/v1.0/deviceManagement/**"]}
+    verdict: allow
+  - id: no-wipe
+    description: Nothing that changes a device goes through this application.
+    match: {methods: [POST, PATCH, DELETE], path: ["/v1.0/devices/**", "/v1.0/deviceManagement/**"]}
+    verdict: block
+"""
+# By organisation and name, their texts from the oldest version to the one in force.
+RULESETS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
+    ("contoso", "hr-sync"): [
+        re.sub(r"(?ms)^  - id: small-device-pages.*?(?=^  - id: photos)", "", text)
+        if number == 0
+        else text.replace("at_most: 100", "at_most: 500")
+        if number == 1
+        else text
+        for number, text in enumerate([(ROOT / "conf/demo/hr-sync.yaml").read_text("utf-8")] * 3)
+    ],
+    ("contoso", "mail-archive"): [MAIL_ARCHIVE],
+    ("contoso", "device-inventory"): [DEVICES.replace("  - id: no-wipe", "  - id: read-only"), DEVICES],
+    ("fabrikam", "reporting"): [(ROOT / "conf/demo/reporting.yaml").read_text("utf-8")],
+    ("northwind", "staff-directory"): [(ROOT / "conf/rulesets/example.yaml").read_text("utf-8")],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What an application does all day: requests with their weights."""
+
+    org: str
+    name: str
+    ruleset: str
+    share: float  # of all events
+    network: str
+    requests: Sequence[tuple[float, str, str]]
+    nightly: bool = False
+
+
+TRAFFIC: Final = (
+    Traffic("contoso", "payroll", "hr-sync", 0.34, "10.20.4", (
+        (30, "GET", "/v1.0/users?$select=id,displayName,mail&$top=100"), (26, "GET", "/v1.0/users/{id}"),
+        (9, "GET", "/v1.0/users/{id}/manager"), (6, "GET", "/v1.0/groups"), (4, "GET", "/v1.0/organization"),
+        (3, "GET", "/v1.0/users?$filter=startswith(mobilePhone,'+47')"), (2, "POST", "/v1.0/users"),
+        (2, "GET", "/v1.0/users/{id}/messages/{mail}"), (2, "GET", "/v1.0/auditLogs/directoryAudits"),
+        (1, "DELETE", "/v1.0/users/{id}"),
+    )),
+    Traffic("contoso", "hr-portal", "hr-sync", 0.14, "10.20.9", (
+        (20, "GET", "/v1.0/users/{id}"), (9, "GET", "/v1.0/users/{id}/photo/$value"),
+        (5, "GET", "/v1.0/groups/{id}"), (3, "GET", "/v1.0/me/messages/{mail}"),
+        (2, "GET", "/v1.0/devices?$top=999"), (2, "GET", "/v1.0/domains"),
+    )),
+    Traffic("contoso", "mail-archiver", "mail-archive", 0.12, "10.31.0", (
+        (30, "GET", "/v1.0/users/{id}/messages?$top=50"), (6, "GET", "/v1.0/users/{id}/mailFolders/{mail}"),
+        (2, "POST", "/v1.0/subscriptions"), (1, "GET", "/v1.0/users"),
+    ), nightly=True),
+    Traffic("contoso", "device-audit", "device-inventory", 0.05, "10.40.2", (
+        (10, "GET", "/v1.0/devices"), (6, "GET", "/v1.0/deviceManagement/deviceConfigurations"),
+        (2, "GET", "/beta/deviceManagement/managedDevices"),
+        (1, "POST", "/v1.0/deviceManagement/reports/exportJobs"),
+    )),
+    Traffic("fabrikam", "power-bi", "reporting", 0.17, "172.16.8", (
+        (8, "GET", "/v1.0/me/drive/recent"), (2, "PATCH", "/v1.0/groups/{id}"), (0, "", "examples"),
+    )),
+    Traffic("fabrikam", "helpdesk", "reporting", 0.06, "172.16.30", (
+        (20, "GET", "/v1.0/users/{id}"), (6, "PATCH", "/v1.0/users/{id}"), (3, "GET", "/v1.0/me/events"),
+    )),
+    Traffic("northwind", "intranet", "staff-directory", 0.12, "192.168.14", (
+        (24, "GET", "/v1.0/users?$top=25"), (12, "GET", "/v1.0/users/{id}"),
+        (5, "GET", "/v1.0/places/{id}/microsoft.graph.room"), (2, "PATCH", "/v1.0/users/{id}"),
+        (2, "GET", "/v1.0/users/{id}/messages/{mail}"),
+    )),
+)  # fmt: skip
+# By name: its organisations, and how many minutes ago it was last heard of (None: never).
+PROXIES: Final[Mapping[str, tuple[Sequence[str], float | None]]] = {
+    "edge-oslo-1": (("contoso", "fabrikam"), 0.2),
+    "edge-oslo-2": (("contoso", "fabrikam"), 0.3),
+    "edge-amsterdam": (("northwind",), 0.4),
+    "edge-lab": (("contoso",), 190),
+    "edge-next": (("adventure-works",), None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    config: Path
+    now_ms: int
+    orgs: Mapping[str, Org]
+    apps: Mapping[str, App]
+    proxies: Mapping[str, Proxy]
+    events: int
+
+
+def write_config(folder: Path) -> Path:
+    """Settings that listen on ports of the system's choice."""
+    config = folder / "controlplane.toml"
+    config.write_text(
+        '[ControlPlane]\nListen = "127.0.0.1:0"\n'
+        '[Store]\nPath = "controlplane.db"\n[Secrets]\nMasterKeyFile = "master.key"\n'
+    )
+    return config
+
+
+async def seed(folder: Path, *, now_ms: int | None = None, events: int = EVENTS) -> Seeded:
+    """The same for the same `now_ms`, but for secrets and ids."""
+    config = write_config(folder)
+    settings = read_settings(config, {})
+    clock = FakeClock((now_ms or time.time_ns() // 1_000_000) - 40 * DAY_MS)
+    store = await SqliteStore.open(settings.store.path, clock)
+    try:
+        return await _Seeding(settings, store, clock, now_ms or time.time_ns() // 1_000_000).run(
+            config, events
+        )
+    finally:
+        await store.close()
+
+
+class _Seeding:
+    def __init__(self, settings: Settings, store: SqliteStore, clock: FakeClock, now_ms: int) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._now_ms = now_ms
+        self._registry = Registry(store, clock)
+        self._random = random.Random(20261121)
+        self._plans: dict[str, CompiledRuleset] = {}
+        self._versions: dict[str, int] = {}
+
+    async def run(self, config: Path, events: int) -> Seeded:
+        for name, retention in ORGS.items():
+            await self._registry.add_org(name, retention)
+            self._clock.advance(hours=1)
+        await self._add_rulesets()
+        for traffic in TRAFFIC:
+            await self._registry.add_app(traffic.name, traffic.org, traffic.ruleset)
+            self._clock.advance(hours=3)
+        await self._registry.set_app_enabled("helpdesk", "fabrikam", False)
+        vault = await open_vault(self._settings.secrets, self._store)
+        for name, (org_names, _) in PROXIES.items():
+            await self._registry.add_proxy(vault, name, org_names)
+            self._clock.advance(hours=2)
+        self._clock.wall = self._clock.steady = self._now_ms - 3 * 3_600_000
+        await self._registry.rotate_secret("payroll", "contoso", 24 * 3_600_000)
+        seeded = Seeded(
+            config,
+            self._now_ms,
+            {org.name: org for org in await self._store.orgs()},
+            {app.name: app for app in await self._store.apps(None)},
+            {proxy.name: proxy for proxy in await self._store.proxies()},
+            events,
+        )
+        await self._report(seeded)
+        await self._commit(seeded)
+        return seeded
+
+    async def _add_rulesets(self) -> None:
+        for (org, name), texts in RULESETS.items():
+            for text in texts:
+                parsed = parse_ruleset(text)
+                applied, _ = await self._registry.apply_ruleset(org, name, len(parsed.rules), text)
+                self._plans[name], self._versions[name] = compile_ruleset(parsed), applied.version
+                self._clock.advance(hours=30)
+
+    # What proxies say
+
+    async def _report(self, seeded: Seeded) -> None:
+        for name, (_, minutes) in PROXIES.items():
+            if minutes is None:
+                continue
+            proxy = seeded.proxies[name]
+            for beat in range(12, -1, -1):
+                self._clock.wall = self._clock.steady = round(self._now_ms - minutes * 60_000) - beat * 30_000
+                await self._store.add_heartbeat(proxy.proxy_id, self._heartbeat(name, proxy, beat))
+            for minute in range(60, 0, -1):
+                self._clock.wall = round(self._now_ms - (minutes + minute) * 60_000)
+                await self._store.add_metrics(
+                    proxy.proxy_id, rfc3339(self._clock.wall), self._metrics(name, minute)
+                )
+
+    def _heartbeat(self, name: str, proxy: Proxy, beat: int) -> str:
+        checks: dict[str, Any] = {
+            each: {"status": "ok"} for each in ("sync", "credentials", "audit", "upstream", "tls")
+        }
+        if name == "edge-oslo-2":
+            checks["audit"] = {"status": "degraded", "detail": "12 batches wait for the control plane"}
+        if name == "edge-lab":
+            checks["credentials"] = {"status": "failed", "detail": "the identity provider answers 401"}
+        body = {
+            "version": "0.1.0",
+            "uptimeSeconds": 91_000 - beat * 30,
+            "loadedRules": 31,
+            "syncVersion": "7c1f09",
+            "checks": checks,
+            "lastSeq": dict.fromkeys(proxy.org_ids, 4000),
+            "auditPending": 640 if name == "edge-oslo-2" else 3,
+            "oldestPendingSeconds": 95.0 if name == "edge-oslo-2" else 0.6,
+        }
+        return json.dumps(body)
+
+    def _metrics(self, name: str, minute: int) -> str:
+        evaluated = round(240 * (1 + 0.5 * math.sin(minute / 7)) * self._random.uniform(0.8, 1.2))
+        blocked, filtered = evaluated // 11, evaluated // 2
+        latencies = sorted(self._random.lognormvariate(3.4, 0.7) for _ in range(evaluated))
+        buckets = [
+            [bound, sum(each <= bound for each in latencies)] for bound in (5, 10, 25, 50, 100, 250, 1000)
+        ]
+        body = {
+            "windowStart": rfc3339(self._clock.wall),
+            "windowEnd": rfc3339(self._clock.wall + 60_000),
+            "evaluated": evaluated,
+            "allowed": evaluated - blocked - filtered,
+            "blocked": blocked,
+            "filtered": filtered,
+            "loggedOnly": evaluated // 40,
+            "upstreamErrors": self._random.choice((0, 0, 0, 1, 2)),
+            "auditPending": 640 if name == "edge-oslo-2" else 3,
+            "latencyMs": {"buckets": buckets, "sum": sum(latencies), "count": evaluated},
+        }
+        return json.dumps(body)
+
+    # What applications asked
+
+    async def _commit(self, seeded: Seeded) -> None:
+        """Events by proxy and organisation, in their order, in batches; a few of one proxy never came."""
+        lanes: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for traffic, at_ms in self._moments(seeded.events):
+            names = [name for name, (orgs, ago) in PROXIES.items() if traffic.org in orgs and (ago or 99) < 1]
+            name = self._random.choice(names)
+            lane = lanes.setdefault((name, traffic.org), [])
+            lane.append(self._event(seeded, traffic, seeded.proxies[name], at_ms, len(lane) + 1))
+        for (name, org), lane in lanes.items():
+            came = [each for each in lane if not (name == "edge-oslo-2" and 400 <= each["seq"] < 407)]
+            for start in range(0, len(came), 500):
+                await self._store.commit_batch(
+                    _batch(seeded.proxies[name], seeded.orgs[org], came[start : start + 500]), _NO_LIMIT
+                )
+
+    def _moments(self, count: int) -> list[tuple[Traffic, int]]:
+        found = []
+        for traffic in self._random.choices(TRAFFIC, [each.share for each in TRAFFIC], k=count):
+            while True:
+                ago = self._random.random()
+                hour = ((self._now_ms - ago * DAY_MS) % DAY_MS) / 3_600_000
+                day = (
+                    math.exp(-(((hour - 12.5) / 4.2) ** 2))
+                    if not traffic.nightly
+                    else 0.9 * (hour < 5 or hour > 21)
+                )
+                if self._random.random() < 0.07 + day:
+                    break
+            found.append((traffic, round(self._now_ms - 1000 - ago * (DAY_MS - 60_000))))
+        return sorted(found, key=lambda each: each[1])
+
+    def _event(self, seeded: Seeded, traffic: Traffic, proxy: Proxy, at_ms: int, seq: int) -> dict[str, Any]:
+        app = seeded.apps[traffic.name]
+        method, target = self._request(traffic)
+        path, _, query = target.partition("?")
+        ip = f"{traffic.network}.{self._random.randrange(11, 19)}"
+        outcome = self._outcome(traffic.ruleset, method, target, ip, at_ms)
+        duration = self._random.lognormvariate(3.6, 0.6)
+        blocked = outcome["verdict"] == "block" or outcome["status"] == 401
+        identity = uuid7(at_ms, self._random.getrandbits(74))
+        event = {
+            "id": identity,
+            "time": rfc3339(at_ms),
+            "orgId": app.org_id,
+            "proxyId": proxy.proxy_id,
+            "appId": app.app_id,
+            "clientId": app.client_id,
+            "clientIp": ip,
+            "requestId": uuid7(at_ms, self._random.getrandbits(74)),
+            "clientRequestId": str(uuid.UUID(int=self._random.getrandbits(128), version=4)),
+            "method": method,
+            "path": path,
+            "query": query or None,
+            **outcome,
+            "upstreamStatus": None if blocked else outcome["status"],
+            "durationMs": round(1.1 + self._random.random() if blocked else duration, 2),
+            "upstreamMs": None if blocked else round(duration * 0.93, 2),
+            "requestBytes": self._random.randrange(400, 1400),
+            "responseBytes": self._random.randrange(180, 300)
+            if blocked
+            else self._random.randrange(700, 60_000),
+            "seq": seq,
+            "rulesetVersion": self._versions[traffic.ruleset],
+        }
+        return {name: value for name, value in event.items() if value not in (None, ())}
+
+    def _request(self, traffic: Traffic) -> tuple[str, str]:
+        if self._random.random() < 0.02:
+            return "POST", "/proxy/token"
+        weights = [weight or 20 for weight, _, _ in traffic.requests]
+        _, method, target = self._random.choices(traffic.requests, weights)[0]
+        if target == "examples":
+            example = self._random.choice(examples())
+            method, target = example.method, example.target
+        person = str(uuid.UUID(int=random.Random(self._random.randrange(60)).getrandbits(128), version=4))
+        mail = f"AAMkAGVmMDEzM{self._random.randrange(10**6):06d}="
+        filled = target.replace("{id}", person).replace("{mail}", mail)
+        # Published examples have placeholders of their own, which stand for an id.
+        return method, re.sub(r"(%7B|\{).*?(%7D|\})", person, filled)
+
+    def _outcome(self, ruleset: str, method: str, target: str, ip: str, at_ms: int) -> dict[str, Any]:
+        """What the policy itself says, and now and then an upstream that isn't well."""
+        if target == "/proxy/token":
+            refused = self._random.random() < 0.06
+            return {
+                "status": 401 if refused else 200,
+                "verdict": "block" if refused else "allow",
+                "reason": "tokenRefused" if refused else "tokenIssued",
+            }
+        facts = RequestFacts(
+            method, canonicalise(quote(target, safe="/?#[]@!$&'()*+,;=:%~")), (), ip, at_ms / 1000
+        )
+        decision = self._plans[ruleset].plan(method, facts.target).decide(facts)
+        status, reason = (
+            (201 if method == "POST" else 204 if method in ("PATCH", "DELETE") else 200),
+            decision.reason,
+        )
+        luck = self._random.random()
+        if decision.verdict == "block":
+            status = 403
+        elif luck < 0.006:
+            status, reason = 504, "upstreamTimeout"
+        elif luck < 0.02:
+            status = 429
+        elif luck < 0.045:
+            status = 404
+        return {
+            "status": status,
+            "verdict": decision.verdict,
+            "ruleId": decision.rule_id,
+            "loggedRuleIds": tuple(decision.logged_rule_ids),
+            "transforms": () if decision.transforms is None else decision.transforms.names,
+            "reason": reason,
+        }
+
+
+def _batch(proxy: Proxy, org: Org, events: Sequence[Mapping[str, Any]]) -> NewBatch:
+    times = [rfc3339_ms(event["time"]) or 0 for event in events]
+    return NewBatch(
+        proxy.proxy_id,
+        org.org_id,
+        str(uuid.uuid4()),
+        [event["id"] for event in events],
+        [event["seq"] for event in events],
+        min(times),
+        max(times),
+        json.dumps(events, separators=(",", ":")).encode(),
+    )
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    print(asyncio.run(seed(folder)).config)
