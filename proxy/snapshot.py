@@ -13,12 +13,13 @@ that a clock that jumps neither stops the service nor keeps it going.
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from proxy.policy.ruleset import Ruleset
+from proxy.policy.ruleset import Rule, Ruleset
 
 _FORMAT: Final = 1
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
@@ -68,8 +69,25 @@ class SnapshotDamaged(Exception):
     """The file is not a whole snapshot of ours."""
 
 
+class _OutlinedRuleset(Ruleset, frozen=True, kw_only=True):
+    rules: tuple[msgspec.Raw, ...] = ()  # type: ignore[assignment]  # as text, to be decoded step by step
+
+
+class _OutlinedEntry(SnapshotRuleset, frozen=True, kw_only=True):
+    ruleset: _OutlinedRuleset
+
+
+class _Outline(Snapshot, frozen=True, kw_only=True):
+    rulesets: tuple[_OutlinedEntry, ...]
+
+
+_RULES_AT_ONCE: Final = 100  # decoded without a pause: some hundred microseconds
+
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Snapshot)
+_outline_decoder = msgspec.json.Decoder(_Outline)
+_rule_decoder = msgspec.json.Decoder(Rule)
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
@@ -79,8 +97,12 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     mark_synced(path, snapshot.synced_at)
 
 
-def read_snapshot(path: Path) -> Snapshot:
-    """The snapshot in the file; SnapshotDamaged or FileNotFoundError where there is none to trust."""
+def read_snapshot(path: Path, pause: Callable[[], None] = lambda: None) -> Snapshot:
+    """The snapshot in the file; SnapshotDamaged or FileNotFoundError where there is none to trust.
+
+    `pause` is called again and again, so that who reads beside an event loop gives it its turn: decoding ten
+    thousand rules at once would hold the interpreter's lock for milliseconds.
+    """
     with path.open("rb") as file:
         content = file.read()
         synced_at = os.fstat(file.fileno()).st_mtime
@@ -96,10 +118,24 @@ def read_snapshot(path: Path) -> Snapshot:
     if hashlib.sha256(body).hexdigest().encode() != first[1]:
         raise SnapshotDamaged(f"{path}: checksum does not match")
     try:
-        snapshot = _decoder.decode(body)
+        outline = _outline_decoder.decode(body)
+        rulesets = tuple(_whole_entry(entry, pause) for entry in outline.rulesets)
     except msgspec.DecodeError as error:
         raise SnapshotDamaged(f"{path}: {error}") from error
-    return msgspec.structs.replace(snapshot, synced_at=synced_at)
+    return _as(Snapshot, outline, rulesets=rulesets, synced_at=synced_at)
+
+
+def _whole_entry(entry: _OutlinedEntry, pause: Callable[[], None]) -> SnapshotRuleset:
+    texts = entry.ruleset.rules
+    rules: list[Rule] = []
+    for at in range(0, len(texts), _RULES_AT_ONCE):
+        pause()
+        rules += map(_rule_decoder.decode, texts[at : at + _RULES_AT_ONCE])
+    return _as(SnapshotRuleset, entry, ruleset=_as(Ruleset, entry.ruleset, rules=tuple(rules)))
+
+
+def _as(cls: type[S], outline: msgspec.Struct, **changes: object) -> S:
+    return cls(**({name: getattr(outline, name) for name in cls.__struct_fields__} | changes))
 
 
 def mark_synced(path: Path, at: float) -> None:

@@ -56,6 +56,7 @@ from proxy.snapshot import SnapshotDamaged, read_snapshot
 logger = logging.getLogger(__name__)
 
 UPKEEP_SECONDS: Final = 0.1
+GIVE_WAY_SECONDS: Final = 0.0002
 FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
 RESERVED_RECORDS: Final = 64  # of requests in flight for which the spool keeps room, 16 KiB each
 ACCEPT_SECONDS: Final = 0.02
@@ -256,7 +257,7 @@ class Worker:
         while True:
             self._reload_again = False
             try:
-                snapshot = await loop.run_in_executor(self._executor, read_snapshot, path)
+                snapshot = await loop.run_in_executor(self._executor, read_snapshot, path, _give_way)
             except FileNotFoundError:
                 return
             except (SnapshotDamaged, OSError) as error:
@@ -342,6 +343,11 @@ class Worker:
     async def _wait_until_closed(self, end: float) -> None:
         while self._context.connections and time.monotonic() < end:  # noqa: ASYNC110 - bounded, only at a stop
             await asyncio.sleep(0.02)
+
+
+def _give_way() -> None:
+    """Lets go of the interpreter's lock for long enough that the event loop gets it, if it has work."""
+    time.sleep(GIVE_WAY_SECONDS)
 
 
 def _affordable_connections(settings: Settings) -> int:

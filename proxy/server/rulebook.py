@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from proxy.policy.compile import CompiledRuleset, compile_in_slices
+from proxy.policy.compile import CompiledRuleset, Entry, compile_in_slices
+from proxy.policy.paths import PathTree
 from proxy.policy.ruleset import Ruleset
 from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
 from proxy.snapshot import Snapshot
@@ -32,7 +35,9 @@ class Rulebook:
     """One snapshot, ready to judge by. Replaced whole, never changed."""
 
     callers: dict[str, Caller] = field(default_factory=dict)
-    compiled: dict[tuple[str, int], tuple[Ruleset, CompiledRuleset]] = field(default_factory=dict)
+    compiled: dict[tuple[str, int], tuple[str, CompiledRuleset]] = field(
+        default_factory=dict
+    )  # with the digest
     version: str = ""
     loaded: bool = False
     credentials: frozenset[UpstreamCredential] = frozenset()  # of callers that may call
@@ -59,13 +64,13 @@ async def build_rulebook(
 
 
 async def _build(snapshot: Snapshot, previous: Rulebook, credentials: UpstreamCredentials) -> Rulebook:
-    compiled: dict[tuple[str, int], tuple[Ruleset, CompiledRuleset]] = {}
+    compiled: dict[tuple[str, int], tuple[str, CompiledRuleset]] = {}
     by_id: dict[str, tuple[CompiledRuleset, int]] = {}
     for entry in snapshot.rulesets:
         key = (entry.ruleset_id, entry.version)
         known = previous.compiled.get(key)
-        if known is None or known[0] != entry.ruleset:
-            known = (entry.ruleset, await _compile(entry.ruleset))
+        if known is None or known[0] != entry.digest:
+            known = (entry.digest, await _compile(entry.ruleset))
         compiled[key] = known
         by_id[entry.ruleset_id] = (known[1], entry.version)
     callers: dict[str, Caller] = {}
@@ -93,5 +98,21 @@ async def _compile(ruleset: Ruleset) -> CompiledRuleset:
             next(slices)
         except StopIteration as done:
             compiled: CompiledRuleset = done.value
+            weakref.finalize(compiled, _free_in_slices, compiled.tree).atexit = False
             return compiled
         await asyncio.sleep(0)
+
+
+def _free_in_slices(tree: PathTree[Entry]) -> None:
+    """Once the last request that a ruleset judges has ended, in one way or another."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    _next_slice(loop, tree.take_apart())
+
+
+def _next_slice(loop: asyncio.AbstractEventLoop, slices: Iterator[None]) -> None:
+    for _ in slices:
+        loop.call_soon(_next_slice, loop, slices)
+        break

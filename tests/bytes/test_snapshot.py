@@ -1,5 +1,7 @@
 """The snapshot on disk: whole and ours, or not used at all."""
 
+import asyncio
+import gc
 import os
 import time
 from pathlib import Path
@@ -7,8 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from proxy.identities import Assignments
+from proxy.policy.canonical import canonicalise
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.server.credentials import UpstreamCredentials
+from proxy.server.rulebook import Rulebook, build_rulebook
 from proxy.snapshot import (
     App,
     Snapshot,
@@ -125,3 +131,53 @@ def test_a_disk_without_room_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
             write_snapshot(path, msgspec.structs.replace(a_snapshot(), version="v8"))
     assert read_snapshot(path).version == "v7"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def many_rules(count: int) -> Ruleset:
+    rules = "".join(
+        f"  - {{id: r{number}, match: {{path: [/v1.0/r{number}]}}, verdict: allow}}\n"
+        for number in range(count)
+    )
+    return parse_ruleset(f"version: 1\nname: many\nrules:\n{rules}")
+
+
+def holding(ruleset: Ruleset, version: int) -> Snapshot:
+    entry = SnapshotRuleset("r1", "o1", "many", version, f"digest {version}", ruleset)
+    return msgspec.structs.replace(a_snapshot(), rulesets=(entry,))
+
+
+def test_who_reads_many_rules_gives_way_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.json"
+    snapshot = holding(many_rules(1000), 1)
+    write_snapshot(path, snapshot)
+    pauses: list[None] = []
+    assert read_snapshot(path, lambda: pauses.append(None)).rulesets == snapshot.rulesets
+    assert len(pauses) >= 10
+
+
+async def test_rules_that_were_replaced_judge_what_is_under_way_and_are_then_taken_apart() -> None:
+    credentials = UpstreamCredentials(Assignments(("default",), {}, {}), lambda name, generation: None)
+    book = await build_rulebook(holding(many_rules(200), 1), Rulebook(), credentials)
+    under_way = book.callers["client-1"].rules
+    assert under_way is not None
+    tree = under_way.tree
+    book = await build_rulebook(holding(many_rules(100), 2), book, credentials)
+    await asyncio.sleep(0)
+    target = canonicalise("/v1.0/r150")
+    assert under_way.plan("GET", target).constant is not None
+    assert [entry.compiled.rule.id for entry in tree.find(target.readings[0].names[0])[0]] == ["r150"]
+    del under_way
+    gc.collect()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert tree.find(target.readings[0].names[0]) == ([], [])
+    rules = book.callers["client-1"].rules
+    assert rules is not None
+    assert rules.tree.find(canonicalise("/v1.0/r50").readings[0].names[0])[0]
+
+
+async def test_rules_that_did_not_change_are_not_compiled_again() -> None:
+    credentials = UpstreamCredentials(Assignments(("default",), {}, {}), lambda name, generation: None)
+    book = await build_rulebook(holding(a_ruleset(), 1), Rulebook(), credentials)
+    again = await build_rulebook(holding(a_ruleset(), 1), book, credentials)
+    assert again.callers["client-1"].rules is book.callers["client-1"].rules
