@@ -78,7 +78,7 @@ async def ask(index: SearchIndex, text: str, span: tuple[int, int] | None) -> tu
     cursor, took, events = None, [], 0
     for _ in range(3):
         begun = time.perf_counter()
-        query = SearchQuery(ORG, parse_filter(text), from_ms, to_ms, cursor=cursor)
+        query = SearchQuery((ORG,), parse_filter(text), from_ms, to_ms, cursor=cursor)
         page = await index.search(query)
         took.append((time.perf_counter() - begun) * 1000)
         events += len(page.events)

@@ -111,7 +111,7 @@ async def _query(
 
     now_ms = SystemClock().wall_ms()
     return SearchQuery(
-        org_id=None if org is None else (await opened.registry.org(org)).org_id,
+        org_ids=None if org is None else ((await opened.registry.org(org)).org_id,),
         filter=parse_filter(text, await _resolver(opened), now_ms=now_ms),
         from_ms=_time("--from", from_, now_ms),
         to_ms=_time("--to", to, now_ms),

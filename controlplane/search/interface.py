@@ -7,6 +7,7 @@ from typing import Protocol
 from controlplane.search.query import EVERYTHING, Filter
 
 MAX_LIMIT = 1000
+MAX_TOP = 100  # values of one facet
 
 
 class Event(Protocol):
@@ -38,9 +39,9 @@ class CursorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to look for. `org_id` has no default, lest it be forgotten: None is the operator's view of all."""
+    """What to look for, in which organisations: no default, lest it be forgotten; None is all there are."""
 
-    org_id: str | None
+    org_ids: tuple[str, ...] | None
     filter: Filter = EVERYTHING
     from_ms: int | None = None  # included
     to_ms: int | None = None  # excluded
@@ -58,7 +59,8 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """Per field its most frequent values with their counts among the `counted` newest matches."""
+    """Per field its most frequent values with their counts among the `counted` newest matches; of values
+    that are as frequent, the first in the order of text."""
 
     fields: Mapping[str, tuple[tuple[str, int], ...]]
     counted: int
@@ -87,6 +89,10 @@ class SearchIndex(Protocol):
 
     async def search(self, query: SearchQuery) -> SearchPage:
         """Pages follow each other by time: events that arrive meanwhile never repeat or displace one."""
+        ...
+
+    async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
+        """The times of the oldest and of the newest event of these organisations; None if they have none."""
         ...
 
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets: ...

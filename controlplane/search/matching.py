@@ -7,6 +7,7 @@ by the event's line of text where the term is about paths, queries and words, el
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Final, Protocol
 
 from controlplane.search.column import Column, Judged, full, judge, judge_abstract, judge_exactly
@@ -30,7 +31,7 @@ from controlplane.search.segment import ABSENT, FOLDERS, PART, folder, on_one_li
 
 # Of the text's fields the ones that are few enough to be looked at as values.
 _PHRASE_COLUMNS: Final = ("rule", "reason", "logged", "transform")
-_LINE_FIELDS: Final = {"path": 0, "query": 1}
+LINE_FIELDS: Final = {"path": 0, "query": 1}
 _LITTLE_TEXT: Final = 8192  # lines that are quicker searched than a column of all events is read
 _FEW: Final = 64  # candidates up to which looking at each beats searching the text for where to look
 
@@ -67,15 +68,39 @@ class _Step:
 
 def matches(terms: Sequence[Term], view: View, first: int, end: int) -> Iterator[int]:
     """The ordinals from `first` to before `end` for which all terms hold, newest first."""
+    mask, steps = _judged(terms, view, first, end)
+    return _left(mask, steps, view)
+
+
+def mask_of(terms: Sequence[Term], view: View, first: int, end: int, most: int) -> tuple[int, bool]:
+    """The same as a mask, and whether columns were enough to tell; else it has the newest `most` alone."""
+    mask, steps = _judged(terms, view, first, end)
+    if not steps:
+        return mask, True
+    flags = bytearray(view.count)
+    for ordinal in islice(_left(mask, steps, view), most):
+        flags[ordinal] = 1
+    return int.from_bytes(flags, "little"), False
+
+
+def _judged(
+    terms: Sequence[Term], view: View, first: int, end: int
+) -> tuple[int, Sequence[tuple[Term, _Step]]]:
+    """What columns say of all terms together, and what is still to be asked."""
     mask = full(end - first) << 8 * first
     steps: list[tuple[Term, _Step]] = []
     for term in terms:
         step = _step(term, view)
         mask &= step.judged.mask
         if not mask:
-            return
+            return 0, ()
         if not step.judged.certain:
             steps.append((term, step))
+    return mask, steps
+
+
+def _left(mask: int, steps: Sequence[tuple[Term, _Step]], view: View) -> Iterator[int]:
+    """The ordinals of the mask for which what is still to be asked holds, newest first."""
     by_line = [(step.by_line, term.negated) for term, step in steps if step.by_line]
     by_event = [term for term, step in steps if not step.by_line]
     needle = max((step.needle for _, step in steps), key=len, default=b"")
@@ -136,7 +161,7 @@ def _judge_time(term: FieldTerm | HasTerm, view: View) -> Judged:
 
 def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
     name = term.field.name
-    if isinstance(term, FieldTerm) and name in _LINE_FIELDS and all(map(_is_as_in_line, term.matches)):
+    if isinstance(term, FieldTerm) and name in LINE_FIELDS and all(map(_is_as_in_line, term.matches)):
         return _line_step(term, view)
     column = view.column(name)
     judged = _judge_values(column, term) or judge_abstract(column, term)
@@ -146,7 +171,7 @@ def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
 def _line_step(term: FieldTerm, view: View) -> _Step:
     """Of a path or query. Where its words lead to little text, no column is read."""
     name = term.field.name
-    by_line, needle = _value_of_line(term, view, _LINE_FIELDS[name]), _needle_of(term)
+    by_line, needle = _value_of_line(term, view, LINE_FIELDS[name]), _needle_of(term)
     lines = 0
     for match in term.matches:
         lines |= _may_have(match, view)

@@ -218,6 +218,16 @@ class OpenSearchIndex:
             raise self._unavailable("its answer to _search is not understood") from None
         return SearchPage(events, following)
 
+    async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
+        ends = {"least": {"min": {"field": "time"}}, "most": {"max": {"field": "time"}}}
+        body = {"size": 0, "query": {"bool": {"filter": _of_orgs(org_ids)}}, "aggs": ends}
+        answer = await self._search(body)
+        try:
+            least, most = (answer["aggregations"][name]["value"] for name in ends)
+            return None if least is None else (int(least), int(most))
+        except (KeyError, TypeError, ValueError):
+            raise self._unavailable("its answer to _search is not understood") from None
+
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
         aggregations = {name: {"terms": {"field": FIELDS[name].name, "size": top}} for name in fields}
         body = {"size": 0, "query": query_dsl(query), "track_total_hits": True, "aggs": aggregations}
@@ -341,7 +351,7 @@ def _chunks(items: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
 
 def query_dsl(query: SearchQuery) -> dict[str, object]:
     """The filter as a query that selects and doesn't score. The organisation is part of the query itself."""
-    wanted: list[object] = [] if query.org_id is None else [{"term": {"org": query.org_id}}]
+    wanted = _of_orgs(query.org_ids)
     bounds = {"gte": query.from_ms, "lt": query.to_ms}
     given = {name: bound for name, bound in bounds.items() if bound is not None}
     if given:
@@ -350,6 +360,10 @@ def query_dsl(query: SearchQuery) -> dict[str, object]:
     for term in query.filter.terms:
         (excluded if term.negated else wanted).append(_term_dsl(term))
     return {"bool": {"filter": wanted, "must_not": excluded}}
+
+
+def _of_orgs(org_ids: Sequence[str] | None) -> list[object]:
+    return [] if org_ids is None else [{"terms": {"org": list(org_ids)}}]
 
 
 def _term_dsl(term: Term) -> dict[str, object]:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
+import orjson
+
 from controlplane.search.column import Column, full
 from controlplane.search.document import Document
 from controlplane.search.interface import SearchQuery
@@ -47,20 +49,12 @@ def newest(
     before: tuple[int, int] | None = None,
 ) -> list[Found]:
     """The newest matches, newest first; `before`: only those older than this time and position."""
-    from_ms = _LEAST if query.from_ms is None else max(query.from_ms, _LEAST)
-    to_ms = _MOST if query.to_ms is None else min(query.to_ms, _MOST)
+    from_ms, to_ms = bounds(query)
     if before is not None:
         to_ms = min(to_ms, before[0] + 1)
-    rows = db.execute(
-        "SELECT s.segment, o.org_id, s.least_ms, s.most_ms, s.count FROM segments s"
-        " JOIN orgs o ON o.org = s.org WHERE (?1 IS NULL OR o.org_id = ?1)"
-        " AND s.most_ms >= ?2 AND s.least_ms < ?3 ORDER BY s.most_ms DESC",
-        (query.org_id, from_ms, to_ms),
-    ).fetchall()
-    terms = sorted(query.filter.terms, key=_by_cost)
+    terms = sorted(query.filter.terms, key=by_cost)
     found: list[Found] = []
-    for row in rows:
-        stored = StoredSegment(db, bodies, *row)
+    for stored in stored_segments(db, bodies, query.org_ids, from_ms, to_ms):
         if len(found) == limit and found[-1].time_ms > stored.most_ms:
             break
         first, end = stored.between(from_ms, to_ms)
@@ -74,7 +68,40 @@ def newest(
     return found
 
 
-def _by_cost(term: Term) -> bool:
+def bounds(query: SearchQuery) -> tuple[int, int]:
+    from_ms = _LEAST if query.from_ms is None else max(query.from_ms, _LEAST)
+    return from_ms, _MOST if query.to_ms is None else min(query.to_ms, _MOST)
+
+
+def stored_segments(
+    db: sqlite3.Connection, bodies: Bodies, org_ids: Sequence[str] | None, from_ms: int, to_ms: int
+) -> Iterator[StoredSegment]:
+    """Those that may have events of these organisations between these times, by their newest ones."""
+    rows = db.execute(
+        "SELECT s.segment, o.org_id, s.least_ms, s.most_ms, s.count FROM segments s"
+        " JOIN orgs o ON o.org = s.org"
+        " WHERE (?1 IS NULL OR o.org_id IN (SELECT value FROM json_each(?1)))"
+        " AND s.most_ms >= ?2 AND s.least_ms < ?3 ORDER BY s.most_ms DESC",
+        (_listed(org_ids), from_ms, to_ms),
+    ).fetchall()
+    return (StoredSegment(db, bodies, *row) for row in rows)
+
+
+def span(db: sqlite3.Connection, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
+    """The times of the oldest and of the newest event of these organisations."""
+    ((least_ms, most_ms),) = db.execute(
+        "SELECT min(s.least_ms), max(s.most_ms) FROM segments s JOIN orgs o ON o.org = s.org"
+        " WHERE ?1 IS NULL OR o.org_id IN (SELECT value FROM json_each(?1))",
+        (_listed(org_ids),),
+    ).fetchall()
+    return None if least_ms is None else (least_ms, most_ms)
+
+
+def _listed(org_ids: Sequence[str] | None) -> str | None:
+    return None if org_ids is None else orjson.dumps(org_ids).decode()
+
+
+def by_cost(term: Term) -> bool:
     return not (isinstance(term, FieldTerm) and term.field.kind == "time")
 
 
@@ -94,7 +121,7 @@ class StoredSegment:
         self._db = db
         self._bodies = bodies
         self._number = number
-        self._least_ms = least_ms
+        self.least_ms = least_ms
         self._numbers_number = -1
         self._numbers_held: list[array[int]]
         self._stretch_number = -1
@@ -118,19 +145,19 @@ class StoredSegment:
         times, positions, bodies = self._numbers_held
         return times[within], positions[within], bodies[within]
 
-    def _time(self, ordinal: int) -> int:
+    def time(self, ordinal: int) -> int:
         return self._numbers(ordinal)[0]
 
     def column(self, name: str) -> Column:
         return read_column(self._db, self._number, name)
 
     def between(self, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
-        first = 0 if from_ms is None or from_ms <= self._least_ms else self._first_from(from_ms)
+        first = 0 if from_ms is None or from_ms <= self.least_ms else self._first_from(from_ms)
         end = self.count if to_ms is None or to_ms > self.most_ms else self._first_from(to_ms)
         return first, end
 
     def _first_from(self, time_ms: int) -> int:
-        return bisect_left(range(self.count), time_ms, key=self._time)
+        return bisect_left(range(self.count), time_ms, key=self.time)
 
     def before(self, key: tuple[int, int], end: int) -> int:
         """The first ordinal up to `end` that is not older than this time and position."""

@@ -13,14 +13,13 @@ import os
 import sqlite3
 import struct
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from controlplane.search.document import Document
 from controlplane.search.interface import (
     MAX_LIMIT,
     CursorError,
@@ -31,14 +30,13 @@ from controlplane.search.interface import (
     SearchPage,
     SearchQuery,
 )
+from controlplane.search.segment_counts import count_times, count_values
 from controlplane.search.segment_files import SCHEMA, Bodies, purge_events, write_events
-from controlplane.search.segment_search import Found, newest
+from controlplane.search.segment_search import Found, newest, span
 
 T = TypeVar("T")
 
 FORMAT: Final = 5  # of tables and columns; a file of another format is emptied and built again
-FACET_MATCHES: Final = 50_000
-HISTOGRAM_MATCHES: Final = 500_000
 _BUSY_MILLISECONDS: Final = 30_000
 _CACHE_KIBIBYTES: Final = 65_536
 _WAL_BYTES: Final = 64 * 1024 * 1024
@@ -79,33 +77,38 @@ class _Connection:
 
 
 class SqliteIndex:
-    """One connection writes, another reads; each has its thread, so a long search delays no write."""
+    """One connection writes, one finds, one counts; each has its thread, so none delays another."""
 
-    def __init__(self, writer: _Connection, reader: _Connection, incarnation: str) -> None:
+    def __init__(
+        self, writer: _Connection, reader: _Connection, counter: _Connection, incarnation: str
+    ) -> None:
         self._writer = writer
         self._reader = reader
+        self._counter = counter
         self._incarnation = incarnation
 
     @classmethod
     async def open(cls, path: Path) -> "SqliteIndex":
-        writer, reader = _Connection(path), _Connection(path)
+        writer, reader, counter = _Connection(path), _Connection(path), _Connection(path)
         try:
-            await asyncio.to_thread(_create_private, path)
-            await writer.open()
-            try:
+            async with AsyncExitStack() as opened:
+                await asyncio.to_thread(_create_private, path)
+                await writer.open()
+                opened.push_async_callback(writer.close)
                 incarnation = await writer.run("BEGIN IMMEDIATE", _prepare)
-                await reader.open()
-            except BaseException:
-                await writer.close()
-                raise
+                for each in (reader, counter):
+                    await each.open()
+                    opened.push_async_callback(each.close)
+                opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             raise IndexUnavailableError(f"{path}: {error}") from error
-        return cls(writer, reader, incarnation)
+        return cls(writer, reader, counter, incarnation)
 
     async def outbox_name(self) -> str:
         return f"sqlite:{self._incarnation}"
 
     async def close(self) -> None:
+        await self._counter.close()
         await self._reader.close()
         await self._writer.close()
 
@@ -119,11 +122,14 @@ class SqliteIndex:
         before = None if query.cursor is None else _read_cursor(query.cursor)
         return await self._reader.run("BEGIN", _page, query, before)
 
+    async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
+        return await self._reader.run("BEGIN", span, org_ids)
+
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
-        return await self._reader.run("BEGIN", _facets, query, fields, top)
+        return await self._counter.run("BEGIN", count_values, query, fields, top)
 
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
-        return await self._reader.run("BEGIN", _histogram, query, interval_ms)
+        return await self._counter.run("BEGIN", count_times, query, interval_ms)
 
 
 def _in_transaction(
@@ -198,30 +204,6 @@ def _page(db: sqlite3.Connection, query: SearchQuery, before: tuple[int, int] | 
     found = newest(db, query, limit + 1, bodies, before)
     following = _cursor(found[limit - 1]) if len(found) > limit else None
     return SearchPage(tuple(bodies.read(one.body) for one in found[:limit]), following)
-
-
-def _facets(db: sqlite3.Connection, query: SearchQuery, fields: Sequence[str], top: int) -> Facets:
-    bodies = Bodies(db)
-    found = newest(db, query, FACET_MATCHES + 1, bodies)
-    counts: dict[str, Counter[str]] = {name: Counter() for name in fields}
-    for one in found[:FACET_MATCHES]:
-        document = bodies.document(one.org_id, one.body)
-        for name in fields:
-            counts[name].update(_texts_of(document, name))
-    most = {name: tuple(counter.most_common(top)) for name, counter in counts.items()}
-    return Facets(most, min(len(found), FACET_MATCHES), len(found) <= FACET_MATCHES)
-
-
-def _texts_of(document: Document, name: str) -> Iterator[str]:
-    value = document.values.get(name)
-    if value is not None:
-        yield from value if isinstance(value, tuple) else (str(value),)
-
-
-def _histogram(db: sqlite3.Connection, query: SearchQuery, interval_ms: int) -> Histogram:
-    found = newest(db, query, HISTOGRAM_MATCHES + 1, Bodies(db))
-    counts = Counter(one.time_ms // interval_ms * interval_ms for one in found)
-    return Histogram(tuple(sorted(counts.items())), len(found) <= HISTOGRAM_MATCHES)
 
 
 def _cursor(found: Found) -> str:

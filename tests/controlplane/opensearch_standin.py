@@ -171,7 +171,7 @@ def _query(query: dict[str, Any], properties: dict[str, Any]) -> Predicate:
         return _bool(what, properties)
     makers: dict[str, Callable[[str, Any], Predicate]] = {
         "term": _term, "wildcard": _wildcard, "range": _range, "match_phrase": _phrase,
-        "match_phrase_prefix": _phrase_prefix,
+        "match_phrase_prefix": _phrase_prefix, "terms": _terms,
     }  # fmt: skip
     if kind == "exists":
         _only(what, {"field"})
@@ -209,6 +209,10 @@ def _term(field: str, condition: Any) -> Predicate:
     assert condition["case_insensitive"] is True
     wanted = condition["value"].lower()
     return lambda document: any(value.lower() == wanted for value in _values(document, field))
+
+
+def _terms(field: str, condition: Any) -> Predicate:
+    return lambda document: any(value in condition for value in _values(document, field))
 
 
 def _wildcard(field: str, condition: Any) -> Predicate:
@@ -273,6 +277,10 @@ def _aggregate(what: dict[str, Any], hits: list[Document]) -> dict[str, Any]:
                 counts[value] = counts.get(value, 0) + 1
         top = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))[: how["size"]]
         return {"buckets": [{"key": key, "doc_count": count} for key, count in top]}
+    if kind in ("min", "max"):
+        _only(how, {"field"})
+        values = [value for hit in hits for value in _values(hit, how["field"])]
+        return {"value": (min if kind == "min" else max)(values) if values else None}
     assert kind == "date_histogram"
     _only(how, {"field", "fixed_interval", "min_doc_count"})
     assert how["min_doc_count"] == 1

@@ -171,7 +171,7 @@ async def test_a_crash_between_write_and_note_repeats_the_batch_and_the_index_ho
         await commit(store, range(10))
         await index.write(await store.events_after(0, 4))  # and then the process died
         assert await Forwarder(store, index, batch_events=3).drain() == 10
-        page = await index.search(SearchQuery(ORG, parse_filter("verdict:allow")))
+        page = await index.search(SearchQuery((ORG,), parse_filter("verdict:allow")))
         assert numbers(page.events) == list(reversed(range(10)))
         assert await store.outbox_position(await index.outbox_name()) == 10
         assert await Forwarder(store, index).drain() == 0
@@ -189,7 +189,7 @@ async def test_server_and_command_line_drain_together(tmp_path: Path, store: Sql
                 Forwarder(store, first, batch_events=7).drain(),
                 Forwarder(other_store, second, batch_events=11).drain(),
             )
-            page = await second.search(SearchQuery(ORG, limit=1000))
+            page = await second.search(SearchQuery((ORG,), limit=1000))
         finally:
             await first.close()
             await second.close()

@@ -55,7 +55,7 @@ async def closing(index: OpenSearchIndex) -> AsyncIterator[OpenSearchIndex]:
 
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
-    page = await index.search(SearchQuery(org, parse_filter(text), **more))
+    page = await index.search(SearchQuery(None if org is None else (org,), parse_filter(text), **more))
     return numbers(page.events)
 
 
@@ -115,7 +115,7 @@ async def test_the_same_filter_finds_the_same_events_as_everywhere(index: OpenSe
 async def test_the_body_comes_back_byte_for_byte(index: OpenSearchIndex) -> None:
     body = orjson.dumps(event(1))[:-1] + b', "unknown" : [1.0, {"\\u00e9":"\xc3\xa9"}] }'
     await index.write([Accepted(1, ORG, body)])
-    assert (await index.search(SearchQuery(ORG))).events == (body,)
+    assert (await index.search(SearchQuery((ORG,)))).events == (body,)
 
 
 async def test_unknown_fields_of_an_event_are_not_given_to_the_mapping(
@@ -133,7 +133,7 @@ async def test_pages_hold_each_event_once_while_new_ones_arrive(index: OpenSearc
     seen: list[int] = []
     cursor = None
     for late in (31, 33, 35, 37):
-        page = await index.search(SearchQuery(ORG, limit=3, cursor=cursor))
+        page = await index.search(SearchQuery((ORG,), limit=3, cursor=cursor))
         seen += numbers(page.events)
         await index.write(accepted(event(late)))
         cursor = page.next
@@ -144,7 +144,7 @@ async def test_pages_hold_each_event_once_while_new_ones_arrive(index: OpenSearc
 @pytest.mark.parametrize("cursor", ["", "x", "W10", "WzEsMl0", "e30", "ÿÿ", "WzEsIngiLDJd"])
 async def test_a_foreign_cursor_is_refused(index: OpenSearchIndex, cursor: str) -> None:
     with pytest.raises(CursorError):
-        await index.search(SearchQuery(ORG, cursor=cursor))
+        await index.search(SearchQuery((ORG,), cursor=cursor))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ async def test_the_organisation_is_part_of_every_query(
     index: OpenSearchIndex, standin: Cluster, text: str
 ) -> None:
     await index.write(accepted(event(0), event(1, orgId=OTHER_ORG, path="/v1.0/secret")))
-    query = SearchQuery(ORG, parse_filter(text))
+    query = SearchQuery((ORG,), parse_filter(text))
     await index.search(query)
     facets = await index.facets(query, ["org", "path"])
     histogram = await index.histogram(query, 1000)
@@ -164,22 +164,30 @@ async def test_the_organisation_is_part_of_every_query(
         if path.endswith("_search")
     ]
     assert len(searches) == 3
-    assert all(body["query"]["bool"]["filter"][0] == {"term": {"org": ORG}} for body in searches)
+    assert all(body["query"]["bool"]["filter"][0] == {"terms": {"org": [ORG]}} for body in searches)
     assert "secret" not in str(facets)
     assert sum(count for _, count in histogram.buckets) <= 1
 
 
 async def test_facets_and_histogram(index: OpenSearchIndex) -> None:
     await index.write(accepted(*SAMPLES))
-    await index.search(SearchQuery(ORG))
-    facets = await index.facets(SearchQuery(ORG, parse_filter("-app:crm")), ["verdict", "status"], top=2)
+    await index.search(SearchQuery((ORG,)))
+    facets = await index.facets(SearchQuery((ORG,), parse_filter("-app:crm")), ["verdict", "status"], top=2)
     assert facets.fields == {
         "verdict": (("allow", 6), ("block", 2)),
         "status": (("200", 4), ("403", 2)),
     }
     assert (facets.counted, facets.complete) == (9, True)
-    histogram = await index.histogram(SearchQuery(ORG, to_ms=START_MS + 3000), 2000)
+    histogram = await index.histogram(SearchQuery((ORG,), to_ms=START_MS + 3000), 2000)
     assert histogram.buckets == ((START_MS, 2), (START_MS + 2000, 1))
+
+
+async def test_the_span_is_that_of_the_organisations_asked_for(index: OpenSearchIndex) -> None:
+    assert await index.span((ORG,)) is None
+    await index.write(accepted(event(1), event(5), event(9, orgId=OTHER_ORG)))
+    await index.search(SearchQuery(None))
+    assert await index.span((ORG,)) == (START_MS + 1000, START_MS + 5000)
+    assert await index.span(None) == (START_MS + 1000, START_MS + 9000)
 
 
 async def test_purge_takes_what_is_older_of_one_organisation(
@@ -292,7 +300,7 @@ async def test_a_search_over_a_part_of_the_shards_is_no_answer(
     index: OpenSearchIndex, standin: Cluster
 ) -> None:
     await index.write(accepted(event(1)))
-    page = await index.search(SearchQuery(ORG, limit=1))
+    page = await index.search(SearchQuery((ORG,), limit=1))
     assert page.next is None
     for partial in ({"timed_out": True}, {"timed_out": False, "_shards": {"failed": 1}}):
         standin.down = [
@@ -300,7 +308,7 @@ async def test_a_search_over_a_part_of_the_shards_is_no_answer(
             web.json_response({**partial, "hits": {"hits": []}}),
         ]
         with pytest.raises(IndexUnavailableError, match="shards"):
-            await index.search(SearchQuery(ORG))
+            await index.search(SearchQuery((ORG,)))
 
 
 # -- the cluster -----------------------------------------------------------------------------------

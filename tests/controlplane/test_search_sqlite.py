@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.search.interface import CursorError, IndexUnavailableError, SearchIndex, SearchQuery
-from controlplane.search.query import MAX_VALUES, QueryError, parse_filter
+from controlplane.search.query import FIELDS, MAX_VALUES, QueryError, parse_filter
 from controlplane.search.sqlite_index import SqliteIndex
 from proxy.wire.audit_event import rfc3339
 from tests.controlplane.search_events import (
@@ -48,7 +49,7 @@ async def index(tmp_path: Path) -> AsyncIterator[SqliteIndex]:
 
 async def found(index: SearchIndex, text: str, org: str | None = ORG, **more: Any) -> list[int]:
     """The numbers of the matching events, newest first."""
-    page = await index.search(SearchQuery(org, parse_filter(text), **more))
+    page = await index.search(SearchQuery(None if org is None else (org,), parse_filter(text), **more))
     return numbers(page.events)
 
 
@@ -182,7 +183,7 @@ async def test_the_body_comes_back_byte_for_byte(index: SqliteIndex) -> None:
     made = event(1)
     body = orjson.dumps(made)[:-1] + b', "unknown" : [1.0, 1e400, {"\\u00e9":"\xc3\xa9"}] }'
     await index.write([Accepted(1, ORG, body.replace(b"1e400", b"1e40"))])
-    page = await index.search(SearchQuery(ORG))
+    page = await index.search(SearchQuery((ORG,)))
     assert page.events == (body.replace(b"1e400", b"1e40"),)
 
 
@@ -196,7 +197,7 @@ async def pages(index: SearchIndex, query: SearchQuery, limit: int) -> AsyncIter
     cursor = None
     while True:
         page = await index.search(
-            SearchQuery(query.org_id, query.filter, query.from_ms, query.to_ms, limit, cursor)
+            SearchQuery(query.org_ids, query.filter, query.from_ms, query.to_ms, limit, cursor)
         )
         yield numbers(page.events)
         cursor = page.next
@@ -208,7 +209,7 @@ async def test_pages_hold_each_event_once_while_new_ones_arrive(index: SqliteInd
     await index.write(accepted(*(event(n) for n in range(0, 20, 2))))
     seen: list[int] = []
     late = iter([19, 5, 13, 99, 1])
-    async for page in pages(index, SearchQuery(ORG, parse_filter("verdict:allow")), limit=3):
+    async for page in pages(index, SearchQuery((ORG,), parse_filter("verdict:allow")), limit=3):
         seen += page
         if (number := next(late, None)) is not None:
             await index.write(accepted(event(number), first_position=100 + number))
@@ -218,13 +219,13 @@ async def test_pages_hold_each_event_once_while_new_ones_arrive(index: SqliteInd
 
 async def test_the_last_page_says_so_even_if_it_is_full(index: SqliteIndex) -> None:
     await index.write(accepted(*(event(n) for n in range(4))))
-    assert [page async for page in pages(index, SearchQuery(ORG), limit=2)] == [[3, 2], [1, 0]]
+    assert [page async for page in pages(index, SearchQuery((ORG,)), limit=2)] == [[3, 2], [1, 0]]
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "AAAA", "ÿ" * 11, "AAAAAAAAAAA" * 9, "'; DROP TABLE events"])
 async def test_a_foreign_cursor_is_refused(index: SqliteIndex, cursor: str) -> None:
     with pytest.raises(CursorError):
-        await index.search(SearchQuery(ORG, cursor=cursor))
+        await index.search(SearchQuery((ORG,), cursor=cursor))
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ async def test_events_of_one_millisecond_are_all_kept_and_paged_by_their_accepta
         made = event(number, time=rfc3339(START_MS))
         await index.write([Accepted(5 + number * (1 << 33), ORG, orjson.dumps(made))])
     assert await found(index, "") == [3, 2, 1, 0]
-    assert [page async for page in pages(index, SearchQuery(ORG), limit=3)] == [[3, 2, 1], [0]]
+    assert [page async for page in pages(index, SearchQuery((ORG,)), limit=3)] == [[3, 2, 1], [0]]
 
 
 @pytest.mark.parametrize(
@@ -483,7 +484,7 @@ FOREIGN = event(
 async def test_no_filter_finds_another_organisations_event(index: SqliteIndex, text: str) -> None:
     await index.write(accepted(event(0), FOREIGN))
     try:
-        query = SearchQuery(ORG, parse_filter(text))
+        query = SearchQuery((ORG,), parse_filter(text))
     except QueryError:
         return
     page = await index.search(query)
@@ -508,7 +509,7 @@ async def test_the_organisation_is_the_stores_and_compared_exactly(index: Sqlite
 
 async def test_facets(index: SqliteIndex) -> None:
     await index.write(accepted(*SAMPLES))
-    query = SearchQuery(ORG, parse_filter("-app:crm"))
+    query = SearchQuery((ORG,), parse_filter("-app:crm"))
     facets = await index.facets(query, ["verdict", "status", "logged"], top=2)
     assert facets.fields == {
         "verdict": (("allow", 6), ("block", 2)),
@@ -521,25 +522,122 @@ async def test_facets(index: SqliteIndex) -> None:
 async def test_histogram(index: SqliteIndex) -> None:
     times = [-1, 0, 999, 1000, 5000, 5001]
     await index.write(accepted(*(event(n, time=rfc3339(ms)) for n, ms in enumerate(times))))
-    histogram = await index.histogram(SearchQuery(ORG), 1000)
+    histogram = await index.histogram(SearchQuery((ORG,)), 1000)
     assert histogram.buckets == ((-1000, 1), (0, 2), (1000, 1), (5000, 2))
     assert histogram.complete
-    assert (await index.histogram(SearchQuery(ORG, from_ms=1000), 1000)).buckets == ((1000, 1), (5000, 2))
+    assert (await index.histogram(SearchQuery((ORG,), from_ms=1000), 1000)).buckets == ((1000, 1), (5000, 2))
 
 
 async def test_counts_say_when_they_are_not_of_everything(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controlplane.search.sqlite_index.FACET_MATCHES", 3)
-    monkeypatch.setattr("controlplane.search.sqlite_index.HISTOGRAM_MATCHES", 3)
-    await index.write(accepted(*(event(n) for n in range(6))))
-    facets = await index.facets(SearchQuery(ORG), ["verdict"])
+    monkeypatch.setattr("controlplane.search.segment_counts.FACET_MATCHES", 3)
+    monkeypatch.setattr("controlplane.search.segment_counts.HISTOGRAM_MATCHES", 3)
+    await index.write(accepted(*(event(n, clientIp=f"10.0.0.{n}") for n in range(6))))
+    facets = await index.facets(SearchQuery((ORG,)), ["verdict"])
     assert (facets.fields["verdict"], facets.counted, facets.complete) == ((("allow", 3),), 3, False)
-    histogram = await index.histogram(SearchQuery(ORG), 3_600_000)
-    assert not histogram.complete
-    assert (
-        sum(count for _, count in histogram.buckets) == 4
-    )  # one more than counted tells that there are more
+    # What columns tell is counted to the end; what has to be looked at, one by one, is not.
+    histogram = await index.histogram(SearchQuery((ORG,)), 3_600_000)
+    assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (True, 6)
+    histogram = await index.histogram(SearchQuery((ORG,), parse_filter("users")), 3_600_000)
+    assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (False, 3)
+
+
+async def test_events_of_one_moment_are_counted_though_they_are_more_than_the_bound(
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.search.segment_counts.FACET_MATCHES", 3)
+    await index.write(accepted(*(event(n, time=rfc3339(START_MS)) for n in range(6))))
+    facets = await index.facets(SearchQuery((ORG,)), ["verdict"])
+    assert (facets.fields["verdict"], facets.counted, facets.complete) == ((("allow", 6),), 6, False)
+
+
+async def test_the_newest_are_counted_whatever_they_arrived_with(
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two proxies, and two organisations, whose segments lie over each other in time."""
+    monkeypatch.setattr("controlplane.search.segment_counts.FACET_MATCHES", 10)
+    for proxy in range(4):
+        org = ORG if proxy % 2 else OTHER_ORG
+        made = [event(n, proxyId=f"proxy-{proxy}", orgId=org, seq=n) for n in range(proxy, 40, 4)]
+        await index.write(accepted(*made, first_position=proxy * 100))
+    facets = await index.facets(SearchQuery(None), ["proxy", "org"])
+    assert (facets.counted, facets.complete) == (10, False)
+    assert dict(facets.fields["proxy"]) == {"proxy-0": 2, "proxy-1": 2, "proxy-2": 3, "proxy-3": 3}
+    assert dict(facets.fields["org"]) == {ORG: 5, OTHER_ORG: 5}
+
+
+@pytest.mark.parametrize("few", [0, 128])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "verdict:block",
+        "-verdict:allow",
+        "path:/v1.0/users/*",
+        "path:*x*",
+        "x",
+        "-x",
+        "duration:>50",
+        "ip:*1",
+    ],
+)
+async def test_counts_are_those_of_the_events(
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, text: str, few: int
+) -> None:
+    """By columns and by documents, with few values and with more than a dictionary takes."""
+    monkeypatch.setattr("controlplane.search.segment_counts._FEW", few)
+    made = [
+        event(
+            n,
+            verdict=("allow", "block", "filter")[n % 3],
+            path=f"/v1.0/Users/{'x' if n % 5 else 'y'}{n % 2500}" if n % 7 else "/v1.0/users",
+            query="$top=1" if n % 2 else None,
+            status=200 + n % 300,
+            durationMs=n / 40,
+            clientIp=f"10.0.{n % 250}.{n % 11}",
+            loggedRuleIds=["a", "b"][: n % 3],
+        )
+        for n in range(3000)
+    ]
+    for at in range(0, 3000, 1500):
+        await index.write(accepted(*made[at : at + 1500], first_position=at))
+    fields = ["verdict", "status", "ip", "logged", "path", "query", "duration", "org"]
+    wanted = parse_filter(text)
+    facets = await index.facets(SearchQuery((ORG,), wanted), fields, top=5000)
+    held = [one for one in made if matches(wanted, one)]
+    assert (facets.counted, facets.complete) == (len(held), True)
+    for name in fields:
+        values = [one.get(FIELDS[name].event_key) for one in held]
+        flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
+        assert dict(facets.fields[name]) == Counter(str(each) for each in flat if each is not None), name
+    for interval_ms in (1000, 60_000, 3_600_000):
+        histogram = await index.histogram(SearchQuery((ORG,), wanted), interval_ms)
+        times = (START_MS + one["seq"] * 1000 for one in held)
+        assert dict(histogram.buckets) == Counter(time // interval_ms * interval_ms for time in times)
+
+
+async def test_paths_count_without_regard_to_case_and_keep_a_spelling(index: SqliteIndex) -> None:
+    await index.write(accepted(event(1, path="/v1.0/Users"), event(2, path="/v1.0/Users"), event(3)))
+    facets = await index.facets(SearchQuery((ORG,)), ["path"])
+    ((path, count),) = facets.fields["path"]
+    assert (path.lower(), count) == ("/v1.0/users", 3)
+
+
+async def test_the_span_is_that_of_the_organisations_asked_for(index: SqliteIndex) -> None:
+    assert await index.span(None) is None
+    await index.write(accepted(event(1), event(5), event(9, orgId=OTHER_ORG)))
+    assert await index.span((ORG,)) == (START_MS + 1000, START_MS + 5000)
+    assert await index.span((ORG, OTHER_ORG)) == (START_MS + 1000, START_MS + 9000)
+    assert await index.span(None) == (START_MS + 1000, START_MS + 9000)
+    assert await index.span(()) is None
+
+
+async def test_several_organisations_are_searched_and_no_other(index: SqliteIndex) -> None:
+    third = "01933d2a-0000-7000-8000-00000000000c"
+    await index.write(accepted(event(1), event(2, orgId=OTHER_ORG), event(3, orgId=third)))
+    assert numbers((await index.search(SearchQuery((ORG, third)))).events) == [3, 1]
+    assert (await index.search(SearchQuery(()))).events == ()
 
 
 # -- every filter, every event ---------------------------------------------------------------------
@@ -660,7 +758,7 @@ async def test_it_finds_what_the_filter_means(
                     continue
                 expected = [one["seq"] for one in reversed(events) if matches(wanted, one)]
                 org = data.draw(st.sampled_from([ORG, None]))
-                page = await index.search(SearchQuery(org, wanted))
+                page = await index.search(SearchQuery(None if org is None else (org,), wanted))
                 assert numbers(page.events) == expected, text
 
 
