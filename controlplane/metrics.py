@@ -110,6 +110,10 @@ class Exposition:
             return web.Response(body=await self.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
         async def alive(request: web.Request) -> web.Response:
+            try:
+                await self._store.ping()
+            except StoreError:
+                return web.Response(text="the store can't be read\n", status=503)
             return web.Response(text="ok\n")
 
         application = web.Application()
