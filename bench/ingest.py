@@ -29,6 +29,8 @@ PROXIES = 4
 SETTINGS = """
 [ControlPlane]
 Listen = "127.0.0.1:{port}"
+[Console]
+Listen = []
 [Store]
 Path = "store.db"
 [Secrets]

@@ -8,7 +8,6 @@ cap, then the signature. Nothing is parsed before the signature holds.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -18,24 +17,21 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 import orjson
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from controlplane.clock import Clock
-from controlplane.connections import Connection
-from controlplane.errors import Refused, error_response
+from controlplane.errors import Refused
 from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised
 from controlplane.metrics import Counts
+from controlplane.requests import connection_of, no_continue_yet, read_body
 from controlplane.retention import WitnessedTime
-from controlplane.secrets import MasterKeyError, Vault, digest
+from controlplane.secrets import Vault, digest
 from controlplane.store.interface import (
     Duplicate,
     Expired,
     Limited,
     ProxyCredentials,
     Store,
-    StoreBusy,
     Stored,
-    StoreError,
     SyncContent,
 )
 from proxy.wire.audit_event import rfc3339
@@ -64,7 +60,6 @@ from proxy.wire.signing import (
 )
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
 
 _MAX_REPORT_BYTES: Final = 256 * 1024  # heartbeat and metrics are a few kilobytes
 _MOST_LEVELS: Final = 32  # of a report
@@ -122,7 +117,7 @@ class AgentApi:
 
             return verified
 
-        after_the_checks: dict[str, Any] = {"expect_handler": _no_continue_yet}
+        after_the_checks: dict[str, Any] = {"expect_handler": no_continue_yet}
         return [
             web.get(SYNC_PATH, signed(self._sync, 0), allow_head=False, **after_the_checks),
             web.post(HEARTBEAT_PATH, signed(self._heartbeat, _MAX_REPORT_BYTES), **after_the_checks),
@@ -144,11 +139,11 @@ class AgentApi:
             raise Refused("invalidSignature")
         secret = self._vault.open(proxy.proxy_id, proxy.sealed_hmac_secret).encode()
         async with self._at_once[proxy.proxy_id, cap] if cap else nullcontext():
-            body = await _read_body(request, cap, self._body_timeout_seconds)
+            body = await read_body(request, cap, self._body_timeout_seconds, _too_large(cap))
             if not verify(secret, timestamp, body, signature):
                 raise Refused("invalidSignature")
             self._witnessed.agree(now_ms)
-            _connection(request).proved()
+            connection_of(request).proved()
             if request.headers.get("Content-Encoding", "identity").lower() != "identity":
                 raise Refused(
                     "invalidPayload", "the body must not be compressed: its own bytes are what is signed"
@@ -332,37 +327,6 @@ def _versions(request: web.Request) -> list[str]:
     return [tag.strip(" \t").removeprefix("W/").strip('"') for tag in tags]
 
 
-def _connection(request: web.Request) -> Connection:
-    assert isinstance(request.protocol, Connection)
-    return request.protocol
-
-
-async def _no_continue_yet(request: web.Request) -> None:
-    """`100 Continue` is sent once the head has passed its checks, not before."""
-    if request.headers.get("Expect", "").lower() != "100-continue":
-        raise web.HTTPExpectationFailed
-
-
-async def _read_body(request: web.Request, cap: int, timeout_seconds: float) -> bytes:
-    if (request.content_length or 0) > cap:
-        raise _too_large(cap)
-    if "Expect" in request.headers and request.can_read_body:
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # or aiohttp takes the answer for begun
-    body = bytearray()
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > cap:
-                    raise _too_large(cap)
-    except TimeoutError:
-        raise Refused("requestTimeout", f"the body must come within {timeout_seconds:g} s") from None
-    except (HttpProcessingError, web.RequestPayloadError):
-        raise Refused("invalidPayload", "the body's framing is broken") from None
-    return bytes(body)
-
-
 def _too_large(cap: int) -> Refused:
     if cap == MAX_BATCH_BYTES:
         return Refused("batchTooLarge")
@@ -373,34 +337,3 @@ def _too_large(cap: int) -> Refused:
 
 def _json(value: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=msgspec.json.encode(value), content_type="application/json")
-
-
-@web.middleware
-async def answer_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Every error leaves as the contract's JSON, and as one line in the log."""
-    _connection(request).asked()
-    try:
-        return await handler(request)
-    except Refused as error:
-        refused = error
-    except web.HTTPNotFound:
-        refused = Refused("notFound", "there is no such endpoint")
-    except web.HTTPMethodNotAllowed as error:
-        allowed = ", ".join(sorted(error.allowed_methods))
-        refused = Refused("methodNotAllowed", f"this endpoint takes {allowed}", Allow=allowed)
-    except web.HTTPExpectationFailed:
-        refused = Refused("expectationFailed", "the only expectation that is met is 100-continue")
-    except ConnectionError:
-        raise  # the sender has left; there is nobody to answer
-    except StoreBusy:
-        refused = Refused("unavailable", "too much is waiting for the disk", Retry_After="1")
-    except (StoreError, MasterKeyError) as error:
-        _log.error("%s %s: %s", request.method, request.path, error)
-        refused = Refused("unavailable", "the control plane can't do this now", Retry_After="5")
-    except Exception:
-        _log.exception("%s %s failed", request.method, request.path)
-        refused = Refused("internalError", "a fault of the control plane itself")
-    _log.info("%s %s from %s: %s", request.method, request.path, request.remote, refused.code)
-    return error_response(refused)

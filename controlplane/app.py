@@ -9,21 +9,27 @@ import signal
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
-from controlplane.agent_api import AgentApi, answer_errors
+from controlplane.admin import api as admin_api
+from controlplane.admin.gate import GATE, Gate, gate_keeper
+from controlplane.agent_api import AgentApi
 from controlplane.clock import Clock, SystemClock
 from controlplane.connections import HANDSHAKE_SECONDS, Connections, allow_all_descriptors
 from controlplane.forwarder import Forwarder
 from controlplane.ingest import Ingest
 from controlplane.metrics import Counts, Exposition
-from controlplane.registry import open_vault
+from controlplane.operations.desk import Desk
+from controlplane.registry import Registry, open_vault
+from controlplane.requests import answer_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index
+from controlplane.search.interface import SearchIndex
 from controlplane.secrets import Vault
-from controlplane.settings import ControlPlaneSettings, Settings
+from controlplane.settings import ConsoleSettings, ControlPlaneSettings, Settings
 from controlplane.store.interface import RateLimits, Store
 from controlplane.store.sqlite import SqliteStore
 from controlplane.tail import Tail
@@ -58,18 +64,25 @@ def build_app(
         return web.json_response({"status": "ok"})
 
     app = web.Application(middlewares=[counts.measured, answer_errors])
-    app.on_response_prepare.append(_guarded)
+    app.on_response_prepare.append(strict_headers)
     app.add_routes([*api.routes(), web.get("/healthz", health)])
     return app
 
 
-async def _guarded(request: web.Request, response: web.StreamResponse) -> None:
-    """No answer is for a browser; one that is led here neither renders, frames nor keeps it."""
-    response.headers.popall("Server", None)  # aiohttp would tell its version and Python's
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
-    response.headers["Referrer-Policy"] = "no-referrer"
-    response.headers["X-Content-Type-Options"] = "nosniff"
+def build_console(settings: Settings, desk: Desk) -> web.Application:
+    """The admin API."""
+    loopback = all(address.is_loopback for address in settings.console.listen)
+    gate = Gate(
+        desk,
+        # A browser takes such a cookie over TLS only, which on loopback may well be absent.
+        secure=settings.console.cert_file is not None or not loopback,
+        body_timeout_seconds=settings.control_plane.body_timeout_seconds,
+    )
+    app = web.Application(middlewares=[answer_errors, gate_keeper])
+    app[GATE] = gate
+    app.on_response_prepare.append(strict_headers)
+    app.add_routes(admin_api.routes())
+    return app
 
 
 async def serve(settings: Settings, clock: Clock | None = None) -> None:
@@ -79,25 +92,37 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if settings.control_plane.cert_file is None:
-        for address in settings.control_plane.listen:
-            if not address.is_loopback:
-                _log.warning(
-                    "ControlPlane.Listen: other hosts reach %s without TLS: rules can be read", address
-                )
+    _warn_without_tls("ControlPlane", settings.control_plane, "rules can be read")
+    _warn_without_tls("Console", settings.console, "passwords can be read")
     for address in settings.metrics.listen:
         if not address.is_loopback:
             _log.warning("Metrics.Listen: other hosts reach %s, which has no sign-in", address)
     async with running(settings, clock) as addresses:
-        _log.info("listening on %s", ", ".join(addresses))
+        _log.info("listening on %s", ", ".join(addresses.agent_api))
+        if addresses.console:
+            _log.info("admin API on %s", ", ".join(addresses.console))
         await stop.wait()
         _log.info("stopping")
     _log.info("stopped")
 
 
+def _warn_without_tls(section: str, settings: ControlPlaneSettings | ConsoleSettings, harm: str) -> None:
+    for address in settings.listen:
+        if settings.cert_file is None and not address.is_loopback:
+            _log.warning("%s.Listen: other hosts reach %s without TLS: %s", section, address, harm)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """What the control plane listens on."""
+
+    agent_api: list[str]
+    console: list[str]
+
+
 @asynccontextmanager
-async def running(settings: Settings, clock: Clock) -> AsyncIterator[list[str]]:
-    """The whole control plane, between its start and its stop; the addresses that it listens on."""
+async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
+    """The whole control plane, between its start and its stop."""
     async with AsyncExitStack() as stack:
         store = await SqliteStore.open(settings.store.path, clock)
         stack.push_async_callback(store.close)
@@ -117,7 +142,9 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[list[str]]:
 
         counts = Counts()
         app = build_app(settings, store, vault, clock, witnessed, stored, counts)
-        addresses = await _listen(app, settings.control_plane, stack)
+        addresses = await _listen(app, "ControlPlane", settings.control_plane, settings, stack)
+        desk = _desk(settings, store, clock, vault, index, forwarder, tail)
+        console_addresses = await _open_console(build_console(settings, desk), settings, stack)
         exposition = Exposition(
             counts,
             store,
@@ -127,7 +154,37 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[list[str]]:
             certificate=settings.control_plane.cert_file,
         )
         await _listen_for_scrapes(exposition, settings.metrics.listen, stack)
-        yield addresses
+        yield Addresses(addresses, console_addresses)
+
+
+def _desk(
+    settings: Settings,
+    store: Store,
+    clock: Clock,
+    vault: Vault,
+    index: SearchIndex,
+    forwarder: Forwarder,
+    tail: Tail,
+) -> Desk:
+    async def opened() -> Vault:
+        return vault
+
+    async def filled() -> SearchIndex:
+        await forwarder.drain()
+        return index
+
+    return Desk(settings, store, Registry(store, clock), clock, opened, filled, tail)
+
+
+async def _open_console(app: web.Application, settings: Settings, stack: AsyncExitStack) -> list[str]:
+    try:
+        return await _listen(app, "Console", settings.console, settings, stack)
+    except OSError as error:
+        if settings.console.listen != ConsoleSettings().listen:
+            raise
+        # Nobody asked for this address: proxies must not go without their rules because it is another's.
+        _log.error("no admin API: %s", error)
+        return []
 
 
 def _in_background(stack: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -146,15 +203,21 @@ def _say_if_failed(task: asyncio.Task[None]) -> None:
         _log.critical("%s ended: %s", task.get_name(), error, exc_info=error)
 
 
-async def _listen(app: web.Application, settings: ControlPlaneSettings, stack: AsyncExitStack) -> list[str]:
+async def _listen(
+    app: web.Application,
+    section: str,
+    listener_settings: ControlPlaneSettings | ConsoleSettings,
+    settings: Settings,
+    stack: AsyncExitStack,
+) -> list[str]:
     """Serve until the stack ends: no new connection first, then the answers that are under way."""
-    tls = _tls(settings)
-    runner = web.AppRunner(app, shutdown_timeout=settings.drain_seconds)
+    tls = _tls(section, listener_settings)
+    runner = web.AppRunner(app, shutdown_timeout=settings.control_plane.drain_seconds)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     connections = Connections(runner)
     addresses = []
-    for address in settings.listen:
+    for address in listener_settings.listen:
         try:
             listener = await asyncio.get_running_loop().create_server(
                 connections,
@@ -165,7 +228,7 @@ async def _listen(app: web.Application, settings: ControlPlaneSettings, stack: A
                 backlog=1024,
             )
         except OSError as error:
-            raise _not_listening("ControlPlane.Listen", address, error) from None
+            raise _not_listening(f"{section}.Listen", address, error) from None
         stack.callback(listener.close)
         addresses += [socket.getsockname()[:2] for socket in listener.sockets]
     scheme = "https" if tls else "http"
@@ -177,7 +240,7 @@ async def _listen_for_scrapes(
     exposition: Exposition, listen: Sequence[Address], stack: AsyncExitStack
 ) -> None:
     application = exposition.application()
-    application.on_response_prepare.append(_guarded)
+    application.on_response_prepare.append(strict_headers)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -193,7 +256,7 @@ def _not_listening(setting: str, address: Address, error: OSError) -> OSError:
     return OSError(f"{setting}: {address}: {why}")
 
 
-def _tls(settings: ControlPlaneSettings) -> ssl.SSLContext | None:
+def _tls(section: str, settings: ControlPlaneSettings | ConsoleSettings) -> ssl.SSLContext | None:
     if settings.cert_file is None or settings.key_file is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -202,7 +265,7 @@ def _tls(settings: ControlPlaneSettings) -> ssl.SSLContext | None:
         # An encrypted key is an error, not a question on the terminal.
         context.load_cert_chain(settings.cert_file, settings.key_file, password="")
     except ssl.SSLError as error:
-        raise OSError(f"ControlPlane.CertFile: not usable: {error.reason or 'not PEM'}") from None
+        raise OSError(f"{section}.CertFile: not usable: {error.reason or 'not PEM'}") from None
     except OSError as error:
-        raise OSError(f"ControlPlane.CertFile, KeyFile: {error.strerror}") from None
+        raise OSError(f"{section}.CertFile, KeyFile: {error.strerror}") from None
     return context

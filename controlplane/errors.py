@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -10,7 +11,7 @@ from aiohttp import web
 from proxy.wire.models import ERROR_STATUS, MAX_BATCH_BYTES, ErrorBody, ErrorDetail
 
 # Codes of ours beside the contract's: the request is no HTTP, never came whole, is over a cap that is not a
-# batch's, or can't be served now.
+# batch's, or can't be served now; and those of the admin API.
 _STATUS: Final = {
     **ERROR_STATUS,
     "requestTimeout": 408,
@@ -21,6 +22,12 @@ _STATUS: Final = {
     "methodNotAllowed": 405,
     "expectationFailed": 417,
     "internalError": 500,
+    "invalidRequest": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "alreadyExists": 409,
+    "conflict": 409,
+    "tooManyAttempts": 429,
 }
 _MESSAGES: Final = {
     "invalidSignature": "X-Hmac-Signature must be this request's HMAC-SHA256 in lowercase hex, once",
@@ -29,22 +36,32 @@ _MESSAGES: Final = {
     "notAuthorisedForTenant": "this proxy is not authorised for the organisation of these events",
     "mixedOrganisations": "all events of one batch must belong to one organisation",
     "batchExpired": "this batch id was processed more than 48 hours ago; use a new one",
+    "unauthenticated": "sign in, or send an API token",
     "batchTooLarge": f"a batch is at most {MAX_BATCH_BYTES} bytes",
 }
 
 
 class Refused(Exception):
-    """The request is answered with this error."""
+    """The request is answered with this error; its problems are for a person to read one by one."""
 
-    def __init__(self, code: str, message: str = "", **headers: str) -> None:
+    def __init__(self, code: str, message: str = "", *, problems: Sequence[str] = (), **headers: str) -> None:
         super().__init__(code)
         self.code = code
         self.message = message or _MESSAGES[code]
+        self.problems = tuple(problems)
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    @property
+    def status(self) -> int:
+        return _STATUS[self.code]
+
+
+class _Detail(ErrorDetail, frozen=True, omit_defaults=True):
+    problems: tuple[str, ...] = ()
 
 
 def error_response(refused: Refused) -> web.Response:
-    body = msgspec.json.encode(ErrorBody(ErrorDetail(refused.code, refused.message)))
+    body = msgspec.json.encode(ErrorBody(_Detail(refused.code, refused.message, refused.problems)))
     return web.Response(
-        status=_STATUS[refused.code], body=body, content_type="application/json", headers=refused.headers
+        status=refused.status, body=body, content_type="application/json", headers=refused.headers
     )

@@ -49,6 +49,7 @@ class Forwarder:
         self._stopped = asyncio.Event()
         self._newest = 0
         self._position = 0
+        self._draining = asyncio.Lock()
         self.problem: str | None = None  # why the index takes no events at present
 
     @property
@@ -89,6 +90,10 @@ class Forwarder:
 
     async def drain(self) -> int:
         """Writes what the store holds to the end, or stop(); how many events. Raises if it can't."""
+        async with self._draining:  # who searches drains too
+            return await self._drain()
+
+    async def _drain(self) -> int:
         name = await self._index.outbox_name()
         self._position = await self._store.outbox_position(name)
         written = 0

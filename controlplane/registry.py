@@ -18,6 +18,7 @@ from controlplane.settings import SecretsSettings
 from controlplane.store.interface import (
     App,
     AppSecret,
+    Conflict,
     NotFound,
     Org,
     Proxy,
@@ -25,7 +26,6 @@ from controlplane.store.interface import (
     Retention,
     Ruleset,
     RulesetVersion,
-    StoreError,
 )
 from proxy.wire.audit_event import uuid7
 
@@ -82,7 +82,7 @@ class Registry:
 
     async def org(self, reference: str) -> Org:
         orgs = await self._store.orgs()
-        return _only((org for org in orgs if reference in (org.org_id, org.name)), "organisation", reference)
+        return only((org for org in orgs if reference in (org.org_id, org.name)), "organisation", reference)
 
     async def set_retention(self, reference: str, retention: Retention) -> Org:
         org = await self.org(reference)
@@ -110,7 +110,7 @@ class Registry:
     async def proxy(self, reference: str) -> Proxy:
         proxies = await self._store.proxies()
         found = (proxy for proxy in proxies if reference in (proxy.proxy_id, proxy.name))
-        return _only(found, "proxy", reference)
+        return only(found, "proxy", reference)
 
     async def proxies(self, org: str | None) -> list[Proxy]:
         org_id = await self._org_id(org)
@@ -133,16 +133,18 @@ class Registry:
 
     # Rulesets
 
-    async def apply_ruleset(self, org: str, name: str, rule_count: int, yaml: str) -> tuple[Ruleset, bool]:
+    async def apply_ruleset(
+        self, org: str, name: str, rule_count: int, yaml: str, note: str | None = None
+    ) -> tuple[Ruleset, bool]:
         """The ruleset in force, and whether it is a new version."""
         org_id = (await self.org(org)).org_id
         ruleset = Ruleset(self._new_id(), org_id, _valid_name(name), 1, rule_count, self._clock.wall_ms())
-        return await self._store.apply_ruleset(ruleset, yaml)
+        return await self._store.apply_ruleset(ruleset, yaml, note)
 
     async def ruleset(self, reference: str, org: str | None) -> Ruleset:
         rulesets = await self._store.rulesets(await self._org_id(org))
         found = (ruleset for ruleset in rulesets if reference in (ruleset.ruleset_id, ruleset.name))
-        return _only(found, "ruleset", reference)
+        return only(found, "ruleset", reference)
 
     async def rulesets(self, org: str | None) -> list[Ruleset]:
         return await self._store.rulesets(await self._org_id(org))
@@ -151,9 +153,11 @@ class Registry:
         ruleset = await self.ruleset(reference, org)
         return ruleset, await self._store.ruleset_versions(ruleset.ruleset_id)
 
-    async def roll_back(self, reference: str, org: str | None, version: int | None) -> Ruleset:
+    async def roll_back(
+        self, reference: str, org: str | None, version: int | None, note: str | None = None
+    ) -> Ruleset:
         ruleset = await self.ruleset(reference, org)
-        return await self._store.roll_back(ruleset.ruleset_id, version)
+        return await self._store.roll_back(ruleset.ruleset_id, version, note)
 
     # App identities
 
@@ -178,7 +182,7 @@ class Registry:
     async def app(self, reference: str, org: str | None) -> App:
         apps = await self._store.apps(await self._org_id(org))
         found = (app for app in apps if reference in (app.app_id, app.name, app.client_id))
-        return _only(found, "app", reference)
+        return only(found, "app", reference)
 
     async def apps(self, org: str | None) -> list[App]:
         return await self._store.apps(await self._org_id(org))
@@ -212,12 +216,13 @@ def _mint_for(proxy_id: str) -> ProxySecrets:
     return ProxySecrets(proxy_id, mint("gwk"), mint("gwh"))
 
 
-def _only(found: Iterable[T], kind: str, reference: str) -> T:
+def only(found: Iterable[T], kind: str, reference: str) -> T:
+    """Raises NotFound for none, and Conflict for several."""
     matches = list(found)
     if not matches:
         raise NotFound(f"there is no {kind} {reference}")
     if len(matches) > 1:
-        raise StoreError(f"{len(matches)} organisations have {kind} {reference}: name one with --org")
+        raise Conflict(f"{len(matches)} organisations have {kind} {reference}: name one with --org")
     return matches[0]
 
 

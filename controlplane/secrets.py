@@ -6,7 +6,10 @@ import os
 import secrets
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from argon2 import PasswordHasher
 
 _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
@@ -28,10 +31,28 @@ def digest(api_key: str) -> bytes:
 
 def hash_client_secret(secret: str) -> str:
     """argon2id with OWASP's least parameters, since a proxy verifies one at every token request."""
+    return _hasher().hash(secret)
+
+
+def hash_password(password: str) -> str:
+    return _hasher().hash(password)
+
+
+def is_password(hashed: str, password: str) -> bool:
+    """Takes some 30 ms of a processor, whether or not it is right."""
+    from argon2.exceptions import VerificationError
+
+    try:
+        return _hasher().verify(hashed, password)
+    except VerificationError:
+        return False
+
+
+def _hasher() -> PasswordHasher:
     from argon2 import PasswordHasher
     from argon2.low_level import Type
 
-    return PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID).hash(secret)
+    return PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
 
 
 class Vault:

@@ -34,6 +34,21 @@ class ControlPlaneSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """The listener of the admin API and the operators' pages."""
+
+    listen: tuple[Address, ...] = setting(
+        default=("127.0.0.1:8091",),
+        address=True,
+        doc="where to listen, one address or a list; an empty list turns it off",
+    )
+    cert_file: Path | None = setting(
+        default=None, readable=True, doc="certificate chain (PEM); with KeyFile it turns on TLS"
+    )
+    key_file: Path | None = setting(default=None, readable=True, doc="private key (PEM) of CertFile")
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSettings:
     path: Path = setting(
         default="var/controlplane.db", path=True, doc="the SQLite file, made at the first start"
@@ -117,6 +132,7 @@ class LogSettings:
 @dataclass(frozen=True, slots=True)
 class Settings:
     control_plane: ControlPlaneSettings
+    console: ConsoleSettings
     store: StoreSettings
     search_index: SearchIndexSettings
     secrets: SecretsSettings
@@ -126,8 +142,9 @@ class Settings:
     log: LogSettings
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if (self.control_plane.cert_file is None) != (self.control_plane.key_file is None):
-            yield "ControlPlane.CertFile", "CertFile and KeyFile are given together or not at all"
+        for name, listener in (("ControlPlane", self.control_plane), ("Console", self.console)):
+            if (listener.cert_file is None) != (listener.key_file is None):
+                yield f"{name}.CertFile", "CertFile and KeyFile are given together or not at all"
         if self.search_index.kind == "opensearch" and not self.search_index.url:
             yield "SearchIndex.Url", "must be given where Kind is opensearch"
 

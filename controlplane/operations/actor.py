@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Role = Literal["viewer", "editor", "admin"]
-"""Each may what the one before may: a viewer reads; an editor changes rules and stops what does harm; an
-admin hands out secrets and roles."""
+from controlplane.store.interface import EVERY_ORG as EVERY_ORG
+from controlplane.store.interface import Role as Role
 
-EVERY_ORG: Final = "*"
+# Each may what the one before may: a viewer reads; an editor changes rules and stops what does harm; an admin
+# hands out secrets and roles.
 _RANK: Final[Mapping[Role, int]] = {"viewer": 0, "editor": 1, "admin": 2}
 
 
@@ -22,6 +22,7 @@ class Forbidden(Exception):
 class Actor:
     name: str  # as in the record of what operators did
     roles: Mapping[str, Role]  # by organisation id; EVERY_ORG is each of them, also those to come
+    address: str = "local"  # where the request came from
 
     def may(self, role: Role, org_id: str | None) -> bool:
         """In that organisation; None asks for all of them, which only a role in EVERY_ORG gives."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar, get_type_hints
+from typing import Annotated, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -27,6 +27,11 @@ class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 class Answer(msgspec.Struct, rename="camel"):
     """What came of it, as JSON says it on every way."""
 
+
+Secret = Annotated[str, msgspec.Meta(extra={"secret": True})]
+"""A member of a request that the record of what operators did never holds."""
+
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A", bound=Answer)
@@ -44,7 +49,7 @@ class InvalidRequest(ValueError):
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[Q, A]):
     name: str  # noun and verb, as on the command line: "org.add"
-    method: Literal["GET", "POST", "PUT", "DELETE"]
+    method: Method
     path: str  # below the admin API's root, with the request's members in braces: "/orgs/{org}"
     request: type[Q]
     answer: type[A]
@@ -58,7 +63,7 @@ class Operation(Generic[Q, A]):
 
 def operation(
     name: str,
-    method: Literal["GET", "POST", "PUT", "DELETE"],
+    method: Method,
     path: str,
     *,
     changes: bool | None = None,

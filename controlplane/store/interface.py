@@ -17,6 +17,9 @@ RETENTION_MS: Final[Mapping[Retention, int]] = {
 }
 IDEMPOTENCY_WINDOW_MS: Final = 48 * 3_600_000
 
+Role = Literal["viewer", "editor", "admin"]
+EVERY_ORG: Final = "*"
+
 
 class StoreError(Exception):
     """The operation failed; the text is one line for a person."""
@@ -28,6 +31,10 @@ class NotFound(StoreError):
 
 class AlreadyExists(StoreError):
     """The name is taken."""
+
+
+class Conflict(StoreError):
+    """What is there doesn't allow it."""
 
 
 class StoreBusy(StoreError):
@@ -139,6 +146,7 @@ class RulesetVersion:
     rule_count: int
     rolled_back_to: int | None
     created_ms: int
+    note: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +223,71 @@ class Tally:
     proxies: tuple[ProxyTally, ...]
 
 
+# Operators
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    operator_id: str
+    name: str
+    password_hash: str | None
+    enabled: bool
+    created_ms: int
+    roles: Mapping[str, Role]  # by organisation id, or EVERY_ORG
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    operator_id: str
+    created_ms: int
+    used_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorToken:
+    token_id: str
+    operator_id: str
+    name: str
+    created_ms: int
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """What an operator is about to do."""
+
+    operator: str
+    address: str
+    operation: str
+    request: str  # JSON, secrets masked
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLine:
+    position: int
+    time_ms: int
+    operator: str
+    address: str
+    operation: str
+    request: str
+    org_ids: tuple[str, ...]
+    outcome: str | None  # None: cut short before there was one
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuery:
+    """Which lines of the record, newest first. Each None asks for nothing in particular."""
+
+    limit: int
+    before: int | None = None  # a line's position
+    from_ms: int | None = None
+    to_ms: int | None = None
+    operator: str | None = None
+    operation: str | None = None  # its name, or its noun alone
+    org_id: str | None = None
+    org_ids: frozenset[str] | None = None  # lines about these organisations and no other
+
+
 class OutboxStore(Protocol):
     """The events that an index has not been given yet, in the order in which they came."""
 
@@ -260,10 +333,10 @@ class RegistryStore(Protocol):
     async def revoke(self, proxy_id: str, org_id: str) -> None: ...
     async def proxies(self) -> list[Proxy]: ...
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None: ...
-    async def apply_ruleset(self, ruleset: Ruleset, yaml: str) -> tuple[Ruleset, bool]:
+    async def apply_ruleset(self, ruleset: Ruleset, yaml: str, note: str | None) -> tuple[Ruleset, bool]:
         """A new version of the ruleset, unless the text is the one in force; whether it is new."""
 
-    async def roll_back(self, ruleset_id: str, version: int | None) -> Ruleset: ...
+    async def roll_back(self, ruleset_id: str, version: int | None, note: str | None) -> Ruleset: ...
     async def rulesets(self, org_id: str | None) -> list[Ruleset]: ...
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]: ...
     async def add_app(self, app: App) -> None: ...
@@ -278,7 +351,44 @@ class RegistryStore(Protocol):
         """The text sealed under the store's master key; at the first start it is `sealed`."""
 
 
-class Store(AuditStore, RegistryStore, Protocol):
+class OperatorStore(Protocol):
+    """Who may operate the control plane, and what they did. Durable on return."""
+
+    async def add_operator(self, operator: Operator) -> None: ...
+    async def operators(self) -> list[Operator]: ...
+    async def operator(self, reference: str) -> Operator | None:
+        """By id or name, whatever its case."""
+
+    async def set_password(self, operator_id: str, password_hash: str | None) -> None:
+        """The operator's sessions end."""
+
+    async def set_operator_enabled(self, operator_id: str, enabled: bool) -> None:
+        """The operator's sessions end. Conflict where it leaves no admin over all organisations."""
+
+    async def set_role(self, operator_id: str, org_id: str, role: Role) -> None:
+        """Conflict where it leaves no admin over all organisations."""
+
+    async def remove_role(self, operator_id: str, org_id: str) -> None:
+        """Conflict where it leaves no admin over all organisations."""
+
+    async def add_session(self, digest: bytes, operator_id: str) -> None: ...
+    async def session(self, digest: bytes) -> Session | None: ...
+    async def use_session(self, digest: bytes) -> None: ...
+    async def remove_session(self, digest: bytes) -> None: ...
+    async def purge_sessions(self, created_before_ms: int, used_before_ms: int, limit: int) -> int: ...
+    async def add_token(self, token: OperatorToken, digest: bytes) -> None: ...
+    async def tokens(self, operator_id: str) -> list[OperatorToken]: ...
+    async def token(self, digest: bytes) -> OperatorToken | None: ...
+    async def remove_token(self, token_id: str) -> None: ...
+    async def begin_record(self, record: NewRecord) -> int:
+        """The position of a new line, which has no outcome yet."""
+
+    async def end_record(self, position: int, outcome: str, org_ids: Sequence[str]) -> None: ...
+    async def record(self, query: RecordQuery) -> list[RecordLine]: ...
+    async def purge_record(self, before_ms: int, limit: int) -> int: ...
+
+
+class Store(AuditStore, RegistryStore, OperatorStore, Protocol):
     """The system of record."""
 
     async def ping(self) -> None: ...

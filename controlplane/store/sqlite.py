@@ -9,10 +9,11 @@ from controlplane.clock import Clock
 from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import ProxyTally, StoreError, Tally
 from controlplane.store.sqlite_audit import AuditTables
+from controlplane.store.sqlite_operators import OperatorTables
 from controlplane.store.sqlite_registry import RegistryTables
 
 
-class SqliteStore(AuditTables, RegistryTables):
+class SqliteStore(AuditTables, RegistryTables, OperatorTables):
     @classmethod
     async def open(cls, path: Path, clock: Clock) -> SqliteStore:
         """Open the file, making or upgrading it where needed; StoreError if it can't be used."""

@@ -16,6 +16,7 @@ from controlplane.store.interface import (
     AlreadyExists,
     App,
     AppSecret,
+    Conflict,
     NotFound,
     Org,
     Proxy,
@@ -23,7 +24,6 @@ from controlplane.store.interface import (
     Retention,
     Ruleset,
     RulesetVersion,
-    StoreError,
     SyncContent,
 )
 
@@ -114,7 +114,7 @@ class RegistryTables:
 
     # Rulesets
 
-    async def apply_ruleset(self, ruleset: Ruleset, yaml: str) -> tuple[Ruleset, bool]:
+    async def apply_ruleset(self, ruleset: Ruleset, yaml: str, note: str | None) -> tuple[Ruleset, bool]:
         def job(connection: sqlite3.Connection) -> tuple[Ruleset, bool]:
             now = self._clock.wall_ms()
             in_force = one_row(
@@ -125,18 +125,18 @@ class RegistryTables:
                     "INSERT INTO rulesets VALUES (?, ?, ?, ?)",
                     (ruleset.ruleset_id, ruleset.org_id, ruleset.name, now),
                 )
-                _add_version(connection, ruleset, yaml, None, now)
+                _add_version(connection, ruleset, _Text(yaml, note), now)
                 return ruleset, True
             current = Ruleset(*in_force)
             if _yaml(connection, current) == yaml:
                 return current, False
             new = replace(current, version=current.version + 1, rule_count=ruleset.rule_count)
-            _add_version(connection, new, yaml, None, now)
+            _add_version(connection, new, _Text(yaml, note), now)
             return new, True
 
         return await self._database.write(job)
 
-    async def roll_back(self, ruleset_id: str, version: int | None) -> Ruleset:
+    async def roll_back(self, ruleset_id: str, version: int | None, note: str | None) -> Ruleset:
         def job(connection: sqlite3.Connection) -> Ruleset:
             current = Ruleset(*one_row(connection, f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
             if version is None and current.version == 1:
@@ -150,10 +150,10 @@ class RegistryTables:
             if old is None:
                 raise NotFound(f"ruleset {current.name} has no version {wanted}")
             if wanted == current.version:
-                raise StoreError(f"ruleset {current.name}: version {wanted} is in force already")
+                raise Conflict(f"ruleset {current.name}: version {wanted} is in force already")
             yaml, rule_count = old
             new = replace(current, version=current.version + 1, rule_count=rule_count)
-            _add_version(connection, new, yaml, wanted, self._clock.wall_ms())
+            _add_version(connection, new, _Text(yaml, note, wanted), self._clock.wall_ms())
             return new
 
         return await self._database.write(job)
@@ -166,7 +166,7 @@ class RegistryTables:
 
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
         rows = await self._database.fetch(
-            "SELECT version, yaml, rule_count, rolled_back_to, created_ms FROM ruleset_versions"
+            "SELECT version, yaml, rule_count, rolled_back_to, created_ms, note FROM ruleset_versions"
             " WHERE ruleset_id = ? ORDER BY version DESC",
             (ruleset_id,),
         )
@@ -294,12 +294,27 @@ class RegistryTables:
         await self._database.write(job)
 
 
-def _add_version(
-    connection: sqlite3.Connection, ruleset: Ruleset, yaml: str, rolled_back_to: int | None, now: int
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """What a version says, and why it is there."""
+
+    yaml: str
+    note: str | None
+    rolled_back_to: int | None = None
+
+
+def _add_version(connection: sqlite3.Connection, ruleset: Ruleset, text: _Text, now: int) -> None:
     connection.execute(
-        "INSERT INTO ruleset_versions VALUES (?, ?, ?, ?, ?, ?)",
-        (ruleset.ruleset_id, ruleset.version, yaml, ruleset.rule_count, rolled_back_to, now),
+        "INSERT INTO ruleset_versions VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            ruleset.ruleset_id,
+            ruleset.version,
+            text.yaml,
+            ruleset.rule_count,
+            text.rolled_back_to,
+            now,
+            text.note,
+        ),
     )
 
 

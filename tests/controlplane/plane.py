@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 from multidict import CIMultiDict
 
-from controlplane.app import running
+from controlplane.app import Addresses, running
 from controlplane.clock import Clock
 from controlplane.operations.desk import Desk
 from controlplane.registry import Registry, open_vault
@@ -138,13 +138,14 @@ class Plane:
         self,
         settings: Settings,
         clock: FakeClock,
-        base_url: str,
+        addresses: Addresses,
         session: aiohttp.ClientSession,
         store: SqliteStore,
     ) -> None:
         self.settings = settings
         self.clock = clock
-        self.base_url = base_url
+        self.base_url = addresses.agent_api[0]
+        self.console_url = addresses.console[0] if addresses.console else ""
         self.session = session
         self.store = store
         self.registry = Registry(store, clock)
@@ -190,7 +191,8 @@ def desk(plane: Plane) -> Desk:
 def write_settings(folder: Path, **sections: str) -> Path:
     lines = ['[ControlPlane]\nListen = "127.0.0.1:0"', '[Store]\nPath = "var/controlplane.db"']
     lines += ['[Secrets]\nMasterKeyFile = "var/master.key"']
-    lines += [f"[{name}]\n{text}" for name, text in {"Metrics": "Listen = []", **sections}.items()]
+    listeners = {"Metrics": "Listen = []", "Console": 'Listen = "127.0.0.1:0"'}
+    lines += [f"[{name}]\n{text}" for name, text in {**listeners, **sections}.items()]
     path = folder / "controlplane.toml"
     path.write_text("\n".join(lines))
     return path
@@ -203,7 +205,7 @@ async def started(folder: Path, clock: FakeClock, **sections: str) -> AsyncItera
     async with running(settings, clock) as addresses, aiohttp.ClientSession(auto_decompress=False) as session:
         operator = await SqliteStore.open(settings.store.path, clock)
         try:
-            yield Plane(settings, clock, addresses[0], session, operator)
+            yield Plane(settings, clock, addresses, session, operator)
         finally:
             await operator.close()
 

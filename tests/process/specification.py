@@ -276,9 +276,8 @@ class Operator:
     def __init__(self, directory: Path, settings: str = "") -> None:
         self.directory = directory
         self.config = directory / "controlplane.toml"
-        self.config.write_text(
-            f'[ControlPlane]\nListen = "127.0.0.1:0"\n[Metrics]\nListen = []\n{settings}', "utf-8"
-        )
+        listeners = '[ControlPlane]\nListen = "127.0.0.1:0"\n[Metrics]\nListen = []\n[Console]\nListen = []\n'
+        self.config.write_text(listeners + settings, "utf-8")
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return run("controlplane", "--config", str(self.config), *arguments, **environment)

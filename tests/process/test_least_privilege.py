@@ -122,9 +122,10 @@ def nobodys_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     (directory / "proxy.toml").write_text(PROXY, "utf-8")
     (directory / "key").write_text("the-api-key", "utf-8")
-    (directory / "controlplane.toml").write_text(
-        '[ControlPlane]\nListen = "0.0.0.0:0"\n[Metrics]\nListen = "0.0.0.0:0"\n', "utf-8"
+    listeners = (
+        '[ControlPlane]\nListen = "0.0.0.0:0"\n[Metrics]\nListen = "0.0.0.0:0"\n[Console]\nListen = []\n'
     )
+    (directory / "controlplane.toml").write_text(listeners, "utf-8")
     nobody = pwd.getpwnam("nobody")
     for each in (directory, *directory.iterdir()):
         os.chown(each, nobody.pw_uid, nobody.pw_gid)

@@ -226,6 +226,9 @@ Listen = "127.0.0.1:{self._control_plane_port}"
 CertFile = "{self._certificate.cert_file}"
 KeyFile = "{self._certificate.key_file}"
 
+[Console]
+Listen = []
+
 [Store]
 Path = "{self.directory}/controlplane.db"
 

@@ -1,0 +1,184 @@
+"""The admin API over HTTP: a route for each operation, and sessions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, TypeVar, get_origin
+
+import msgspec
+from aiohttp import web
+
+from controlplane.admin.gate import GATE, actor_of, csrf_token, perform
+from controlplane.errors import Refused
+from controlplane.operations.actor import Actor
+from controlplane.operations.operation import InvalidRequest, Operation, Request, Stream
+from controlplane.operations.perform import refusal_code
+from controlplane.operations.table import OPERATIONS, STREAMS
+from controlplane.requests import no_continue_yet
+
+ROOT: Final = "/admin/v1"
+R = TypeVar("R", bound=Request)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class SignIn(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    password: str
+
+
+class SessionFacts(msgspec.Struct, rename="camel"):
+    operator: str
+    roles: Mapping[str, str]  # by organisation id; "*" is every one
+    csrf_token: str  # what a changing request with the session's cookie carries in X-CSRF-Token
+
+
+def routes() -> list[web.RouteDef]:
+    # A fixed segment stands for itself before a member of a request is read out of it.
+    ordered = sorted(OPERATIONS, key=lambda each: each.path.replace("{", "~"))
+    made = [_route(each.method, ROOT + each.path, _handler(each)) for each in ordered]
+    streams = [_route("GET", ROOT + each.path, _stream_handler(each)) for each in STREAMS]
+    return [
+        *streams,
+        *made,
+        _route("POST", f"{ROOT}/session", _sign_in),
+        _route("GET", f"{ROOT}/session", _session),
+        _route("DELETE", f"{ROOT}/session", _sign_out),
+    ]
+
+
+def _route(method: str, path: str, handler: _Handler) -> web.RouteDef:
+    if method == "GET":
+        return web.get(path, handler, expect_handler=no_continue_yet, allow_head=False)
+    return web.route(method, path, handler, expect_handler=no_continue_yet)
+
+
+def _handler(operation: Operation[Any, Any]) -> _Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await actor_of(request)
+        asked = await _asked(request, operation)
+        try:
+            answer = await perform(request, operation, asked)
+        except Exception as error:
+            raise _refused(error) from error
+        return _json(answer)
+
+    return handle
+
+
+def _stream_handler(stream: Stream[Any]) -> _Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        actor = await actor_of(request)
+        asked = _converted(_query(request, stream.request), request, stream.request, strict=False)
+        try:
+            streamed = await stream.perform(request.app[GATE].desk, actor, asked)
+        except Exception as error:
+            raise _refused(error) from error
+        response = web.StreamResponse(headers={"Content-Type": streamed.media_type})
+        if streamed.file_name is not None:
+            response.headers["Content-Disposition"] = f'attachment; filename="{streamed.file_name}"'
+        async with aclosing(streamed.pieces):
+            await response.prepare(request)
+            async for piece in streamed.pieces:
+                await response.write(piece)
+        return response
+
+    return handle
+
+
+def _refused(error: Exception) -> Exception:
+    code = refusal_code(error)
+    if code is None:
+        return error
+    problems = error.problems if isinstance(error, InvalidRequest) else ()
+    return Refused(code, str(error), problems=problems)
+
+
+# A request out of path, query and body
+
+
+async def _asked(request: web.Request, operation: Operation[Any, Any]) -> Request:
+    cls: type[Request] = operation.request
+    if operation.method in ("GET", "DELETE"):
+        # Text of path and query becomes numbers and truth values; a member of a body has its type already.
+        return _converted(_query(request, cls), request, cls, strict=False)
+    return _converted(await _body(request), request, cls, strict=True)
+
+
+def _converted(members: Mapping[str, Any], request: web.Request, cls: type[R], *, strict: bool) -> R:
+    path = request.match_info
+    if twice := sorted(path.keys() & members.keys()):
+        raise Refused("invalidRequest", f"{twice[0]} is in the path already")
+    try:
+        return msgspec.convert({**members, **path}, cls, strict=strict)
+    except msgspec.ValidationError as error:
+        raise Refused("invalidRequest", _named(str(error))) from None
+
+
+def _query(request: web.Request, cls: type[Request]) -> dict[str, Any]:
+    several = {
+        each.encode_name for each in msgspec.structs.fields(cls) if get_origin(each.type) in (tuple, list)
+    }
+    members: dict[str, Any] = {}
+    for name in dict.fromkeys(request.query):
+        values = request.query.getall(name)
+        if name not in several and len(values) > 1:
+            raise Refused("invalidRequest", f"{name} is given {len(values)} times")
+        members[name] = values if name in several else values[0]
+    return members
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    if request.query_string:
+        raise Refused("invalidRequest", "this request has no query: its members are in the body")
+    text = await request.app[GATE].body(request)
+    if text and request.content_type != "application/json":
+        raise Refused("invalidRequest", "the body must be application/json")
+    members: dict[str, Any] = _decoded(text or b"{}", dict[str, Any])
+    return members
+
+
+def _decoded(text: bytes, cls: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(text, type=cls)
+    except msgspec.ValidationError as error:
+        raise Refused("invalidRequest", _named(str(error))) from None
+    except (ValueError, RecursionError):
+        raise Refused("invalidRequest", "the body must be one JSON object in UTF-8") from None
+
+
+def _named(problem: str) -> str:
+    """msgspec's words, with the member's own name first."""
+    said, _, place = problem.partition(" - at `")
+    member = re.sub(r"^\$\.?", "", place.rstrip("`"))
+    return f"{member}: {said}" if member else said
+
+
+# Sessions
+
+
+async def _sign_in(request: web.Request) -> web.StreamResponse:
+    asked: SignIn = _decoded(await request.app[GATE].body(request), SignIn)
+    response = web.Response(content_type="application/json")
+    actor = await request.app[GATE].sign_in(request, response, asked.name, asked.password)
+    response.body = msgspec.json.encode(await _facts(request, actor))
+    return response
+
+
+async def _session(request: web.Request) -> web.StreamResponse:
+    return _json(await _facts(request, await actor_of(request)))
+
+
+async def _facts(request: web.Request, actor: Actor) -> SessionFacts:
+    return SessionFacts(actor.name, actor.roles, await csrf_token(request))
+
+
+async def _sign_out(request: web.Request) -> web.StreamResponse:
+    response = web.Response(status=204)
+    await request.app[GATE].sign_out(request, response)
+    return response
+
+
+def _json(answer: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")

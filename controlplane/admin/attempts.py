@@ -1,0 +1,75 @@
+"""Failed sign-ins: how many an operator and an address have before the next must wait."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterator
+from ipaddress import ip_address
+from typing import Final
+
+from controlplane.clock import Clock
+
+_WINDOW_MS: Final = 15 * 60_000
+# Few for one name from one address. More for an address, behind which may be an office, and for a name, which
+# a stranger must not be able to shut out by failing in it, but which is not guessed from everywhere either.
+_MOST_OF_BOTH: Final = 5
+_MOST_OF_ADDRESS: Final = 20
+_MOST_OF_NAME: Final = 50
+_MOST_REMEMBERED: Final = (
+    20_000  # whoever has more addresses than this to guess from is met by the name's limit
+)
+
+
+class Attempts:
+    """Sliding windows in memory: a restart empties them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failed: OrderedDict[Hashable, deque[int]] = OrderedDict()  # least lately used first
+
+    def begin(self, name: str, address: str) -> int:
+        """Counts an attempt as failed until forgiven, so that many at once can't all be the last one. How
+        many seconds it must wait; 0 where it may be made."""
+        now = self._clock.steady_ms()
+        windows = [(self._window(key, now), most) for key, most in _limits(name, address)]
+        wait_ms = max(
+            (window[-most] + _WINDOW_MS - now for window, most in windows if len(window) >= most), default=0
+        )
+        if wait_ms > 0:
+            return -(-wait_ms // 1000)
+        for window, _ in windows:
+            window.append(now)
+        return 0
+
+    def forgive(self, name: str, address: str) -> None:
+        """The attempt succeeded: what this name failed from this address counts no more."""
+        for key, _ in _limits(name, address):
+            window = self._failed.get(key)
+            if window:
+                window.pop()
+        self._failed.pop((name.casefold(), _network(address)), None)
+
+    def _window(self, key: Hashable, now: int) -> deque[int]:
+        window = self._failed.setdefault(key, deque())
+        self._failed.move_to_end(key)
+        while window and window[0] <= now - _WINDOW_MS:
+            window.popleft()
+        while len(self._failed) > _MOST_REMEMBERED:
+            self._failed.popitem(last=False)
+        return window
+
+
+def _limits(name: str, address: str) -> Iterator[tuple[Hashable, int]]:
+    name, network = name.casefold(), _network(address)
+    yield (name, network), _MOST_OF_BOTH
+    yield ("address", network), _MOST_OF_ADDRESS
+    yield ("name", name), _MOST_OF_NAME
+
+
+def _network(address: str) -> str:
+    """What one subscriber has: an IPv4 address, or the first half of an IPv6 one."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return address if parsed.version == 4 else parsed.exploded[:19]

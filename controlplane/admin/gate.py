@@ -1,0 +1,257 @@
+"""Who asks: sessions in cookies, API tokens, sign-in and sign-out, and what keeps other sites out."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from aiohttp import web
+
+from controlplane.admin.attempts import Attempts
+from controlplane.errors import Refused
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, Operation, Request
+from controlplane.operations.perform import perform as perform_recorded
+from controlplane.requests import connection_of, read_body
+from controlplane.secrets import digest, hash_password, is_password
+from controlplane.store.interface import NewRecord, Operator
+
+IDLE_MS: Final = 30 * 60_000
+LIFETIME_MS: Final = 12 * 3_600_000
+_TOUCHED_EVERY_MS: Final = 60_000  # a session in use costs a write to the disk this often
+_MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # the largest ruleset, as a string in JSON
+_MAX_STRANGERS_BODY_BYTES: Final = 16 * 1024
+_HASHES_AT_ONCE: Final = 4  # each takes 19 MiB and a processor for a while
+_LONGEST_PASSWORD: Final = 1024
+CSRF_HEADER: Final = "X-CSRF-Token"
+CSRF_FIELD: Final = "csrf"
+_FORM: Final = "application/x-www-form-urlencoded"
+
+A = TypeVar("A", bound=Answer)
+Q = TypeVar("Q", bound=Request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Whose request it is; without an actor, nobody's that we know."""
+
+    actor: Actor | None
+    session_id: str | None = None  # the cookie's, where that is what proved it
+
+
+_ASKER: Final = web.RequestKey("asker", _Asker)
+_BODY: Final = web.RequestKey("body", bytes)
+
+
+class Gate:
+    def __init__(self, desk: Desk, *, secure: bool, body_timeout_seconds: float) -> None:
+        self.desk = desk
+        self._body_timeout_seconds = body_timeout_seconds
+        self._attempts = Attempts(desk.clock)
+        self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
+        self._secure = secure
+        self._nobodys_hash = hash_password(secrets.token_urlsafe(32))
+
+    @property
+    def _cookie(self) -> str:
+        # The prefix binds the cookie to this very host, over TLS only (RFC 6265bis section 4.1.3).
+        return "__Host-graphward" if self._secure else "graphward"
+
+    # Who asks
+
+    async def asker(self, request: web.Request) -> _Asker:
+        """Looked up once for each request: a role or a session that ended is of no use to the next one."""
+        known = request.get(_ASKER)
+        if known is None:
+            known = request[_ASKER] = await self._asker(request)
+            if known.actor is not None:
+                connection_of(request).proved()
+        return known
+
+    async def _asker(self, request: web.Request) -> _Asker:
+        given = request.headers.getall("Authorization", ())
+        if given:
+            return _Asker(await self._of_token(request, given[0]) if len(given) == 1 else None)
+        session_id = request.cookies.get(self._cookie)
+        if not session_id:
+            return _Asker(None)
+        actor = await self._of_session(request, session_id)
+        return _Asker(actor, session_id if actor else None)
+
+    async def _of_token(self, request: web.Request, authorization: str) -> Actor | None:
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        found = await self.desk.store.token(digest(token.strip(" ")))
+        if found is None or found.expires_ms <= self.desk.clock.wall_ms():
+            return None
+        return await self._actor(request, found.operator_id)
+
+    async def _of_session(self, request: web.Request, session_id: str) -> Actor | None:
+        key, now = digest(session_id), self.desk.clock.steady_ms()
+        session = await self.desk.store.session(key)
+        if session is None or now - session.used_ms >= IDLE_MS or now - session.created_ms >= LIFETIME_MS:
+            return None
+        actor = await self._actor(request, session.operator_id)
+        if actor is not None and now - session.used_ms >= _TOUCHED_EVERY_MS:
+            await self.desk.store.use_session(key)
+        return actor
+
+    async def _actor(self, request: web.Request, operator_id: str) -> Actor | None:
+        operator = await self.desk.store.operator(operator_id)
+        return _actor_of(operator, request) if operator is not None and operator.enabled else None
+
+    # Other sites
+
+    async def keep_other_sites_out(self, request: web.Request) -> None:
+        """Refuses what changes something and another site made the browser send."""
+        if request.method in ("GET", "HEAD", "OPTIONS") or "Authorization" in request.headers:
+            return
+        if not _is_same_origin(request):
+            raise Refused("forbidden", "this request came from another site")
+        asker = await self.asker(request)
+        if asker.session_id is None:
+            return
+        given = request.headers.get(CSRF_HEADER, "")
+        if not given and request.content_type == _FORM:
+            given = (await self.form(request)).get(CSRF_FIELD, "")
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), _csrf(asker.session_id).encode()):
+            raise Refused("forbidden", f"this request needs its session's token in {CSRF_HEADER}")
+
+    # Bodies
+
+    async def body(self, request: web.Request) -> bytes:
+        """The whole body; a stranger's is small."""
+        known = request.get(_BODY)
+        if known is None:
+            stranger = (await self.asker(request)).actor is None
+            cap = _MAX_STRANGERS_BODY_BYTES if stranger else _MAX_BODY_BYTES
+            too_large = Refused("payloadTooLarge", f"this body is at most {cap} bytes")
+            known = request[_BODY] = await read_body(request, cap, self._body_timeout_seconds, too_large)
+        return known
+
+    async def form(self, request: web.Request) -> Mapping[str, str]:
+        """The fields of a form; of several of one name, the last."""
+        try:
+            text = (await self.body(request)).decode()
+            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1000, errors="strict"))
+        except ValueError:
+            raise Refused("invalidRequest", "the form is malformed") from None
+
+    # Sign-in
+
+    async def sign_in(
+        self, request: web.Request, response: web.StreamResponse, name: str, password: str
+    ) -> Actor:
+        """Begins a session, whose cookie `response` carries. Refused `unauthenticated` or
+        `tooManyAttempts`, in the same words and time whether or not there is such an operator."""
+        address = _address(request)
+        wait = self._attempts.begin(name, address)
+        if wait:
+            raise Refused(
+                "tooManyAttempts", f"too many failed sign-ins; try again in {wait} s", Retry_After=str(wait)
+            )
+        operator = await self.desk.store.operator(name)
+        hashed = operator.password_hash if operator is not None and operator.enabled else None
+        async with self._hashing:
+            right = await asyncio.to_thread(
+                is_password, hashed or self._nobodys_hash, password[: _LONGEST_PASSWORD + 1]
+            )
+        if operator is None or hashed is None or not right:
+            await self._record("session.sign-in", operator, address, "unauthenticated")
+            raise Refused("unauthenticated", "name or password is wrong")
+        self._attempts.forgive(name, address)
+        return await self.begin_session(request, response, operator)
+
+    async def begin_session(
+        self, request: web.Request, response: web.StreamResponse, operator: Operator
+    ) -> Actor:
+        """A new session for who has proved to be this operator; the one that the request came with ends."""
+        before = (await self.asker(request)).session_id
+        if before is not None:
+            await self.desk.store.remove_session(digest(before))
+        session_id = secrets.token_urlsafe(32)
+        await self.desk.store.add_session(digest(session_id), operator.operator_id)
+        await self._record("session.sign-in", operator, _address(request), "done")
+        response.set_cookie(
+            self._cookie, session_id, path="/", httponly=True, secure=self._secure, samesite="Lax"
+        )
+        actor = _actor_of(operator, request)
+        request[_ASKER] = _Asker(actor, session_id)
+        return actor
+
+    async def sign_out(self, request: web.Request, response: web.StreamResponse) -> None:
+        """The session ends, here and in the store."""
+        asker = await self.asker(request)
+        if asker.session_id is not None and asker.actor is not None:
+            await self.desk.store.remove_session(digest(asker.session_id))
+        response.del_cookie(self._cookie, path="/", httponly=True, secure=self._secure, samesite="Lax")
+
+    async def _record(self, operation: str, operator: Operator | None, address: str, outcome: str) -> None:
+        # What a stranger typed is not kept: it may be a password in the wrong field.
+        name = operator.name if operator is not None else "unknown"
+        store = self.desk.store
+        await store.end_record(
+            await store.begin_record(NewRecord(name, address, operation, "{}")), outcome, ()
+        )
+
+
+GATE: Final = web.AppKey("gate", Gate)
+
+
+async def actor_of(request: web.Request) -> Actor:
+    """Who asks. Refused `unauthenticated` where that is nobody."""
+    actor = (await request.app[GATE].asker(request)).actor
+    if actor is None:
+        raise Refused("unauthenticated", WWW_Authenticate="Bearer")
+    return actor
+
+
+async def csrf_token(request: web.Request) -> str:
+    """What a changing request of this session must carry, in the header or the form field; empty without a
+    session."""
+    session_id = (await request.app[GATE].asker(request)).session_id
+    return "" if session_id is None else _csrf(session_id)
+
+
+async def perform(request: web.Request, operation: Operation[Q, A], asked: Q) -> A:
+    """The operation, done for who asks."""
+    return await perform_recorded(operation, request.app[GATE].desk, await actor_of(request), asked)
+
+
+@web.middleware
+async def gate_keeper(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    await request.app[GATE].keep_other_sites_out(request)
+    return await handler(request)
+
+
+def _actor_of(operator: Operator, request: web.Request) -> Actor:
+    return Actor(operator.name, operator.roles, _address(request))
+
+
+def _address(request: web.Request) -> str:
+    return request.remote or "unknown"
+
+
+def _csrf(session_id: str) -> str:
+    """Bound to the session, and of no use to learn its id."""
+    return hmac.digest(session_id.encode(), b"csrf", "sha256").hex()
+
+
+def _is_same_origin(request: web.Request) -> bool:
+    """By what browsers say and no page can forge; a program that is no browser says neither."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return True
+    return urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower() != ""

@@ -1,0 +1,96 @@
+"""The one way to call an operation: what changes something is kept in the record of what operators did."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, Final, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from controlplane.operations.actor import Actor, Forbidden
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, InvalidRequest, Operation, Request
+from controlplane.registry import InvalidName
+from controlplane.store.interface import AlreadyExists, Conflict, NewRecord, NotFound, StoreError
+
+_REFUSALS: Final[Mapping[type[Exception], str]] = {
+    InvalidRequest: "invalidRequest",
+    InvalidName: "invalidRequest",
+    Forbidden: "forbidden",
+    NotFound: "notFound",
+    AlreadyExists: "alreadyExists",
+    Conflict: "conflict",
+}
+_LONGEST_KEPT: Final = 500  # characters of one text; of a longer one, its digest says which it was
+_MASK: Final = "***"
+
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A", bound=Answer)
+_log = logging.getLogger(__name__)
+
+
+def refusal_code(error: Exception) -> str | None:
+    """The code of a refusal that is the asker's to know of; None for whatever else went wrong."""
+    return next((code for cls, code in _REFUSALS.items() if isinstance(error, cls)), None)
+
+
+async def perform(operation: Operation[Q, A], desk: Desk, actor: Actor, request: Q) -> A:
+    """What came of it. The line in the record is on disk before anything is done, so that nothing is done
+    without one, and gets its outcome after."""
+    if not operation.changes:
+        return await operation.perform(desk, actor, request)
+    desk = replace(desk, about=set())
+    line = NewRecord(actor.name, actor.address, operation.name, masked(request))
+    position = await desk.store.begin_record(line)
+    outcome = "failed"
+    try:
+        answer = await operation.perform(desk, actor, request)
+        outcome = "done"
+    except Exception as error:
+        outcome = refusal_code(error) or outcome
+        raise
+    finally:
+        await _end(desk, position, outcome)
+    return answer
+
+
+async def _end(desk: Desk, position: int, outcome: str) -> None:
+    try:
+        await desk.store.end_record(position, outcome, sorted(desk.about))
+    except StoreError as error:
+        # What was done is done: its answer, maybe a secret that is shown once, must not be lost for this.
+        _log.error("line %d of the record has no outcome, which was %s: %s", position, outcome, error)
+
+
+def masked(request: Request) -> str:
+    """The request as JSON for the record."""
+    secrets = {
+        field.encode_name
+        for field in msgspec.structs.fields(request)
+        if _is_secret(get_type_hints(type(request), include_extras=True)[field.name])
+    }
+    members: dict[str, Any] = msgspec.to_builtins(request)
+    kept = {
+        name: _MASK if name in secrets and value is not None else _shortened(value)
+        for name, value in members.items()
+    }
+    return msgspec.json.encode(kept).decode()
+
+
+def _is_secret(hint: Any) -> bool:
+    metas = (each for each in getattr(hint, "__metadata__", ()) if isinstance(each, msgspec.Meta))
+    return any((meta.extra or {}).get("secret") for meta in metas) or any(map(_is_secret, get_args(hint)))
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > _LONGEST_KEPT:
+        digest = sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{len(value)} characters, sha256 {digest}"
+    if isinstance(value, list):
+        return [_shortened(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _shortened(each) for name, each in value.items()}
+    return value

@@ -1,0 +1,97 @@
+"""What a listener does with every request: its body within limits, its errors as JSON, its strict headers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from controlplane.connections import Connection
+from controlplane.errors import Refused, error_response
+from controlplane.secrets import MasterKeyError
+from controlplane.store.interface import StoreBusy, StoreError
+
+# For answers that are not for a browser: one that is led here neither renders, frames nor keeps them. A page
+# sets its own.
+_STRICT: Final[Mapping[str, str]] = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+_log = logging.getLogger(__name__)
+
+
+async def strict_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.popall("Server", None)  # aiohttp would tell its version and Python's
+    for name, value in _STRICT.items():
+        response.headers.setdefault(name, value)
+
+
+def connection_of(request: web.Request) -> Connection:
+    assert isinstance(request.protocol, Connection)
+    return request.protocol
+
+
+async def no_continue_yet(request: web.Request) -> None:
+    """`100 Continue` is sent once the head has passed its checks, not before."""
+    if request.headers.get("Expect", "").lower() != "100-continue":
+        raise web.HTTPExpectationFailed
+
+
+async def read_body(request: web.Request, cap: int, timeout_seconds: float, too_large: Refused) -> bytes:
+    if (request.content_length or 0) > cap:
+        raise too_large
+    if "Expect" in request.headers and request.can_read_body:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # or aiohttp takes the answer for begun
+    body = bytearray()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > cap:
+                    raise too_large
+    except TimeoutError:
+        raise Refused("requestTimeout", f"the body must come within {timeout_seconds:g} s") from None
+    except (HttpProcessingError, web.RequestPayloadError):
+        raise Refused("invalidPayload", "the body's framing is broken") from None
+    return bytes(body)
+
+
+@web.middleware
+async def answer_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every error leaves as the contract's JSON, and as one line in the log."""
+    connection_of(request).asked()
+    try:
+        return await handler(request)
+    except web.HTTPRedirection:
+        raise  # a page's answer, and no error
+    except Refused as error:
+        refused = error
+    except web.HTTPNotFound:
+        refused = Refused("notFound", "there is no such endpoint")
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        refused = Refused("methodNotAllowed", f"this endpoint takes {allowed}", Allow=allowed)
+    except web.HTTPExpectationFailed:
+        refused = Refused("expectationFailed", "the only expectation that is met is 100-continue")
+    except ConnectionError:
+        raise  # the sender has left; there is nobody to answer
+    except StoreBusy:
+        refused = Refused("unavailable", "too much is waiting for the disk", Retry_After="1")
+    except (StoreError, MasterKeyError) as error:
+        _log.error("%s %s: %s", request.method, request.path, error)
+        refused = Refused("unavailable", "the control plane can't do this now", Retry_After="5")
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        refused = Refused("internalError", "a fault of the control plane itself")
+    _log.info("%s %s from %s: %s", request.method, request.path, request.remote, refused.code)
+    return error_response(refused)

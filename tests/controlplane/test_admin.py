@@ -1,0 +1,269 @@
+"""The admin API: who may ask, for what, how it is told, and what stays on record of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+
+from controlplane.operations.actor import Role
+from controlplane.secrets import digest, hash_password, mint
+from controlplane.store.interface import Operator, OperatorToken, RecordQuery
+from tests.controlplane.plane import Answer, FakeClock, Plane
+
+PASSWORD = "correct horse battery staple"
+
+
+@dataclass
+class Browser:
+    """Keeps its cookie, and says of itself what a browser says."""
+
+    session: aiohttp.ClientSession
+    url: str
+    cookie: str = ""
+    csrf: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    async def send(
+        self, method: str, path: str, members: object = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        sent = {"Sec-Fetch-Site": "same-origin", "X-CSRF-Token": self.csrf, **self.headers, **(headers or {})}
+        if self.cookie:
+            sent["Cookie"] = self.cookie
+        sent = {name: value for name, value in sent.items() if value}
+        async with self.session.request(
+            method, f"{self.url}/admin/v1{path}", json=members, headers=sent
+        ) as response:
+            if "Set-Cookie" in response.headers:
+                self.cookie = response.headers["Set-Cookie"].partition(";")[0]
+            return Answer(response.status, response.headers.copy(), await response.read())
+
+    async def sign_in(self, name: str, password: str = PASSWORD) -> Answer:
+        answer = await self.send("POST", "/session", {"name": name, "password": password})
+        if answer.status == 200:
+            self.csrf = answer.json["csrfToken"]
+        return answer
+
+
+@pytest.fixture
+async def browser(plane: Plane) -> AsyncIterator[Browser]:
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        yield Browser(session, plane.console_url)
+
+
+async def operator(plane: Plane, name: str, roles: Mapping[str, Role]) -> str:
+    """An operator with roles by the organisations' names; an API token of theirs."""
+    org_ids = {org.name: org.org_id for org in await plane.store.orgs()} | {"*": "*"}
+    added = Operator(
+        f"id-of-{name}",
+        name,
+        hash_password(PASSWORD),
+        True,
+        plane.clock.wall_ms(),
+        {org_ids[org]: role for org, role in roles.items()},
+    )
+    await plane.store.add_operator(added)
+    token = mint("gwt")
+    now = plane.clock.wall_ms()
+    await plane.store.add_token(
+        OperatorToken(f"token-of-{name}", added.operator_id, "tests", now, now + 3_600_000), digest(token)
+    )
+    return token
+
+
+async def call(
+    plane: Plane, token: str, method: str, path: str, members: object = None, **headers: str
+) -> Answer:
+    async with plane.session.request(
+        method,
+        f"{plane.console_url}/admin/v1{path}",
+        json=members,
+        headers={"Authorization": f"Bearer {token}", **headers},
+    ) as response:
+        return Answer(response.status, response.headers.copy(), await response.read())
+
+
+async def lines(plane: Plane) -> list[tuple[str, str, dict[str, Any], str | None]]:
+    """The record, oldest first."""
+    found = await plane.store.record(RecordQuery(limit=1000))
+    return [(each.operator, each.operation, json.loads(each.request), each.outcome) for each in found[::-1]]
+
+
+async def test_an_operation_is_called_with_a_token_and_kept_on_record(plane: Plane) -> None:
+    token = await operator(plane, "ada", {"*": "admin"})
+    added = await call(plane, token, "POST", "/orgs", {"name": "acme", "retention": "1y"})
+    assert (added.status, added.json["name"], added.json["retention"]) == (200, "acme", "1y")
+    assert (await call(plane, token, "GET", "/orgs/acme")).json["orgId"] == added.json["orgId"]
+    changed = await call(plane, token, "PUT", "/orgs/acme/retention", {"retention": "7y"})
+    assert changed.json["retention"] == "7y"
+    assert await lines(plane) == [
+        ("ada", "org.add", {"name": "acme", "retention": "1y"}, "done"),
+        ("ada", "org.set-retention", {"org": "acme", "retention": "7y"}, "done"),
+    ]
+
+
+async def test_what_can_not_be_meant_is_400_and_names_the_member(plane: Plane) -> None:
+    token = await operator(plane, "ada", {"*": "admin"})
+    for members, named in (
+        ({}, "`name`"),
+        ({"name": 7}, "name: "),
+        ({"name": "acme", "retention": "5y"}, "retention: "),
+        ({"name": "acme", "colour": "red"}, "`colour`"),
+        ({"name": ""}, "a name is"),
+        ([], "JSON object"),
+    ):
+        answer = await call(plane, token, "POST", "/orgs", members)
+        assert (answer.status, answer.code) == (400, "invalidRequest"), members
+        assert named in answer.json["error"]["message"] or members == []
+    assert (await call(plane, token, "POST", "/orgs?name=acme", {})).status == 400
+    assert (await call(plane, token, "GET", "/orgs?colour=red")).status == 400
+    assert await plane.store.orgs() == []
+
+
+async def test_without_an_identity_everything_is_401(plane: Plane) -> None:
+    for method, path in (("GET", "/orgs"), ("POST", "/orgs"), ("GET", "/session")):
+        answer = await call(plane, "gwt_unknown", method, path)
+        assert (answer.status, answer.code) == (401, "unauthenticated")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_a_token_ends_in_time_and_with_its_operator(plane: Plane, clock: FakeClock) -> None:
+    ada, alan = await operator(plane, "ada", {"*": "admin"}), await operator(plane, "alan", {"*": "viewer"})
+    assert (await call(plane, alan, "GET", "/orgs")).status == 200
+    await plane.store.set_operator_enabled("id-of-alan", False)
+    assert (await call(plane, alan, "GET", "/orgs")).status == 401
+    assert (await call(plane, ada, "GET", "/orgs")).status == 200
+    clock.advance(hours=1)
+    assert (await call(plane, ada, "GET", "/orgs")).status == 401
+
+
+async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
+    plane: Plane, browser: Browser
+) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    answer = await browser.sign_in("ada")
+    attributes = answer.headers["Set-Cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(attributes)
+    assert attributes[0].startswith("graphward=")  # plain HTTP on loopback: no browser would keep __Host-
+    assert "Secure" not in attributes
+    assert answer.json["operator"] == "ada"
+    assert (await browser.send("GET", "/orgs")).status == 200
+    assert (await browser.send("POST", "/orgs", {"name": "acme"})).status == 200
+    first = browser.cookie
+    await browser.sign_in("ada")
+    assert browser.cookie != first
+    assert (await browser.send("GET", "/orgs", headers={"Cookie": first})).status == 200
+    browser.cookie = first
+    assert (await browser.send("GET", "/orgs")).status == 401  # a sign-in ends the session it came with
+
+
+async def test_a_sign_out_ends_the_session_itself(plane: Plane, browser: Browser) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    await browser.sign_in("ada")
+    cookie = browser.cookie
+    assert (await browser.send("DELETE", "/session")).status == 204
+    browser.cookie = cookie
+    assert (await browser.send("GET", "/orgs")).status == 401
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-CSRF-Token": ""},
+        {"X-CSRF-Token": "0" * 64},
+        {"X-CSRF-Token": "ä"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "", "Origin": "https://evil.example"},
+        {"Sec-Fetch-Site": "", "Origin": "null"},
+    ],
+)
+async def test_another_site_changes_nothing(plane: Plane, browser: Browser, headers: dict[str, str]) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    await browser.sign_in("ada")
+    answer = await browser.send("POST", "/orgs", {"name": "acme"}, headers)
+    assert (answer.status, answer.code) == (403, "forbidden")
+    assert await plane.store.orgs() == []
+
+
+async def test_another_session_s_token_is_none(plane: Plane, browser: Browser) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    await browser.sign_in("ada")
+    stranger = Browser(browser.session, browser.url)
+    await stranger.sign_in("ada")
+    answer = await browser.send("POST", "/orgs", {"name": "acme"}, {"X-CSRF-Token": stranger.csrf})
+    assert answer.status == 403
+
+
+async def test_another_site_can_not_sign_a_browser_in(plane: Plane, browser: Browser) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    browser.headers = {"Sec-Fetch-Site": "cross-site"}
+    assert (await browser.sign_in("ada")).status == 403
+
+
+async def test_a_session_ends_half_an_hour_after_its_last_use(
+    plane: Plane, browser: Browser, clock: FakeClock
+) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    await browser.sign_in("ada")
+    for _ in range(3):
+        clock.advance(seconds=1799)
+        assert (await browser.send("GET", "/orgs")).status == 200
+    clock.advance(seconds=1800)
+    assert (await browser.send("GET", "/orgs")).status == 401
+
+
+async def test_and_after_twelve_hours_however_much_it_is_used(
+    plane: Plane, browser: Browser, clock: FakeClock
+) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    await browser.sign_in("ada")
+    for _ in range(47):
+        clock.advance(seconds=900)
+        assert (await browser.send("GET", "/orgs")).status == 200
+    clock.advance(seconds=900)
+    assert (await browser.send("GET", "/orgs")).status == 401
+
+
+async def test_guessing_ends_soon_and_says_nothing_about_who_exists(
+    plane: Plane, browser: Browser, clock: FakeClock
+) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    answers = {}
+    for name in ("ada", "nobody"):
+        answers[name] = [await browser.sign_in(name, "wrong") for _ in range(6)]
+    for known, unknown in zip(*answers.values(), strict=True):
+        assert (known.status, known.body) == (unknown.status, unknown.body)
+    assert [each.status for each in answers["ada"]] == [401] * 5 + [429]
+    assert answers["ada"][-1].headers["Retry-After"] == "900"
+    assert (await browser.sign_in("ada")).status == 429  # the right password too
+    clock.advance(seconds=900)
+    assert (await browser.sign_in("ada")).status == 200
+    assert [each[:2] for each in await lines(plane)][:6] == [("ada", "session.sign-in")] * 5 + [
+        ("unknown", "session.sign-in")
+    ]
+
+
+async def test_one_address_guesses_in_few_names(plane: Plane, browser: Browser) -> None:
+    statuses = [(await browser.sign_in(f"nobody-{number}", "wrong")).status for number in range(21)]
+    assert statuses == [401] * 20 + [429]
+
+
+async def test_the_agent_api_s_listener_has_no_admin_api(plane: Plane) -> None:
+    for path in ("/admin/v1/orgs", "/admin/v1/session"):
+        async with plane.session.get(plane.base_url + path) as response:
+            assert response.status == 404
+    async with plane.session.get(plane.console_url + "/api/v1/agent/sync") as response:
+        assert response.status == 404
+
+
+async def test_answers_are_kept_rendered_and_framed_by_nobody(plane: Plane) -> None:
+    answer = await call(plane, "", "GET", "/orgs")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "Server" not in answer.headers
