@@ -56,6 +56,7 @@ from proxy.snapshot import SnapshotDamaged, read_snapshot
 logger = logging.getLogger(__name__)
 
 UPKEEP_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whether it can now
 GIVE_WAY_SECONDS: Final = 0.0002
 FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
 RESERVED_RECORDS: Final = 64  # of requests in flight for which the spool keeps room, 16 KiB each
@@ -195,7 +196,7 @@ class Worker:
             if end is not None and loop.time() >= end:
                 logger.warning("requests are refused for the time being: %s", self._why_unable(loop.time()))
                 return
-            await asyncio.sleep(UPKEEP_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _why_unable(self, now: float) -> str:
         return self._context.why_not_ready() or f"no upstream token: {self._credentials.why_unsettled(now)}"

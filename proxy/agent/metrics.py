@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from cryptography import x509
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -121,8 +120,12 @@ class MetricsReporter:
 def end_of(certificate: Path | None) -> float | None:
     """When the listener's own certificate ends, which stands first in its chain. Workers that can't read it
     say so themselves."""
+    if certificate is None:
+        return None
+    from cryptography import x509  # slow to import, and many proxies have no certificate
+
     try:
-        data = certificate.read_bytes() if certificate is not None else b""
+        data = certificate.read_bytes()
         return x509.load_pem_x509_certificate(data).not_valid_after_utc.timestamp()
     except (OSError, ValueError):
         return None
