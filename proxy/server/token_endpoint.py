@@ -354,7 +354,7 @@ def _parse_basic(encoded: bytes) -> tuple[str, str]:
 _hasher: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 # What the secret of an unknown client is compared with, so that the time tells nothing of who is known. Salt
-# and digest are random bytes, so that it is no secret's; written down, since to hash one takes 50 ms of a start.
+# and digest are random bytes, so that it is no secret's; to hash one would take 50 ms of each start.
 NOBODYS_HASH: Final = (
     "$argon2id$v=19$m=19456,t=2,p=1$h+8w8hiIeAz7m5nvq7QcrA$Sjbc/5lnolFFPP8bCYRyJ4iIHP/HF4NRpVXfDlSy5Hg"
 )
