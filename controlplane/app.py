@@ -19,6 +19,7 @@ from controlplane.admin.gate import GATE, Gate, gate_keeper
 from controlplane.agent_api import AgentApi
 from controlplane.clock import Clock, SystemClock
 from controlplane.connections import HANDSHAKE_SECONDS, Connections, allow_all_descriptors
+from controlplane.console.frame import Console
 from controlplane.forwarder import Forwarder
 from controlplane.ingest import Ingest
 from controlplane.metrics import Counts, Exposition
@@ -70,7 +71,7 @@ def build_app(
 
 
 def build_console(settings: Settings, desk: Desk) -> web.Application:
-    """The admin API."""
+    """The admin API and the operators' pages."""
     loopback = all(address.is_loopback for address in settings.console.listen)
     gate = Gate(
         desk,
@@ -78,10 +79,11 @@ def build_console(settings: Settings, desk: Desk) -> web.Application:
         secure=settings.console.cert_file is not None or not loopback,
         body_timeout_seconds=settings.control_plane.body_timeout_seconds,
     )
-    app = web.Application(middlewares=[answer_errors, gate_keeper])
+    console = Console(desk)
+    app = web.Application(middlewares=[answer_errors, console.shows_errors(), gate_keeper])
     app[GATE] = gate
     app.on_response_prepare.append(strict_headers)
-    app.add_routes(admin_api.routes())
+    app.add_routes([*admin_api.routes(), *console.routes()])
     return app
 
 
@@ -100,7 +102,7 @@ async def serve(settings: Settings, clock: Clock | None = None) -> None:
     async with running(settings, clock) as addresses:
         _log.info("listening on %s", ", ".join(addresses.agent_api))
         if addresses.console:
-            _log.info("admin API on %s", ", ".join(addresses.console))
+            _log.info("console and admin API on %s", ", ".join(addresses.console))
         await stop.wait()
         _log.info("stopping")
     _log.info("stopped")

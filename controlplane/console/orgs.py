@@ -12,12 +12,12 @@ from controlplane.console.pages import (
     Refusal,
     filled,
     page,
-    perform,
     problems,
 )
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.orgs import AddOrg, ListOrgs, SetRetention, add, list_all, set_retention
+from controlplane.operations.perform import perform
 
 _TIERS: Final = (("base", "30 days"), ("90d", "90 days"), ("1y", "1 year"), ("7y", "7 years"))
 
@@ -30,7 +30,7 @@ async def orgs(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 @page("POST", "/orgs")
 async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
     try:
-        added = await perform(desk, actor, add, filled(AddOrg, request.form))
+        added = await perform(add, desk, actor, filled(AddOrg, request.form))
     except Refusal as error:
         return await _page(desk, actor, request, problems(error))
     return Redirect(request.link("/orgs"), f"Organisation {added.name} was added.")
@@ -39,14 +39,14 @@ async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redi
 @page("POST", "/orgs/{org_id}/retention")
 async def keep(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(SetRetention, request.form, org=request.place["org_id"])
-    kept = await perform(desk, actor, set_retention, asked)
+    kept = await perform(set_retention, desk, actor, asked)
     return Redirect(
         request.link("/orgs"), f"Events of {kept.name} are kept for {dict(_TIERS)[kept.retention]}."
     )
 
 
 async def _page(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
-    found = await perform(desk, actor, list_all, ListOrgs())
+    found = await perform(list_all, desk, actor, ListOrgs())
     values = {
         "found": found.orgs,
         "tiers": _TIERS,

@@ -4,7 +4,7 @@ A page is one function in one of the area modules:
 
     @page("GET", "/orgs")
     async def orgs(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-        found = await perform(desk, actor, list_all, ListOrgs())
+        found = await perform(list_all, desk, actor, ListOrgs())
         return Page("orgs.html", "Organisations", {"orgs": found.orgs})
 
 It calls operations and nothing below them. `frame.py` does the rest: it asks for a sign-in, checks a form's
@@ -32,13 +32,12 @@ from multidict import MultiMapping
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
-from controlplane.operations.operation import Answer, InvalidRequest, Operation, Request
+from controlplane.operations.operation import InvalidRequest, Request
 from controlplane.registry import InvalidName
 from controlplane.store.interface import NotFound, Org, StoreBusy, StoreError
 
 Method = Literal["GET", "POST"]
 _R = TypeVar("_R", bound=Request)
-_A = TypeVar("_A", bound=Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +92,6 @@ def page(method: Method, path: str) -> Callable[[Handler], PageRoute]:
 
 # What a person can mend in the form that was sent; anything else that is raised becomes an error's page.
 Refusal: Final = (InvalidRequest, InvalidName, StoreError)
-
-
-async def perform(desk: Desk, actor: Actor, operation: Operation[_R, _A], request: _R) -> _A:
-    """Do an operation in the actor's name."""
-    return await operation.perform(desk, actor, request)
 
 
 def problems(error: Exception) -> tuple[str, ...]:

@@ -21,8 +21,19 @@ from urllib.parse import quote
 
 from controlplane.registry import Registry, open_vault
 from controlplane.search.query import rfc3339_ms
+from controlplane.secrets import hash_password
 from controlplane.settings import Settings, read_settings
-from controlplane.store.interface import App, NewBatch, Org, Proxy, RateLimits, Retention
+from controlplane.store.interface import (
+    EVERY_ORG,
+    App,
+    NewBatch,
+    Operator,
+    Org,
+    Proxy,
+    RateLimits,
+    Retention,
+    Role,
+)
 from controlplane.store.sqlite import SqliteStore
 from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import CompiledRuleset, compile_ruleset
@@ -37,6 +48,13 @@ DAY_MS: Final = 86_400_000
 EVENTS: Final = 6000
 _NO_LIMIT: Final = RateLimits(org=1_000_000, proxy=1_000_000)
 
+PASSWORD: Final = "correct horse battery staple"
+# By name: their roles, by the names of organisations.
+OPERATORS: Final[Mapping[str, Mapping[str, Role]]] = {
+    "ada": {EVERY_ORG: "admin"},
+    "edith": {"contoso": "editor", "fabrikam": "viewer"},
+    "victor": {"contoso": "viewer"},
+}
 ORGS: Final[Mapping[str, Retention]] = {
     "contoso": "1y",
     "fabrikam": "90d",
@@ -166,7 +184,7 @@ def write_config(folder: Path) -> Path:
     """Settings that listen on ports of the system's choice."""
     config = folder / "controlplane.toml"
     config.write_text(
-        '[ControlPlane]\nListen = "127.0.0.1:0"\n'
+        '[ControlPlane]\nListen = "127.0.0.1:0"\n[Console]\nListen = "127.0.0.1:0"\n'
         '[Store]\nPath = "controlplane.db"\n[Secrets]\nMasterKeyFile = "master.key"\n'
     )
     return config
@@ -201,6 +219,7 @@ class _Seeding:
         for name, retention in ORGS.items():
             await self._registry.add_org(name, retention)
             self._clock.advance(hours=1)
+        await self._add_operators()
         await self._add_rulesets()
         for traffic in TRAFFIC:
             await self._registry.add_app(traffic.name, traffic.org, traffic.ruleset)
@@ -223,6 +242,15 @@ class _Seeding:
         await self._report(seeded)
         await self._commit(seeded)
         return seeded
+
+    async def _add_operators(self) -> None:
+        org_ids = {org.name: org.org_id for org in await self._store.orgs()} | {EVERY_ORG: EVERY_ORG}
+        hashed = hash_password(PASSWORD)
+        for name, roles in OPERATORS.items():
+            held = {org_ids[org]: role for org, role in roles.items()}
+            identity = uuid7(self._clock.wall, self._random.getrandbits(74))
+            await self._store.add_operator(Operator(identity, name, hashed, True, self._clock.wall, held))
+            self._clock.advance(hours=1)
 
     async def _add_rulesets(self) -> None:
         for (org, name), texts in RULESETS.items():

@@ -1,0 +1,15 @@
+"""What makes a page hard to use, as rules that a browser can check: each complaint is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Page
+
+_RULES: Final = (Path(__file__).parent / "looks.js").read_text("utf-8")
+
+
+def complaints(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(_RULES)
+    return found

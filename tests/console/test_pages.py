@@ -1,0 +1,121 @@
+"""Every page, as people with a large window, a phone, dark rooms or only a keyboard meet it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.console.conftest import DESKTOP, PHONE, Served, Visit, visiting
+from tests.console.looks import complaints
+
+PAGES = ("/", "/?last=7d", "/?org=contoso", "/?org=adventure-works", "/orgs", "/nowhere")
+
+
+@pytest.mark.parametrize(("size", "dark"), [(DESKTOP, False), (DESKTOP, True), (PHONE, False), (PHONE, True)])
+def test_every_page_can_be_read_and_used(
+    browser: Browser, served: Served, size: tuple[int, int], dark: bool
+) -> None:
+    with visiting(browser, served, size=size, dark=dark) as visit:
+        found = {}
+        for path in PAGES:
+            status = visit.go(path).status
+            assert status == (404 if path == "/nowhere" else 200), path
+            found[path] = complaints(visit.page)
+        assert {path: lines for path, lines in found.items() if lines} == {}
+        # The browser itself notes a page that isn't there.
+        noted = [line for line in visit.all_complaints() if "404 (Not Found)" not in line]
+        assert noted == []
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_the_sign_in_page_can_be_read_and_used(
+    browser: Browser, served: Served, size: tuple[int, int]
+) -> None:
+    for dark in (False, True):
+        with visiting(browser, served, None, size, dark=dark) as visit:
+            visit.go("/login")
+            assert complaints(visit.page) == []
+            assert visit.all_complaints() == []
+
+
+@pytest.mark.parametrize("path", ["/", "/orgs"])
+def test_a_keyboard_reaches_everything_and_sees_where_it_is(visit: Visit, path: str) -> None:
+    visit.go(path)
+    reachable = visit.page.evaluate(
+        """() => [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, summary")]
+        .filter((e) => e.checkVisibility() && e.tabIndex >= 0 && !e.disabled).length"""
+    )
+    reached = set()
+    for _ in range(reachable + 20):
+        visit.page.keyboard.press("Tab")
+        where, outlined = visit.page.evaluate(
+            """() => {
+                const e = document.activeElement;
+                e.dataset.walked ??= String(Math.random());
+                const outlined = getComputedStyle(e).outlineStyle !== "none";
+                return [e === document.body ? "" : e.dataset.walked, outlined];
+            }"""
+        )
+        if not where:
+            break
+        assert outlined, visit.page.evaluate("document.activeElement.outerHTML")
+        reached.add(where)
+    assert len(reached) >= reachable
+
+
+def test_the_first_key_press_offers_to_skip_the_navigation(visit: Visit) -> None:
+    visit.go("/orgs")
+    visit.page.keyboard.press("Tab")
+    assert visit.page.locator(":focus").inner_text() == "Skip to the content"
+    visit.page.keyboard.press("Enter")
+    assert visit.page.evaluate("document.activeElement.id") == "content"
+
+
+def test_keys_find_and_go(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/orgs")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "q"
+    page.keyboard.type("go")  # typed text goes nowhere
+    assert page.url.endswith("/orgs")
+    page.keyboard.press("Escape")
+    page.locator("h1").click()
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog", name="Keys").is_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+    page.wait_for_url(lambda url: url == f"{visit.served.address}/")
+
+
+def test_the_chosen_organisation_goes_along(visit: Visit) -> None:
+    visit.go("/?last=7d")
+    visit.page.locator(".chooser summary").click()
+    visit.page.get_by_role("link", name="northwind", exact=True).click()
+    assert visit.page.url == f"{visit.served.address}/?org=northwind&last=7d"
+    visit.page.get_by_role("link", name="Organisations", exact=True).click()
+    assert visit.page.url == f"{visit.served.address}/orgs?org=northwind"
+
+
+def test_the_colours_one_chose_are_remembered(browser: Browser, served: Served) -> None:
+    with visiting(browser, served, dark=True) as visit:
+        visit.go("/")
+        ground = "getComputedStyle(document.body).backgroundColor"
+        dark = visit.page.evaluate(ground)
+        visit.page.get_by_role("button", name="Light or dark").click()
+        light = visit.page.evaluate(ground)
+        assert light != dark
+        visit.go("/orgs")
+        assert visit.page.evaluate(ground) == light
+
+
+def test_a_phone_has_the_navigation_behind_a_button(browser: Browser, served: Served) -> None:
+    with visiting(browser, served, size=PHONE) as visit:
+        visit.go("/")
+        link = visit.page.get_by_role("link", name="Organisations", exact=True)
+        assert not link.is_visible()
+        visit.page.get_by_role("button", name="Menu").click()
+        link.click()
+        assert visit.page.url.endswith("/orgs")
+        assert not link.is_visible()
+        assert visit.all_complaints() == []
