@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import orjson
@@ -20,8 +20,10 @@ from aiohttp import web
 
 from controlplane.clock import Clock
 from controlplane.errors import Refused
+from controlplane.fleet_health import clock_skew_ms
 from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised
 from controlplane.metrics import Counts
+from controlplane.reports import Heartbeat, Metrics
 from controlplane.requests import connection_of, no_continue_yet, read_body
 from controlplane.retention import WitnessedTime
 from controlplane.secrets import Vault, digest
@@ -80,6 +82,7 @@ class _Signed:
     secret: bytes
     signature: str
     body: bytes
+    skew_ms: int  # of the proxy's clock against ours
 
 
 _Handler = Callable[[web.Request, _Signed], Awaitable[web.Response]]
@@ -128,6 +131,7 @@ class AgentApi:
     # Verification
 
     async def _verified(self, request: web.Request, cap: int, handler: _Handler) -> web.Response:
+        arrived_ms = self._clock.wall_ms()
         proxy = await self._proxy(request)
         timestamp, signature = _once(request, TIMESTAMP_HEADER), _once(request, SIGNATURE_HEADER)
         now_ms = self._clock.wall_ms()
@@ -148,7 +152,8 @@ class AgentApi:
                 raise Refused(
                     "invalidPayload", "the body must not be compressed: its own bytes are what is signed"
                 )
-            return await handler(request, _Signed(proxy, secret, signature, body))
+            skew_ms = clock_skew_ms(int(timestamp), arrived_ms)
+            return await handler(request, _Signed(proxy, secret, signature, body, skew_ms))
 
     async def _proxy(self, request: web.Request) -> ProxyCredentials:
         api_key = _once(request, API_KEY_HEADER)
@@ -208,12 +213,12 @@ class AgentApi:
         return msgspec.json.encode(answer)
 
     async def _heartbeat(self, request: web.Request, signed: _Signed) -> web.Response:
-        _parse_report(signed.body, _Heartbeat)
-        await self._store.add_heartbeat(signed.proxy.proxy_id, signed.body.decode())
+        _parse_report(signed.body, Heartbeat)
+        await self._store.add_heartbeat(signed.proxy.proxy_id, signed.body.decode(), signed.skew_ms)
         return _json({"status": "ok"})
 
     async def _metrics(self, request: web.Request, signed: _Signed) -> web.Response:
-        metrics = _parse_report(signed.body, _Metrics)
+        metrics = _parse_report(signed.body, Metrics)
         await self._store.add_metrics(signed.proxy.proxy_id, metrics.window_start, signed.body.decode())
         return _json({"status": "ok"})
 
@@ -247,50 +252,11 @@ class AgentApi:
         return batch_id, outcome
 
 
-# What reports must look like. Every member may be left out, none may have another type; unknown ones are
-# kept.
-
-
-class _Check(msgspec.Struct):
-    status: Literal["ok", "degraded", "failed"]
-    detail: str | None = None
-
-
-class _Heartbeat(msgspec.Struct, rename="camel"):
-    version: str | None = None
-    uptime_seconds: float | None = None
-    loaded_rules: int | None = None
-    sync_version: str | None = None
-    checks: dict[str, _Check] | None = None
-    last_seq: dict[str, int] | None = None
-    audit_pending: int | None = None
-    oldest_pending_seconds: float | None = None
-
-
-class _Latency(msgspec.Struct):
-    buckets: list[tuple[float, int]] | None = None
-    sum: float | None = None
-    count: int | None = None
-
-
-class _Metrics(msgspec.Struct, rename="camel"):
-    window_start: str = ""
-    window_end: str | None = None
-    evaluated: int | None = None
-    allowed: int | None = None
-    blocked: int | None = None
-    filtered: int | None = None
-    logged_only: int | None = None
-    upstream_errors: int | None = None
-    audit_pending: int | None = None
-    latency_ms: _Latency | None = None
-
-
 # A signature doesn't say for which endpoint it was made, so a body recorded on the way to one must not do
 # at another: there it would stand as this proxy's newest word.
 _OF_OTHER_ENDPOINTS: Final[dict[type, frozenset[str]]] = {
-    _Heartbeat: frozenset({"batchId", "events", "windowStart", "windowEnd"}),
-    _Metrics: frozenset({"batchId", "events", "checks", "uptimeSeconds"}),
+    Heartbeat: frozenset({"batchId", "events", "windowStart", "windowEnd"}),
+    Metrics: frozenset({"batchId", "events", "checks", "uptimeSeconds"}),
 }
 
 

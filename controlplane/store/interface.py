@@ -207,6 +207,7 @@ class SequenceState:
 class Report:
     received_ms: int
     body: str
+    skew_ms: int | None = None  # of a heartbeat: the proxy's clock against ours
 
 
 class ProxyTally(NamedTuple):
@@ -306,7 +307,7 @@ class AuditStore(OutboxStore, Protocol):
         """Durable on return. A refusal leaves no trace."""
 
     async def event(self, org_id: str, event_id: str) -> StoredEvent | None: ...
-    async def add_heartbeat(self, proxy_id: str, body: str) -> None: ...
+    async def add_heartbeat(self, proxy_id: str, body: str, skew_ms: int | None = None) -> None: ...
     async def add_metrics(self, proxy_id: str, window_start: str, body: str) -> None: ...
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]: ...
     async def metrics(self, proxy_id: str, limit: int) -> list[Report]: ...
@@ -346,6 +347,9 @@ class RegistryStore(Protocol):
     async def apps(self, org_id: str | None) -> list[App]: ...
     async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
         """What the proxy sees now, or only the version of it where the proxy has that one already."""
+
+    async def sync_version(self, proxy_id: str) -> str | None:
+        """The version of what the proxy sees now; None while it has not asked for it."""
 
     async def master_key_check(self, sealed: bytes) -> bytes:
         """The text sealed under the store's master key; at the first start it is `sealed`."""

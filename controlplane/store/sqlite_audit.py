@@ -94,11 +94,15 @@ class AuditTables:
 
     # Reports
 
-    async def add_heartbeat(self, proxy_id: str, body: str) -> None:
+    async def add_heartbeat(self, proxy_id: str, body: str, skew_ms: int | None = None) -> None:
         now = self._clock.wall_ms()
 
         def job(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR REPLACE INTO heartbeats VALUES (?, ?, ?)", (proxy_id, now, body))
+            connection.execute(
+                "INSERT OR REPLACE INTO heartbeats (proxy_id, received_ms, body, skew_ms)"
+                " VALUES (?, ?, ?, ?)",
+                (proxy_id, now, body, skew_ms),
+            )
             _forget_old(connection, "heartbeats", proxy_id)
             _seen(connection, proxy_id, now)
 
@@ -117,14 +121,14 @@ class AuditTables:
         await self._database.write(job)
 
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]:
-        return await self._reports("heartbeats", proxy_id, limit)
+        return await self._reports("heartbeats", "received_ms, body, skew_ms", proxy_id, limit)
 
     async def metrics(self, proxy_id: str, limit: int) -> list[Report]:
-        return await self._reports("metrics", proxy_id, limit)
+        return await self._reports("metrics", "received_ms, body", proxy_id, limit)
 
-    async def _reports(self, table: str, proxy_id: str, limit: int) -> list[Report]:
+    async def _reports(self, table: str, columns: str, proxy_id: str, limit: int) -> list[Report]:
         rows = await self._database.fetch(
-            f"SELECT received_ms, body FROM {table} WHERE proxy_id = ? ORDER BY received_ms DESC LIMIT ?",  # noqa: S608
+            f"SELECT {columns} FROM {table} WHERE proxy_id = ? ORDER BY received_ms DESC LIMIT ?",  # noqa: S608
             (proxy_id, limit),
         )
         return [Report(*row) for row in rows]

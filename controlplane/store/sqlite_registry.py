@@ -223,11 +223,6 @@ class RegistryTables:
     # Sync
 
     async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
-        def look(connection: sqlite3.Connection) -> str | None:
-            digest = (self._visible(connection, proxy_id)).digest()
-            state = _sync_state(connection, proxy_id)
-            return _version(state[1], digest) if state is not None and state[0] == digest else None
-
         def answer(connection: sqlite3.Connection) -> SyncContent:
             # Looked at again, inside the writer's transaction: so a later generatedAt never goes with older
             # content.
@@ -245,10 +240,18 @@ class RegistryTables:
                 _version(version, digest), generated, visible.orgs, visible.apps, tuple(rulesets)
             )
 
-        current = await self._database.read(look)
+        current = await self.sync_version(proxy_id)
         if current is not None and current in known_versions:
             return current
         return await self._database.write(answer)
+
+    async def sync_version(self, proxy_id: str) -> str | None:
+        def look(connection: sqlite3.Connection) -> str | None:
+            digest = self._visible(connection, proxy_id).digest()
+            state = _sync_state(connection, proxy_id)
+            return _version(state[1], digest) if state is not None and state[0] == digest else None
+
+        return await self._database.read(look)
 
     def _visible(self, connection: sqlite3.Connection, proxy_id: str) -> _Visible:
         of_proxy = "org_id IN (SELECT org_id FROM proxy_orgs WHERE proxy_id = ?)"

@@ -104,6 +104,15 @@ class Health:
             reasons.append("no worker has the rules yet")
         return reasons
 
+    def rules_are_enforced(self) -> bool:
+        """Whether every worker that lives judges by the newest rules."""
+        snapshot, alive = self._sync.snapshot, self._alive()
+        return (
+            snapshot is not None
+            and bool(alive)
+            and all(page.values[SNAPSHOT_GENERATION] == snapshot.generation for page in alive)
+        )
+
     def _alive(self) -> list[Counters]:
         now = int(self._clock())
         return [page for page in self._counters.workers if abs(now - page.values[ALIVE_AT]) <= _ALIVE_SECONDS]

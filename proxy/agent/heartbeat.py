@@ -13,11 +13,13 @@ from proxy.agent.control_plane import CallFailed, ControlPlane
 from proxy.agent.health import AuditStatus, Health
 from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
+from proxy.snapshot import Snapshot
 from proxy.wire.models import Heartbeat
 
 log = logging.getLogger(__name__)
 
 _MAX_DETAIL: Final = 2000
+_LOOK_SECONDS: Final = 0.2
 
 
 class HeartbeatSender:
@@ -39,11 +41,27 @@ class HeartbeatSender:
         self._clock = clock
         self._started = time.monotonic()
         self._failing = False
+        self._enforced: Snapshot | None = None  # the last one that all workers were seen to enforce
 
     async def run(self) -> None:
         while True:
             await self.once()
-            await asyncio.sleep(jittered(self._sync.interval, 0.9))
+            await self._until_due()
+
+    async def _until_due(self) -> None:
+        """One interval, or until workers enforce other rules: whoever waits for a change hears of it then."""
+        ends = time.monotonic() + jittered(self._sync.interval, 0.9)
+        told = self._enforced
+        while (left := ends - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            enforced = self._looked()
+            if enforced is not None and (told is None or enforced.generation != told.generation):
+                return
+
+    def _looked(self) -> Snapshot | None:
+        if self._health.rules_are_enforced():
+            self._enforced = self._sync.snapshot
+        return self._enforced
 
     async def once(self) -> bool:
         body = msgspec.json.encode(await self.message())
@@ -59,7 +77,7 @@ class HeartbeatSender:
 
     async def message(self) -> Heartbeat:
         status = await self._audit()
-        snapshot = self._sync.snapshot
+        snapshot, enforced, age = self._sync.snapshot, self._looked(), self._sync.age_seconds
         checks = {
             name: msgspec.structs.replace(check, detail=check.detail[:_MAX_DETAIL])
             for name, check in self._health.checks().items()
@@ -73,4 +91,6 @@ class HeartbeatSender:
             last_seq=status.journal.last_seq if status is not None else {},
             audit_pending=status.pending if status is not None else 0,
             oldest_pending_seconds=round(status.oldest_seconds(self._clock()), 3) if status else 0.0,
+            sync_age_seconds=round(age, 3) if age is not None else None,
+            rulesets={each.ruleset_id: each.version for each in enforced.rulesets} if enforced else None,
         )

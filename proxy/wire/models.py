@@ -71,6 +71,8 @@ class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
     last_seq: dict[str, int]  # per organisation, the last sequence number handed out
     audit_pending: int
     oldest_pending_seconds: float
+    sync_age_seconds: float | None = None  # since the rules were last confirmed
+    rulesets: dict[str, int] | None = None  # version of each that every worker enforces
 
 
 class Latency(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,0 +1,87 @@
+"""Pure: curves of a proxy out of the windows that it reported, and when it began anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from controlplane.reports import Heartbeat, Latency, Metrics
+
+_RESTART_MARGIN_SECONDS = 1.0  # uptimes are measured before they are sent, so they may seem to creep back
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One report of metrics. A latency is None where it had no request."""
+
+    start_ms: int
+    end_ms: int
+    requests: int
+    blocked: int
+    upstream_errors: int
+    p50_ms: float | None
+    p95_ms: float | None
+
+    @property
+    def requests_a_second(self) -> float:
+        return self.requests * 1000 / max(1, self.end_ms - self.start_ms)
+
+
+def window(metrics: Metrics) -> Window | None:
+    """None where the report doesn't say which time it is about."""
+    start, end = _ms(metrics.window_start), _ms(metrics.window_end or "")
+    if start is None or end is None:
+        return None
+    latency = metrics.latency_ms or Latency()
+    return Window(
+        start,
+        end,
+        metrics.evaluated or 0,
+        metrics.blocked or 0,
+        metrics.upstream_errors or 0,
+        percentile(latency, 0.50),
+        percentile(latency, 0.95),
+    )
+
+
+def percentile(latency: Latency, share: float) -> float | None:
+    """By straight lines within buckets, as Prometheus does it; beyond the last bound, that bound."""
+    buckets, count = latency.buckets or [], latency.count or 0
+    if not buckets or count <= 0:
+        return None
+    rank = share * count
+    bound_before, count_before = 0.0, 0
+    for bound, cumulative in buckets:
+        if cumulative >= rank and cumulative > count_before:
+            within = (rank - count_before) / (cumulative - count_before)
+            return bound_before + (bound - bound_before) * within
+        bound_before, count_before = bound, cumulative
+    return bound_before
+
+
+def restarts(heartbeats: Sequence[tuple[int, Heartbeat]]) -> list[int]:
+    """When the proxy began anew, in ms, oldest first: where its uptime went back. `heartbeats` are
+    (received, heartbeat), oldest first."""
+    found = []
+    uptime_before: float | None = None
+    for received_ms, heartbeat in heartbeats:
+        uptime = heartbeat.uptime_seconds
+        if uptime is None:
+            continue
+        if uptime_before is not None and uptime < uptime_before - _RESTART_MARGIN_SECONDS:
+            found.append(received_ms - round(uptime * 1000))
+        uptime_before = uptime
+    return found
+
+
+def windows(reports: Iterable[Metrics]) -> list[Window]:
+    """Oldest first, whatever the order in which they came."""
+    return sorted(filter(None, map(window, reports)), key=lambda each: each.start_ms)
+
+
+def _ms(text: str) -> int | None:
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        return None

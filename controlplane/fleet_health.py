@@ -1,0 +1,103 @@
+"""Pure: what to think of a proxy, by the age of its last word and never by that word alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from controlplane.reports import Check
+
+Health = Literal["ok", "stale", "degraded", "failed", "never seen"]
+
+# In intervals: proxies send a heartbeat, and ask for their rules, once in each.
+STALE_AFTER: Final = 3  # without a heartbeat: what it said last is no news of now
+LOST_AFTER: Final = 10  # without a heartbeat: nobody waits for it
+UNCONFIRMED_AFTER: Final = 3  # since its rules were last confirmed
+BEHIND_AFTER: Final = 3  # with an older version of a ruleset than the one in force
+UNSENT_AFTER: Final = 10  # since the oldest event that it has not delivered
+MOST_SKEW_MS: Final = 30_000  # a tenth of what signed requests are refused for
+_RANK: Final[Mapping[Health, int]] = {"ok": 0, "degraded": 1, "stale": 2, "failed": 3, "never seen": 4}
+_SECOND_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one proxy. Ages are those of the moment when its last heartbeat came."""
+
+    interval_ms: int
+    heard_ms: int | None = None  # when its last heartbeat came, by our clock; None: none ever did
+    checks: Mapping[str, Check] = field(default_factory=dict)
+    sync_age_ms: int | None = None  # since its rules were confirmed; None: it doesn't say
+    skew_ms: int | None = None  # its clock against ours; None: not measured
+    oldest_unsent_ms: int = 0
+    behind_ms: int = 0  # since the first version in force that it does not enforce; of now
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    health: Health
+    reasons: tuple[str, ...]
+    lost: bool  # so long unheard of that nobody should wait for it
+
+
+def judge(now_ms: int, facts: Facts) -> Judgement:
+    if facts.heard_ms is None:
+        return Judgement("never seen", ("it has never sent a heartbeat",), lost=True)
+    # Also where our own clock was set back since: what came "later" than now says nothing about now.
+    silent_ms = abs(now_ms - facts.heard_ms)
+    found = [*_silence(silent_ms, facts), *_said(facts), *_measured(facts)]
+    worst: Health = max((health for health, _ in found), key=_RANK.__getitem__, default="ok")
+    return Judgement(
+        worst, tuple(reason for _, reason in found), lost=silent_ms > LOST_AFTER * facts.interval_ms
+    )
+
+
+def _silence(silent_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
+    if silent_ms > LOST_AFTER * facts.interval_ms:
+        yield "failed", f"no heartbeat for {duration(silent_ms)}"
+    elif silent_ms > STALE_AFTER * facts.interval_ms:
+        yield "stale", f"no heartbeat for {duration(silent_ms)}"
+
+
+def _said(facts: Facts) -> Iterator[tuple[Health, str]]:
+    for name, check in facts.checks.items():
+        if check.status != "ok":
+            yield check.status, f"{name} {check.status}" + (f": {check.detail}" if check.detail else "")
+
+
+def _measured(facts: Facts) -> Iterator[tuple[Health, str]]:
+    interval = facts.interval_ms
+    if facts.sync_age_ms is not None and facts.sync_age_ms > UNCONFIRMED_AFTER * interval:
+        yield "degraded", f"its rules were last confirmed {duration(facts.sync_age_ms)} before that"
+    if facts.behind_ms > BEHIND_AFTER * interval:
+        yield "degraded", f"it has been behind the rules in force for {duration(facts.behind_ms)}"
+    if facts.oldest_unsent_ms > UNSENT_AFTER * interval:
+        yield "degraded", f"its oldest unsent event is {duration(facts.oldest_unsent_ms)} old"
+    if facts.skew_ms is not None and abs(facts.skew_ms) > MOST_SKEW_MS:
+        yield "degraded", f"its clock is {duration(abs(facts.skew_ms))} {direction(facts.skew_ms)}"
+
+
+def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:
+    """How far the sender's clock must be from ours at least, below 0 where it is behind.
+
+    A timestamp in whole seconds was any instant of that second, and was written a moment before it came:
+    so what fits our clock is 0, and of what does not, the least. The way here makes a sender look
+    behind, by what it took.
+    """
+    ahead_ms = timestamp * _SECOND_MS - arrived_ms
+    behind_ms = ahead_ms + _SECOND_MS
+    return ahead_ms if ahead_ms > 0 else min(behind_ms, 0)
+
+
+def direction(skew_ms: int) -> str:
+    return "ahead" if skew_ms > 0 else "behind"
+
+
+def duration(ms: int) -> str:
+    """As a person says it: 45 s, 12 min, 3 h, 5 d."""
+    seconds = ms / _SECOND_MS
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"

@@ -1,0 +1,356 @@
+"""The fleet at a glance: how each proxy is, what it enforces, and whether a version has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from controlplane.curves import Window
+from controlplane.fleet import Enforced, Enforcement, Fleet, Heard, ProxyState
+from controlplane.fleet_health import Health
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, Request, operation
+from controlplane.reports import Heartbeat
+from controlplane.store.interface import NotFound, Org, Proxy, Ruleset, SequenceState, StoreError
+from proxy.wire.audit_event import rfc3339
+
+_HISTORY_SHOWN = 50
+
+
+class EnforcedFacts(Answer):
+    """One ruleset at one proxy."""
+
+    ruleset_id: str
+    name: str
+    org: str
+    in_force: int
+    version: int | None  # that it enforces; null where it doesn't say, or has none
+    state: Enforcement
+    behind_seconds: float | None
+
+
+class ProxyHealth(Answer):
+    """What `proxy list` tells of a proxy. Ages and the backlog are those of its last heartbeat."""
+
+    proxy_id: str
+    name: str
+    orgs: tuple[str, ...]
+    enabled: bool
+    last_seen: str | None
+    health: Health
+    reasons: tuple[str, ...]
+    version: str | None
+    last_heartbeat: str | None
+    heartbeat_age_seconds: float | None
+    sync_age_seconds: float | None
+    clock_skew_seconds: float | None
+    audit_pending: int | None
+    oldest_pending_seconds: float | None
+    rulesets: tuple[EnforcedFacts, ...]
+    requests_per_second: tuple[float, ...]  # of the windows that it reported last, oldest first
+
+
+class FleetList(Answer):
+    proxies: tuple[ProxyHealth, ...]
+
+
+class SequenceFacts(Answer):
+    """Of one organisation what came, what is missing below it, and what the proxy has beyond it."""
+
+    org_id: str
+    highest_seq: int
+    missing: tuple[tuple[int, int], ...]  # ranges, both ends included
+    missing_count: int
+    unlisted_count: int  # of these, the ones that no range above names
+    undelivered: int
+
+
+class WindowFacts(Answer):
+    start: str
+    end: str
+    requests: int
+    requests_per_second: float
+    blocked: int
+    upstream_errors: int
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+class HeartbeatFacts(Answer):
+    at: str
+    version: str | None
+    uptime_seconds: float | None
+    clock_skew_seconds: float | None
+    audit_pending: int | None
+    not_ok: tuple[str, ...]  # names of its checks
+
+
+class ProxyDetails(ProxyHealth):
+    created_at: str
+    uptime_seconds: float | None
+    heartbeat: dict[str, Any] | None
+    metrics: dict[str, Any] | None
+    sequences: tuple[SequenceFacts, ...]
+    windows: tuple[WindowFacts, ...]
+    restarts: tuple[str, ...]
+    heartbeats: tuple[HeartbeatFacts, ...]
+
+
+class ListFleet(Request):
+    org: str | None = None
+
+
+class ProxyReference(Request):
+    proxy: str  # id or name
+
+
+class RolloutRequest(Request):
+    ruleset: str  # id or name
+    version: int | None = None  # the one in force, if left out
+    org: str | None = None
+
+
+RolloutState = Literal["enforced", "behind", "unknown", "lost", "disabled"]
+
+
+class ProxyRollout(Answer):
+    """Where one proxy stands. `lost` ones have not been heard of for so long that nobody should wait."""
+
+    proxy_id: str
+    name: str
+    state: RolloutState
+    version: int | None
+    behind_seconds: float | None
+    heartbeat_age_seconds: float | None
+
+
+class Rollout(Answer):
+    ruleset_id: str
+    name: str
+    org: str
+    version: int
+    in_force_since: str
+    proxies: tuple[ProxyRollout, ...]
+
+
+@operation("fleet.list", "GET", "/fleet")
+async def list_all(desk: Desk, actor: Actor, request: ListFleet) -> FleetList:
+    """All proxies, and how each is."""
+    view = await _View.of(desk, actor, request.org)
+    now_ms = desk.clock.wall_ms()
+    states = await _fleet(desk).states(now_ms, view.proxies)
+    return FleetList(proxies=tuple(ProxyHealth(**view.health(now_ms, state)) for state in states))
+
+
+@operation("fleet.show", "GET", "/fleet/{proxy}")
+async def show(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyDetails:
+    """One proxy: how it is, what it last said of itself, its curves, and which of its events are missing."""
+    view = await _View.of(desk, actor)
+    found = next((each for each in view.proxies if request.proxy in (each.proxy_id, each.name)), None)
+    if found is None:
+        raise NotFound(f"there is no proxy {request.proxy}")
+    now_ms = desk.clock.wall_ms()
+    fleet = _fleet(desk)
+    (state,) = await fleet.states(now_ms, [found])
+    history = await fleet.history(found.proxy_id)
+    newest_metrics = await desk.store.metrics(found.proxy_id, 1)
+    is_whole = view.sees_all_of(found)
+    said = state.heard.said if state.heard is not None else Heartbeat()
+    return ProxyDetails(
+        **view.health(now_ms, state),
+        created_at=rfc3339(found.created_ms),
+        uptime_seconds=said.uptime_seconds,
+        heartbeat=view.heartbeat(found, state.heard),
+        metrics=msgspec.json.decode(newest_metrics[0].body) if newest_metrics and is_whole else None,
+        sequences=tuple(view.sequences(found, history.sequences, said.last_seq or {})),
+        windows=tuple(map(_window, history.windows)) if is_whole else (),
+        restarts=tuple(map(rfc3339, history.restarts_ms)),
+        heartbeats=tuple(map(_beat, history.heartbeats[:_HISTORY_SHOWN])) if is_whole else (),
+    )
+
+
+@operation("fleet.rollout", "GET", "/rulesets/{ruleset}/rollout")
+async def rollout(desk: Desk, actor: Actor, request: RolloutRequest) -> Rollout:
+    """Which proxies enforce a version of a ruleset, or a later one, and which don't yet."""
+    ruleset, org = await _ruleset(desk, actor, request.ruleset, request.org)
+    versions = await desk.store.ruleset_versions(ruleset.ruleset_id)
+    wanted = request.version or ruleset.version
+    since_ms = next((each.created_ms for each in versions if each.version == wanted), None)
+    if since_ms is None:
+        raise NotFound(f"ruleset {ruleset.name} has no version {wanted}")
+    now_ms = desk.clock.wall_ms()
+    serving = [each for each in await desk.store.proxies() if ruleset.org_id in each.org_ids]
+    states = await _fleet(desk).states(now_ms, serving)
+    return Rollout(
+        ruleset_id=ruleset.ruleset_id,
+        name=ruleset.name,
+        org=org.name,
+        version=wanted,
+        in_force_since=rfc3339(since_ms),
+        proxies=tuple(_stand(now_ms, state, ruleset, wanted, since_ms) for state in states),
+    )
+
+
+def _fleet(desk: Desk) -> Fleet:
+    return Fleet(desk.store, interval_seconds=desk.settings.control_plane.sync_interval_seconds)
+
+
+class _View:
+    """What an actor may see of proxies. Who may not look at every organisation of a proxy learns nothing of
+    its traffic as a whole, nor what it says of the others."""
+
+    def __init__(self, orgs: Iterable[Org], proxies: Iterable[Proxy]) -> None:
+        self._names = {org.org_id: org.name for org in orgs}
+        self.proxies = list(proxies)
+
+    @classmethod
+    async def of(cls, desk: Desk, actor: Actor, org: str | None = None) -> _View:
+        visible = await desk.orgs(actor)
+        wanted = {each.org_id for each in (visible if org is None else await desk.orgs(actor, org))}
+        sees_everything = org is None and actor.may("viewer", None)
+        return cls(
+            visible,
+            (each for each in await desk.store.proxies() if sees_everything or wanted & {*each.org_ids}),
+        )
+
+    def sees_all_of(self, proxy: Proxy) -> bool:
+        return all(org_id in self._names for org_id in proxy.org_ids)
+
+    def health(self, now_ms: int, state: ProxyState) -> dict[str, Any]:
+        """The members of a ProxyHealth."""
+        proxy, heard = state.proxy, state.heard
+        said = heard.said if heard is not None else Heartbeat()
+        is_whole = self.sees_all_of(proxy)
+        return {
+            "proxy_id": proxy.proxy_id,
+            "name": proxy.name,
+            "orgs": tuple(self._names[org_id] for org_id in proxy.org_ids if org_id in self._names),
+            "enabled": proxy.enabled,
+            "last_seen": None if proxy.last_seen_ms is None else rfc3339(proxy.last_seen_ms),
+            "health": state.judgement.health,
+            "reasons": state.judgement.reasons if is_whole else (),
+            "version": said.version,
+            "last_heartbeat": rfc3339(heard.received_ms) if heard is not None else None,
+            "heartbeat_age_seconds": _age(now_ms, heard),
+            "sync_age_seconds": said.sync_age_seconds,
+            "clock_skew_seconds": _seconds(heard.skew_ms) if heard is not None else None,
+            "audit_pending": said.audit_pending if is_whole else None,
+            "oldest_pending_seconds": said.oldest_pending_seconds if is_whole else None,
+            "rulesets": tuple(
+                self._enforced(now_ms, each) for each in state.rules if each.ruleset.org_id in self._names
+            ),
+            "requests_per_second": (
+                tuple(round(each.requests_a_second, 3) for each in state.recent) if is_whole else ()
+            ),
+        }
+
+    def _enforced(self, now_ms: int, enforced: Enforced) -> EnforcedFacts:
+        ruleset, since_ms = enforced.ruleset, enforced.behind_since_ms
+        return EnforcedFacts(
+            ruleset_id=ruleset.ruleset_id,
+            name=ruleset.name,
+            org=self._names[ruleset.org_id],
+            in_force=ruleset.version,
+            version=enforced.version,
+            state=enforced.state,
+            behind_seconds=None if since_ms is None else _seconds(now_ms - since_ms),
+        )
+
+    def heartbeat(self, proxy: Proxy, heard: Heard | None) -> dict[str, Any] | None:
+        """As the proxy sent it."""
+        if heard is None:
+            return None
+        body: dict[str, Any] = msgspec.json.decode(heard.body)
+        return body if self.sees_all_of(proxy) else {
+            "version": body.get("version"), "uptimeSeconds": body.get("uptimeSeconds"),
+        }  # fmt: skip
+
+    def sequences(
+        self, proxy: Proxy, states: Iterable[SequenceState], last_seq: Mapping[str, int]
+    ) -> Iterable[SequenceFacts]:
+        known = {state.org_id: state for state in states}
+        for org_id in sorted({*known, *(each for each in last_seq if each in proxy.org_ids)}):
+            if org_id not in self._names:
+                continue
+            state = known.get(org_id) or SequenceState(org_id, 0, (), 0)
+            listed = sum(gap.last - gap.first + 1 for gap in state.gaps)
+            yield SequenceFacts(
+                org_id=org_id,
+                highest_seq=state.highest,
+                missing=tuple((gap.first, gap.last) for gap in state.gaps),
+                missing_count=listed + state.unlisted,
+                unlisted_count=state.unlisted,
+                undelivered=max(0, last_seq.get(org_id, 0) - state.highest),
+            )
+
+
+async def _ruleset(desk: Desk, actor: Actor, reference: str, org: str | None) -> tuple[Ruleset, Org]:
+    orgs = {each.org_id: each for each in await desk.orgs(actor, org)}
+    found = [
+        each
+        for each in await desk.store.rulesets(None)
+        if each.org_id in orgs and reference in (each.ruleset_id, each.name)
+    ]
+    if not found:
+        raise NotFound(f"there is no ruleset {reference}")
+    if len(found) > 1:
+        raise StoreError(f"{len(found)} organisations have ruleset {reference}: name one with --org")
+    return found[0], orgs[found[0].org_id]
+
+
+def _stand(now_ms: int, state: ProxyState, ruleset: Ruleset, wanted: int, since_ms: int) -> ProxyRollout:
+    enforced = next(each for each in state.rules if each.ruleset.ruleset_id == ruleset.ruleset_id)
+    arrived = enforced.version is not None and enforced.version >= wanted
+    stands: RolloutState
+    if not state.proxy.enabled:
+        stands = "disabled"
+    elif state.judgement.lost:
+        stands = "lost"
+    elif arrived:
+        stands = "enforced"
+    else:
+        stands = "unknown" if enforced.state == "unknown" else "behind"
+    return ProxyRollout(
+        proxy_id=state.proxy.proxy_id,
+        name=state.proxy.name,
+        state=stands,
+        version=enforced.version,
+        behind_seconds=None if arrived else _seconds(max(0, now_ms - since_ms)),
+        heartbeat_age_seconds=_age(now_ms, state.heard),
+    )
+
+
+def _window(window: Window) -> WindowFacts:
+    return WindowFacts(
+        start=rfc3339(window.start_ms),
+        end=rfc3339(window.end_ms),
+        requests=window.requests,
+        requests_per_second=round(window.requests_a_second, 3),
+        blocked=window.blocked,
+        upstream_errors=window.upstream_errors,
+        p50_ms=None if window.p50_ms is None else round(window.p50_ms, 3),
+        p95_ms=None if window.p95_ms is None else round(window.p95_ms, 3),
+    )
+
+
+def _beat(heard: Heard) -> HeartbeatFacts:
+    said = heard.said
+    return HeartbeatFacts(
+        at=rfc3339(heard.received_ms),
+        version=said.version,
+        uptime_seconds=said.uptime_seconds,
+        clock_skew_seconds=_seconds(heard.skew_ms),
+        audit_pending=said.audit_pending,
+        not_ok=tuple(name for name, check in (said.checks or {}).items() if check.status != "ok"),
+    )
+
+
+def _age(now_ms: int, heard: Heard | None) -> float | None:
+    return None if heard is None else _seconds(now_ms - heard.received_ms)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000

@@ -1,0 +1,49 @@
+"""Pure: what proxies say of themselves, as typed values: heartbeats and metrics.
+
+Every member may be left out, none may have another type; unknown ones are kept in the text that is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+CheckStatus = Literal["ok", "degraded", "failed"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    status: CheckStatus
+    detail: str | None = None
+
+
+class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
+    version: str | None = None
+    uptime_seconds: float | None = None
+    loaded_rules: int | None = None
+    sync_version: str | None = None
+    sync_age_seconds: float | None = None  # older proxies don't say
+    rulesets: dict[str, int] | None = None  # versions that every worker enforces; older proxies don't say
+    checks: dict[str, Check] | None = None
+    last_seq: dict[str, int] | None = None
+    audit_pending: int | None = None
+    oldest_pending_seconds: float | None = None
+
+
+class Latency(msgspec.Struct, frozen=True):
+    buckets: list[tuple[float, int]] | None = None
+    sum: float | None = None
+    count: int | None = None
+
+
+class Metrics(msgspec.Struct, frozen=True, rename="camel"):
+    window_start: str = ""
+    window_end: str | None = None
+    evaluated: int | None = None
+    allowed: int | None = None
+    blocked: int | None = None
+    filtered: int | None = None
+    logged_only: int | None = None
+    upstream_errors: int | None = None
+    audit_pending: int | None = None
+    latency_ms: Latency | None = None

@@ -1,0 +1,152 @@
+"""What is thought of a proxy: by age, in multiples of the interval, whatever its last word was."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.curves import percentile, restarts, window
+from controlplane.fleet_health import Facts, clock_skew_ms, duration, judge
+from controlplane.reports import Check, Heartbeat, Latency, Metrics
+
+NOW = 1_795_262_400_000
+INTERVAL = 30_000
+OK = {"sync": Check("ok"), "upstream": Check("ok")}
+
+
+def _facts(age_seconds: float = 0, **members: object) -> Facts:
+    given: dict[str, object] = {"checks": OK, "heard_ms": NOW - round(age_seconds * 1000), **members}
+    return Facts(INTERVAL, **given)  # type: ignore[arg-type]
+
+
+def test_a_proxy_that_never_sent_a_heartbeat_was_never_seen() -> None:
+    judgement = judge(NOW, Facts(INTERVAL))
+    assert (judgement.health, judgement.lost) == ("never seen", True)
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "health", "lost"),
+    [
+        (0, "ok", False),
+        (90, "ok", False),
+        (90.001, "stale", False),
+        (300, "stale", False),
+        (300.001, "failed", True),
+        (86_400 * 400, "failed", True),
+        (-90.001, "stale", False),  # our clock was set back since
+        (-301, "failed", True),
+    ],
+)
+def test_ok_is_worth_nothing_once_it_is_old(age_seconds: float, health: str, lost: bool) -> None:
+    judgement = judge(NOW, _facts(age_seconds))
+    assert (judgement.health, judgement.lost) == (health, lost)
+    assert bool(judgement.reasons) is (health != "ok")
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "said", "health"),
+    [
+        (0, "degraded", "degraded"),
+        (0, "failed", "failed"),
+        (91, "degraded", "stale"),  # what it says of itself is no news of now
+        (91, "failed", "failed"),  # and nobody said that it is over
+        (301, "degraded", "failed"),
+    ],
+)
+def test_what_it_says_of_itself_counts_while_it_is_young(age_seconds: float, said: str, health: str) -> None:
+    check = Check(said, "the upstream is away")  # type: ignore[arg-type]
+    judgement = judge(NOW, _facts(age_seconds, checks={**OK, "upstream": check}))
+    assert judgement.health == health
+    assert f"upstream {said}: the upstream is away" in judgement.reasons
+
+
+@pytest.mark.parametrize(
+    ("member", "most", "told"),
+    [
+        ("sync_age_ms", 3 * INTERVAL, "confirmed"),
+        ("behind_ms", 3 * INTERVAL, "behind the rules"),
+        ("oldest_unsent_ms", 10 * INTERVAL, "unsent"),
+        ("skew_ms", 30_000, "ahead"),
+    ],
+)
+def test_what_is_measured_of_it_degrades_it_beyond_a_threshold(member: str, most: int, told: str) -> None:
+    assert judge(NOW, _facts(**{member: most})).health == "ok"
+    judgement = judge(NOW, _facts(**{member: most + 1}))
+    assert judgement.health == "degraded"
+    assert told in judgement.reasons[0]
+    assert not judgement.lost
+
+
+def test_a_clock_that_is_behind_is_told_as_such() -> None:
+    assert judge(NOW, _facts(skew_ms=-45_000)).reasons == ("its clock is 45 s behind",)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "arrived_ms", "skew_ms"),
+    [
+        (100, 100_000, 0),
+        (100, 100_999, 0),  # any instant of that second
+        (100, 101_000, 0),
+        (100, 101_001, -1),  # behind, or on its way for a millisecond
+        (100, 99_999, 1),
+        (100, 40_000, 60_000),
+        (100, 399_000, -298_000),
+    ],
+)
+def test_skew_is_the_least_that_explains_the_timestamp(timestamp: int, arrived_ms: int, skew_ms: int) -> None:
+    assert clock_skew_ms(timestamp, arrived_ms) == skew_ms
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0 s"), (119_000, "119 s"), (120_000, "2 min"), (7_200_000, "2 h"), (172_800_000, "2 d")],
+)
+def test_a_duration_as_a_person_says_it(ms: int, text: str) -> None:
+    assert duration(ms) == text
+
+
+# Curves
+
+
+@pytest.mark.parametrize(
+    ("buckets", "count", "share", "expected"),
+    [
+        ([(10.0, 100), (20.0, 100)], 100, 0.5, 5.0),
+        ([(10.0, 0), (20.0, 100)], 100, 0.5, 15.0),
+        ([(10.0, 90), (20.0, 100)], 100, 0.95, 15.0),
+        ([(10.0, 50), (20.0, 50)], 100, 0.95, 20.0),  # beyond the last bound, where nothing is known
+        ([(10.0, 0)], 0, 0.5, None),
+        ([], 5, 0.5, None),
+    ],
+)
+def test_a_percentile_lies_on_a_line_within_its_bucket(
+    buckets: list[tuple[float, int]], count: int, share: float, expected: float | None
+) -> None:
+    assert percentile(Latency(buckets, 0, count), share) == expected
+
+
+def test_a_window_tells_its_rates() -> None:
+    found = window(
+        Metrics(
+            window_start="2026-11-21T12:00:00.000Z",
+            window_end="2026-11-21T12:00:30.000Z",
+            evaluated=60,
+            upstream_errors=2,
+            latency_ms=Latency([(10.0, 60)], 300, 60),
+        )
+    )
+    assert found is not None
+    assert (found.requests_a_second, found.upstream_errors, found.p50_ms) == (2.0, 2, 5.0)
+
+
+@pytest.mark.parametrize("start", ["", "yesterday", "2026-13-01T00:00:00Z"])
+def test_a_window_of_no_time_is_none(start: str) -> None:
+    assert window(Metrics(window_start=start, window_end="2026-11-21T12:00:30.000Z")) is None
+
+
+def test_an_uptime_that_goes_back_is_a_restart() -> None:
+    uptimes = [(0, 100.0), (30_000, 130.0), (60_000, 10.0), (90_000, None), (120_000, 69.5), (150_000, 3.0)]
+    assert restarts([(at, Heartbeat(uptime_seconds=uptime)) for at, uptime in uptimes]) == [50_000, 147_000]
+
+
+def test_an_uptime_that_creeps_back_is_none() -> None:
+    assert restarts([(0, Heartbeat(uptime_seconds=10.5)), (1, Heartbeat(uptime_seconds=10.0))]) == []
