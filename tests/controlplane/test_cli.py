@@ -309,7 +309,8 @@ def test_missing_events_are_named(config: Path) -> None:
         config,
         f"INSERT INTO sequences VALUES ('{proxy}', '{org}', 10, 0);"
         f"INSERT INTO sequence_gaps VALUES ('{proxy}', '{org}', 4, 6), ('{proxy}', '{org}', 9, 9);"
-        f"""INSERT INTO heartbeats (proxy_id, received_ms, body) VALUES ('{proxy}', 5, '{{"lastSeq": {{"{org}": 12, "foreign": 9}}}}');""",
+        "INSERT INTO heartbeats (proxy_id, received_ms, body)"
+        f""" VALUES ('{proxy}', 5, '{{"lastSeq": {{"{org}": 12, "foreign": 9}}}}');""",
     )
     shown: dict[str, Any] = facts(config, "proxy", "show", "edge-1")
     assert shown["sequences"] == [
