@@ -1,4 +1,4 @@
-"""`python -m proxy --config FILE [--check]`: settings in, supervisor out."""
+"""`python -m proxy --config FILE [--check | --doctor [--json]]`: settings in, supervisor out."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="load and validate everything, print the settings with secrets masked, and exit",
     )
+    parser.add_argument(
+        "--doctor",
+        action="store_true",
+        help="look for what keeps it from working, here and at every host that it talks to, and exit",
+    )
+    parser.add_argument("--json", action="store_true", help="with --doctor: print JSON")
     parser.add_argument("--version", action="version", version=f"graphward-proxy {__version__}")
     options = parser.parse_args(arguments)
     keep_to_itself()
@@ -44,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error.problems)
     if options.check:
         return _check(settings)
+    if options.doctor:
+        return _doctor(settings, options.config, as_json=options.json)
     return _run(options.config, settings)
 
 
@@ -57,6 +65,16 @@ def _check(settings: Settings) -> int:
         print(one_line(f"warning: {exposure}"), file=sys.stderr)
     problems = problems_of(settings)
     return _complain(problems) if problems else OK
+
+
+def _doctor(settings: Settings, config: Path, *, as_json: bool) -> int:
+    from proxy.doctor.examination import examine
+    from proxy.wire import finding
+
+    findings = examine(settings, config)
+    for line in [finding.as_json(findings)] if as_json else finding.as_lines(findings):
+        print(line)
+    return FAILED if finding.worst(findings) == "fail" else OK
 
 
 def _run(config: Path, settings: Settings) -> int:

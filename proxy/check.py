@@ -19,8 +19,8 @@ def problems_of(settings: Settings) -> list[str]:
     """One line for each thing that would keep the proxy from serving; nothing is made or changed."""
     return [
         *certificate_problems(settings),
-        *_directories(settings),
-        *_signing_key(settings),
+        *directory_problems(settings),
+        *signing_key_problems(settings),
         *_snapshot(settings.rule_sync.cache_path),
     ]
 
@@ -80,7 +80,7 @@ def _tls(key: str, load: Callable[[], object]) -> Iterator[str]:
         yield f"{key}: {error.strerror}"
 
 
-def _directories(settings: Settings) -> Iterator[str]:
+def directory_problems(settings: Settings) -> Iterator[str]:
     for key, path in (
         ("Audit.LocalRetentionPath", settings.audit.local_retention_path),
         ("RuleSync.CachePath", settings.rule_sync.cache_path.parent),
@@ -94,7 +94,7 @@ def _directories(settings: Settings) -> Iterator[str]:
             yield f"{key}: {nearest} is not writable"
 
 
-def _signing_key(settings: Settings) -> Iterator[str]:
+def signing_key_problems(settings: Settings) -> Iterator[str]:
     token = settings.token
     if token.signing_key_secret_name:
         return  # in the vault, which is the agent's to ask

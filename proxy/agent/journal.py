@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _PLAIN_NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _FILE_NAME: Final = re.compile(r"([0-9]{1,20})\.ndjson")
+_JOURNAL: Final = "journal"
 _MAX_FILE: Final = 8 * 1024 * 1024
 _MIN_FILE: Final = 64 * 1024
 _FILES_IN_BUDGET: Final = 64  # so that room comes back in steps of 1/64 at most
@@ -66,9 +67,22 @@ class JournalStatus:
     lost_ends: int
 
 
+def waiting(retention: Path) -> tuple[int, int | None]:
+    """Events in the journals that are not delivered, and the time of the oldest in ms, by the files alone:
+    nothing is changed, so anybody may look. OSError or NewerState where they can't be read."""
+    state = StateFile(retention).load() or State()
+    oldest: list[int] = []
+    for org_id, organisation in state.organisations.items():
+        head = _first_line(retention / _JOURNAL, org_id, organisation) if organisation.pending else None
+        moment = None if head is None else _milliseconds(head.time)
+        if moment is not None:
+            oldest.append(moment)
+    return sum(each.pending for each in state.organisations.values()), min(oldest, default=None)
+
+
 class Journal:
     def __init__(self, retention: Path, *, max_bytes: int) -> None:
-        self._root = retention / "journal"
+        self._root = retention / _JOURNAL
         self._rejected = retention / "rejected"
         self._file_bytes = min(_MAX_FILE, max(_MIN_FILE, max_bytes // _FILES_IN_BUDGET))
         self._state_file = StateFile(retention)
@@ -137,7 +151,7 @@ class Journal:
         organisation = self._organisation(org_id)
         if not organisation.pending:
             return None
-        head = self._first_line(org_id, organisation)
+        head = _first_line(self._root, org_id, organisation)
         return None if head is None else _milliseconds(head.time)
 
     def plan(self, org_id: str, *, max_events: int | None, max_bytes: int) -> Batch | None:
@@ -282,7 +296,7 @@ class Journal:
         return self.state.organisations.setdefault(org_id, OrganisationState())
 
     def _path(self, org_id: str, first: int) -> Path:
-        return self._root / _directory_name(org_id) / f"{first}.ndjson"
+        return _path(self._root, org_id, first)
 
     def _file_for(self, organisation: OrganisationState) -> JournalFile:
         """The file that the next line goes to."""
@@ -389,19 +403,7 @@ class Journal:
         return consumed
 
     def _read(self, org_id: str, file: JournalFile, start: int, length: int) -> bytes:
-        with self._path(org_id, file.first).open("rb") as opened:
-            return os.pread(opened.fileno(), length, start)
-
-    def _first_line(self, org_id: str, organisation: OrganisationState) -> _LineHead | None:
-        try:
-            file = next(each for each in organisation.files if each.count)
-            start = organisation.sent if file is organisation.files[0] else 0
-            if start >= file.length:
-                file, start = next(each for each in organisation.files[1:] if each.count), 0
-            data = self._read(org_id, file, start, min(_MAX_LINE, file.length - start))
-            return _line_decoder.decode(data.split(b"\n", 1)[0])
-        except (StopIteration, OSError, msgspec.DecodeError):
-            return None
+        return _read(self._path(org_id, file.first), start, length)
 
     def _lose_line(self, org_id: str, organisation: OrganisationState, data: bytes) -> None:
         """Steps over a line that is not what was written."""
@@ -484,6 +486,28 @@ def _directory_name(org_id: str) -> str:
 
 def new_batch_id() -> str:
     return uuid7(int(time.time() * 1000), int.from_bytes(os.urandom(10)) >> 6)
+
+
+def _path(root: Path, org_id: str, first: int) -> Path:
+    return root / _directory_name(org_id) / f"{first}.ndjson"
+
+
+def _read(path: Path, start: int, length: int) -> bytes:
+    with path.open("rb") as opened:
+        return os.pread(opened.fileno(), length, start)
+
+
+def _first_line(root: Path, org_id: str, organisation: OrganisationState) -> _LineHead | None:
+    """Of the oldest event that is not delivered."""
+    try:
+        file = next(each for each in organisation.files if each.count)
+        start = organisation.sent if file is organisation.files[0] else 0
+        if start >= file.length:
+            file, start = next(each for each in organisation.files[1:] if each.count), 0
+        data = _read(_path(root, org_id, file.first), start, min(_MAX_LINE, file.length - start))
+        return _line_decoder.decode(data.split(b"\n", 1)[0])
+    except (StopIteration, OSError, msgspec.DecodeError):
+        return None
 
 
 def _milliseconds(text: str) -> int | None:

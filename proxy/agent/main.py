@@ -10,17 +10,14 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
-import aiohttp
 import uvloop
 
 from proxy.agent.admin import Admin
 from proxy.agent.audit import Audit, AuditOptions
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
-from proxy.agent.credentials.environment import EnvironmentProvider
-from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.credentials.provider import CredentialProvider
-from proxy.agent.credentials.static import StaticProvider
+from proxy.agent.credentials.sources import open_providers, open_vault, upstream_secrets
 from proxy.agent.health import Health
 from proxy.agent.heartbeat import HeartbeatSender
 from proxy.agent.metrics import MetricsReporter
@@ -38,8 +35,7 @@ from proxy.channel import (
     Synced,
 )
 from proxy.counters import ALIVE_AT, CounterPages
-from proxy.identities import DEFAULT_IDENTITY
-from proxy.settings import CredentialsSettings, IdentitySettings, Settings
+from proxy.settings import Settings
 from proxy.snapshot import Snapshot
 from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
@@ -154,9 +150,9 @@ class _Agent:
         # Two sessions, so that deliveries that hang take no connection from sync and heartbeat.
         calls = await stack.enter_async_context(open_session(settings.agent.ca_file))
         deliveries = await stack.enter_async_context(open_session(settings.agent.ca_file))
-        vault = await _vault(settings, stack) if settings.uses_vault else None
-        secrets = _upstream_secrets(settings, vault) if vault is not None else {}
-        providers = await _providers(settings, secrets, stack)
+        vault = await open_vault(settings, stack) if settings.uses_vault else None
+        secrets = upstream_secrets(settings, vault) if vault is not None else {}
+        providers = await open_providers(settings, secrets, stack)
         agent = cls(
             settings,
             counters,
@@ -255,75 +251,6 @@ class _Agent:
             )
         for channel in self._channels:
             channel.send(message)
-
-
-async def _providers(
-    settings: Settings, secrets: Mapping[str, HeldSecret], stack: contextlib.AsyncExitStack
-) -> dict[str, CredentialProvider]:
-    """One for each identity, by its name."""
-    session = await stack.enter_async_context(open_session(settings.identity_ca_file))
-    return {
-        each.name: _provider(settings.credentials, each, secrets.get(each.name), session)
-        for each in settings.credentials.every_identity
-    }
-
-
-def _provider(
-    credentials: CredentialsSettings,
-    identity: IdentitySettings,
-    secret: HeldSecret | None,
-    session: aiohttp.ClientSession,
-) -> CredentialProvider:
-    if credentials.provider == "static":
-        return StaticProvider(identity.access_token)
-    endpoint = IdentityProvider(
-        session,
-        authority_url=credentials.authority_url,
-        tenant_id=identity.tenant_id,
-        client_id=identity.client_id,
-        scope=credentials.scope,
-    )
-    if secret is None:
-        return EnvironmentProvider(endpoint, identity.client_secret)
-    from proxy.agent.credentials.key_vault import (
-        KeyVaultProvider,
-    )  # cryptography: for few, and slow to import
-
-    return KeyVaultProvider(endpoint, secret, identity.secret_name)
-
-
-async def _vault(settings: Settings, stack: contextlib.AsyncExitStack) -> Vault:
-    from proxy.agent.key_vault import open_key_vault  # slow to import, and most have no vault
-
-    session = await stack.enter_async_context(open_session(settings.identity_ca_file))
-    return await stack.enter_async_context(
-        open_key_vault(
-            settings.credentials.vault_url,
-            session,
-            managed_identity_client_id=settings.credentials.managed_identity_client_id,
-        )
-    )
-
-
-def _upstream_secrets(settings: Settings, vault: Vault) -> dict[str, HeldSecret]:
-    """What proves each identity, by its name."""
-    credentials = settings.credentials
-    if credentials.provider != "managed-identity-key-vault":
-        return {}
-    return {
-        each.name: HeldSecret(
-            vault,
-            each.secret_name,
-            what=_credential_of(each.name),
-            interval=credentials.vault_refresh_seconds,
-        )
-        for each in credentials.every_identity
-    }
-
-
-def _credential_of(identity: str) -> str:
-    own = "upstream credential"
-    return own if identity == DEFAULT_IDENTITY else f"{own} of identity {identity}"
 
 
 def _signing_keys(

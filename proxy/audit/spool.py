@@ -68,6 +68,11 @@ def worker_budget(max_bytes: int) -> int:
     return max_bytes - max_bytes // _RESERVE_SHARE
 
 
+def kept_free(disk: os.statvfs_result) -> int:
+    """What workers leave of that disk to the agent."""
+    return min(_KEPT_FREE, disk.f_blocks * disk.f_frsize // _KEPT_SHARE)
+
+
 def used_bytes(retention: Path) -> int:
     """What spool, journals and rejected batches take of the disk; a file that just vanished takes nothing."""
     total = 0
@@ -322,7 +327,7 @@ class SpoolWriter:
         # A disk smaller than the budget: were it all segments, the agent could write no journal line and so
         # never free one.
         disk = os.statvfs(self._directory)
-        kept = min(_KEPT_FREE, disk.f_blocks * disk.f_frsize // _KEPT_SHARE)
+        kept = kept_free(disk)
         free = disk.f_bavail * disk.f_frsize
         if free < self._segment_bytes + kept:
             return f"No space left: {free} bytes are free on the disk, and {kept} are kept for the agent"

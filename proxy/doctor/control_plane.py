@@ -1,0 +1,52 @@
+"""Whether the control plane takes this proxy's key and secret: one signed sync, of which nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from proxy.agent.control_plane import Answer, CallFailed, ControlPlane, Identity, open_session
+from proxy.settings import Settings
+from proxy.snapshot import Snapshot
+from proxy.wire.finding import Finding
+from proxy.wire.models import SYNC_PATH, ErrorBody
+
+_MAX_BODY: Final = 64 * 1024 * 1024
+_NAME: Final = "control plane: sync"
+_FIXES: Final = {
+    "unknownApiKey": "put the API key of `proxy add` into Agent.ApiKey; if the proxy was disabled: "
+    "`proxy enable NAME`; if the key is lost: `proxy rotate-secret NAME`",
+    "invalidSignature": "put the HMAC secret that belongs to the API key into Agent.HmacSecret; if it is "
+    "lost: `proxy rotate-secret NAME`",
+    "timestampOutOfRange": "set this machine's clock (NTP), or the control plane's",
+}
+
+
+async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Finding]:
+    """What the proxy that runs asks too: with its ETag, so that nothing of it changes there either."""
+    url = settings.rule_sync.saas_base_url + SYNC_PATH
+    etag = held.etag if held is not None else None
+    headers = {"Accept": "application/json", **({"If-None-Match": etag} if etag else {})}
+    identity = Identity(settings.agent.api_key, settings.agent.hmac_secret.encode())
+    async with open_session(settings.agent.ca_file) as session:
+        try:
+            answer = await ControlPlane(session, identity).get(url, headers, max_bytes=_MAX_BODY)
+        except CallFailed as failure:
+            fix = "correct RuleSync.SaasBaseUrl, or let this machine reach it"
+            return [Finding(_NAME, "fail", str(failure), fix)]
+    if answer.status not in (200, 304):
+        fix = _FIXES.get(_code(answer), "is RuleSync.SaasBaseUrl the control plane's address? See its log")
+        return [Finding(_NAME, "fail", f"it answered {answer.described()}", fix)]
+    if settings.rule_sync.require_signed_response and not answer.is_signed:
+        fix = "something between changes or makes answers: reach the control plane directly"
+        return [Finding(_NAME, "fail", "its answer is not signed with Agent.HmacSecret", fix)]
+    return [Finding(_NAME, "ok", "it takes the API key and the HMAC secret, and signs its answers")]
+
+
+def _code(answer: Answer) -> str:
+    try:
+        return msgspec.json.decode(answer.body, type=ErrorBody).error.code
+    except (ValueError, RecursionError):
+        return ""

@@ -1,0 +1,122 @@
+"""Upstream credentials, the whole way: what the vault holds, the token that it buys, who takes it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import aiohttp
+
+from proxy.agent.control_plane import open_session
+from proxy.agent.credentials.provider import CredentialError
+from proxy.agent.credentials.sources import open_providers, open_vault, upstream_secrets
+from proxy.agent.vault import Vault, VaultError
+from proxy.doctor.hosts import EXPIRES_SOON_DAYS
+from proxy.settings import IdentitySettings, Settings
+from proxy.wire.finding import Finding
+
+_UPSTREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=5.0)
+_ASKED: Final = "/v1.0/organization?$select=id"  # small, and judged by whether the token is taken
+_VAULT_FIX: Final = (
+    "give that identity the role Key Vault Secrets User, let the vault's firewall accept this machine, and "
+    "check Credentials.VaultUrl and the secret's name"
+)
+
+
+async def credentials(
+    settings: Settings, *, vault_reached: bool, provider_reached: bool, upstream_reached: bool
+) -> Sequence[Finding]:
+    """What lies behind a host that can't be reached is not asked for: that is told of the host."""
+    findings: list[Finding] = []
+    async with contextlib.AsyncExitStack() as stack:
+        vault = None
+        if settings.uses_vault:
+            if not vault_reached:
+                return []
+            vault = await open_vault(settings, stack)
+            findings += await _vault(settings, vault)
+        secrets = upstream_secrets(settings, vault) if vault is not None else {}
+        if not provider_reached or any(each.status == "fail" for each in findings):
+            return findings
+        providers = await open_providers(settings, secrets, stack)
+        for identity in settings.credentials.every_identity:
+            name = f"upstream token: {identity.name}"
+            try:
+                token = await providers[identity.name].fetch()
+            except CredentialError as error:
+                findings.append(Finding(name, "fail", str(error), _fix(settings, identity)))
+                continue
+            findings.append(Finding(name, "ok", _life(token.expires_at)))
+            if upstream_reached:
+                findings.append(await _taken(settings, identity, token.token))
+    return findings
+
+
+async def _vault(settings: Settings, vault: Vault) -> list[Finding]:
+    names = [
+        *(each.secret_name for each in settings.credentials.every_identity),
+        settings.token.signing_key_secret_name,
+    ]
+    return [await _secret(vault, name) for name in dict.fromkeys(filter(None, names))]
+
+
+async def _secret(vault: Vault, name: str) -> Finding:
+    title = f"key vault: {name}"
+    try:
+        secret = await vault.secret(name)
+    except VaultError as error:
+        return Finding(title, "fail", str(error), _VAULT_FIX)
+    if math.isinf(secret.expires_at):
+        return Finding(title, "ok", f"version {secret.version} is readable, and has no end")
+    when = time.strftime("%Y-%m-%d", time.gmtime(secret.expires_at))
+    days = math.floor((secret.expires_at - time.time()) / 86400)
+    fix = f"store a newer version of {name}, after registering it with the application"
+    if secret.expires_at <= time.time():
+        return Finding(title, "fail", f"version {secret.version} ended on {when}", fix)
+    if days < EXPIRES_SOON_DAYS:
+        return Finding(title, "warn", f"version {secret.version} ends in {days} days, on {when}", fix)
+    return Finding(title, "ok", f"version {secret.version} is readable, until {when}")
+
+
+def _fix(settings: Settings, identity: IdentitySettings) -> str:
+    where = f"in vault secret {identity.secret_name}" if identity.secret_name else "in ClientSecret"
+    return (
+        f"check that ClientId {identity.client_id} is registered in tenant {identity.tenant_id}, and that "
+        f"what is {where} belongs to it; AuthorityUrl is {settings.credentials.authority_url}"
+    )
+
+
+def _life(expires_at: float) -> str:
+    if math.isinf(expires_at):
+        return "is given in the settings"
+    return f"the identity provider gives one, good for {expires_at - time.time():.0f} s"
+
+
+async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> Finding:
+    name = f"upstream: {identity.name}"
+    url = settings.upstream.base_url + _ASKED
+    try:
+        async with (
+            open_session(settings.upstream.ca_file) as session,
+            session.get(
+                url,
+                headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+                timeout=_UPSTREAM_TIMEOUT,
+                allow_redirects=False,
+            ) as answer,
+        ):
+            status = answer.status
+    except TimeoutError:
+        return Finding(name, "fail", "no answer in time", "see whether Upstream.BaseUrl is up")
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        what = f"no answer: {type(error).__name__}: {error}"
+        return Finding(name, "fail", what, "see whether Upstream.BaseUrl is up")
+    if status == 401:
+        fix = f"Credentials.Scope must be the upstream's: {settings.upstream.base_url}/.default"
+        return Finding(name, "fail", "it refuses the token (401)", fix)
+    if status >= 500:
+        return Finding(name, "warn", f"it answered {status}", "try again; if it stays, see its status page")
+    return Finding(name, "ok", f"it takes the token ({status} to GET {_ASKED})")

@@ -1,0 +1,148 @@
+"""Files and directories of a proxy: whose they are, who reads them; its certificate, its snapshot."""
+
+from __future__ import annotations
+
+import math
+import os
+import pwd
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from proxy.check import certificate_problems, directory_problems, exposures, signing_key_problems
+from proxy.doctor.hosts import EXPIRES_SOON_DAYS
+from proxy.settings import Settings
+from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
+from proxy.wire.finding import Finding
+
+_STALE_INTERVALS: Final = 3
+_MOST_NAMED: Final = 3
+
+
+def settings_problems(settings: Settings) -> list[Finding]:
+    """What `--check` says too."""
+    problems = [
+        *certificate_problems(settings),
+        *directory_problems(settings),
+        *signing_key_problems(settings),
+    ]
+    failed = [Finding("settings", "fail", each, f"correct {each.partition(':')[0]}") for each in problems]
+    exposed = [
+        Finding("settings", "warn", each, f"correct {each.partition(':')[0]}, unless that is meant")
+        for each in exposures(settings)
+    ]
+    return [*failed, *exposed] or [Finding("settings", "ok", "every key is well-formed, every file readable")]
+
+
+def certificate(settings: Settings) -> list[Finding]:
+    """Of the side that applications see."""
+    file = settings.proxy.cert_file
+    if file is None:
+        return []
+    from cryptography import x509
+
+    try:
+        shown = x509.load_pem_x509_certificates(file.read_bytes())[0]
+    except (OSError, ValueError):
+        return []  # told as a problem of the settings
+    left = shown.not_valid_after_utc.timestamp() - time.time()
+    when = shown.not_valid_after_utc.strftime("%Y-%m-%d")
+    days = math.floor(left / 86400)
+    fix = f"put a new certificate into {file}, then `systemctl reload` (SIGHUP)"
+    if left <= 0:
+        return [Finding("Proxy.CertFile", "fail", f"{file}: the certificate ended on {when}", fix)]
+    if days < EXPIRES_SOON_DAYS:
+        what = f"{file}: the certificate ends in {days} days, on {when}"
+        return [Finding("Proxy.CertFile", "warn", what, fix)]
+    return [Finding("Proxy.CertFile", "ok", f"{file}: the certificate holds until {when}")]
+
+
+def modes(settings: Settings, config: Path, secrets: frozenset[str]) -> list[Finding]:
+    found = [*_secret_files(settings, config, secrets), *_owned(settings)]
+    return found or [Finding("file modes", "ok", "what holds secrets or events is for its owner alone")]
+
+
+def _secret_files(settings: Settings, config: Path, secrets: frozenset[str]) -> Iterator[Finding]:
+    files = [settings.rule_sync.cache_path, settings.proxy.key_file]
+    if not settings.token.signing_key and not settings.token.signing_key_secret_name:
+        files.append(settings.token.signing_key_file)
+    if _holds_any(config, secrets):
+        files.append(config)
+    for file in files:
+        if file is not None and (mode := _others(file)):
+            yield Finding("file modes", "warn", f"{file} can be read by others ({mode})", f"chmod 600 {file}")
+    retention = settings.audit.local_retention_path
+    if mode := _others(retention):
+        fix = f"chmod 700 {retention}"
+        yield Finding("file modes", "warn", f"{retention} can be entered by others ({mode})", fix)
+
+
+def _others(path: Path) -> str:
+    """The mode, where it gives anything to group or others; nothing where there is no such file."""
+    try:
+        mode = path.stat().st_mode & 0o777
+    except OSError:
+        return ""
+    return f"{mode:04o}" if mode & 0o077 else ""
+
+
+def _holds_any(file: Path, secrets: frozenset[str]) -> bool:
+    try:
+        text = file.read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return any(secret in text for secret in secrets)
+
+
+def _owned(settings: Settings) -> Iterator[Finding]:
+    """Files that this user can't write, as a start by root leaves them behind."""
+    if os.geteuid() == 0:
+        return
+    retention = settings.audit.local_retention_path
+    found = [settings.rule_sync.cache_path, retention, *_below(retention)]
+    foreign = [path for path in found if path.exists() and not os.access(path, os.W_OK)]
+    if foreign:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        names = ", ".join(map(str, foreign[:_MOST_NAMED]))
+        what = f"{len(foreign)} files can't be written by {user}: {names}"
+        fix = f"chown -R {user} {retention} {settings.rule_sync.cache_path}"
+        yield Finding("file owners", "fail", what, fix)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for directory, names, files in os.walk(folder):
+        for name in (*names, *files):
+            yield Path(directory, name)
+
+
+def snapshot_of(settings: Settings) -> Snapshot | None:
+    try:
+        return read_snapshot(settings.rule_sync.cache_path)
+    except (OSError, SnapshotDamaged):
+        return None
+
+
+def snapshot(settings: Settings, *, running: bool) -> list[Finding]:
+    path = settings.rule_sync.cache_path
+    try:
+        held = read_snapshot(path)
+    except FileNotFoundError:
+        fix = "start the proxy once while the control plane can be reached"
+        return [Finding("snapshot", "warn", f"{path}: none yet; without it no request is served", fix)]
+    except SnapshotDamaged as error:
+        return [Finding("snapshot", "fail", str(error), f"rm {path}: the next good sync writes it anew")]
+    except OSError as error:
+        return [
+            Finding("snapshot", "fail", f"{path}: {error.strerror}", f"chown it to the proxy's user: {path}")
+        ]
+    age = time.time() - held.synced_at
+    what = f"{held.rule_count} rules, version {held.version}, confirmed {age:.0f} s ago"
+    most = settings.rule_sync.max_staleness_seconds
+    if most and age > most:
+        fix = "make the control plane reachable; RuleSync.MaxStalenessSeconds refuses requests until then"
+        return [Finding("snapshot", "fail", what, fix)]
+    if running and age > _STALE_INTERVALS * settings.rule_sync.interval_seconds:
+        fix = "the findings on the control plane, and the log, say why it is not confirmed"
+        return [Finding("snapshot", "warn", what, fix)]
+    return [Finding("snapshot", "ok", what)]

@@ -1,0 +1,226 @@
+"""One host that the settings name, step by step: its name, its ports, its certificate, its clock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import math
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from proxy.agent.control_plane import tls_context
+from proxy.wire.finding import Finding
+
+_CONNECT_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 5.0
+_MOST_ADDRESSES: Final = 8
+_MAX_HEAD: Final = 65536
+EXPIRES_SOON_DAYS: Final = 14
+_EXPIRED, _NOT_YET, _OTHER_NAME = 10, 9, (62, 64)  # X509_V_ERR_… of OpenSSL
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    name: str  # in findings
+    key: str  # the setting with its address
+    url: str
+    ca_key: str
+    ca_file: Path | None
+    path: str = "/"  # whose answer's Date tells the host's clock; no credential goes there
+
+    @property
+    def hostname(self) -> str:
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        parts = urlsplit(self.url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+    @property
+    def is_tls(self) -> bool:
+        return self.url.startswith("https://")
+
+
+@dataclass(slots=True)
+class Visit:
+    """What came of looking at a host."""
+
+    host: Host
+    findings: list[Finding] = field(default_factory=list)
+    reached: bool = False  # up to its TLS
+    skew: float | None = None  # seconds that its clock is ahead of ours
+
+
+async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
+    found = Visit(host)
+    addresses = await _resolve(found)
+    answering = await _connect(found, addresses)
+    if answering is None:
+        return found
+    connection = await _handshake(found, answering)
+    if connection is None:
+        return found
+    found.reached = True
+    reader, writer = connection
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            found.skew = await _skew(host, reader, writer, clock)
+    except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        pass  # it may speak to nobody without a credential; whether it does is another check's
+    finally:
+        writer.transport.abort()
+    return found
+
+
+async def _resolve(found: Visit) -> list[str]:
+    host = found.host
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(host.hostname))]
+    try:
+        answers = await asyncio.get_running_loop().getaddrinfo(
+            host.hostname, host.port, type=socket.SOCK_STREAM
+        )
+    except OSError as error:
+        what = f"{host.hostname} does not resolve: {error.strerror or error}"
+        fix = f"correct {host.key}, or let this machine's resolver (/etc/resolv.conf) know the name"
+        found.findings.append(Finding(f"{host.name}: name", "fail", what, fix))
+        return []
+    addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+    found.findings.append(
+        Finding(f"{host.name}: name", "ok", f"{host.hostname} is {', '.join(addresses[:_MOST_ADDRESSES])}")
+    )
+    return addresses
+
+
+async def _connect(found: Visit, addresses: list[str]) -> str | None:
+    """The first address that takes connections."""
+    if not addresses:
+        return None
+    host, tried = found.host, addresses[:_MOST_ADDRESSES]
+    problems = await asyncio.gather(*(_no_connection(address, host.port) for address in tried))
+    silent = [f"{address} ({problem})" for address, problem in zip(tried, problems, strict=True) if problem]
+    name, port = f"{host.name}: connection", host.port
+    if len(silent) == len(tried):
+        refused = any("refused" in each for each in silent)
+        fix = (
+            f"start what should listen there, or correct the port in {host.key}"
+            if refused
+            else f"let this machine reach port {port} there (firewall, route, outbound proxy)"
+        )
+        found.findings.append(Finding(name, "fail", f"port {port} does not answer: {', '.join(silent)}", fix))
+        return None
+    if silent:
+        what = f"port {port} does not answer at {', '.join(silent)}"
+        fix = "take that address out of DNS, or let this machine reach it"
+        found.findings.append(Finding(name, "warn", what, fix))
+    else:
+        found.findings.append(Finding(name, "ok", f"port {port} answers"))
+    return next(address for address, problem in zip(tried, problems, strict=True) if not problem)
+
+
+async def _no_connection(address: str, port: int) -> str:
+    """Why not, or nothing."""
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(address, port)
+    except TimeoutError:
+        return f"silent for {_CONNECT_SECONDS:g} s"
+    except OSError as error:
+        return (os.strerror(error.errno) if error.errno else str(error)).lower()
+    writer.transport.abort()
+    return ""
+
+
+async def _handshake(found: Visit, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    host = found.host
+    name = f"{host.name}: TLS"
+    context = None
+    try:
+        context = tls_context(host.ca_file) if host.is_tls else None
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            connection = await asyncio.open_connection(
+                address, host.port, ssl=context, server_hostname=host.hostname if context else None
+            )
+    except ssl.SSLCertVerificationError as error:
+        found.findings.append(await asyncio.to_thread(_refused, host, address, error))
+        return None
+    except (OSError, TimeoutError) as error:  # SSLError is an OSError
+        reason = getattr(error, "reason", None) or str(error) or "timed out"
+        fix = f"speak TLS there, or write http:// in {host.key} if that is meant"
+        found.findings.append(Finding(name, "fail", f"no TLS handshake: {reason}", fix))
+        return None
+    if context is not None:
+        found.findings.append(_certificate(host, connection[1]))
+    return connection
+
+
+def _certificate(host: Host, writer: asyncio.StreamWriter) -> Finding:
+    name = f"{host.name}: TLS"
+    ends = ssl.cert_time_to_seconds(writer.get_extra_info("peercert")["notAfter"])
+    days = math.floor((ends - time.time()) / 86400)
+    when = time.strftime("%Y-%m-%d", time.gmtime(ends))
+    if days < EXPIRES_SOON_DAYS:
+        fix = f"renew the certificate of {host.hostname} before {when}"
+        return Finding(name, "warn", f"the certificate ends in {days} days, on {when}", fix)
+    return Finding(name, "ok", f"the certificate holds, until {when}")
+
+
+def _refused(host: Host, address: str, error: ssl.SSLCertVerificationError) -> Finding:
+    """Why the certificate was refused, and whose turn it is."""
+    if error.verify_code in (_EXPIRED, _NOT_YET):
+        fix = f"renew the certificate of {host.hostname}; if it is good, correct this machine's clock"
+    elif error.verify_code in _OTHER_NAME:
+        names = _names(host, address)
+        fix = f"write into {host.key} a name that the certificate has" + (f": {names}" if names else "")
+    else:
+        fix = f"name the authority that issued it in {host.ca_key} (PEM), or repair the chain it sends"
+    return Finding(f"{host.name}: TLS", "fail", f"the certificate is refused: {error.verify_message}", fix)
+
+
+def _names(host: Host, address: str) -> str:
+    """Of the certificate that is shown, which is trusted for nothing here."""
+    from cryptography import x509
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((address, host.port), timeout=_CONNECT_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host.hostname) as secured,
+        ):
+            shown = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+        names = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return ", ".join(str(each.value) for each in names)
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return ""
+
+
+async def _skew(
+    host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, clock: Callable[[], float]
+) -> float | None:
+    asked = clock()
+    writer.write(
+        f"GET {host.path} HTTP/1.1\r\nHost: {urlsplit(host.url).netloc}\r\nUser-Agent: graphward-doctor\r\n"
+        "Accept: */*\r\nConnection: close\r\n\r\n".encode("ascii")
+    )
+    head = (await reader.readuntil(b"\r\n\r\n"))[:_MAX_HEAD].decode("latin-1")
+    between = (asked + clock()) / 2
+    for line in head.split("\r\n")[1:]:
+        name, _, value = line.partition(":")
+        if name.lower() == "date":
+            try:
+                # A whole second (RFC 9110 §5.6.7), of which the middle is meant.
+                return parsedate_to_datetime(value.strip()).timestamp() + 0.5 - between
+            except (ValueError, TypeError):
+                return None
+    return None

@@ -1,0 +1,55 @@
+"""What a doctor found, and how both programs tell it: lines for a person, or one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from proxy.wire.log_line import escaped, one_line
+
+Status = Literal["ok", "warn", "fail"]
+
+_RANK: Final[tuple[Status, ...]] = ("ok", "warn", "fail")
+_MASK: Final = "********"
+_SHORTEST_MASKED: Final = 6  # what is shorter occurs in ordinary words
+
+
+class Finding(msgspec.Struct, frozen=True):
+    check: str
+    status: Status
+    found: str  # one line of what is
+    fix: str = ""  # one line of what to do about it: a command or a setting
+
+
+def worst(findings: Iterable[Finding]) -> Status:
+    return max((each.status for each in findings), key=_RANK.index, default="ok")
+
+
+def masked(findings: Iterable[Finding], secrets: Iterable[str]) -> list[Finding]:
+    """None of the secrets stands in them, whatever an error's text had quoted."""
+    hidden = sorted({each for each in secrets if len(each) >= _SHORTEST_MASKED}, key=len, reverse=True)
+
+    def clean(text: str) -> str:
+        for secret in hidden:
+            text = text.replace(secret, _MASK)
+        return text
+
+    return [Finding(each.check, each.status, clean(each.found), clean(each.fix)) for each in findings]
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """Nothing in it drives a terminal."""
+    return escaped(msgspec.json.encode({"status": worst(findings), "findings": findings}).decode())
+
+
+def as_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """What failed comes last, where a terminal shows it."""
+    width = max((len(each.check) for each in findings), default=0)
+    for each in sorted(findings, key=lambda finding: _RANK.index(finding.status)):
+        yield one_line(f"{each.status:4}  {each.check:{width}}  {each.found}")
+        if each.fix:
+            yield one_line(f"{'':4}  {'':{width}}  -> {each.fix}")
+    counts = [sum(each.status == status for each in findings) for status in _RANK]
+    yield f"{counts[0]} ok, {counts[1]} to look at, {counts[2]} failed"
