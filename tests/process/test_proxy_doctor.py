@@ -1,0 +1,551 @@
+"""`--doctor`: each fault, made for real, is found and told with its remedy; nothing is changed, and no secret
+told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.controlplane.plane import FakeClock, Plane, started
+from tests.process.proxy_parts import client_of, processes, whole_system
+from tests.standins.certificates import LOCAL_NAMES, CertificateAuthority
+from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn
+from tests.standins.graph import GraphStandIn
+from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
+from tests.standins.ports import free_port
+from tests.standins.server import Answer, Received
+from tests.standins.system import ROOT
+
+pytestmark = pytest.mark.process
+
+DAY: Final = 86400
+SETTINGS: Final = """\
+[Proxy]
+Listen = "127.0.0.1:{port}"
+Workers = 1
+
+[Agent]
+ApiKey = "{api_key}"
+HmacSecret = "{hmac_secret}"
+CaFile = "{ca_file}"
+
+[RuleSync]
+SaasBaseUrl = "{control_plane}"
+CachePath = "snapshot.json"
+
+[Audit]
+LocalRetentionPath = "audit"
+
+[Token]
+SigningKey = "{signing_key}"
+
+[Upstream]
+BaseUrl = "{upstream}"
+CaFile = "{ca_file}"
+
+[Credentials]
+TenantId = "{tenant}"
+ClientId = "{client_id}"
+{credentials}
+
+[Admin]
+Listen = "127.0.0.1:{admin_port}"
+"""
+IDENTITY: Final = 'AuthorityUrl = "{url}"\nProvider = "environment"\nClientSecret = "{secret}"'
+SIGNING_KEY: Final = "doctor~signing~key~of~forty~characters~9f3"
+
+
+@dataclass
+class Patient:
+    """A proxy's settings among stand-ins, none of which fails unless a test has it fail."""
+
+    directory: Path
+    values: dict[str, object]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        return self.directory / "proxy.toml"
+
+    def write(self) -> None:
+        self.config.touch(mode=0o600)
+        self.config.write_text(SETTINGS.format(**self.values), "utf-8")
+
+    @property
+    def secrets(self) -> list[str]:
+        return [str(self.values[name]) for name in ("api_key", "hmac_secret", "signing_key", "secret")]
+
+    async def run(self, *arguments: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "proxy", "--config", str(self.config), "--doctor", *arguments),
+            cwd=ROOT,
+            env={**os.environ, **self.environment},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert err == b""
+        for secret in self.secrets:
+            assert secret not in out.decode()
+        return process.returncode or 0, out.decode()
+
+    async def findings(self) -> dict[str, dict[str, str]]:
+        """By check; the exit status says whether one failed."""
+        self.write()
+        status, out = await self.run("--json")
+        told = json.loads(out)
+        failed = any(each["status"] == "fail" for each in told["findings"])
+        assert (status, told["status"] == "fail") == (int(failed), failed)
+        for each in told["findings"]:
+            assert bool(each["fix"]) is (each["status"] != "ok"), each
+            assert "\n" not in each["found"] + each["fix"]
+        return {each["check"]: each for each in told["findings"]}
+
+    async def failures(self) -> dict[str, dict[str, str]]:
+        return {name: each for name, each in (await self.findings()).items() if each["status"] == "fail"}
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path / "certificates")
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+async def identity(authority: CertificateAuthority, stack: AsyncExitStack) -> IdentityStandIn:
+    return await stack.enter_async_context(IdentityStandIn(tls=authority.server()))
+
+
+@pytest.fixture
+async def graph(
+    authority: CertificateAuthority, identity: IdentityStandIn, stack: AsyncExitStack
+) -> GraphStandIn:
+    return await stack.enter_async_context(GraphStandIn(tls=authority.server(), accepts=identity.accepts))
+
+
+@pytest.fixture
+async def control(stack: AsyncExitStack) -> ControlPlaneStandIn:
+    return await stack.enter_async_context(ControlPlaneStandIn())
+
+
+@pytest.fixture
+def patient(
+    tmp_path: Path,
+    authority: CertificateAuthority,
+    control: ControlPlaneStandIn,
+    graph: GraphStandIn,
+    identity: IdentityStandIn,
+) -> Patient:
+    values: dict[str, object] = {
+        "port": free_port(),
+        "admin_port": free_port(),
+        "api_key": API_KEY,
+        "hmac_secret": HMAC_SECRET,
+        "ca_file": authority.ca_file,
+        "control_plane": control.base_url,
+        "upstream": graph.base_url,
+        "signing_key": SIGNING_KEY,
+        "tenant": TENANT,
+        "client_id": CLIENT_ID,
+        "secret": CLIENT_SECRET,
+        "credentials": IDENTITY.format(url=identity.base_url, secret=CLIENT_SECRET),
+    }
+    (tmp_path / "own").mkdir(mode=0o700)
+    return Patient(tmp_path / "own", values)
+
+
+def everything(directory: Path) -> dict[str, tuple[int, int, bytes]]:
+    return {
+        str(each.relative_to(directory)): (
+            each.stat().st_mode,
+            each.stat().st_mtime_ns,
+            each.read_bytes() if each.is_file() else b"",
+        )
+        for each in directory.rglob("*")
+    }
+
+
+async def test_a_sound_proxy_is_found_so_and_nothing_is_changed(
+    patient: Patient, control: ControlPlaneStandIn
+) -> None:
+    (patient.directory / "audit").mkdir(mode=0o700)
+    assert await patient.failures() == {}
+    before = everything(patient.directory)
+    status, out = await patient.run()
+    assert status == 0
+    assert "control plane: sync" in out
+    assert out.splitlines()[-1].endswith("0 failed")
+    assert everything(patient.directory) == before
+    # One signed sync each time, and nothing that a control plane would store.
+    assert len(control.sync_requests) == 2
+    assert (control.heartbeats, control.metrics, control.attempts) == ([], [], [])
+
+
+# The control plane
+
+
+@pytest.fixture
+async def plane(tmp_path: Path, patient: Patient) -> AsyncIterator[Plane]:
+    """A real control plane, which knows the patient."""
+    async with started(tmp_path, FakeClock(int(time.time() * 1000))) as plane:
+        await plane.org("acme")
+        added = await plane.proxy("edge-1", "acme")
+        patient.values |= {
+            "control_plane": plane.base_url,
+            "api_key": added.api_key,
+            "hmac_secret": added.hmac_secret,
+        }
+        yield plane
+
+
+async def test_a_control_plane_that_takes_key_and_secret(plane: Plane, patient: Patient) -> None:
+    found = await patient.findings()
+    assert found["control plane: sync"]["status"] == "ok"
+    assert found["clock"]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "setting"),
+    [
+        ("hmac_secret", "gwh_another-secret-than-that", "invalidSignature", "Agent.HmacSecret"),
+        ("api_key", "gwk_a-key-that-nobody-made", "unknownApiKey", "Agent.ApiKey"),
+    ],
+)
+async def test_a_wrong_secret(
+    plane: Plane, patient: Patient, name: str, value: str, code: str, setting: str
+) -> None:
+    patient.values[name] = value
+    (failure,) = (await patient.failures()).values()
+    assert failure["check"] == "control plane: sync"
+    assert code in failure["found"]
+    assert setting in failure["fix"]
+
+
+async def test_a_disabled_proxy(plane: Plane, patient: Patient) -> None:
+    await plane.registry.set_proxy_enabled("edge-1", False)
+    assert "proxy enable" in (await patient.failures())["control plane: sync"]["fix"]
+
+
+async def test_an_answer_that_somebody_else_signed(patient: Patient, control: ControlPlaneStandIn) -> None:
+    control.spoil_signature = lambda signature: signature[::-1]
+    assert "not signed" in (await patient.failures())["control plane: sync"]["found"]
+
+
+class OtherTime(ControlPlaneStandIn):
+    """Tells another time than this machine's."""
+
+    ahead = 0
+
+    async def answer(self, request: Received) -> Answer:
+        answer = await super().answer(request)
+        date = ("Date", formatdate(time.time() + self.ahead, usegmt=True))
+        return Answer(answer.status, (*answer.headers, date), answer.body)
+
+
+@pytest.mark.parametrize(("ahead", "status"), [(2, "ok"), (60, "warn"), (-900, "fail"), (3600, "fail")])
+async def test_a_clock_that_is_off(patient: Patient, stack: AsyncExitStack, ahead: int, status: str) -> None:
+    control = await stack.enter_async_context(OtherTime())
+    control.ahead = ahead
+    patient.values["control_plane"] = control.base_url
+    finding = (await patient.findings())["clock"]
+    assert finding["status"] == status
+    if status != "ok":
+        assert ("behind" if ahead > 0 else "ahead of") in finding["found"]
+        # The upstream agrees with this machine, so it is the other one's turn.
+        assert "clock of control plane" in finding["fix"]
+
+
+# Names, ports, certificates
+
+
+async def test_a_name_that_does_not_resolve(patient: Patient) -> None:
+    patient.values["upstream"] = "https://graph.nowhere.invalid"
+    failures = await patient.failures()
+    assert list(failures) == ["upstream: name"]
+    assert "graph.nowhere.invalid does not resolve" in failures["upstream: name"]["found"]
+    assert "Upstream.BaseUrl" in failures["upstream: name"]["fix"]
+
+
+async def test_a_port_where_nobody_listens(patient: Patient) -> None:
+    patient.values["control_plane"] = f"http://127.0.0.1:{free_port()}"
+    failures = await patient.failures()
+    assert list(failures) == ["control plane: connection"]  # and what lies behind is not asked for
+    assert "refused" in failures["control plane: connection"]["found"]
+    assert "RuleSync.SaasBaseUrl" in failures["control plane: connection"]["fix"]
+
+
+async def test_a_port_that_speaks_no_tls(patient: Patient, control: ControlPlaneStandIn) -> None:
+    patient.values["control_plane"] = control.base_url.replace("http://", "https://")
+    assert "http://" in (await patient.failures())["control plane: TLS"]["fix"]
+
+
+async def with_certificate(
+    patient: Patient,
+    authority: CertificateAuthority,
+    stack: AsyncExitStack,
+    *,
+    days: float,
+    names: tuple[str, ...] = LOCAL_NAMES,
+) -> dict[str, str]:
+    """What is found of an upstream with such a certificate."""
+    tls = authority.server("upstream", names, days=days)
+    upstream = await stack.enter_async_context(GraphStandIn(tls=tls))
+    patient.values["upstream"] = upstream.base_url
+    return (await patient.findings())["upstream: TLS"]
+
+
+async def test_a_certificate_past_its_end(
+    patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
+) -> None:
+    finding = await with_certificate(patient, authority, stack, days=-1)
+    assert (finding["status"], "expired" in finding["found"]) == ("fail", True)
+    assert "renew the certificate of 127.0.0.1" in finding["fix"]
+
+
+async def test_a_certificate_that_ends_soon(
+    patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
+) -> None:
+    finding = await with_certificate(patient, authority, stack, days=5.5)
+    assert (finding["status"], "ends in 5 days" in finding["found"]) == ("warn", True)
+
+
+async def test_a_certificate_of_another_name(
+    patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
+) -> None:
+    finding = await with_certificate(patient, authority, stack, days=30, names=("graph.example",))
+    assert finding["status"] == "fail"
+    assert finding["fix"].endswith("Upstream.BaseUrl a name that the certificate has: graph.example")
+
+
+async def test_a_certificate_of_an_authority_that_nobody_named(
+    patient: Patient, tmp_path: Path, stack: AsyncExitStack
+) -> None:
+    finding = await with_certificate(patient, CertificateAuthority(tmp_path / "other"), stack, days=30)
+    assert (finding["status"], "Upstream.CaFile" in finding["fix"]) == ("fail", True)
+
+
+# Credentials
+
+
+async def test_a_client_secret_that_the_identity_provider_refuses(patient: Patient) -> None:
+    patient.values["secret"] = "another~secret~than~that"
+    patient.values["credentials"] = str(patient.values["credentials"]).replace(
+        CLIENT_SECRET, "another~secret~than~that"
+    )
+    failures = await patient.failures()
+    assert list(failures) == ["upstream token: default"]
+    assert "invalid_client" in failures["upstream token: default"]["found"]
+    assert CLIENT_ID in failures["upstream token: default"]["fix"]
+
+
+async def test_an_upstream_that_refuses_the_token(
+    patient: Patient, authority: CertificateAuthority, stack: AsyncExitStack
+) -> None:
+    tls = authority.server()
+    upstream = await stack.enter_async_context(GraphStandIn(tls=tls, accepts=lambda token: False))
+    patient.values["upstream"] = upstream.base_url
+    failure = (await patient.failures())["upstream: default"]
+    assert "401" in failure["found"]
+    assert "Credentials.Scope" in failure["fix"]
+
+
+@pytest.fixture
+async def vault(
+    patient: Patient, authority: CertificateAuthority, identity: IdentityStandIn, stack: AsyncExitStack
+) -> KeyVaultStandIn:
+    managed = await stack.enter_async_context(ManagedIdentityStandIn())
+    vault = await stack.enter_async_context(KeyVaultStandIn(managed, tls=authority.server()))
+    patient.environment |= managed.environment
+    patient.values["credentials"] = (
+        f'AuthorityUrl = "{identity.base_url}"\nProvider = "managed-identity-key-vault"\n'
+        f'VaultUrl = "{vault.base_url}"\nSecretName = "graph-client"'
+    )
+    return vault
+
+
+async def test_a_vault_that_gives_the_secret(patient: Patient, vault: KeyVaultStandIn) -> None:
+    vault.put("graph-client", CLIENT_SECRET, expires=time.time() + 5.5 * DAY)
+    found = await patient.findings()
+    assert (found["key vault: graph-client"]["status"], found["upstream token: default"]["status"]) == (
+        "warn",
+        "ok",
+    )
+    assert "ends in 5 days" in found["key vault: graph-client"]["found"]
+    assert found["upstream: default"]["status"] == "ok"
+
+
+async def test_a_vault_that_does_not(patient: Patient, vault: KeyVaultStandIn) -> None:
+    vault.mode = "forbidden"
+    failures = await patient.failures()
+    assert list(failures) == ["key vault: graph-client"]
+    assert "Key Vault Secrets User" in failures["key vault: graph-client"]["fix"]
+
+
+async def test_a_secret_past_its_end(patient: Patient, vault: KeyVaultStandIn) -> None:
+    vault.put("graph-client", CLIENT_SECRET, expires=time.time() - DAY)
+    assert "ended on" in (await patient.failures())["key vault: graph-client"]["found"]
+
+
+# This machine
+
+
+async def test_a_port_in_use_by_another_program(patient: Patient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        patient.values["port"] = port
+        failures = await patient.failures()
+    assert list(failures) == ["Proxy.Listen"]
+    assert f"127.0.0.1:{port} is in use" in failures["Proxy.Listen"]["found"]
+    assert "ss -ltnp" in failures["Proxy.Listen"]["fix"]
+
+
+async def test_an_address_that_is_not_this_machines(patient: Patient) -> None:
+    patient.environment["Admin__Listen"] = "192.0.2.1:9090"
+    assert "Admin.Listen" in await patient.failures()
+
+
+async def test_files_that_others_can_read(patient: Patient) -> None:
+    patient.write()
+    patient.config.chmod(0o644)
+    (patient.directory / "audit").mkdir(mode=0o755)
+    status, out = await patient.run()
+    assert status == 0
+    assert f"chmod 600 {patient.config}" in out
+    assert f"chmod 700 {patient.directory / 'audit'}" in out
+
+
+async def test_a_snapshot_that_went_bad(patient: Patient) -> None:
+    snapshot = patient.directory / "snapshot.json"
+    snapshot.touch(mode=0o600)
+    snapshot.write_bytes(b"graphward-snapshot 1 " + b"0" * 64 + b"\n{}")
+    failure = (await patient.failures())["snapshot"]
+    assert "checksum" in failure["found"]
+    assert failure["fix"].startswith(f"rm {snapshot}")
+
+
+async def test_state_of_a_later_release_and_batches_that_were_refused(patient: Patient) -> None:
+    audit = patient.directory / "audit"
+    (audit / "rejected").mkdir(mode=0o700, parents=True)
+    (audit / "rejected" / "2026-batch.json").touch(mode=0o600)
+    (audit / "state.0").touch(mode=0o600)
+    (audit / "state.0").write_bytes(b"graphward-audit-state 9 1 2 " + b"0" * 64 + b"\n{}")
+    audit.chmod(0o700)
+    found = await patient.findings()
+    assert (found["spool: backlog"]["status"], "newer release" in found["spool: backlog"]["found"]) == (
+        "fail",
+        True,
+    )
+    assert "2026-batch.json" in found["spool: refused"]["fix"]
+
+
+@pytest.fixture
+def small_disk(patient: Patient) -> Iterator[Path]:
+    disk = patient.directory / "audit"
+    disk.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk takes privileges")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+async def test_a_disk_without_room(patient: Patient, small_disk: Path) -> None:
+    patient.environment["Audit__SegmentBytes"] = "262144"
+    finding = (await patient.findings())["spool: room"]
+    assert finding["status"] == "warn"  # the disk ends long before MaxDiskBytes
+    assert "Audit.MaxDiskBytes" in finding["fix"]
+    (small_disk / "something-else").write_bytes(b"\0" * 7 * 1024 * 1024)
+    failure = (await patient.failures())["spool: room"]
+    assert f"free space on the disk of {small_disk}" in failure["fix"]
+
+
+# As that user, once all is imported, since root's own Python is often closed to others.
+AS_NOBODY: Final = """
+import encodings.idna, os, sys
+import cryptography.x509, proxy.__main__, proxy.doctor.examination, proxy.wire.finding
+os.setgroups([])
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[1]))
+sys.exit(proxy.__main__.main(["--config", sys.argv[3], "--doctor", "--json"]))
+"""
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """One that any user can reach, unlike pytest's own."""
+    directory = Path(tempfile.mkdtemp(prefix="graphward-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_files_that_its_user_can_not_read(
+    patient: Patient, authority: CertificateAuthority, open_directory: Path
+) -> None:
+    nobody = pwd.getpwnam("nobody")
+    patient.directory = open_directory
+    patient.values["ca_file"] = shutil.copy(authority.ca_file, open_directory / "ca.pem")
+    patient.write()
+    os.chown(patient.config, nobody.pw_uid, nobody.pw_gid)
+    (open_directory / "snapshot.json").touch(mode=0o600)  # root's, as a start by root leaves it
+    (open_directory / "audit").mkdir(mode=0o700)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", AS_NOBODY, str(nobody.pw_uid), str(nobody.pw_gid), str(patient.config)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    found = {each["check"]: each for each in json.loads(out)["findings"] if each["status"] == "fail"}
+    assert process.returncode == 1
+    assert "Permission denied" in found["snapshot"]["found"]
+    assert "nobody" in found["file owners"]["found"]
+    assert found["file owners"]["fix"].startswith("chown -R nobody ")
+
+
+# Beside the proxy that runs
+
+
+async def test_beside_a_proxy_that_serves_it_disturbs_nothing(tmp_path: Path) -> None:
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
+        running = processes(system)
+        for _ in range(2):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "proxy", "--config", str(system.proxy_config), "--doctor", "--json"),
+                cwd=ROOT,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            out, _ = await process.communicate()
+            found: dict[str, dict[str, Any]] = {each["check"]: each for each in json.loads(out)["findings"]}
+            assert process.returncode == 0, out
+        assert found["the proxy that runs"]["status"] == "ok"
+        assert found["Proxy.Listen"]["found"].endswith("by the proxy that runs")
+        assert found["snapshot"]["status"] == "ok"
+        assert (await client.get("/v1.0/users")).status == 200
+        assert processes(system) == running
