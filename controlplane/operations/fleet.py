@@ -14,7 +14,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, Request, operation
 from controlplane.reports import Heartbeat
-from controlplane.store.interface import NotFound, Org, Proxy, Ruleset, SequenceState, StoreError
+from controlplane.store.interface import NotFound, Org, Proxy, Ruleset, SequenceState
 from proxy.wire.audit_event import rfc3339
 
 _HISTORY_SHOWN = 50
@@ -139,19 +139,17 @@ class Rollout(Answer):
 @operation("fleet.list", "GET", "/fleet")
 async def list_all(desk: Desk, actor: Actor, request: ListFleet) -> FleetList:
     """All proxies, and how each is."""
-    view = await _View.of(desk, actor, request.org)
+    view = _View(await desk.orgs(actor))
     now_ms = desk.clock.wall_ms()
-    states = await _fleet(desk).states(now_ms, view.proxies)
+    states = await _fleet(desk).states(now_ms, await desk.proxies(actor, request.org))
     return FleetList(proxies=tuple(ProxyHealth(**view.health(now_ms, state)) for state in states))
 
 
 @operation("fleet.show", "GET", "/fleet/{proxy}")
 async def show(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyDetails:
     """One proxy: how it is, what it last said of itself, its curves, and which of its events are missing."""
-    view = await _View.of(desk, actor)
-    found = next((each for each in view.proxies if request.proxy in (each.proxy_id, each.name)), None)
-    if found is None:
-        raise NotFound(f"there is no proxy {request.proxy}")
+    view = _View(await desk.orgs(actor))
+    found = await desk.proxy(actor, "viewer", request.proxy)
     now_ms = desk.clock.wall_ms()
     fleet = _fleet(desk)
     (state,) = await fleet.states(now_ms, [found])
@@ -175,7 +173,8 @@ async def show(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyDetail
 @operation("fleet.rollout", "GET", "/rulesets/{ruleset}/rollout")
 async def rollout(desk: Desk, actor: Actor, request: RolloutRequest) -> Rollout:
     """Which proxies enforce a version of a ruleset, or a later one, and which don't yet."""
-    ruleset, org = await _ruleset(desk, actor, request.ruleset, request.org)
+    ruleset = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
+    org = await desk.org(actor, "viewer", ruleset.org_id)
     versions = await desk.store.ruleset_versions(ruleset.ruleset_id)
     wanted = request.version or ruleset.version
     since_ms = next((each.created_ms for each in versions if each.version == wanted), None)
@@ -202,19 +201,8 @@ class _View:
     """What an actor may see of proxies. Who may not look at every organisation of a proxy learns nothing of
     its traffic as a whole, nor what it says of the others."""
 
-    def __init__(self, orgs: Iterable[Org], proxies: Iterable[Proxy]) -> None:
+    def __init__(self, orgs: Iterable[Org]) -> None:
         self._names = {org.org_id: org.name for org in orgs}
-        self.proxies = list(proxies)
-
-    @classmethod
-    async def of(cls, desk: Desk, actor: Actor, org: str | None = None) -> _View:
-        visible = await desk.orgs(actor)
-        wanted = {each.org_id for each in (visible if org is None else await desk.orgs(actor, org))}
-        sees_everything = org is None and actor.may("viewer", None)
-        return cls(
-            visible,
-            (each for each in await desk.store.proxies() if sees_everything or wanted & {*each.org_ids}),
-        )
 
     def sees_all_of(self, proxy: Proxy) -> bool:
         return all(org_id in self._names for org_id in proxy.org_ids)
@@ -285,20 +273,6 @@ class _View:
                 unlisted_count=state.unlisted,
                 undelivered=max(0, last_seq.get(org_id, 0) - state.highest),
             )
-
-
-async def _ruleset(desk: Desk, actor: Actor, reference: str, org: str | None) -> tuple[Ruleset, Org]:
-    orgs = {each.org_id: each for each in await desk.orgs(actor, org)}
-    found = [
-        each
-        for each in await desk.store.rulesets(None)
-        if each.org_id in orgs and reference in (each.ruleset_id, each.name)
-    ]
-    if not found:
-        raise NotFound(f"there is no ruleset {reference}")
-    if len(found) > 1:
-        raise StoreError(f"{len(found)} organisations have ruleset {reference}: name one with --org")
-    return found[0], orgs[found[0].org_id]
 
 
 def _stand(now_ms: int, state: ProxyState, ruleset: Ruleset, wanted: int, since_ms: int) -> ProxyRollout:

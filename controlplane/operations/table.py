@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from controlplane.operations import orgs, rehearsals
+from controlplane.operations import fleet, orgs, rehearsals
 from controlplane.operations.operation import Operation, Stream
 
 OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
@@ -12,6 +12,9 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     orgs.list_all,
     orgs.show,
     orgs.set_retention,
+    fleet.list_all,
+    fleet.show,
+    fleet.rollout,
     rehearsals.check,
     rehearsals.explain,
     rehearsals.test,

@@ -9,23 +9,12 @@ import pytest
 
 from controlplane.operations import fleet
 from controlplane.operations.actor import Actor, Role, local_actor
-from controlplane.operations.desk import Desk
-from controlplane.registry import open_vault
 from controlplane.store.interface import NotFound
-from tests.controlplane.plane import HEARTBEAT, METRICS, RULESET, Plane, ProxyClient, batch
+from tests.controlplane.plane import HEARTBEAT, METRICS, RULESET, Plane, ProxyClient, batch, desk
+from tests.controlplane.test_admin import call, operator
 from tests.controlplane.test_reports import GOOD_HEARTBEAT, GOOD_METRICS
 
 OPERATOR = local_actor("test")
-
-
-def desk_of(plane: Plane) -> Desk:
-    async def vault() -> Any:
-        return await open_vault(plane.settings.secrets, plane.store)
-
-    async def index() -> Any:
-        raise AssertionError("nothing here searches")
-
-    return Desk(plane.settings, plane.store, plane.registry, plane.clock, vault, index)
 
 
 async def beat(proxy: ProxyClient, **members: Any) -> None:
@@ -35,16 +24,16 @@ async def beat(proxy: ProxyClient, **members: Any) -> None:
 
 
 async def listed(plane: Plane, actor: Actor = OPERATOR, **members: Any) -> dict[str, fleet.ProxyHealth]:
-    found = await fleet.list_all.perform(desk_of(plane), actor, fleet.ListFleet(**members))
+    found = await fleet.list_all.perform(desk(plane), actor, fleet.ListFleet(**members))
     return {each.name: each for each in found.proxies}
 
 
 async def shown(plane: Plane, proxy: str, actor: Actor = OPERATOR) -> fleet.ProxyDetails:
-    return await fleet.show.perform(desk_of(plane), actor, fleet.ProxyReference(proxy=proxy))
+    return await fleet.show.perform(desk(plane), actor, fleet.ProxyReference(proxy=proxy))
 
 
 async def rollout(plane: Plane, actor: Actor = OPERATOR, **members: Any) -> dict[str, fleet.ProxyRollout]:
-    found = await fleet.rollout.perform(desk_of(plane), actor, fleet.RolloutRequest(ruleset="hr", **members))
+    found = await fleet.rollout.perform(desk(plane), actor, fleet.RolloutRequest(ruleset="hr", **members))
     return {each.name: each for each in found.proxies}
 
 
@@ -190,7 +179,7 @@ async def test_who_sees_one_organisation_learns_nothing_of_the_others_on_the_sam
     with pytest.raises(NotFound):
         await listed(plane, viewer, org="beta")
     with pytest.raises(NotFound):
-        await fleet.rollout.perform(desk_of(plane), viewer, fleet.RolloutRequest(ruleset="secret-rules"))
+        await fleet.rollout.perform(desk(plane), viewer, fleet.RolloutRequest(ruleset="secret-rules"))
     one = await shown(plane, "shared", viewer)
     text = repr(one)
     assert beta not in text
@@ -206,3 +195,15 @@ async def test_who_sees_one_organisation_learns_nothing_of_the_others_on_the_sam
     whole = await shown(plane, "shared")
     assert beta in repr(whole)
     assert len(whole.windows) == 1
+
+
+async def test_the_admin_api_tells_the_same(plane: Plane, proxy: ProxyClient) -> None:
+    ruleset_id = await plane.ruleset("acme", "hr")
+    await beat(proxy, rulesets={ruleset_id: 1})
+    token = await operator(plane, "ada", {"acme": "viewer"})
+    answer = await call(plane, token, "GET", "/fleet?org=acme")
+    (one,) = answer.json["proxies"]
+    assert (one["name"], one["health"], one["rulesets"][0]["state"]) == ("edge-1", "ok", "enforced")
+    assert (await call(plane, token, "GET", "/fleet/edge-1")).json["proxyId"] == proxy.proxy_id
+    found = (await call(plane, token, "GET", "/rulesets/hr/rollout?version=1")).json
+    assert (found["name"], found["version"], found["proxies"][0]["state"]) == ("hr", 1, "enforced")
