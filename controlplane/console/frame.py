@@ -37,6 +37,7 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 _FLASH_COOKIE: Final = "graphward-flash"
 _THEME_COOKIE: Final = "graphward-theme"
+_OF_PROGRAMS: Final = ("/admin/", "/api/")
 _LOCAL: Final = re.compile(r"/(?![/\\])[^\x00-\x20\x7f\\]*")
 _TITLES: Final = {
     400: "Not possible",
@@ -129,7 +130,7 @@ class Console:
 
         @web.middleware
         async def shown(request: web.Request, handler: _Handler) -> web.StreamResponse:
-            if request.path.startswith("/admin/"):
+            if request.path.startswith(_OF_PROGRAMS):
                 return await handler(request)
             try:
                 return await handler(request)
