@@ -28,6 +28,7 @@ from controlplane.requests import connection_of, no_continue_yet, read_body
 from controlplane.retention import WitnessedTime
 from controlplane.secrets import Vault, digest
 from controlplane.store.interface import (
+    App,
     Duplicate,
     Expired,
     Limited,
@@ -49,6 +50,7 @@ from proxy.wire.models import (
     SyncMetadata,
     SyncOrg,
     SyncRuleset,
+    SyncStops,
 )
 from proxy.wire.signing import (
     API_KEY_HEADER,
@@ -185,6 +187,7 @@ class AgentApi:
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     def _sync_body(self, proxy_id: str, content: SyncContent) -> bytes:
+        stops = _stops(content)
         answer = SyncAnswer(
             version=content.version,
             generated_at=rfc3339(content.generated_ms),
@@ -198,7 +201,8 @@ class AgentApi:
                     secret_hashes=tuple(secret.hash for secret in app.secrets),
                     secret_version=app.secret_version,
                     ruleset_id=app.ruleset_id,
-                    enabled=app.enabled,
+                    enabled=app.enabled and not _is_stopped(app, stops),
+                    shadow_ruleset_id=app.shadow_ruleset_id or msgspec.UNSET,
                 )
                 for app in content.apps
             ),
@@ -209,6 +213,7 @@ class AgentApi:
             metadata=SyncMetadata(
                 sync_interval_seconds=self._sync_interval_seconds, proxy_id=proxy_id, proves_unchanged=True
             ),
+            stops=stops if content.stops else msgspec.UNSET,
         )
         return msgspec.json.encode(answer)
 
@@ -250,6 +255,18 @@ class AgentApi:
             wait = outcome.retry_after_seconds
             raise Refused("rateLimited", f"the next batch is accepted in {wait} s", Retry_After=str(wait))
         return batch_id, outcome
+
+
+def _stops(content: SyncContent) -> SyncStops:
+    return SyncStops(
+        everything=any(stop.org_id is None for stop in content.stops),
+        orgs=tuple(stop.org_id for stop in content.stops if stop.org_id and not stop.app_id),
+        apps=tuple(stop.app_id for stop in content.stops if stop.app_id),
+    )
+
+
+def _is_stopped(app: App, stops: SyncStops) -> bool:
+    return stops.everything or app.org_id in stops.orgs or app.app_id in stops.apps
 
 
 # A signature doesn't say for which endpoint it was made, so a body recorded on the way to one must not do

@@ -75,6 +75,9 @@ class _KnownEvent(_Event, rename="camel", forbid_unknown_fields=True, gc=False):
     reason: _Text = None
     ruleset_version: str | _Integer | None = None
     upstream_request_id: _Text = None
+    shadow_verdict: _Text = None
+    shadow_rule_id: _Text = None
+    shadow_ruleset_version: str | _Integer | None = None
 
 
 class _KnownBatch(Struct, rename="camel", forbid_unknown_fields=True):

@@ -198,6 +198,19 @@ class Registry:
         await self._store.bind_app(app.app_id, bound.ruleset_id)
         return await self.app(app.app_id, app.org_id)
 
+    async def set_shadow(self, reference: str, org: str | None, ruleset: str | None) -> App:
+        """Try a ruleset out beside the app's own, or none any more."""
+        app = await self.app(reference, org)
+        tried = None if ruleset is None else (await self.ruleset(ruleset, app.org_id)).ruleset_id
+        await self._store.set_shadow(app.app_id, tried)
+        return await self.app(app.app_id, app.org_id)
+
+    async def promote_shadow(self, reference: str, org: str | None) -> App:
+        app = await self.app(reference, org)
+        if not await self._store.promote_shadow(app.app_id):
+            raise NotFound(f"app {app.name} has no shadow ruleset")
+        return await self.app(app.app_id, app.org_id)
+
     async def rotate_secret(self, reference: str, org: str | None, grace_ms: int) -> AppSecrets:
         """A new secret. The others end after the grace, and with none at once, tokens included."""
         app = await self.app(reference, org)

@@ -71,6 +71,7 @@ LOADED_RULES: Final = 133
 SPOOL_READY: Final = 134
 CREDENTIAL_READY: Final = 135
 SIGNING_KEY_READY: Final = 136
+KILL_FILE: Final = 137  # what the local file stops: 0 nothing, 1 what it names, 2 everything
 _FIRST_GAUGE: Final = ALIVE_AT
 _END_OF_GAUGES: Final = 160
 

@@ -126,6 +126,12 @@ class ProxySettings:
         maximum=3600,
         doc="Time for requests in flight to finish at a stop or restart.",
     )
+    kill_file: Path = setting(
+        default="var/stop",
+        path=True,
+        doc="Where this file is, everything is stopped, or the `app` and `org` that its lines name: within "
+        "two seconds, and without a control plane.",
+    )
     max_connections: int = setting(
         default=20000,
         minimum=1,

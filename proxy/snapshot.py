@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from proxy.policy.ruleset import Rule, Ruleset
+from proxy.stops import NOTHING_STOPPED, Stops
 
 _FORMAT: Final = 1
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
@@ -35,7 +36,8 @@ class App(msgspec.Struct, frozen=True):
     secret_hashes: tuple[str, ...]
     secret_version: int
     ruleset_id: str | None
-    enabled: bool
+    enabled: bool  # never where it is stopped, so that a release that doesn't know of stops obeys them
+    shadow_ruleset_id: str | None = None
 
 
 class SnapshotRuleset(msgspec.Struct, frozen=True):
@@ -59,6 +61,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     apps: tuple[App, ...]
     rulesets: tuple[SnapshotRuleset, ...]
     proves_unchanged: bool = False  # the control plane has to prove which version a 304 is about
+    stops: Stops = NOTHING_STOPPED
 
     @property
     def rule_count(self) -> int:

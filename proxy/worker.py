@@ -13,9 +13,11 @@ import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
 import uvloop
 
 from proxy.audit.spool import SpoolWriter
@@ -34,6 +36,7 @@ from proxy.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
     IN_FLIGHT,
+    KILL_FILE,
     LOADED_RULES,
     SIGNING_KEY_READY,
     SNAPSHOT_GENERATION,
@@ -43,21 +46,23 @@ from proxy.counters import (
     UPSTREAM_OPEN,
     Counters,
 )
+from proxy.kill_file import NO_ORDER, read_kill_file
 from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
 from proxy.server.credentials import UpstreamCredentials
 from proxy.server.deadlines import Deadlines
-from proxy.server.rulebook import build_rulebook
+from proxy.server.rulebook import Rulebook, build_rulebook
 from proxy.server.tokens import TokenKeeper, TokenSettings
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
-from proxy.snapshot import SnapshotDamaged, read_snapshot
+from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
 
 logger = logging.getLogger(__name__)
 
 UPKEEP_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whether it can now
 GIVE_WAY_SECONDS: Final = 0.0002
+KILL_FILE_SECONDS: Final = 1.0
 FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
 RESERVED_RECORDS: Final = 64  # of requests in flight for which the spool keeps room, 16 KiB each
 ACCEPT_SECONDS: Final = 0.02
@@ -97,6 +102,9 @@ class Worker:
         self._reload_again = False
         self._dropped_before = 0
         self._had_room = True
+        self._snapshot: Snapshot | None = None
+        self._kill_file = settings.proxy.kill_file
+        self._kill_order = NO_ORDER
 
     async def run(
         self,
@@ -118,16 +126,19 @@ class Worker:
             self._settings.credentials.assignments, self._ask_for_another_credential
         )
         self._context = self._make_context(loop)
+        await self._look_at_kill_file()
         await self._load_snapshot()
         self._channel = Channel(channel, self._take_message)
         self._channel.send(Hello())
         upkeep = loop.create_task(self._upkeep())
+        watch = loop.create_task(self._watch_kill_file())
         await self._until_able(None if patient else FIRST_REQUEST_SECONDS)
         servers = await self._listen(loop, listeners)
         ready()
         await self._stop.wait()
         await self._drain(servers, listeners)
         upkeep.cancel()
+        watch.cancel()
         self._channel.close()
         await loop.run_in_executor(None, self._spool.close)
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -265,7 +276,8 @@ class Worker:
                 logger.error("the snapshot is not used: %s", error)
                 return
             rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials)
-            self._context.use(rulebook)
+            self._snapshot = msgspec.structs.replace(snapshot, rulesets=())  # those are large
+            self._put_in_force(rulebook)
             age = max(0.0, time.time() - snapshot.synced_at)
             self._context.synced_at = loop.time() - age
             values = self._counters.values
@@ -274,6 +286,34 @@ class Worker:
             logger.info("rules in force: version %s, %d rules", snapshot.version, rulebook.rule_count)
             if not self._reload_again:
                 return
+
+    def _put_in_force(self, rulebook: Rulebook) -> None:
+        """With what the local file stops beside what the snapshot does."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        local = self._kill_order.stops(snapshot.orgs, snapshot.apps)
+        self._context.use(replace(rulebook, stops=snapshot.stops.with_others(local)))
+        for unknown in self._kill_order.unknown(snapshot.orgs, snapshot.apps):
+            logger.error("EMERGENCY STOP: %s names %s, which is not known here", self._kill_file, unknown)
+
+    async def _watch_kill_file(self) -> None:
+        """Each worker for itself, so that it holds with agent and control plane away; off the event loop."""
+        while True:
+            await asyncio.sleep(KILL_FILE_SECONDS)
+            await self._look_at_kill_file()
+
+    async def _look_at_kill_file(self) -> None:
+        order = await asyncio.to_thread(read_kill_file, self._kill_file)
+        if order == self._kill_order:
+            return
+        self._kill_order = order
+        if order == NO_ORDER:
+            logger.warning("%s is gone: it stops nothing any more", self._kill_file)
+        else:
+            logger.error("EMERGENCY STOP by %s: %s", self._kill_file, order)
+        self._counters.values[KILL_FILE] = 2 if order.everything else int(order != NO_ORDER)
+        self._put_in_force(self._context.rulebook)
 
     # Upkeep
 

@@ -117,6 +117,9 @@ class OpenSearchIndex:
             # 400: another process was quicker.
             await self._ask("PUT", self._name, orjson.dumps(INDEX_DEFINITION), accept=(400,))
             _, answer = await self._ask("GET", path)
+        else:
+            # Made by an earlier release, it may lack a field; what is there already stays as it is.
+            await self._ask("PUT", f"{self._name}/_mapping", orjson.dumps(INDEX_DEFINITION["mappings"]))
         try:
             (index,) = answer.values()
             return str(index["settings"]["index"]["uuid"])

@@ -75,6 +75,9 @@ FIELDS: Final = MappingProxyType(
             Field("reason", "reason"),
             Field("ruleset", "rulesetVersion"),
             Field("upstreamrequest", "upstreamRequestId"),
+            Field("shadow", "shadowVerdict"),
+            Field("shadowrule", "shadowRuleId"),
+            Field("shadowruleset", "shadowRulesetVersion"),
         )
     }
 )

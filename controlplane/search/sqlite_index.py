@@ -36,7 +36,7 @@ from controlplane.search.segment_search import Found, newest, span
 
 T = TypeVar("T")
 
-FORMAT: Final = 5  # of tables and columns; a file of another format is emptied and built again
+FORMAT: Final = 6  # of tables and columns; a file of another format is emptied and built again
 _BUSY_MILLISECONDS: Final = 30_000
 _CACHE_KIBIBYTES: Final = 65_536
 _WAL_BYTES: Final = 64 * 1024 * 1024

@@ -167,11 +167,25 @@ class App:
     enabled: bool
     created_ms: int
     secrets: tuple[AppSecret, ...]  # the valid ones, newest first
+    shadow_ruleset_id: str | None = None
+    shadow_ruleset_name: str | None = None
 
     @property
     def secret_version(self) -> int:
         """The lowest version that is still valid: a token of a lower one is revoked."""
         return min((secret.version for secret in self.secrets), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Requests of an app, of an organisation (no app) or of everybody (neither) are refused until it is
+    lifted."""
+
+    org_id: str | None
+    app_id: str | None
+    reason: str
+    stopped_by: str
+    stopped_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +197,7 @@ class SyncContent:
     orgs: tuple[Org, ...]
     apps: tuple[App, ...]
     rulesets: tuple[tuple[Ruleset, str], ...]  # with the YAML text
+    stops: tuple[Stop, ...]
 
 
 # What a proxy said about itself
@@ -343,6 +358,17 @@ class RegistryStore(Protocol):
     async def add_app(self, app: App) -> None: ...
     async def set_app_enabled(self, app_id: str, enabled: bool) -> None: ...
     async def bind_app(self, app_id: str, ruleset_id: str) -> None: ...
+    async def set_shadow(self, app_id: str, ruleset_id: str | None) -> None: ...
+    async def promote_shadow(self, app_id: str) -> bool:
+        """The shadow ruleset becomes the app's own; False where there is none."""
+
+    async def add_stop(self, stop: Stop) -> Stop:
+        """The stop in force: the one that was there before, if there was one."""
+
+    async def lift_stop(self, org_id: str | None, app_id: str | None) -> bool:
+        """Whether there was one."""
+
+    async def stops(self) -> list[Stop]: ...
     async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int) -> App: ...
     async def apps(self, org_id: str | None) -> list[App]: ...
     async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:

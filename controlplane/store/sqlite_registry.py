@@ -24,6 +24,7 @@ from controlplane.store.interface import (
     Retention,
     Ruleset,
     RulesetVersion,
+    Stop,
     SyncContent,
 )
 
@@ -35,9 +36,11 @@ _RULESET: Final = (
 )
 _VALID: Final = "SELECT app_id, version, hash, expires_ms FROM app_secrets JOIN apps USING (app_id)"
 _APP: Final = (
-    "SELECT app_id, apps.org_id, apps.name, client_id, ruleset_id, rulesets.name, enabled, apps.created_ms"
-    " FROM apps JOIN rulesets USING (ruleset_id)"
+    "SELECT app_id, apps.org_id, apps.name, client_id, own.ruleset_id, own.name, enabled, apps.created_ms,"
+    " shadow.ruleset_id, shadow.name FROM apps JOIN rulesets AS own USING (ruleset_id)"
+    " LEFT JOIN rulesets AS shadow ON shadow.ruleset_id = shadow_ruleset_id"
 )
+_STOP: Final = "SELECT nullif(org_id, ''), nullif(app_id, ''), reason, stopped_by, stopped_ms FROM stops"
 
 
 class RegistryTables:
@@ -177,7 +180,8 @@ class RegistryTables:
     async def add_app(self, app: App) -> None:
         def job(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "INSERT INTO apps VALUES (?, ?, ?, ?, ?, 1, ?)",
+                "INSERT INTO apps (app_id, org_id, name, client_id, ruleset_id, enabled, created_ms)"
+                " VALUES (?, ?, ?, ?, ?, 1, ?)",
                 (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.created_ms),
             )
             for secret in app.secrets:
@@ -193,6 +197,16 @@ class RegistryTables:
 
     async def bind_app(self, app_id: str, ruleset_id: str) -> None:
         await self._update("UPDATE apps SET ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
+
+    async def set_shadow(self, app_id: str, ruleset_id: str | None) -> None:
+        await self._update("UPDATE apps SET shadow_ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
+
+    async def promote_shadow(self, app_id: str) -> bool:
+        return await self._changes(
+            "UPDATE apps SET ruleset_id = shadow_ruleset_id, shadow_ruleset_id = NULL"
+            " WHERE app_id = ? AND shadow_ruleset_id IS NOT NULL",
+            (app_id,),
+        )
 
     async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int) -> App:
         def job(connection: sqlite3.Connection) -> App:
@@ -220,6 +234,29 @@ class RegistryTables:
             lambda connection: _apps(connection, "?1 IS NULL OR apps.org_id = ?1", (org_id,), now)
         )
 
+    # Stops
+
+    async def add_stop(self, stop: Stop) -> Stop:
+        key = (stop.org_id or "", stop.app_id or "")
+
+        def job(connection: sqlite3.Connection) -> Stop:
+            connection.execute(
+                "INSERT OR IGNORE INTO stops VALUES (?, ?, ?, ?, ?)",
+                (*key, stop.reason, stop.stopped_by, stop.stopped_ms),
+            )
+            return Stop(*one_row(connection, f"{_STOP} WHERE org_id = ? AND app_id = ?", key))
+
+        return await self._database.write(job)
+
+    async def lift_stop(self, org_id: str | None, app_id: str | None) -> bool:
+        return await self._changes(
+            "DELETE FROM stops WHERE org_id = ? AND app_id = ?", (org_id or "", app_id or "")
+        )
+
+    async def stops(self) -> list[Stop]:
+        rows = await self._database.fetch(f"{_STOP} ORDER BY stopped_ms, org_id, app_id")
+        return [Stop(*row) for row in rows]
+
     # Sync
 
     async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
@@ -237,7 +274,12 @@ class RegistryTables:
             )
             rulesets = [(ruleset, _yaml(connection, ruleset)) for ruleset in visible.rulesets]
             return SyncContent(
-                _version(version, digest), generated, visible.orgs, visible.apps, tuple(rulesets)
+                _version(version, digest),
+                generated,
+                visible.orgs,
+                visible.apps,
+                tuple(rulesets),
+                visible.stops,
             )
 
         current = await self.sync_version(proxy_id)
@@ -258,10 +300,14 @@ class RegistryTables:
         orgs = all_rows(connection, f"{_ORG} WHERE {of_proxy} ORDER BY org_id", (proxy_id,))
         apps = _apps(connection, f"apps.{of_proxy}", (proxy_id,), self._clock.wall_ms())
         rulesets = all_rows(connection, f"{_RULESET} AND {of_proxy} ORDER BY ruleset_id", (proxy_id,))
+        stops = all_rows(
+            connection, f"{_STOP} WHERE org_id = '' OR {of_proxy} ORDER BY org_id, app_id", (proxy_id,)
+        )
         return _Visible(
             orgs=tuple(Org(*row) for row in orgs),
             apps=tuple(sorted(apps, key=lambda app: app.app_id)),
             rulesets=tuple(Ruleset(*row) for row in rulesets),
+            stops=tuple(Stop(*row) for row in stops),
         )
 
     async def master_key_check(self, sealed: bytes) -> bytes:
@@ -289,6 +335,10 @@ class RegistryTables:
                 raise
 
         await self._database.write(guarded)
+
+    async def _changes(self, sql: str, parameters: Sequence[Any]) -> bool:
+        """Whether there was anything to change."""
+        return await self._database.write(lambda connection: connection.execute(sql, parameters).rowcount > 0)
 
     async def _update(self, sql: str, parameters: Sequence[Any]) -> None:
         def job(connection: sqlite3.Connection) -> None:
@@ -350,8 +400,9 @@ def _apps(connection: sqlite3.Connection, condition: str, parameters: Sequence[A
             bool(on),
             created,
             tuple(valid.get(app_id, ())),
+            *shadow,
         )
-        for app_id, org_id, name, client_id, ruleset_id, ruleset, on, created in rows
+        for app_id, org_id, name, client_id, ruleset_id, ruleset, on, created, *shadow in rows
     ]
 
 
@@ -362,6 +413,7 @@ class _Visible:
     orgs: tuple[Org, ...]
     apps: tuple[App, ...]
     rulesets: tuple[Ruleset, ...]
+    stops: tuple[Stop, ...]
 
     def digest(self) -> bytes:
         seen = (
@@ -370,10 +422,12 @@ class _Visible:
                 (
                     (app.app_id, app.org_id, app.name, app.client_id, app.ruleset_id, app.enabled),
                     (app.secret_version, [secret.hash for secret in app.secrets]),
+                    app.shadow_ruleset_id,
                 )
                 for app in self.apps
             ],
             [(ruleset.ruleset_id, ruleset.name, ruleset.version) for ruleset in self.rulesets],
+            [(stop.org_id, stop.app_id) for stop in self.stops],
         )
         return sha256(msgspec.json.encode(seen)).digest()
 

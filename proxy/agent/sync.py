@@ -27,6 +27,7 @@ from proxy.snapshot import (
     write_by_rename,
     write_snapshot,
 )
+from proxy.stops import NOTHING_STOPPED, Stops
 from proxy.wire.models import Check, SyncAnswer, SyncRuleset
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ _answer_decoder = msgspec.json.Decoder(SyncAnswer)
 
 
 class SyncRefused(Exception):
-    """The answer can not be taken; the rules in force stay."""
+    """The answer can not be taken; the rules in force stay, with what the answer stops."""
+
+    stopping: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,9 @@ class Sync:
         try:
             fetched = await self._fetch()
         except (SyncRefused, CallFailed, OSError) as error:
+            if isinstance(error, SyncRefused) and error.stopping is not None:
+                self.snapshot = error.stopping
+                self._announce(error.stopping, True)
             self._failures += 1
             self._problem = str(error)
             rules = "there are no rules yet" if self.snapshot is None else "the rules in force stay"
@@ -182,7 +188,11 @@ class Sync:
         highest = self._highest_applied()
         if highest is not None and generated < _instant(highest):
             raise SyncRefused(f"generatedAt {synced.generated_at} is older than {highest}, applied before")
-        snapshot = self._to_snapshot(synced, _etag(answer.headers.get("ETag", "")))
+        try:
+            snapshot = self._to_snapshot(synced, _etag(answer.headers.get("ETag", "")))
+        except SyncRefused as refused:
+            refused.stopping = self._stopping(_stops(synced))
+            raise
         held = self.snapshot
         if held is not None and _same_rules(held, snapshot):
             snapshot = msgspec.structs.replace(snapshot, generation=held.generation)
@@ -190,6 +200,17 @@ class Sync:
         write_by_rename(self._highest_path, synced.generated_at.encode())
         write_snapshot(self._cache_path, snapshot)
         return _Fetched(snapshot, is_new=held is None or snapshot.generation != held.generation)
+
+    def _stopping(self, told: Stops) -> Snapshot | None:
+        """The rules in force with more stopped: a stop doesn't wait for rules that can be taken. Nothing is
+        lifted this way."""
+        held = self.snapshot
+        if held is None or held.stops.with_others(told) == held.stops:
+            return None
+        stops = held.stops.with_others(told)
+        snapshot = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops)
+        write_snapshot(self._cache_path, snapshot)
+        return snapshot
 
     def _highest_applied(self) -> str | None:
         candidates = [self.snapshot.generated_at] if self.snapshot is not None else []
@@ -204,6 +225,7 @@ class Sync:
         _refuse_twice("appId", [app.app_id for app in synced.apps])
         _refuse_twice("rulesetId", [held.ruleset_id for held in synced.rulesets])
         now = self._clock()
+        stops = _stops(synced)
         return Snapshot(
             version=synced.version,
             generated_at=synced.generated_at,
@@ -222,12 +244,14 @@ class Sync:
                     secret_hashes=app.secret_hashes,
                     secret_version=app.secret_version,
                     ruleset_id=app.ruleset_id,
-                    enabled=app.enabled,
+                    enabled=app.enabled and not stops.concern(app.org_id, app.app_id),
+                    shadow_ruleset_id=app.shadow_ruleset_id or None,
                 )
                 for app in synced.apps
             ),
             rulesets=self._parsed(synced.rulesets),
             proves_unchanged=synced.metadata.proves_unchanged,
+            stops=stops,
         )
 
     def _parsed(self, delivered: tuple[SyncRuleset, ...]) -> tuple[SnapshotRuleset, ...]:
@@ -260,7 +284,19 @@ def _parse(delivered: SyncRuleset) -> Ruleset:
 
 
 def _same_rules(one: Snapshot, other: Snapshot) -> bool:
-    return (one.orgs, one.apps, one.rulesets) == (other.orgs, other.apps, other.rulesets)
+    return (one.orgs, one.apps, one.rulesets, one.stops) == (
+        other.orgs,
+        other.apps,
+        other.rulesets,
+        other.stops,
+    )
+
+
+def _stops(synced: SyncAnswer) -> Stops:
+    if not synced.stops:
+        return NOTHING_STOPPED
+    told = synced.stops
+    return Stops(told.everything, frozenset(told.orgs), frozenset(told.apps))
 
 
 def _refuse_twice(what: str, values: list[str]) -> None:

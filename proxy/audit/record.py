@@ -42,6 +42,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     reason: str
     ruleset_version: int | None
     upstream_request_id: str | None
+    shadow: tuple[str, str | None, int] | None = None  # verdict, rule and ruleset version, where there is one
 
 
 class Event(msgspec.Struct, rename="camel"):
@@ -74,6 +75,9 @@ class Event(msgspec.Struct, rename="camel"):
     reason: str
     ruleset_version: int | None
     upstream_request_id: str | None
+    shadow_verdict: str | msgspec.UnsetType = msgspec.UNSET
+    shadow_rule_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    shadow_ruleset_version: int | msgspec.UnsetType = msgspec.UNSET
 
 
 _UNPLAIN: Final = re.compile(r"[^ -~]")
@@ -105,7 +109,7 @@ def _changed(record: Record, items: int, change: Change) -> Record:
         value = getattr(record, name)
         if isinstance(value, str):
             value = change(name, value)
-        elif isinstance(value, tuple) and name != "parent":
+        elif isinstance(value, tuple) and name not in ("parent", "shadow"):
             value = tuple(change(name, item) for item in value[:items])
         values.append(value)
     return Record(*values)  # type: ignore[arg-type]
@@ -165,6 +169,8 @@ def event_line(payload: bytes, id_prefix: int, seq: int, proxy_id: str | None) -
         ruleset_version=record.ruleset_version,
         upstream_request_id=record.upstream_request_id,
     )
+    if record.shadow is not None:
+        event.shadow_verdict, event.shadow_rule_id, event.shadow_ruleset_version = record.shadow
     return _encoder.encode(event) + b"\n"
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from proxy.policy.decision import Decision
     from proxy.server.context import Context
     from proxy.server.rulebook import Caller
+    from proxy.server.shadow import Trial
 
 _VERDICT_COUNTER: Final = {
     "allow": ALLOWED,
@@ -74,6 +75,7 @@ class AuditDraft:
         "request_bytes",
         "response_bytes",
         "rule_id",
+        "shadow",
         "started",
         "status",
         "time_ms",
@@ -119,6 +121,7 @@ class AuditDraft:
         self.response_bytes = 0
         self.parent: tuple[int, int] | None = None
         self.evaluated = True  # a request for a token is not: no ruleset judges it
+        self.shadow: Trial | None = None
         self.written = False
 
     def request_id(self, context: Context) -> str:
@@ -164,6 +167,7 @@ class AuditDraft:
     def _record(self, caller: Caller, duration_us: int) -> bytes:
         query = self.query
         upstream_request_id = self.upstream_request_id
+        shadow = self.shadow
         return encode(
             Record(
                 self.number,
@@ -190,6 +194,7 @@ class AuditDraft:
                 self.reason,
                 caller.ruleset_version,
                 None if upstream_request_id is None else upstream_request_id.decode("latin-1"),
+                None if shadow is None else (shadow.verdict, shadow.rule_id, shadow.version),
             )
         )
 

@@ -7,7 +7,7 @@ its own that names the batch by `parentRequestId`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from proxy.policy.batch import (
@@ -26,6 +26,7 @@ from proxy.policy.filters import FilterFailed
 from proxy.server.answers import error_body
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import Refusal
+from proxy.server.shadow import Trial
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Plan
@@ -180,6 +181,8 @@ class Batch:
             facts = judged.facts = RequestFacts(
                 part.method, target, headers, draft.client_ip, draft.time_ms / 1000, part.body
             )
+            if self._caller.shadow is not None:
+                draft.shadow = Trial(self._caller.shadow, facts, body_known=True)
             decision = plan.decide(facts)
         except MalformedTarget as error:
             raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedTarget") from None
@@ -226,6 +229,8 @@ class Batch:
         draft = judged.draft
         draft.upstream_status = answer.status
         draft.upstream_us = self._envelope.upstream_us
+        if draft.shadow is not None and draft.shadow.wants_answer:
+            draft.shadow.answered(answer.status, _encoded(answer.headers), answer.body, body_known=True)
         try:
             body = self._filtered(judged, answer)
         except Refusal as refusal:
@@ -247,8 +252,7 @@ class Batch:
                 upstream_status=status,
             )
         if judged.plan.has_response_rules:
-            headers = [(name.encode("utf-8"), value.encode("utf-8")) for name, value in answer.headers]
-            facts = AnswerFacts(status, headers, answer.body)
+            facts = AnswerFacts(status, _encoded(answer.headers), answer.body)
             try:
                 self._take(judged, judged.plan.decide_response(judged.facts, judged.decision, facts))
             except MalformedTarget as error:
@@ -265,6 +269,10 @@ class Batch:
         done = {part_id for part_id, _ in finished}
         own = {each.part.id: each.answer for each in self._parts if each.answer and each.part.id not in done}
         return merged_answer(body, [each.part.id for each in self._parts], finished, own)
+
+
+def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("utf-8"), value.encode("utf-8")) for name, value in headers]
 
 
 def _filter_failed(why: str) -> Refusal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from proxy.server.errors import Refusal
+from proxy.stops import Stops
 
 
 class Client(Protocol):
@@ -32,5 +33,6 @@ class Connection(Protocol):
 
     @property
     def busy(self) -> bool: ...
+    def stop(self, stops: Stops) -> None: ...
     def drain(self) -> None: ...
     def cut(self) -> None: ...

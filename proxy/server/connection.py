@@ -41,6 +41,7 @@ from proxy.server.token_endpoint import token_exchange_for
 
 if TYPE_CHECKING:
     from proxy.server.context import Context
+    from proxy.stops import Stops
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class ClientExchange(Protocol):
     def waited_too_long(self) -> None: ...
     def pause_answer(self) -> None: ...
     def resume_answer(self) -> None: ...
+    def stop(self, stops: Stops) -> None: ...
 
 
 class ClientConnection(asyncio.Protocol):
@@ -516,6 +518,11 @@ class ClientConnection(asyncio.Protocol):
         return self._exchange is not None
 
     # Stopping
+
+    def stop(self, stops: Stops) -> None:
+        """What is under way for an application that is stopped ends now; the connection may stay."""
+        if self._exchange is not None:
+            self._exchange.stop(stops)
 
     def drain(self) -> None:
         """The worker stops: an idle connection closes now, a busy one after its answer."""

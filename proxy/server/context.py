@@ -107,8 +107,13 @@ class Context:
         self._codings: dict[bytes, bytes] = {}
 
     def use(self, rulebook: Rulebook) -> None:
+        """Judges by it from now on. What is under way goes on by the rules that it began with, unless it is
+        stopped."""
         self.rulebook = rulebook
         self.tokens.use(rulebook)
+        if rulebook.stops:
+            for connection in list(self.connections):
+                connection.stop(rulebook.stops)
 
     def in_flight(self) -> int:
         """Exchanges under way, for the metrics."""

@@ -12,6 +12,7 @@ STATUS_OF: Final[dict[str, int]] = {
     "badRequest": 400,
     "InvalidAuthenticationToken": 401,
     "policyBlocked": 403,
+    "emergencyStop": 403,
     "notFound": 404,
     "methodNotAllowed": 405,
     "requestTimeout": 408,

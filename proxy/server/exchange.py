@@ -34,7 +34,8 @@ from proxy.server.deadlines import NEVER
 from proxy.server.errors import Refusal, filter_failed, overloaded
 from proxy.server.heads import KEPT, head_for_client, head_for_upstream
 from proxy.server.request_head import RequestHead
-from proxy.server.tokens import RefusedToken, UnknownToken
+from proxy.server.shadow import Trial
+from proxy.server.tokens import RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.upstream import UpstreamConnection, UpstreamLost
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from proxy.server.client import Client
     from proxy.server.context import Context
     from proxy.server.credentials import UpstreamCredential
+    from proxy.server.shadow import ShadowRules
+    from proxy.stops import Stops
 
 REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -152,7 +155,7 @@ class Exchange:
             raise Refusal("notReady", why, "notReady", retry_after=5)
         try:
             draft.caller = context.tokens.caller(self.head.fields.authorization, now)
-        except RefusedToken as refused:
+        except (RefusedToken, StoppedCaller) as refused:
             draft.caller = refused.caller
             raise
 
@@ -177,6 +180,10 @@ class Exchange:
 
     def decide(self, body: bytes | None) -> None:
         """Judges the request; `body` is None where no rule has to read it."""
+        caller = self.draft.caller
+        assert caller is not None
+        if caller.shadow is not None:
+            self._try_shadow(caller.shadow, body)
         decision = self._plan.constant
         if decision is None:
             decision = self._judged(body)
@@ -184,6 +191,15 @@ class Exchange:
             self._take_decision(decision)
         else:
             self._decide_batch(self._batch, decision, body or b"")
+
+    def _try_shadow(self, shadow: ShadowRules, body: bytes | None) -> None:
+        draft, head = self.draft, self.head
+        if body is None and head.fields.length == 0:
+            body = b""
+        facts = RequestFacts(
+            head.method, self._target, head.headers, draft.client_ip, draft.time_ms / 1000, body
+        )
+        draft.shadow = Trial(shadow, facts, body_known=body is not None, envelope=self._batch is not None)
 
     def _judged(self, body: bytes | None) -> Decision:
         draft = self.draft
@@ -463,6 +479,9 @@ class Exchange:
     # Phases of the answer
 
     def _begin_answer(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+        shadow = self.draft.shadow
+        if shadow is not None and shadow.wants_answer:
+            shadow.answered(answer.status, answer.headers, None, body_known=answer.length == 0)
         try:
             for_rules = self._rules_read(answer)
         except MalformedBody as error:
@@ -654,6 +673,14 @@ class Exchange:
         self.draft.reason = "clientAborted"
         self._let_go_of_upstream()
         self.record(self.draft.status if self.head_sent else 499)
+
+    def stop(self, stops: Stops) -> None:
+        """An operator's stop doesn't wait for answers: one that has begun is cut, any other is a 403."""
+        caller = self.draft.caller
+        if caller is not None and stops.concern(caller.org_id, caller.app_id):
+            if not self.head_sent:
+                self.draft.verdict, self.draft.rule_id = "block", None  # no rule's
+            self.refuse(StoppedCaller(caller))
 
     def waited_too_long(self) -> None:
         """No upstream connection, or no new upstream token, came in time."""

@@ -12,7 +12,9 @@ from proxy.policy.compile import CompiledRuleset, Entry, compile_in_slices
 from proxy.policy.paths import PathTree
 from proxy.policy.ruleset import Ruleset
 from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
+from proxy.server.shadow import ShadowRules
 from proxy.snapshot import Snapshot
+from proxy.stops import NOTHING_STOPPED, Stops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +30,7 @@ class Caller:
     rules: CompiledRuleset | None = None
     ruleset_version: int | None = None
     credential: UpstreamCredential = NO_CREDENTIAL  # of the identity that it goes up with
+    shadow: ShadowRules | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +44,7 @@ class Rulebook:
     version: str = ""
     loaded: bool = False
     credentials: frozenset[UpstreamCredential] = frozenset()  # of callers that may call
+    stops: Stops = NOTHING_STOPPED  # of the snapshot and of the local file
 
     @property
     def rule_count(self) -> int:
@@ -73,6 +77,11 @@ async def _build(snapshot: Snapshot, previous: Rulebook, credentials: UpstreamCr
             known = (entry.digest, await _compile(entry.ruleset))
         compiled[key] = known
         by_id[entry.ruleset_id] = (known[1], entry.version)
+    shadows = {
+        ruleset_id: ShadowRules(*by_id[ruleset_id])
+        for ruleset_id in {app.shadow_ruleset_id for app in snapshot.apps}
+        if ruleset_id in by_id
+    }
     callers: dict[str, Caller] = {}
     for app in snapshot.apps:
         rules, version = by_id.get(app.ruleset_id or "", (None, None))
@@ -86,9 +95,10 @@ async def _build(snapshot: Snapshot, previous: Rulebook, credentials: UpstreamCr
             rules=rules,
             ruleset_version=version,
             credential=credentials.of(app.org_id, app.client_id),
+            shadow=shadows.get(app.shadow_ruleset_id or ""),
         )
     used = frozenset(each.credential for each in callers.values() if each.enabled)
-    return Rulebook(callers, compiled, snapshot.version, loaded=True, credentials=used)
+    return Rulebook(callers, compiled, snapshot.version, loaded=True, credentials=used, stops=snapshot.stops)
 
 
 async def _compile(ruleset: Ruleset) -> CompiledRuleset:

@@ -29,6 +29,7 @@ from proxy.server.abuse import network_of
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import Refusal
 from proxy.server.request_head import RequestHead
+from proxy.server.tokens import STOPPED
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from proxy.server.client import Client
     from proxy.server.context import Context
     from proxy.server.rulebook import Caller
+    from proxy.stops import Stops
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,12 @@ _DISCOVERY: Final = re.compile(
 _KEYS: Final = re.compile(r"/(?!v1\.0/|beta/|proxy/)[^/?]+/discovery/v2\.0/keys")
 
 _FORM: Final = b"application/x-www-form-urlencoded"
-_REASON_OF: Final = {400: "malformedRequest", 401: "tokenRefused", 429: "tooManyFailures"}
+_REASON_OF: Final = {
+    400: "malformedRequest",
+    401: "tokenRefused",
+    403: "stopped",
+    429: "tooManyFailures",
+}
 _NO_STORE: Final = b"Cache-Control: no-store\r\nPragma: no-cache\r\n"
 
 
@@ -116,6 +123,7 @@ class DocumentExchange:
     def waited_too_long(self) -> None: ...
     def pause_answer(self) -> None: ...
     def resume_answer(self) -> None: ...
+    def stop(self, stops: Stops) -> None: ...
 
 
 class _OAuthError(Exception):
@@ -254,6 +262,11 @@ class TokenExchange:
     def _verified(self, caller: Caller | None, matches: bool, digest: bytes) -> None:
         context = self._context
         current = context.rulebook.callers.get(caller.client_id) if caller is not None else None
+        stops = context.rulebook.stops
+        if matches and current is not None and stops.concern(current.org_id, current.app_id):
+            # Said to nobody else than to who has the secret.
+            self._answer_error(_OAuthError(403, "emergency_stop", STOPPED))
+            return
         if caller is None or not matches or current is not caller or not caller.enabled:
             if caller is None:
                 context.counters.values[UNKNOWN_CLIENTS] += 1
@@ -322,6 +335,9 @@ class TokenExchange:
     def waited_too_long(self) -> None: ...
     def pause_answer(self) -> None: ...
     def resume_answer(self) -> None: ...
+
+    def stop(self, stops: Stops) -> None:
+        """Not needed: once the secret is compared, it is looked at again."""
 
 
 def _parse_form(content_type: bytes | None, body: bytes) -> dict[str, str]:

@@ -25,6 +25,7 @@ from proxy.server.rulebook import Caller, Rulebook
 ALGORITHM: Final = "HS256"
 MAX_TOKEN_BYTES: Final = 4096  # ours have some 450; a longer one is refused before any cryptography
 MAX_REMEMBERED: Final = 10_000
+STOPPED: Final = "An operator has stopped the requests of this application."
 CLOCK_LEEWAY_SECONDS: Final = 5  # for nbf and iat alone: another proxy of the fleet may have issued the token
 
 _BEARER: Final = re.compile(
@@ -76,6 +77,14 @@ class RefusedToken(Refusal):
         self.caller = caller
 
 
+class StoppedCaller(Refusal):
+    """Whose requests an operator has stopped, whatever its token says."""
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__("emergencyStop", STOPPED, "stopped")
+        self.caller = caller
+
+
 class TokenKeeper:
     """Issues tokens and remembers the ones it has checked."""
 
@@ -113,7 +122,7 @@ class TokenKeeper:
         return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": kid})
 
     def caller(self, authorization: bytes | None, now: float) -> Caller:
-        """Whose request this is. Raises UnknownToken or RefusedToken (401)."""
+        """Whose request this is. Raises UnknownToken, RefusedToken (401) or StoppedCaller (403)."""
         if authorization is not None:
             known = self._remembered.get(authorization)
             if known is not None and now < known[1]:
@@ -129,7 +138,10 @@ class TokenKeeper:
         if parts is None:
             raise _unknown("The access token is malformed.")
         claims = self._verified_claims(parts[1], parts[2], parts[3])
-        caller = self._rulebook.callers.get(claims.sub)
+        rulebook = self._rulebook
+        caller = rulebook.callers.get(claims.sub)
+        if caller is not None and rulebook.stops and rulebook.stops.concern(caller.org_id, caller.app_id):
+            raise StoppedCaller(caller)
         if caller is None or caller.org_id != claims.org:
             gone = Caller(app_id=None, org_id=claims.org, client_id=claims.sub)
             raise RefusedToken("The application is not known any more.", "invalidToken", gone)

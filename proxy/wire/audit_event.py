@@ -9,10 +9,14 @@ EVENT_FIELDS: Final = (
     "id", "time", "orgId", "proxyId", "appId", "clientId", "clientIp", "requestId", "clientRequestId",
     "method", "path", "query", "status", "verdict", "ruleId", "loggedRuleIds", "transforms",
     "upstreamStatus", "durationMs", "upstreamMs", "requestBytes", "responseBytes", "parentRequestId",
-    "seq", "reason", "rulesetVersion", "upstreamRequestId",
+    "seq", "reason", "rulesetVersion", "upstreamRequestId", "shadowVerdict", "shadowRuleId",
+    "shadowRulesetVersion",
 )  # fmt: skip
 REQUIRED_FIELDS: Final = ("id", "time", "orgId", "method", "path", "status", "verdict")
 VERDICTS: Final = ("allow", "filter", "block", "log_only")
+
+# What an app's shadow ruleset would have said. "unknown": it would have had to read a body that wasn't held.
+SHADOW_VERDICTS: Final = (*VERDICTS, "unknown")
 
 STATUS_CLIENT_LEFT: Final = 499  # the client left before an answer began; never sent, only recorded
 
@@ -24,6 +28,8 @@ REASONS: Final = MappingProxyType(
         "hiddenProperty": "the path or query names a property that a rule hides",
         "responseRule": "a response rule decided, once the upstream had answered",
         "noRuleset": "the app identity has no ruleset, so everything is blocked",
+        # An operator decided, whatever the policy says.
+        "stopped": "an operator has stopped the app identity, its organisation or everything",
         # The token endpoint.
         "tokenIssued": "a proxy token was issued",
         "tokenRefused": "the app identity's credentials were wrong, or it is disabled",

@@ -29,6 +29,18 @@ class SyncApp(msgspec.Struct, frozen=True, rename="camel"):
     secret_version: int
     ruleset_id: str | None = None
     enabled: bool = True
+    shadow_ruleset_id: str | msgspec.UnsetType | None = (
+        msgspec.UNSET
+    )  # tried out beside the other, never obeyed
+
+
+class SyncStops(msgspec.Struct, frozen=True, rename="camel"):
+    """What an operator has stopped. The apps concerned are sent as not enabled too, for proxies that don't
+    know this member."""
+
+    everything: bool = False
+    orgs: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
 
 
 class SyncRuleset(msgspec.Struct, frozen=True, rename="camel"):
@@ -52,6 +64,7 @@ class SyncAnswer(msgspec.Struct, frozen=True, rename="camel"):
     apps: tuple[SyncApp, ...]
     rulesets: tuple[SyncRuleset, ...]
     metadata: SyncMetadata = SyncMetadata()
+    stops: SyncStops | msgspec.UnsetType = msgspec.UNSET  # left out where nothing is stopped
 
 
 CheckStatus = Literal["ok", "degraded", "failed"]

@@ -74,6 +74,14 @@ class Cluster:
         }
         return web.json_response({"acknowledged": True, "index": name})
 
+    def _extend(self, name: str, request: web.Request, body: bytes) -> web.Response:
+        """Adds fields; one that is there may not change its type."""
+        properties = self.indices[name]["properties"]
+        for field, kind in json.loads(body)["properties"].items():
+            if properties.setdefault(field, kind)["type"] != kind["type"]:
+                return _error(400, "illegal_argument_exception", f"mapper [{field}] cannot be changed")
+        return web.json_response({"acknowledged": True})
+
     def _settings(self, name: str, request: web.Request, body: bytes) -> web.Response:
         return web.json_response({name: {"settings": {"index": {"uuid": self.indices[name]["uuid"]}}}})
 
@@ -146,6 +154,7 @@ class Cluster:
     ACTIONS = {  # noqa: RUF012 - a constant
         ("PUT", ""): _create,
         ("GET", "_settings"): _settings,
+        ("PUT", "_mapping"): _extend,
         ("POST", "_bulk"): _bulk,
         ("POST", "_refresh"): _refresh,
         ("POST", "_search"): _search,

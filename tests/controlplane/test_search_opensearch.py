@@ -324,6 +324,16 @@ async def test_the_outbox_name_follows_the_index_itself(standin: Cluster) -> Non
         assert await index.outbox_name() != name
 
 
+async def test_an_index_of_an_earlier_release_learns_the_fields_that_are_new(standin: Cluster) -> None:
+    async with closing(OpenSearchIndex(standin.url)) as index:
+        await index.write(accepted(event(1)))
+    del standin.indices["graphward-events"]["properties"]["shadow"]
+    async with closing(OpenSearchIndex(standin.url)) as index:
+        await index.write(accepted(event(2, shadowVerdict="block")))
+        assert await found(index, "shadow:block") == [2]
+        assert await found(index, "-has:shadow") == [1]
+
+
 async def test_the_path_of_the_address_names_the_index(standin: Cluster) -> None:
     async with closing(OpenSearchIndex(standin.url + "/audit-2")) as index:
         await index.write(accepted(event(1)))

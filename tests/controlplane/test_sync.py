@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 from pathlib import Path
+from typing import Any
 
+import pytest
 from argon2 import PasswordHasher
 
+from controlplane.store.interface import NotFound, Stop
 from tests.controlplane.plane import RULESET, Answer, FakeClock, Plane, ProxyClient, started
 
 HOUR_MS = 3_600_000
@@ -187,3 +190,68 @@ async def test_a_revoked_organisation_is_no_longer_sent(plane: Plane, proxy: Pro
     await plane.registry.revoke("edge-1", "acme")
     content = (await proxy.sync()).json
     assert content["orgs"] == content["apps"] == content["rulesets"] == []
+
+
+async def test_what_is_stopped_is_told_and_not_enabled_for_older_proxies(
+    plane: Plane, proxy: ProxyClient
+) -> None:
+    (org,) = proxy.org_ids
+    await plane.ruleset("acme", "one")
+    payroll = (await plane.registry.add_app("payroll", "acme", "one")).app
+    crm = (await plane.registry.add_app("crm", "acme", "one")).app
+    foreign_org = await plane.org("rival")
+    await plane.ruleset("rival", "rules")
+    foreign = (await plane.registry.add_app("crm", "rival", "rules")).app
+
+    async def told() -> tuple[dict[str, bool], Any]:
+        content = (await proxy.sync()).json
+        return {app["name"]: app["enabled"] for app in content["apps"]}, content.get("stops")
+
+    async def stop(org_id: str | None, app_id: str | None) -> None:
+        await plane.store.add_stop(Stop(org_id, app_id, "", "ada", 7))
+
+    assert await told() == ({"crm": True, "payroll": True}, None)
+    before = (await proxy.sync()).headers["ETag"]
+    await stop(foreign_org, None)
+    await stop(foreign_org, foreign.app_id)
+    assert (await proxy.sync(before)).status == 304  # a stop elsewhere doesn't show
+    await stop(org, payroll.app_id)
+    one = {"everything": False, "orgs": [], "apps": [payroll.app_id]}
+    assert await told() == ({"crm": True, "payroll": False}, one)
+    await stop(org, None)
+    assert await told() == ({"crm": False, "payroll": False}, one | {"orgs": [org]})
+    await plane.store.lift_stop(org, None)
+    await stop(None, None)
+    assert await told() == ({"crm": False, "payroll": False}, one | {"everything": True})
+    await plane.store.lift_stop(None, None)
+    await plane.store.lift_stop(org, payroll.app_id)
+    await plane.registry.set_app_enabled(crm.app_id, None, False)
+    assert await told() == ({"crm": False, "payroll": True}, None)  # lifting enables nothing
+
+
+async def test_a_shadow_ruleset_is_told_where_there_is_one(plane: Plane, proxy: ProxyClient) -> None:
+    await plane.ruleset("acme", "one")
+    other = await plane.ruleset("acme", "two")
+    await plane.registry.add_app("payroll", "acme", "one")
+    seen = [(await proxy.sync()).headers["ETag"]]
+    assert (await plane.registry.set_shadow("payroll", None, "two")).shadow_ruleset_name == "two"
+    answer = await proxy.sync(seen[-1])
+    assert answer.json["apps"][0]["shadowRulesetId"] == other
+    assert answer.json["apps"][0]["rulesetId"] != other
+    promoted = await plane.registry.promote_shadow("payroll", None)
+    assert (promoted.ruleset_id, promoted.shadow_ruleset_id) == (other, None)
+    answer = await proxy.sync(answer.headers["ETag"])
+    assert answer.json["apps"][0]["rulesetId"] == other
+    assert "shadowRulesetId" not in answer.json["apps"][0]
+    with pytest.raises(NotFound, match="no shadow ruleset"):
+        await plane.registry.promote_shadow("payroll", None)
+
+
+async def test_a_foreign_ruleset_can_not_be_tried_out(plane: Plane, proxy: ProxyClient) -> None:
+    await plane.org("rival")
+    foreign = await plane.ruleset("rival", "theirs")
+    await plane.ruleset("acme", "one")
+    await plane.registry.add_app("payroll", "acme", "one")
+    for reference in ("theirs", foreign):
+        with pytest.raises(NotFound):
+            await plane.registry.set_shadow("payroll", None, reference)

@@ -322,3 +322,78 @@ async def test_a_full_disk_leaves_the_rules_in_force(
         assert announced == [("v1", True)]
         assert await sync.once()
         assert announced[-1] == ("v2", True)
+
+
+# Stops and shadow rulesets
+
+
+STOPPED = {"everything": True, "orgs": [], "apps": []}
+
+
+def with_app(**members: Any) -> dict[str, Any]:
+    return changed(apps=[sync_body()["apps"][0] | members])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"everything": True}, {"orgs": ["org-1"]}, {"apps": ["app-1"], "laterMember": 1}],
+)
+async def test_stops_are_persisted_in_a_way_that_earlier_releases_obey(
+    tmp_path: Path, control: ControlPlaneStandIn, told: dict[str, Any]
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        assert not read_snapshot(cache).stops
+        control.sync_body = changed(stops=told)
+        assert await sync.once()
+        snapshot = read_snapshot(cache)
+        assert snapshot.stops.concern("org-1", "app-1")
+        assert snapshot.stops.concern("org-2", "app-2") == told.get("everything", False)
+        assert not snapshot.apps[0].enabled  # which is all that an earlier release reads
+        control.sync_body = changed() | {"version": "v3"}
+        assert await sync.once()
+        assert not read_snapshot(cache).stops
+        assert read_snapshot(cache).apps[0].enabled
+    assert announced == [("v1", True), ("v2", True), ("v3", True)]
+
+
+async def test_a_stop_does_not_wait_for_rules_that_can_be_taken(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        control.sync_body = changed(rulesets=BAD_YAML, stops=STOPPED)
+        assert not await sync.once()
+        assert read_snapshot(cache).stops.everything
+        assert announced == [("v1", True), ("v1", True)]
+        control.sync_body = changed(rulesets=BAD_YAML)  # and nothing is lifted by an answer that is refused
+        assert not await sync.once()
+        assert read_snapshot(cache).stops.everything
+        control.sync_body = changed()
+        assert await sync.once()
+        assert not read_snapshot(cache).stops
+
+
+async def test_a_stop_that_nobody_signed_is_none(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    cache = tmp_path / "snapshot.json"
+    async with syncing(control, cache, Announcements()) as sync:
+        assert await sync.once()
+        control.sign_answers = False
+        control.sync_body = changed(stops=STOPPED)
+        assert not await sync.once()
+        assert not read_snapshot(cache).stops
+
+
+@pytest.mark.parametrize("named", ["ruleset-1", None])
+async def test_a_shadow_ruleset_is_part_of_the_rules(
+    tmp_path: Path, control: ControlPlaneStandIn, named: str | None
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        control.sync_body = with_app(shadowRulesetId=named)
+        assert await sync.once()
+        assert read_snapshot(cache).apps[0].shadow_ruleset_id == named
+    assert announced == [("v1", True), ("v2", named is not None)]

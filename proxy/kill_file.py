@@ -1,0 +1,114 @@
+"""The file on this host that stops everything, or what its lines name, also while no control plane is there.
+
+    # who, when and why
+    app hr-sync          by id, client id or name
+    org Contoso          by id or name
+
+Without such a line, or with the line `all`, everything is stopped. So it is where the file can't be read or a
+line isn't understood: who put it there wanted less traffic, not more.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from proxy.snapshot import App
+from proxy.stops import EVERYTHING_STOPPED, NOTHING_STOPPED, Stops
+
+_MAX_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class KillOrder:
+    """What the file asks for: the very words, since only the rules say which ids they stand for."""
+
+    everything: bool = False
+    orgs: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
+    problem: str = ""  # why everything is stopped though nobody said so
+
+    def stops(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Stops:
+        """`orgs` are names by id. A name that several have stops each of them."""
+        if self.everything:
+            return EVERYTHING_STOPPED
+        if not self.orgs and not self.apps:
+            return NOTHING_STOPPED
+        return Stops(
+            orgs=frozenset(
+                org_id for org_id, name in orgs.items() if org_id in self.orgs or name in self.orgs
+            ),
+            apps=frozenset(app.app_id for app in apps if not _names_of(app).isdisjoint(self.apps)),
+        )
+
+    def unknown(self, orgs: Mapping[str, str], apps: Iterable[App]) -> Iterator[str]:
+        """What it names and the rules don't."""
+        known_apps = {name for app in apps for name in _names_of(app)}
+        known_orgs = {*orgs, *orgs.values()}
+        yield from (f"org {each}" for each in self.orgs if each not in known_orgs)
+        yield from (f"app {each}" for each in self.apps if each not in known_apps)
+
+    def __str__(self) -> str:
+        if self.everything:
+            return f"everything ({self.problem})" if self.problem else "everything"
+        named = [f"org {each}" for each in self.orgs] + [f"app {each}" for each in self.apps]
+        return ", ".join(named) or "nothing"
+
+
+NO_ORDER: Final = KillOrder()
+
+
+def _names_of(app: App) -> frozenset[str]:
+    return frozenset((app.app_id, app.client_id, app.name))
+
+
+def read_kill_file(path: Path) -> KillOrder:
+    """Never raises: a file that can't be read stops everything, and only one that isn't there nothing."""
+    try:
+        content = _content(path)
+    except FileNotFoundError:
+        return NO_ORDER
+    except OSError as error:
+        return _all(f"it can't be read: {error.strerror}")
+    if content is None:
+        return _all("it is no regular file of at most 1 MiB")
+    try:
+        return parse_kill_file(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return _all("it is not UTF-8")
+
+
+def _content(path: Path) -> bytes | None:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not keep us waiting
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MAX_BYTES:
+            return None
+        return os.read(fd, _MAX_BYTES)
+    finally:
+        os.close(fd)
+
+
+def parse_kill_file(text: str) -> KillOrder:
+    named: dict[str, list[str]] = {"org": [], "app": []}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if line == "all":
+            return KillOrder(everything=True)
+        kind, _, name = line.partition(" ")
+        if kind not in named or not name.strip():
+            return _all(f"line {number} is not understood")
+        named[kind].append(name.strip())
+    if not named["org"] and not named["app"]:
+        return KillOrder(everything=True)
+    return KillOrder(orgs=tuple(named["org"]), apps=tuple(named["app"]))
+
+
+def _all(problem: str) -> KillOrder:
+    return KillOrder(everything=True, problem=problem)

@@ -1,0 +1,110 @@
+"""An application's shadow ruleset: judged by beside the one in force, for the audit event alone.
+
+Nothing of it reaches the request or its answer: no verdict is obeyed, no body is held for its sake, and what
+it can't make out is "unknown", be it for want of a body or by a fault of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from proxy.policy.canonical import MalformedTarget
+from proxy.policy.decision import AnswerFacts, Decision, Plan, RequestFacts
+from proxy.policy.ruleset import DEFAULT_RULE_ID
+
+if TYPE_CHECKING:
+    from proxy.policy.compile import CompiledRuleset
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN: Final = "unknown"
+ShadowVerdict = Literal["allow", "filter", "block", "log_only", "unknown"]
+
+
+@dataclass(slots=True, eq=False)
+class ShadowRules:
+    rules: CompiledRuleset
+    version: int
+    failed: bool = False  # said once, since it may be so for every request
+
+
+class Trial:
+    """What the shadow says of one request."""
+
+    __slots__ = ("_facts", "_plan", "_request_decision", "_rules", "rule_id", "verdict")
+
+    def __init__(
+        self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool, envelope: bool = False
+    ) -> None:
+        """`facts.body` is empty both where there is none and where nobody read it: `body_known` tells which.
+        Of a batch's `envelope`, as ever, only a rule that means it can block it."""
+        self._rules = rules
+        self._facts = facts
+        self._plan: Plan | None = None
+        self._request_decision: Decision | None = None
+        self.verdict: ShadowVerdict = UNKNOWN
+        self.rule_id: str | None = None
+        try:
+            self._judge(body_known, envelope)
+        except MalformedTarget:  # which would be answered 400
+            self.verdict = "block"
+        except Exception:
+            self._fail()
+
+    @property
+    def version(self) -> int:
+        return self._rules.version
+
+    def _judge(self, body_known: bool, envelope: bool) -> None:
+        facts = self._facts
+        self._plan = plan = self._rules.rules.plan(facts.method, facts.target)
+        if plan.needs_body and not body_known:
+            return
+        decision = plan.decide(facts)
+        if envelope and decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
+            self.verdict, self.rule_id = "allow", DEFAULT_RULE_ID
+            return
+        self._take(decision)
+        self._request_decision = decision
+
+    @property
+    def wants_answer(self) -> bool:
+        """Whether response rules have something to say yet."""
+        plan, decision = self._plan, self._request_decision
+        return (
+            plan is not None
+            and plan.has_response_rules
+            and decision is not None
+            and decision.verdict != "block"
+        )
+
+    def answered(
+        self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | None, *, body_known: bool
+    ) -> None:
+        """Response rules, by what is known of the answer. Only where it is wanted."""
+        plan, decision = self._plan, self._request_decision
+        assert plan is not None
+        assert decision is not None
+        try:
+            if plan.response_needs_body and not body_known:
+                self.verdict, self.rule_id = UNKNOWN, None
+            else:
+                facts = AnswerFacts(status, headers, body)
+                self._take(plan.decide_response(self._facts, decision, facts))
+        except MalformedTarget:  # a body that can't be read
+            self.verdict, self.rule_id = UNKNOWN, None
+        except Exception:
+            self._fail()
+
+    def _take(self, decision: Decision) -> None:
+        self.verdict = decision.verdict
+        self.rule_id = decision.rule_id
+
+    def _fail(self) -> None:
+        self.verdict, self.rule_id = UNKNOWN, None
+        if not self._rules.failed:
+            self._rules.failed = True
+            logger.exception("a shadow ruleset can't be tried; its verdicts are recorded as unknown")

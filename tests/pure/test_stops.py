@@ -1,0 +1,86 @@
+"""What is stopped, and the local file that says so: whatever can't be understood stops more, never less."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from proxy.kill_file import NO_ORDER, KillOrder, parse_kill_file, read_kill_file
+from proxy.snapshot import App
+from proxy.stops import EVERYTHING_STOPPED, NOTHING_STOPPED, Stops
+
+ORGS = {"o1": "Contoso", "o2": "Fabrikam"}
+APPS = [
+    App("a1", "o1", "hr-sync", "c1", (), 1, None, True),
+    App("a2", "o1", "report builder", "c2", (), 1, None, True),
+    App("a3", "o2", "hr-sync", "c3", (), 1, None, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops"),
+    [
+        ("", EVERYTHING_STOPPED),
+        ("\n# because of the incident\n\n", EVERYTHING_STOPPED),
+        ("all\n", EVERYTHING_STOPPED),
+        ("app a2\nall\n", EVERYTHING_STOPPED),
+        ("app a2", Stops(apps=frozenset(("a2",)))),
+        ("  app   report builder  \r\n", Stops(apps=frozenset(("a2",)))),
+        ("app c2\napp a2\n", Stops(apps=frozenset(("a2",)))),
+        ("app hr-sync\n", Stops(apps=frozenset(("a1", "a3")))),  # in each organisation that has one
+        ("org Contoso\n", Stops(orgs=frozenset(("o1",)))),
+        ("# all\norg o2\napp a1\n", Stops(orgs=frozenset(("o2",)), apps=frozenset(("a1",)))),
+        ("app nobody\n", NOTHING_STOPPED),  # of another proxy's, perhaps
+        ("application a2\n", EVERYTHING_STOPPED),
+        ("app\n", EVERYTHING_STOPPED),
+        ("app a2\nstop it\n", EVERYTHING_STOPPED),
+    ],
+)
+def test_what_a_file_stops(text: str, stops: Stops) -> None:
+    assert parse_kill_file(text).stops(ORGS, APPS) == stops
+
+
+def test_what_nobody_knows_is_named() -> None:
+    order = parse_kill_file("app nobody\norg Contoso\norg contoso\napp c1\n")
+    assert list(order.unknown(ORGS, APPS)) == ["org contoso", "app nobody"]
+
+
+def test_only_a_file_that_is_not_there_stops_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "stop"
+    assert read_kill_file(path) == read_kill_file(tmp_path / "nowhere" / "stop") == NO_ORDER
+    path.write_text("\ufefforg Contoso\n", "utf-8")
+    assert read_kill_file(path) == KillOrder(orgs=("Contoso",))
+
+
+def _no_utf8(path: Path) -> None:
+    path.write_bytes(b"app \xff\n")
+
+
+def _too_large(path: Path) -> None:
+    path.write_bytes(b"# x\n" * 300_000 + b"app a1\n")
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, _no_utf8, _too_large, _loop])
+def test_what_can_not_be_read_stops_everything_and_says_why(tmp_path: Path, make: object) -> None:
+    path = tmp_path / "stop"
+    assert callable(make)
+    make(path)
+    order = read_kill_file(path)
+    assert order.everything
+    assert order.problem
+    assert order.problem in str(order)
+
+
+def test_stops_of_several_sources_add_up() -> None:
+    one, two = Stops(orgs=frozenset("a")), Stops(apps=frozenset("b"))
+    both = one.with_others(two)
+    assert both == Stops(False, frozenset("a"), frozenset("b"))
+    assert both.with_others(EVERYTHING_STOPPED).everything
+    assert not NOTHING_STOPPED.with_others(NOTHING_STOPPED)
+    assert [bool(each) for each in (one, two, EVERYTHING_STOPPED)] == [True] * 3
