@@ -76,7 +76,7 @@ class Registry:
     # Organisations
 
     async def add_org(self, name: str, retention: Retention) -> Org:
-        org = Org(self._new_id(), _valid_name(name), retention, self._clock.wall_ms())
+        org = Org(self.new_id(), valid_name(name), retention, self._clock.wall_ms())
         await self._store.add_org(org)
         return org
 
@@ -93,7 +93,7 @@ class Registry:
 
     async def add_proxy(self, vault: Vault, name: str, orgs: Sequence[str]) -> ProxySecrets:
         org_ids = tuple(dict.fromkeys([(await self.org(org)).org_id for org in orgs]))
-        proxy = Proxy(self._new_id(), _valid_name(name), True, self._clock.wall_ms(), None, org_ids)
+        proxy = Proxy(self.new_id(), valid_name(name), True, self._clock.wall_ms(), None, org_ids)
         minted = _mint_for(proxy.proxy_id)
         await self._store.add_proxy(
             proxy, digest(minted.api_key), vault.seal(proxy.proxy_id, minted.hmac_secret)
@@ -138,7 +138,7 @@ class Registry:
     ) -> tuple[Ruleset, bool]:
         """The ruleset in force, and whether it is a new version."""
         org_id = (await self.org(org)).org_id
-        ruleset = Ruleset(self._new_id(), org_id, _valid_name(name), 1, rule_count, self._clock.wall_ms())
+        ruleset = Ruleset(self.new_id(), org_id, valid_name(name), 1, rule_count, self._clock.wall_ms())
         return await self._store.apply_ruleset(ruleset, yaml, note)
 
     async def ruleset(self, reference: str, org: str | None) -> Ruleset:
@@ -166,9 +166,9 @@ class Registry:
         bound = await self.ruleset(ruleset, org_id)
         client_secret = mint("gws")
         app = App(
-            app_id=self._new_id(),
+            app_id=self.new_id(),
             org_id=org_id,
-            name=_valid_name(name),
+            name=valid_name(name),
             client_id=str(uuid.uuid4()),
             ruleset_id=bound.ruleset_id,
             ruleset_name=bound.name,
@@ -221,7 +221,7 @@ class Registry:
     async def _org_id(self, org: str | None) -> str | None:
         return None if org is None else (await self.org(org)).org_id
 
-    def _new_id(self) -> str:
+    def new_id(self) -> str:
         return uuid7(self._clock.wall_ms(), secrets.randbits(74))
 
 
@@ -239,7 +239,7 @@ def only(found: Iterable[T], kind: str, reference: str) -> T:
     return matches[0]
 
 
-def _valid_name(name: str) -> str:
+def valid_name(name: str) -> str:
     if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise InvalidName(
             f"a name is 1 to {_LONGEST_NAME} printable characters without spaces around them: {name!r}"

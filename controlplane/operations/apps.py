@@ -1,0 +1,154 @@
+"""App identities: their secrets, and the ruleset that judges them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from controlplane.operations.actor import Actor, Role
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, Request, operation
+from controlplane.store.interface import App
+from proxy.wire.audit_event import rfc3339
+
+
+class AppFacts(Answer):
+    app_id: str
+    name: str
+    org_id: str
+    client_id: str
+    ruleset: str
+    enabled: bool
+    secret_version: int
+
+
+class SecretFacts(msgspec.Struct, rename="camel"):
+    version: int
+    expires_at: str | None
+
+
+class AppDetails(AppFacts):
+    ruleset_id: str
+    created_at: str
+    secrets: tuple[SecretFacts, ...]  # the valid ones, newest first
+
+
+class AppList(Answer):
+    apps: tuple[AppFacts, ...]
+
+
+class NewApp(Answer):
+    app_id: str
+    client_id: str
+    client_secret: str  # shown this once
+
+
+class NewSecret(NewApp):
+    secret_version: int
+
+
+class AddApp(Request):
+    name: str
+    org: str
+    ruleset: str
+
+
+class ListApps(Request):
+    org: str | None = None
+
+
+class AppReference(Request):
+    app: str  # id, client id or name
+    org: str | None = None
+
+
+class BindApp(AppReference, kw_only=True):
+    ruleset: str
+
+
+class RotateSecret(AppReference):
+    # How long the old secret stays valid; with 0 it and its tokens end at once.
+    grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=99_999 * 86_400)] = 0
+
+
+@operation("app.add", "POST", "/apps")
+async def add(desk: Desk, actor: Actor, request: AddApp) -> NewApp:
+    """Add an app identity. Its client secret is shown this once."""
+    org = await desk.org(actor, "admin", request.org)
+    created = await desk.registry.add_app(request.name, org.org_id, request.ruleset)
+    return NewApp(
+        app_id=created.app.app_id, client_id=created.app.client_id, client_secret=created.client_secret
+    )
+
+
+@operation("app.list", "GET", "/apps")
+async def list_all(desk: Desk, actor: Actor, request: ListApps) -> AppList:
+    """All app identities."""
+    return AppList(apps=tuple(map(_facts, await desk.apps(actor, request.org))))
+
+
+@operation("app.show", "GET", "/apps/{app}")
+async def show(desk: Desk, actor: Actor, request: AppReference) -> AppDetails:
+    """One app identity, with its valid secrets by version."""
+    app = await desk.app(actor, "viewer", request.app, request.org)
+    return AppDetails(
+        **msgspec.structs.asdict(_facts(app)),
+        ruleset_id=app.ruleset_id,
+        created_at=rfc3339(app.created_ms),
+        secrets=tuple(
+            SecretFacts(each.version, None if each.expires_ms is None else rfc3339(each.expires_ms))
+            for each in app.secrets
+        ),
+    )
+
+
+@operation("app.bind", "PUT", "/apps/{app}/ruleset")
+async def bind(desk: Desk, actor: Actor, request: BindApp) -> AppFacts:
+    """Let another ruleset of its organisation judge the app identity."""
+    app = await desk.app(actor, "editor", request.app, request.org)
+    return _facts(await desk.registry.bind_app(app.app_id, app.org_id, request.ruleset))
+
+
+@operation("app.rotate-secret", "POST", "/apps/{app}/rotate-secret")
+async def rotate_secret(desk: Desk, actor: Actor, request: RotateSecret) -> NewSecret:
+    """A new client secret, shown this once. Without a grace the old one and its tokens end at once."""
+    app = await desk.app(actor, "admin", request.app, request.org)
+    rotated = await desk.registry.rotate_secret(app.app_id, app.org_id, request.grace_seconds * 1000)
+    return NewSecret(
+        app_id=rotated.app.app_id,
+        client_id=rotated.app.client_id,
+        client_secret=rotated.client_secret,
+        secret_version=rotated.app.secret_version,
+    )
+
+
+@operation("app.disable", "POST", "/apps/{app}/disable")
+async def disable(desk: Desk, actor: Actor, request: AppReference) -> AppFacts:
+    """Refuse the app identity and every token of it, from the proxies' next sync on."""
+    return await _set_enabled(desk, actor, "editor", request, False)
+
+
+@operation("app.enable", "POST", "/apps/{app}/enable")
+async def enable(desk: Desk, actor: Actor, request: AppReference) -> AppFacts:
+    """Serve the app identity again."""
+    return await _set_enabled(desk, actor, "admin", request, True)
+
+
+async def _set_enabled(
+    desk: Desk, actor: Actor, role: Role, request: AppReference, enabled: bool
+) -> AppFacts:
+    app = await desk.app(actor, role, request.app, request.org)
+    return _facts(await desk.registry.set_app_enabled(app.app_id, app.org_id, enabled))
+
+
+def _facts(app: App) -> AppFacts:
+    return AppFacts(
+        app_id=app.app_id,
+        name=app.name,
+        org_id=app.org_id,
+        client_id=app.client_id,
+        ruleset=app.ruleset_name,
+        enabled=app.enabled,
+        secret_version=app.secret_version,
+    )

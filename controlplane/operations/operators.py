@@ -1,0 +1,322 @@
+"""Operators: who may sign in, with which role in which organisation, and the API tokens of programs.
+
+Nobody hands out more than they have: a role is given and taken by an admin of its organisation, and what lets
+somebody act as an operator (password, token) by that operator or an admin of all that the operator may touch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import msgspec
+
+from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden, Role
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, InvalidRequest, Request, Secret, operation
+from controlplane.registry import valid_name
+from controlplane.secrets import digest, hash_password, is_password, mint
+from controlplane.store.interface import NotFound, Operator, OperatorToken
+from proxy.wire.audit_event import rfc3339
+
+_SHORTEST_PASSWORD: Final = 12
+LONGEST_PASSWORD: Final = 1024
+_DAY_MS: Final = 86_400_000
+
+
+class RoleFacts(msgspec.Struct, rename="camel"):
+    org_id: str  # "*" is every organisation
+    org: str  # its name, or "*"
+    role: Role
+
+
+class OperatorFacts(Answer):
+    operator_id: str
+    name: str
+    enabled: bool
+    password: bool  # whether one is set; without, only single sign-on and tokens let the operator in
+    roles: tuple[RoleFacts, ...]
+
+
+class OperatorDetails(OperatorFacts):
+    created_at: str
+
+
+class OperatorList(Answer):
+    operators: tuple[OperatorFacts, ...]
+
+
+class TokenFacts(Answer):
+    token_id: str
+    name: str
+    created_at: str
+    expires_at: str
+
+
+class NewToken(Answer):
+    token_id: str
+    name: str
+    expires_at: str
+    token: str  # shown this once
+
+
+class TokenList(Answer):
+    tokens: tuple[TokenFacts, ...]
+
+
+class ListOperators(Request):
+    pass
+
+
+class OperatorReference(Request):
+    operator: str  # id or name
+
+
+class AddOperator(Request):
+    name: str
+    password: Secret | None = None
+    role: Role | None = None
+    org: str | None = None  # where the role is held; "*" is every organisation
+
+
+class SetPassword(OperatorReference):
+    password: Secret
+    current_password: Secret | None = None  # asked for by who changes their own
+
+
+class GrantRole(OperatorReference):
+    org: str
+    role: Role
+
+
+class RevokeRole(OperatorReference):
+    org: str
+
+
+class AddToken(OperatorReference):
+    name: str
+    expires_in_days: Annotated[int, msgspec.Meta(ge=1, le=366)] = 90
+
+
+class RevokeToken(OperatorReference):
+    token: str  # id or name
+
+
+@operation("operator.add", "POST", "/operators")
+async def add(desk: Desk, actor: Actor, request: AddOperator) -> OperatorFacts:
+    """Add an operator, with a first role. Without a password, only single sign-on and tokens let them in."""
+    if (request.role is None) is not (request.org is None):
+        raise InvalidRequest("role and org are given together or not at all")
+    org_id = None if request.org is None else await _org_id(desk, actor, request.org)
+    actor.require("admin", None if org_id == EVERY_ORG else org_id)
+    operator = Operator(
+        desk.registry.new_id(),
+        _operator_name(request.name),
+        None if request.password is None else await _hashed(request.password),
+        True,
+        desk.clock.wall_ms(),
+        {} if org_id is None or request.role is None else {org_id: request.role},
+    )
+    await desk.store.add_operator(operator)
+    return await _facts(desk, actor, operator)
+
+
+@operation("operator.list", "GET", "/operators")
+async def list_all(desk: Desk, actor: Actor, request: ListOperators) -> OperatorList:
+    """The operators of the organisations that one is an admin of, and oneself."""
+    found = [each for each in await desk.store.operators() if _is_visible(actor, each)]
+    return OperatorList(operators=tuple([await _facts(desk, actor, each) for each in found]))
+
+
+@operation("operator.show", "GET", "/operators/{operator}")
+async def show(desk: Desk, actor: Actor, request: OperatorReference) -> OperatorDetails:
+    """One operator."""
+    operator = await _visible(desk, actor, request.operator)
+    facts = await _facts(desk, actor, operator)
+    return OperatorDetails(**msgspec.structs.asdict(facts), created_at=rfc3339(operator.created_ms))
+
+
+@operation("operator.set-password", "PUT", "/operators/{operator}/password")
+async def set_password(desk: Desk, actor: Actor, request: SetPassword) -> OperatorFacts:
+    """Set a password; the operator's sessions end. Who sets their own gives the current one too."""
+    operator = await _visible(desk, actor, request.operator)
+    if _is_self(actor, operator):
+        await _check_current(operator, request.current_password)
+    else:
+        _require_all_of(actor, operator)
+    await desk.store.set_password(operator.operator_id, await _hashed(request.password))
+    return await _shown(desk, actor, operator)
+
+
+@operation("operator.disable", "POST", "/operators/{operator}/disable")
+async def disable(desk: Desk, actor: Actor, request: OperatorReference) -> OperatorFacts:
+    """Refuse the operator from now on: sessions end, tokens are refused."""
+    return await _set_enabled(desk, actor, request.operator, False)
+
+
+@operation("operator.enable", "POST", "/operators/{operator}/enable")
+async def enable(desk: Desk, actor: Actor, request: OperatorReference) -> OperatorFacts:
+    """Let the operator in again, tokens too."""
+    return await _set_enabled(desk, actor, request.operator, True)
+
+
+@operation("operator.grant", "PUT", "/operators/{operator}/roles/{org}")
+async def grant(desk: Desk, actor: Actor, request: GrantRole) -> OperatorFacts:
+    """Give the operator a role in an organisation, in place of the one that they have there."""
+    org_id = await _org_id(desk, actor, request.org)
+    actor.require("admin", None if org_id == EVERY_ORG else org_id)
+    operator = await _visible(desk, actor, request.operator)
+    await desk.store.set_role(operator.operator_id, org_id, request.role)
+    return await _shown(desk, actor, operator)
+
+
+@operation("operator.revoke", "DELETE", "/operators/{operator}/roles/{org}")
+async def revoke(desk: Desk, actor: Actor, request: RevokeRole) -> OperatorFacts:
+    """Take the operator's role in an organisation."""
+    org_id = await _org_id(desk, actor, request.org)
+    actor.require("admin", None if org_id == EVERY_ORG else org_id)
+    operator = await _visible(desk, actor, request.operator)
+    await desk.store.remove_role(operator.operator_id, org_id)
+    return await _shown(desk, actor, operator)
+
+
+@operation("operator.token.add", "POST", "/operators/{operator}/tokens")
+async def add_token(desk: Desk, actor: Actor, request: AddToken) -> NewToken:
+    """Make an API token, which may what the operator may. It is shown this once."""
+    operator = await _own_or_managed(desk, actor, request.operator)
+    now, secret = desk.clock.wall_ms(), mint("gwt")
+    token = OperatorToken(
+        desk.registry.new_id(),
+        operator.operator_id,
+        valid_name(request.name),
+        now,
+        now + request.expires_in_days * _DAY_MS,
+    )
+    await desk.store.add_token(token, digest(secret))
+    return NewToken(
+        token_id=token.token_id, name=token.name, expires_at=rfc3339(token.expires_ms), token=secret
+    )
+
+
+@operation("operator.token.list", "GET", "/operators/{operator}/tokens")
+async def list_tokens(desk: Desk, actor: Actor, request: OperatorReference) -> TokenList:
+    """The operator's API tokens, without what is secret of them."""
+    operator = await _own_or_managed(desk, actor, request.operator)
+    return TokenList(tokens=tuple(map(_token_facts, await desk.store.tokens(operator.operator_id))))
+
+
+@operation("operator.token.revoke", "DELETE", "/operators/{operator}/tokens/{token}")
+async def revoke_token(desk: Desk, actor: Actor, request: RevokeToken) -> TokenFacts:
+    """End an API token at once."""
+    operator = await _own_or_managed(desk, actor, request.operator)
+    for token in await desk.store.tokens(operator.operator_id):
+        if request.token in (token.token_id, token.name):
+            await desk.store.remove_token(token.token_id)
+            return _token_facts(token)
+    raise NotFound(f"there is no token {request.token}")
+
+
+async def _set_enabled(desk: Desk, actor: Actor, reference: str, enabled: bool) -> OperatorFacts:
+    operator = await _visible(desk, actor, reference)
+    _require_all_of(actor, operator)
+    await desk.store.set_operator_enabled(operator.operator_id, enabled)
+    return await _shown(desk, actor, operator)
+
+
+# Who may see and manage whom
+
+
+def _is_self(actor: Actor, operator: Operator) -> bool:
+    return actor.name.casefold() == operator.name.casefold()
+
+
+def _is_visible(actor: Actor, operator: Operator) -> bool:
+    """To themselves, and to the admins of an organisation that they can reach."""
+    if _is_self(actor, operator) or actor.may("admin", None):
+        return True
+    administers = any(role == "admin" for role in actor.roles.values())
+    return any(
+        administers if org_id == EVERY_ORG else actor.may("admin", org_id) for org_id in operator.roles
+    )
+
+
+async def _visible(desk: Desk, actor: Actor, reference: str) -> Operator:
+    operator = await desk.store.operator(reference)
+    if operator is None or not _is_visible(actor, operator):
+        raise NotFound(f"there is no operator {reference}")
+    desk.about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
+    return operator
+
+
+async def _own_or_managed(desk: Desk, actor: Actor, reference: str) -> Operator:
+    operator = await _visible(desk, actor, reference)
+    if not _is_self(actor, operator):
+        _require_all_of(actor, operator)
+    return operator
+
+
+def _require_all_of(actor: Actor, operator: Operator) -> None:
+    """Who acts for an operator could act as them, and must be admin wherever that leads."""
+    everywhere = not operator.roles or EVERY_ORG in operator.roles
+    for org_id in (None,) if everywhere else operator.roles:
+        if not actor.may("admin", org_id):
+            raise Forbidden("this takes the role admin in every organisation of the operator")
+
+
+async def _org_id(desk: Desk, actor: Actor, reference: str) -> str:
+    return EVERY_ORG if reference == EVERY_ORG else (await desk.org(actor, "viewer", reference)).org_id
+
+
+# Names and passwords
+
+
+def _operator_name(name: str) -> str:
+    """A colon is what names of local users have in the record."""
+    if ":" in name or name == EVERY_ORG or name.casefold() == "unknown":
+        raise InvalidRequest(f"an operator can't be named {name}")
+    return valid_name(name)
+
+
+async def _hashed(password: str) -> str:
+    if not _SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise InvalidRequest(f"a password has {_SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
+    return await asyncio.to_thread(hash_password, password)
+
+
+async def _check_current(operator: Operator, current: str | None) -> None:
+    """A browser that was left alone, or a token that leaked, must not be enough to keep its owner out."""
+    if operator.password_hash is None:
+        return
+    given = (current or "")[: LONGEST_PASSWORD + 1]
+    if not await asyncio.to_thread(is_password, operator.password_hash, given):
+        raise Forbidden("the current password is another one")
+
+
+# Facts
+
+
+async def _shown(desk: Desk, actor: Actor, operator: Operator) -> OperatorFacts:
+    """As the store has the operator now."""
+    return await _facts(desk, actor, await desk.store.operator(operator.operator_id) or operator)
+
+
+async def _facts(desk: Desk, actor: Actor, operator: Operator) -> OperatorFacts:
+    """With the roles in organisations that the actor may look at."""
+    names = {org.org_id: org.name for org in await desk.orgs(actor)} | {EVERY_ORG: EVERY_ORG}
+    roles = [(names[org_id], org_id, role) for org_id, role in operator.roles.items() if org_id in names]
+    return OperatorFacts(
+        operator_id=operator.operator_id,
+        name=operator.name,
+        enabled=operator.enabled,
+        password=operator.password_hash is not None,
+        roles=tuple(RoleFacts(org_id, name, role) for name, org_id, role in sorted(roles)),
+    )
+
+
+def _token_facts(token: OperatorToken) -> TokenFacts:
+    return TokenFacts(
+        token_id=token.token_id,
+        name=token.name,
+        created_at=rfc3339(token.created_ms),
+        expires_at=rfc3339(token.expires_ms),
+    )

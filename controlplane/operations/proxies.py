@@ -1,0 +1,103 @@
+"""Proxy instances: their credentials and organisations. How they are is the fleet's."""
+
+from __future__ import annotations
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.registry import ProxySecrets
+from controlplane.store.interface import Proxy
+from proxy.wire.audit_event import rfc3339
+
+
+class ProxyFacts(Answer):
+    proxy_id: str
+    name: str
+    orgs: tuple[str, ...]  # names of those that one may look at
+    enabled: bool
+    last_seen: str | None
+
+
+class NewProxySecrets(Answer):
+    """Shown this once."""
+
+    proxy_id: str
+    api_key: str
+    hmac_secret: str
+
+
+class AddProxy(Request):
+    name: str
+    orgs: tuple[str, ...]
+
+
+class ProxyReference(Request):
+    proxy: str  # id or name
+
+
+class OrgOfProxy(ProxyReference):
+    org: str
+
+
+@operation("proxy.add", "POST", "/proxies")
+async def add(desk: Desk, actor: Actor, request: AddProxy) -> NewProxySecrets:
+    """Add a proxy instance. Its API key and HMAC secret are shown this once."""
+    if not request.orgs:
+        raise InvalidRequest("orgs: a proxy serves one organisation at least")
+    org_ids = [(await desk.org(actor, "admin", org)).org_id for org in request.orgs]
+    return _secrets(await desk.registry.add_proxy(await desk.vault(), request.name, org_ids))
+
+
+@operation("proxy.grant", "PUT", "/proxies/{proxy}/orgs/{org}")
+async def grant(desk: Desk, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
+    """Let the proxy serve one organisation more."""
+    org = await desk.org(actor, "admin", request.org)
+    proxy = await desk.proxy(actor, "admin", request.proxy)
+    return await _facts(desk, actor, await desk.registry.grant(proxy.proxy_id, org.org_id))
+
+
+@operation("proxy.revoke", "DELETE", "/proxies/{proxy}/orgs/{org}")
+async def revoke(desk: Desk, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
+    """Take an organisation from the proxy: its rules at the next sync, its events at once."""
+    org = await desk.org(actor, "admin", request.org)
+    proxy = await desk.proxy(actor, "viewer", request.proxy)
+    return await _facts(desk, actor, await desk.registry.revoke(proxy.proxy_id, org.org_id))
+
+
+@operation("proxy.rotate-secret", "POST", "/proxies/{proxy}/rotate-secret")
+async def rotate_secret(desk: Desk, actor: Actor, request: ProxyReference) -> NewProxySecrets:
+    """A new API key and HMAC secret, shown this once; the old ones end at once."""
+    proxy = await desk.proxy(actor, "admin", request.proxy)
+    return _secrets(await desk.registry.rotate_proxy_secrets(await desk.vault(), proxy.proxy_id))
+
+
+@operation("proxy.disable", "POST", "/proxies/{proxy}/disable")
+async def disable(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyFacts:
+    """Refuse the proxy's API key from now on."""
+    return await _set_enabled(desk, actor, request.proxy, False)
+
+
+@operation("proxy.enable", "POST", "/proxies/{proxy}/enable")
+async def enable(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyFacts:
+    """Take the proxy's API key again."""
+    return await _set_enabled(desk, actor, request.proxy, True)
+
+
+async def _set_enabled(desk: Desk, actor: Actor, reference: str, enabled: bool) -> ProxyFacts:
+    proxy = await desk.proxy(actor, "admin", reference)
+    return await _facts(desk, actor, await desk.registry.set_proxy_enabled(proxy.proxy_id, enabled))
+
+
+async def _facts(desk: Desk, actor: Actor, proxy: Proxy) -> ProxyFacts:
+    names = {org.org_id: org.name for org in await desk.orgs(actor)}
+    return ProxyFacts(
+        proxy_id=proxy.proxy_id,
+        name=proxy.name,
+        orgs=tuple(names[org_id] for org_id in proxy.org_ids if org_id in names),
+        enabled=proxy.enabled,
+        last_seen=None if proxy.last_seen_ms is None else rfc3339(proxy.last_seen_ms),
+    )
+
+
+def _secrets(minted: ProxySecrets) -> NewProxySecrets:
+    return NewProxySecrets(proxy_id=minted.proxy_id, api_key=minted.api_key, hmac_secret=minted.hmac_secret)

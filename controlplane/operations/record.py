@@ -1,0 +1,87 @@
+"""The record of what operators did, searched."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.search.query import QueryError, parse_time
+from controlplane.store.interface import RecordLine, RecordQuery
+from proxy.wire.audit_event import rfc3339
+
+
+class RecordFacts(msgspec.Struct, rename="camel"):
+    time: str
+    operator: str  # local:USER who ran a command beside the store
+    address: str
+    operation: str
+    request: dict[str, Any]  # secrets masked, long texts as their digest
+    orgs: tuple[str, ...]  # ids of the organisations that it was about
+    outcome: str | None  # "done", or why not; None where the control plane ended before it knew
+
+
+class RecordPage(Answer):
+    lines: tuple[RecordFacts, ...]  # newest first
+    next: str | None  # the cursor of the next page
+
+
+class SearchRecord(Request):
+    operator: str | None = None
+    operation: str | None = None  # "app.bind", or "app" for all of the noun
+    org: str | None = None
+    from_: str | None = msgspec.field(name="from", default=None)  # RFC 3339, a date, or -15m, -2h, -7d
+    to: str | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    cursor: str | None = None
+
+
+@operation("record.search", "GET", "/record")
+async def search(desk: Desk, actor: Actor, request: SearchRecord) -> RecordPage:
+    """What operators did, newest first: every line that is about nothing but one's own organisations."""
+    everything = actor.may("viewer", None)
+    query = RecordQuery(
+        limit=request.limit + 1,
+        before=_position(request.cursor),
+        from_ms=_time("from", request.from_, desk),
+        to_ms=_time("to", request.to, desk),
+        operator=request.operator,
+        operation=request.operation,
+        org_id=None if request.org is None else (await desk.org(actor, "viewer", request.org)).org_id,
+        org_ids=None if everything else frozenset(org.org_id for org in await desk.orgs(actor)),
+    )
+    found = await desk.store.record(query)
+    page = found[: request.limit]
+    return RecordPage(
+        lines=tuple(map(_facts, page)), next=str(page[-1].position) if len(found) > request.limit else None
+    )
+
+
+def _position(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+        raise InvalidRequest("cursor: not the `next` of a page before")
+    return int(cursor)
+
+
+def _time(member: str, text: str | None, desk: Desk) -> int | None:
+    try:
+        return None if text is None else parse_time(text, desk.clock.wall_ms())
+    except QueryError as error:
+        raise InvalidRequest(f"{member}: {error.message}") from None
+
+
+def _facts(line: RecordLine) -> RecordFacts:
+    return RecordFacts(
+        time=rfc3339(line.time_ms),
+        operator=line.operator,
+        address=line.address,
+        operation=line.operation,
+        request=msgspec.json.decode(line.request),
+        orgs=line.org_ids,
+        outcome=line.outcome,
+    )

@@ -1,0 +1,177 @@
+"""Rulesets: applied as versions, looked at, and rolled back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.aside import aside
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.rehearsals import ProblemFacts, parsed
+from controlplane.store.interface import NotFound, Ruleset, RulesetVersion
+from proxy.policy.advice import ruleset_advice
+from proxy.policy.ruleset import Ruleset as PolicyRuleset
+from proxy.wire.audit_event import rfc3339
+
+_LONGEST_NOTE: Final = 1000
+
+
+class RulesetFacts(Answer):
+    ruleset_id: str
+    name: str
+    version: int  # the one in force
+
+
+class AppliedRuleset(RulesetFacts):
+    changed: bool  # false where the text is the one in force
+    warnings: tuple[ProblemFacts, ...]  # what it may have overlooked
+
+
+class ListedRuleset(RulesetFacts):
+    org_id: str
+    rules: int
+
+
+class RulesetList(Answer):
+    rulesets: tuple[ListedRuleset, ...]
+
+
+class RulesetText(ListedRuleset):
+    created_at: str
+    yaml: str
+    note: str | None
+
+
+class VersionFacts(msgspec.Struct, rename="camel"):
+    version: int
+    created_at: str
+    rules: int
+    rolled_back_to: int | None
+    in_force: bool
+    note: str | None
+
+
+class RulesetHistory(Answer):
+    versions: tuple[VersionFacts, ...]  # newest first
+
+
+class ApplyRuleset(Request):
+    org: str
+    yaml: str
+    note: str | None = None  # why; kept with the version
+    label: str = "yaml"  # what messages call the text
+
+
+class ListRulesets(Request):
+    org: str | None = None
+
+
+class RulesetReference(Request):
+    ruleset: str  # id or name
+    org: str | None = None
+
+
+class ShowRuleset(RulesetReference):
+    version: int | None = None  # not the one in force but this one
+
+
+class RollBack(RulesetReference):
+    to: int | None = None  # by default the version before the one in force
+    note: str | None = None
+
+
+@operation("ruleset.apply", "POST", "/rulesets")
+async def apply(desk: Desk, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
+    """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
+    org = await desk.org(actor, "editor", request.org)
+    ruleset, warnings = await aside(_read, request.label, request.yaml)
+    applied, changed = await desk.registry.apply_ruleset(
+        org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note)
+    )
+    return AppliedRuleset(
+        ruleset_id=applied.ruleset_id,
+        name=applied.name,
+        version=applied.version,
+        changed=changed,
+        warnings=warnings,
+    )
+
+
+@operation("ruleset.list", "GET", "/rulesets")
+async def list_all(desk: Desk, actor: Actor, request: ListRulesets) -> RulesetList:
+    """All rulesets with their version in force."""
+    return RulesetList(rulesets=tuple(map(_listed, await desk.rulesets(actor, request.org))))
+
+
+@operation("ruleset.show", "GET", "/rulesets/{ruleset}")
+async def show(desk: Desk, actor: Actor, request: ShowRuleset) -> RulesetText:
+    """The text of a ruleset: of the version in force unless another is named."""
+    found = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
+    wanted = request.version or found.version
+    for version in await desk.store.ruleset_versions(found.ruleset_id):
+        if version.version == wanted:
+            return RulesetText(
+                ruleset_id=found.ruleset_id,
+                name=found.name,
+                version=version.version,
+                org_id=found.org_id,
+                rules=version.rule_count,
+                created_at=rfc3339(version.created_ms),
+                yaml=version.yaml,
+                note=version.note,
+            )
+    raise NotFound(f"ruleset {found.name} has no version {wanted}")
+
+
+@operation("ruleset.history", "GET", "/rulesets/{ruleset}/history")
+async def history(desk: Desk, actor: Actor, request: RulesetReference) -> RulesetHistory:
+    """Every version of a ruleset, newest first."""
+    found = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
+    versions = await desk.store.ruleset_versions(found.ruleset_id)
+    return RulesetHistory(versions=tuple(_version(each, each.version == found.version) for each in versions))
+
+
+@operation("ruleset.rollback", "POST", "/rulesets/{ruleset}/rollback")
+async def rollback(desk: Desk, actor: Actor, request: RollBack) -> RulesetFacts:
+    """Put an older text in force again, as a new version."""
+    found = await desk.ruleset(actor, "editor", request.ruleset, request.org)
+    new = await desk.registry.roll_back(found.ruleset_id, found.org_id, request.to, _note(request.note))
+    return RulesetFacts(ruleset_id=new.ruleset_id, name=new.name, version=new.version)
+
+
+def _read(label: str, yaml: str) -> tuple[PolicyRuleset, tuple[ProblemFacts, ...]]:
+    ruleset = parsed(label, yaml)
+    return ruleset, tuple(
+        ProblemFacts(each.line, each.column, each.where, each.message)
+        for each in ruleset_advice(yaml, ruleset)
+    )
+
+
+def _note(note: str | None) -> str | None:
+    if note is not None and len(note) > _LONGEST_NOTE:
+        raise InvalidRequest(f"note: at most {_LONGEST_NOTE} characters")
+    return note or None
+
+
+def _listed(ruleset: Ruleset) -> ListedRuleset:
+    return ListedRuleset(
+        ruleset_id=ruleset.ruleset_id,
+        name=ruleset.name,
+        version=ruleset.version,
+        org_id=ruleset.org_id,
+        rules=ruleset.rule_count,
+    )
+
+
+def _version(version: RulesetVersion, in_force: bool) -> VersionFacts:
+    return VersionFacts(
+        version=version.version,
+        created_at=rfc3339(version.created_ms),
+        rules=version.rule_count,
+        rolled_back_to=version.rolled_back_to,
+        in_force=in_force,
+        note=version.note,
+    )

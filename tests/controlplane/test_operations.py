@@ -1,0 +1,405 @@
+"""Operations: roles, what of another organisation shows, and what operators may do to each other."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from controlplane.forwarder import Forwarder
+from controlplane.operations import apps, fleet, operators, orgs, proxies, record, rulesets
+from controlplane.operations.actor import Actor, Forbidden, Role, local_actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import InvalidRequest, Operation, Request, Stream
+from controlplane.operations.perform import perform
+from controlplane.operations.table import OPERATIONS, STREAMS
+from controlplane.search import open_index
+from controlplane.search.interface import SearchIndex
+from controlplane.store.interface import AlreadyExists, Conflict, NotFound
+from tests.controlplane.plane import RULESET, FakeClock, Plane, desk
+
+OWNER: Final = local_actor("owner")
+PASSWORD: Final = "correct horse battery staple"
+MARK: Final = "zebra"  # in the name of everything of the other organisation
+
+
+@pytest.fixture
+async def at_desk(plane: Plane) -> AsyncIterator[Desk]:
+    """Two organisations with one of everything each: acme, and the other one, whose things are marked."""
+    await plane.org("acme")
+    await plane.org(f"{MARK}-org")
+    for org, name in (("acme", "own"), (f"{MARK}-org", MARK)):
+        await plane.ruleset(org, f"{name}-rules")
+        await plane.registry.add_app(f"{name}-app", org, f"{name}-rules")
+        await plane.proxy(f"{name}-proxy", org)
+        await operators.add.perform(
+            desk(plane), OWNER, operators.AddOperator(f"{name}-admin", PASSWORD, "admin", org)
+        )
+        await operators.add_token.perform(
+            desk(plane), OWNER, operators.AddToken(f"{name}-admin", f"{name}-token")
+        )
+    index = await open_index(plane.settings.search_index, plane.settings.store.path)
+
+    async def filled() -> SearchIndex:
+        await Forwarder(plane.store, index).drain()
+        return index
+
+    yield replace(desk(plane), index=filled)
+    await index.close()
+
+
+async def actor(at_desk: Desk, name: str = "eve", **roles: Role) -> Actor:
+    """With roles by the organisations' names; `every` is every one."""
+    ids = {org.name: org.org_id for org in await at_desk.store.orgs()} | {"every": "*"}
+    return Actor(name, {ids[org]: role for org, role in roles.items()})
+
+
+# Another organisation
+
+
+def _references(mark: str) -> dict[str, Any]:
+    """Everything that a request's members can name, of the organisation with this mark."""
+    return {
+        "org": f"{mark}-org",
+        "orgs": (f"{mark}-org",),
+        "ruleset": f"{mark}-rules",
+        "app": f"{mark}-app",
+        "proxy": f"{mark}-proxy",
+        "operator": f"{mark}-admin",
+        "token": f"{mark}-token",
+        "yaml": RULESET.format(name="drafted"),
+        "name": "new-name",
+        "password": PASSWORD,
+    }
+
+
+def _sample(cls: type[Any], known: Mapping[str, Any]) -> Any:
+    """A request of the type, its members known by name, or else made up by type."""
+    hints = typing.get_type_hints(cls)
+    members = {}
+    for each in msgspec.structs.fields(cls):
+        if each.name in known:
+            members[each.name] = known[each.name]
+        elif each.required:
+            members[each.name] = _made_up(hints[each.name], known)
+    return cls(**members)
+
+
+def _made_up(hint: Any, known: Mapping[str, Any]) -> Any:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        fields = {each.name for each in msgspec.structs.fields(hint)}
+        # Text or name, where it takes one of the two.
+        return _sample(
+            hint, {name: value for name, value in known.items() if name != "yaml" or "ruleset" not in fields}
+        )
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)[0]
+    if typing.get_origin(hint) is typing.Annotated:
+        return _made_up(typing.get_args(hint)[0], known)
+    return {int: 1, bool: False, bytes: b""}.get(hint, "/v1.0/users" if hint is str else ())
+
+
+async def _outcome(
+    at_desk: Desk, who: Actor, operation: Operation[Any, Any], asked: Request, mark: str
+) -> str:
+    """What the actor can tell by asking, with the asked-for name out of it."""
+    try:
+        told = msgspec.json.encode(await operation.perform(at_desk, who, asked)).decode()
+    except (NotFound, Forbidden, InvalidRequest, Conflict, AlreadyExists) as error:
+        told = f"{type(error).__name__}: {error}"
+    return told.replace(mark, "MARK") if mark else told
+
+
+def _about_an_organisation(operation: Operation[Any, Any]) -> bool:
+    members = {each.name for each in msgspec.structs.fields(operation.request)}
+    return bool(members & {"org", "orgs", "ruleset", "app", "proxy", "operator", "source"})
+
+
+async def test_another_organisation_is_as_unknown_as_one_that_never_was(at_desk: Desk) -> None:
+    """Each operation, asked for another's things and for things that nobody has, tells the same."""
+    eve = await actor(at_desk, acme="admin")
+    judged = [each for each in OPERATIONS if _about_an_organisation(each)]
+    assert len(judged) > 30
+    for operation in judged:
+        foreign = _sample(operation.request, _references(MARK))
+        unheard_of = _sample(operation.request, _references("quagga"))
+        told = await _outcome(at_desk, eve, operation, foreign, MARK)
+        assert told == await _outcome(at_desk, eve, operation, unheard_of, "quagga"), operation.name
+
+
+async def test_nothing_of_another_organisation_shows(at_desk: Desk) -> None:
+    """Neither in what is asked for without naming one, nor in what is one's own."""
+    hidden = {MARK}
+    for org in await at_desk.store.orgs():
+        if MARK in org.name:
+            hidden |= {org.org_id, *(app.app_id for app in await at_desk.store.apps(org.org_id))}
+    eve = await actor(at_desk, acme="admin")
+    own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
+    anywhere = {name: value for name, value in own.items() if name != "org"}
+    for operation in OPERATIONS:
+        for known in (own, own if _requires_org(operation) else anywhere):
+            told = await _outcome(at_desk, eve, operation, _sample(operation.request, known), "")
+            assert not [each for each in hidden if each in told], (operation.name, told)
+
+
+def _requires_org(operation: Operation[Any, Any]) -> bool:
+    return any(each.name == "org" and each.required for each in msgspec.structs.fields(operation.request))
+
+
+def test_every_operation_has_a_name_a_place_and_a_sentence_of_its_own() -> None:
+    everything: list[Operation[Any, Any] | Stream[Any]] = [*OPERATIONS, *STREAMS]
+    assert len({each.name for each in everything}) == len(everything)
+    assert len({(each.method, each.path) for each in OPERATIONS}) == len(OPERATIONS)
+    for each in everything:
+        assert each.summary, each.name
+        members = {field.encode_name for field in msgspec.structs.fields(each.request)}
+        in_path = {part[1:-1] for part in each.path.split("/") if part.startswith("{")}
+        assert in_path <= members, each.name
+
+
+# Roles
+
+
+async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets(at_desk: Desk) -> None:
+    viewer = await actor(at_desk, acme="viewer")
+    editor = await actor(at_desk, acme="editor")
+    admin = await actor(at_desk, acme="admin")
+    apply = rulesets.ApplyRuleset("acme", RULESET.format(name="new"))
+    add = apps.AddApp("payroll", "acme", "own-rules")
+    assert (await rulesets.show.perform(at_desk, viewer, rulesets.ShowRuleset("own-rules"))).version == 1
+    with pytest.raises(Forbidden):
+        await rulesets.apply.perform(at_desk, viewer, apply)
+    assert (await rulesets.apply.perform(at_desk, editor, apply)).version == 1
+    for weak in (viewer, editor):
+        with pytest.raises(Forbidden):
+            await apps.add.perform(at_desk, weak, add)
+        with pytest.raises(Forbidden):
+            await apps.rotate_secret.perform(at_desk, weak, apps.RotateSecret("own-app"))
+    assert (await apps.add.perform(at_desk, admin, add)).client_secret
+    assert not (await apps.disable.perform(at_desk, editor, apps.AppReference("own-app"))).enabled
+    with pytest.raises(Forbidden):  # what was stopped for a reason is let on by an admin
+        await apps.enable.perform(at_desk, editor, apps.AppReference("own-app"))
+    assert (await apps.enable.perform(at_desk, admin, apps.AppReference("own-app"))).enabled
+
+
+async def test_only_an_admin_over_all_makes_organisations(at_desk: Desk) -> None:
+    with pytest.raises(Forbidden):
+        await orgs.add.perform(at_desk, await actor(at_desk, acme="admin"), orgs.AddOrg("third"))
+    everywhere = await actor(at_desk, every="admin")
+    assert (await orgs.add.perform(at_desk, everywhere, orgs.AddOrg("third"))).name == "third"
+
+
+async def test_a_shared_proxy_shows_each_organisation_its_own_half(at_desk: Desk) -> None:
+    await proxies.grant.perform(at_desk, OWNER, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
+    eve = await actor(at_desk, acme="admin")
+    ids = {org.name: org.org_id for org in await at_desk.store.orgs()}
+    proxy = await at_desk.registry.proxy("own-proxy")
+    last_seq = {ids["acme"]: 7, ids[f"{MARK}-org"]: 9}
+    await at_desk.store.add_heartbeat(proxy.proxy_id, json.dumps({"version": "1", "lastSeq": last_seq}))
+    await at_desk.store.add_metrics(proxy.proxy_id, "w", json.dumps({"windowStart": "w", "evaluated": 99}))
+    shown = await fleet.show.perform(at_desk, eve, fleet.ProxyReference("own-proxy"))
+    assert shown.orgs == ("acme",)
+    assert ids[f"{MARK}-org"] not in msgspec.json.encode(shown).decode()
+    assert shown.metrics is None  # totals over both
+    assert [each.org_id for each in shown.sequences] == [ids["acme"]]
+    for operation in (proxies.rotate_secret, proxies.disable):  # the other organisation's too
+        with pytest.raises(Forbidden):
+            await operation.perform(at_desk, eve, proxies.ProxyReference("own-proxy"))
+    taken = await proxies.revoke.perform(at_desk, eve, proxies.OrgOfProxy("own-proxy", "acme"))
+    assert taken.orgs == ()  # each may take its own back
+    assert (await at_desk.registry.proxy("own-proxy")).org_ids == (ids[f"{MARK}-org"],)
+
+
+# Operators
+
+
+async def test_an_operator_and_its_roles(at_desk: Desk) -> None:
+    added = await operators.add.perform(
+        at_desk, OWNER, operators.AddOperator("ada@contoso.com", PASSWORD, "viewer", "acme")
+    )
+    assert (added.name, added.enabled, added.password) == ("ada@contoso.com", True, True)
+    await operators.grant.perform(at_desk, OWNER, operators.GrantRole("ADA@contoso.com", "*", "editor"))
+    changed = await operators.grant.perform(
+        at_desk, OWNER, operators.GrantRole("ada@contoso.com", "acme", "admin")
+    )
+    assert [(each.org, each.role) for each in changed.roles] == [("*", "editor"), ("acme", "admin")]
+    left = await operators.revoke.perform(at_desk, OWNER, operators.RevokeRole("ada@contoso.com", "*"))
+    assert [(each.org, each.role) for each in left.roles] == [("acme", "admin")]
+    with pytest.raises(AlreadyExists):
+        await operators.add.perform(at_desk, OWNER, operators.AddOperator("Ada@Contoso.com"))
+
+
+@pytest.mark.parametrize("name", ["local:root", "*", "Unknown", "", "a\nb", "x" * 201])
+async def test_a_name_that_would_be_mistaken_in_the_record_is_none(at_desk: Desk, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        await operators.add.perform(at_desk, OWNER, operators.AddOperator(name))
+
+
+async def test_nobody_hands_out_more_than_they_have(at_desk: Desk) -> None:
+    """An admin of one organisation can't become, or make, one of another, by any way."""
+    eve = await actor(at_desk, "eve", acme="admin")
+    await operators.add.perform(at_desk, OWNER, operators.AddOperator("boss", PASSWORD, "admin", "*"))
+    await operators.add.perform(at_desk, OWNER, operators.AddOperator("both", PASSWORD, "viewer", "acme"))
+    await operators.grant.perform(at_desk, OWNER, operators.GrantRole("both", f"{MARK}-org", "viewer"))
+    refused: list[tuple[Operation[Any, Any], Request]] = [
+        (operators.add, operators.AddOperator("mine")),
+        (operators.add, operators.AddOperator("mine", PASSWORD, "viewer", "*")),
+        (operators.grant, operators.GrantRole("own-admin", "*", "viewer")),
+        (operators.revoke, operators.RevokeRole("boss", "*")),
+        *(
+            (operation, cls(name, *rest))
+            for name in ("boss", "both")
+            for operation, cls, rest in (
+                (operators.set_password, operators.SetPassword, (PASSWORD,)),
+                (operators.add_token, operators.AddToken, ("mine",)),
+                (operators.list_tokens, operators.OperatorReference, ()),
+                (operators.disable, operators.OperatorReference, ()),
+            )
+        ),
+    ]
+    for operation, asked in refused:
+        with pytest.raises(Forbidden):
+            await operation.perform(at_desk, eve, asked)
+    unknown: list[tuple[Operation[Any, Any], Request]] = [
+        (operators.add, operators.AddOperator("mine", PASSWORD, "viewer", f"{MARK}-org")),
+        (operators.grant, operators.GrantRole("own-admin", f"{MARK}-org", "viewer")),
+    ]
+    for operation, asked in unknown:
+        with pytest.raises(NotFound):
+            await operation.perform(at_desk, eve, asked)
+    await operators.grant.perform(at_desk, eve, operators.GrantRole("both", "acme", "editor"))
+
+
+@pytest.mark.parametrize("role", ["viewer", "editor"])
+async def test_who_is_no_admin_manages_nobody(at_desk: Desk, role: Role) -> None:
+    eve = await actor(at_desk, "eve", acme=role)
+    with pytest.raises(Forbidden):
+        await operators.add.perform(at_desk, eve, operators.AddOperator("mine", PASSWORD, "viewer", "acme"))
+    for operation, asked in (
+        (operators.grant, operators.GrantRole("own-admin", "acme", "viewer")),
+        (operators.set_password, operators.SetPassword("own-admin", PASSWORD)),
+        (operators.show, operators.OperatorReference("own-admin")),
+    ):
+        with pytest.raises((Forbidden, NotFound)):
+            await operation.perform(at_desk, eve, asked)  # type: ignore[arg-type]
+
+
+async def test_the_last_admin_over_all_stays(at_desk: Desk) -> None:
+    for name in ("first", "second"):
+        await operators.add.perform(at_desk, OWNER, operators.AddOperator(name, PASSWORD, "admin", "*"))
+    await operators.disable.perform(at_desk, OWNER, operators.OperatorReference("first"))
+    for operation, asked in (
+        (operators.disable, operators.OperatorReference("second")),
+        (operators.revoke, operators.RevokeRole("second", "*")),
+        (operators.grant, operators.GrantRole("second", "*", "editor")),
+    ):
+        with pytest.raises(Conflict):
+            await operation.perform(at_desk, OWNER, asked)  # type: ignore[arg-type]
+    await operators.enable.perform(at_desk, OWNER, operators.OperatorReference("first"))
+    await operators.revoke.perform(at_desk, OWNER, operators.RevokeRole("second", "*"))
+
+
+async def test_one_s_own_password_takes_the_current_one(at_desk: Desk) -> None:
+    own = await actor(at_desk, "own-admin", acme="admin")
+    for current in (None, "wrong"):
+        with pytest.raises(Forbidden):
+            await operators.set_password.perform(
+                at_desk, own, operators.SetPassword("own-admin", "another long password", current)
+            )
+    asked = operators.SetPassword("own-admin", "another long password", PASSWORD)
+    await operators.set_password.perform(at_desk, own, asked)
+    with pytest.raises(InvalidRequest):
+        await operators.set_password.perform(at_desk, OWNER, operators.SetPassword("own-admin", "short"))
+
+
+async def test_a_token_is_shown_once_and_ends(at_desk: Desk, clock: FakeClock) -> None:
+    own = await actor(at_desk, "own-admin", acme="viewer")
+    made = await operators.add_token.perform(at_desk, own, operators.AddToken("own-admin", "ci", 30))
+    assert made.token.startswith("gwt_")
+    listed = await operators.list_tokens.perform(at_desk, own, operators.OperatorReference("own-admin"))
+    assert [each.name for each in listed.tokens] == ["ci", "own-token"]
+    assert made.token not in msgspec.json.encode(listed).decode()
+    await operators.revoke_token.perform(at_desk, own, operators.RevokeToken("own-admin", "ci"))
+    listed = await operators.list_tokens.perform(at_desk, own, operators.OperatorReference("own-admin"))
+    assert [each.name for each in listed.tokens] == ["own-token"]
+
+
+# The record
+
+
+async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(at_desk: Desk) -> None:
+    ada = await actor(at_desk, "ada", every="admin")
+    eve = await actor(at_desk, "eve", acme="viewer")
+    await perform(operators.add, at_desk, ada, operators.AddOperator("bob", PASSWORD, "viewer", "acme"))
+    refused: list[tuple[Actor, Operation[Any, Any], Request]] = [
+        (eve, apps.disable, apps.AppReference("own-app")),
+        (eve, apps.disable, apps.AppReference(f"{MARK}-app")),
+        (ada, orgs.add, orgs.AddOrg("acme")),
+        (ada, orgs.add, orgs.AddOrg("")),
+    ]
+    for who, operation, asked in refused:
+        with pytest.raises((Forbidden, NotFound, AlreadyExists, ValueError)):
+            await perform(operation, at_desk, who, asked)
+    await perform(apps.list_all, at_desk, ada, apps.ListApps())
+    text = RULESET.format(name="own-rules") + "#" * 1000
+    await perform(rulesets.apply, at_desk, ada, rulesets.ApplyRuleset("acme", text, "why it is so"))
+    page = await record.search.perform(at_desk, ada, record.SearchRecord())
+    lines = [(each.operator, each.operation, each.outcome) for each in page.lines[::-1]]
+    assert lines == [
+        ("ada", "operator.add", "done"),
+        ("eve", "app.disable", "forbidden"),
+        ("eve", "app.disable", "notFound"),
+        ("ada", "org.add", "alreadyExists"),
+        ("ada", "org.add", "invalidRequest"),
+        ("ada", "ruleset.apply", "done"),
+    ]
+    told = msgspec.json.encode(page).decode()
+    assert PASSWORD not in told
+    assert page.lines[-1].request["password"] == "***"
+    assert page.lines[0].request["yaml"].startswith(f"{len(text)} characters, sha256 ")
+    assert page.lines[0].request["note"] == "why it is so"
+
+
+async def test_the_record_shows_each_organisation_its_own_lines(at_desk: Desk) -> None:
+    ada = await actor(at_desk, "ada", every="admin")
+    await perform(apps.disable, at_desk, ada, apps.AppReference("own-app"))
+    await perform(apps.disable, at_desk, ada, apps.AppReference(f"{MARK}-app"))
+    await perform(proxies.grant, at_desk, ada, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
+    await perform(orgs.add, at_desk, ada, orgs.AddOrg("third"))
+    eve = await actor(at_desk, "eve", acme="viewer")
+    page = await record.search.perform(at_desk, eve, record.SearchRecord())
+    assert [each.request for each in page.lines] == [{"app": "own-app", "org": None}]
+
+
+async def test_the_record_is_searched_and_read_in_pages(at_desk: Desk, clock: FakeClock) -> None:
+    ada, eve = await actor(at_desk, "ada", every="admin"), await actor(at_desk, "eve", every="admin")
+    for who in (ada, eve, ada):
+        await perform(apps.disable, at_desk, who, apps.AppReference("own-app"))
+        await perform(orgs.set_retention, at_desk, who, orgs.SetRetention("acme", "7y"))
+        clock.advance(hours=1)
+
+    async def found(**members: Any) -> list[tuple[str, str]]:
+        page = await record.search.perform(at_desk, ada, record.SearchRecord(**members))
+        return [(each.operator, each.operation) for each in page.lines]
+
+    assert len(await found()) == 6
+    assert await found(operator="EVE") == [("eve", "org.set-retention"), ("eve", "app.disable")]
+    assert await found(operation="app", operator="eve") == [("eve", "app.disable")]
+    assert await found(operation="app.disable", from_="-90m") == [("ada", "app.disable")]
+    assert await found(org=f"{MARK}-org") == []
+    pages, cursor = [], None
+    while True:
+        page = await record.search.perform(at_desk, ada, record.SearchRecord(limit=4, cursor=cursor))
+        pages.append(len(page.lines))
+        cursor = page.next
+        if cursor is None:
+            break
+    assert pages == [4, 2]
+    for bad in ({"cursor": "x"}, {"from_": "yesterday"}):
+        with pytest.raises(InvalidRequest):
+            await record.search.perform(at_desk, ada, record.SearchRecord(**bad))  # type: ignore[arg-type]
