@@ -147,6 +147,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         addresses = await _listen(app, "ControlPlane", settings.control_plane, settings, stack)
         desk = _desk(settings, store, clock, vault, index, forwarder, tail)
         console_addresses = await _open_console(build_console(settings, desk), settings, stack)
+        stack.callback(tail.close)
         exposition = Exposition(
             counts,
             store,

@@ -42,15 +42,24 @@ class Tail:
         self._listeners: set[Listener] = set()
         self._woken = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._position = 0  # everything up to here is given, or being given, to the listeners that are served
 
     def wake(self) -> None:
         """Events were stored."""
         self._woken.set()
 
+    def close(self) -> None:
+        """Nobody listens any more, so that a stop need not wait for those who would go on for ever."""
+        self._is_closed = True
+        for listener in self._listeners:
+            listener.cut("the control plane stops")
+
     @asynccontextmanager
     async def listener(self, who: str, wanted: Wanted, after: int | None) -> AsyncIterator[Listener]:
         """Of the events after that position, or from now on. Raises TooManyListeners."""
+        if self._is_closed:
+            raise TooManyListeners("the control plane stops")
         if len(self._listeners) >= MOST_LISTENERS:
             raise TooManyListeners(f"{MOST_LISTENERS} are following events already")
         if sum(listener.who == who for listener in self._listeners) >= MOST_OF_ONE:

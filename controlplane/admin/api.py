@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -13,13 +15,15 @@ from aiohttp import web
 from controlplane.admin.gate import GATE, actor_of, csrf_token, perform
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
-from controlplane.operations.operation import InvalidRequest, Operation, Request, Stream
+from controlplane.operations.operation import EVENTS, InvalidRequest, Operation, Request, Stream, Streamed
 from controlplane.operations.perform import refusal_code
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.requests import no_continue_yet
 
 ROOT: Final = "/admin/v1"
+_STALLED_SECONDS: Final = 30.0  # in which a reader must take the next piece
 R = TypeVar("R", bound=Request)
+_log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -70,7 +74,10 @@ def _handler(operation: Operation[Any, Any]) -> _Handler:
 def _stream_handler(stream: Stream[Any]) -> _Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         actor = await actor_of(request)
-        asked = _converted(_query(request, stream.request), request, stream.request, strict=False)
+        members = _query(request, stream.request)
+        if EVENTS in stream.media_types and "Last-Event-ID" in request.headers:
+            members["after"] = request.headers["Last-Event-ID"]
+        asked = _converted(members, request, stream.request, strict=False)
         try:
             streamed = await stream.perform(request.app[GATE].desk, actor, asked)
         except Exception as error:
@@ -80,11 +87,25 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
             response.headers["Content-Disposition"] = f'attachment; filename="{streamed.file_name}"'
         async with aclosing(streamed.pieces):
             await response.prepare(request)
-            async for piece in streamed.pieces:
-                await response.write(piece)
+            await _send(request, response, streamed)
         return response
 
     return handle
+
+
+async def _send(request: web.Request, response: web.StreamResponse, streamed: Streamed) -> None:
+    try:
+        async for piece in streamed.pieces:
+            async with asyncio.timeout(_STALLED_SECONDS):
+                await response.write(piece)
+    except ConnectionError:
+        return  # the reader has left
+    except Exception as error:
+        # The answer has begun: that it isn't whole can only be said by breaking it off.
+        why = str(error) or type(error).__name__
+        _log.warning("%s %s is broken off: %s", request.method, request.path, why)
+        if request.transport is not None:
+            request.transport.abort()
 
 
 def _refused(error: Exception) -> Exception:

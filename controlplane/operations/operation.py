@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Generic, Literal, TypeVar, get_type_hints
+from typing import Annotated, Final, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -79,6 +79,10 @@ def operation(
         return Operation(name, method, path, hints["request"], hints["return"], function, recorded)
 
     return made
+
+
+EVENTS: Final = "text/event-stream"
+"""A stream of this type goes on from its request's member `after`, which a browser gives as Last-Event-ID."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from controlplane.operations import apps, fleet, operators, orgs, proxies, record, rehearsals, rulesets
+from controlplane.operations import (
+    apps,
+    audit,
+    fleet,
+    operators,
+    orgs,
+    proxies,
+    record,
+    rehearsals,
+    rulesets,
+)
 from controlplane.operations.operation import Operation, Stream
 
 OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
@@ -49,6 +59,10 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     operators.list_tokens,
     operators.revoke_token,
     record.search,
+    audit.search,
+    audit.facets,
+    audit.histogram,
+    audit.event,
 )
 
-STREAMS: Final[tuple[Stream[Any], ...]] = ()
+STREAMS: Final[tuple[Stream[Any], ...]] = (audit.export, audit.tail)

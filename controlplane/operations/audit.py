@@ -1,0 +1,457 @@
+"""Audit events: found, counted, followed, taken away, and one of them with everything known about it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+import orjson
+from msgspec import Meta
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.event_formats import FORMATS, Form, on_one_line
+from controlplane.operations.operation import (
+    EVENTS,
+    Answer,
+    InvalidRequest,
+    Request,
+    Streamed,
+    operation,
+    stream,
+)
+from controlplane.operations.rule_text import rule_lines
+from controlplane.search.document import Document
+from controlplane.search.interface import (
+    MAX_LIMIT,
+    MAX_TOP,
+    CursorError,
+    IndexUnavailableError,
+    SearchIndex,
+    SearchPage,
+    SearchQuery,
+)
+from controlplane.search.predicates import all_hold
+from controlplane.search.query import (
+    FIELDS,
+    Between,
+    FieldTerm,
+    QueryError,
+    Resolver,
+    parse_filter,
+    parse_time,
+)
+from controlplane.secrets import MasterKeyError, Vault
+from controlplane.store.interface import NotFound, StoreBusy, StoreError
+from controlplane.tail import CutOff, Listener, TooManyListeners
+from proxy.wire.audit_event import REASONS, rfc3339
+
+T = TypeVar("T")
+
+HEARTBEAT_SECONDS: Final = 15.0
+LONGEST_TAIL_SECONDS: Final = 300.0  # after which a reader comes back, and is asked again who it is
+MOST_BUCKETS: Final = 60
+DEFAULT_FACETS: Final = ("verdict", "rule", "reason", "status", "app", "method", "path")
+_SECOND: Final = 1000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_INTERVALS: Final = (
+    1, 10, 100, _SECOND, 5 * _SECOND, 15 * _SECOND, 30 * _SECOND,
+    _MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE,
+    _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 7 * _DAY, 28 * _DAY, 364 * _DAY,
+)  # fmt: skip
+_LONGEST_INTERVAL: Final = 364 * 100 * _DAY
+_SEALED_FOR: Final = "audit.tail"
+
+
+class InvalidFilter(InvalidRequest):
+    """`column` counts the filter's characters from 1."""
+
+    def __init__(self, error: QueryError) -> None:
+        super().__init__(f"filter: {error}")
+        self.message = error.message
+        self.column = error.column
+
+
+# Which events: the same members everywhere
+
+
+class Selection(Request):
+    filter: str = ""
+    org: str | None = None  # id or name; without it, every organisation that the actor may look at
+    from_: str | None = msgspec.field(default=None, name="from")  # this time and later
+    to: str | None = None  # before this time
+
+
+class SearchEvents(Selection):
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT)] = 100
+    cursor: str | None = None  # `next` of the page before
+
+
+class EventPage(Answer):
+    """Events as their proxies sent them, newest first."""
+
+    events: tuple[msgspec.Raw, ...]
+    next: str | None
+
+
+class CountValues(Selection):
+    fields: tuple[str, ...] = DEFAULT_FACETS
+    top: Annotated[int, Meta(ge=1, le=MAX_TOP)] = 10
+
+
+class ValueCount(msgspec.Struct, rename="camel"):
+    value: str
+    name: str | None  # what an organisation, proxy or app identity is called now
+    count: int
+
+
+class Facet(msgspec.Struct, rename="camel"):
+    field: str
+    values: tuple[ValueCount, ...]
+
+
+class FacetList(Answer):
+    """Counted are the newest matches, of which there may be more."""
+
+    facets: tuple[Facet, ...]
+    counted: int
+    complete: bool
+
+
+class Bucket(msgspec.Struct, rename="camel"):
+    start: str
+    count: int
+
+
+class HistogramOfEvents(Answer):
+    """Matches in each interval that has any, oldest first; of the newest only where it isn't complete."""
+
+    interval_ms: int
+    from_: str | None = msgspec.field(name="from")
+    to: str | None
+    buckets: tuple[Bucket, ...]
+    complete: bool
+
+
+@operation("audit.search", "GET", "/audit/events")
+async def search(desk: Desk, actor: Actor, request: SearchEvents) -> EventPage:
+    """Find audit events, newest first."""
+    query = await _query(desk, actor, request, request.limit, request.cursor)
+    page = await _asked(desk, lambda index: index.search(query))
+    return EventPage(tuple(map(msgspec.Raw, page.events)), page.next)
+
+
+@operation("audit.facets", "GET", "/audit/facets")
+async def facets(desk: Desk, actor: Actor, request: CountValues) -> FacetList:
+    """The most frequent values of some fields among the events."""
+    for name in request.fields:
+        if name not in FIELDS or FIELDS[name].kind == "time":
+            known = ", ".join(field.name for field in FIELDS.values() if field.kind != "time")
+            raise InvalidRequest(f"fields: {name!r} is not one of {known}")
+    query = await _query(desk, actor, request)
+    found = await _asked(desk, lambda index: index.facets(query, request.fields, top=request.top))
+    names = await _names(desk, actor)
+    return FacetList(
+        tuple(
+            Facet(
+                field,
+                tuple(ValueCount(value, names.get((field, value)), count) for value, count in counts),
+            )
+            for field, counts in found.fields.items()
+        ),
+        found.counted,
+        found.complete,
+    )
+
+
+@operation("audit.histogram", "GET", "/audit/histogram")
+async def histogram(desk: Desk, actor: Actor, request: Selection) -> HistogramOfEvents:
+    """How many events there are in each interval of the time asked for."""
+    query = await _query(desk, actor, request)
+    span = await _asked(desk, lambda index: index.span(query.org_ids))
+    from_ms, to_ms = _time_of_terms(query)
+    if span is not None:
+        from_ms = span[0] if from_ms is None else from_ms
+        to_ms = span[1] + 1 if to_ms is None else to_ms
+    if from_ms is None or to_ms is None or to_ms <= from_ms:
+        return HistogramOfEvents(_SECOND, None, None, (), True)
+    interval_ms = _interval(to_ms - from_ms)
+    found = await _asked(desk, lambda index: index.histogram(query, interval_ms))
+    buckets = tuple(Bucket(rfc3339(start), count) for start, count in found.buckets)
+    return HistogramOfEvents(interval_ms, rfc3339(from_ms), rfc3339(to_ms), buckets, found.complete)
+
+
+def _interval(span_ms: int) -> int:
+    fitting = (each for each in _INTERVALS if span_ms <= each * MOST_BUCKETS)
+    return next(fitting, _LONGEST_INTERVAL)
+
+
+def _time_of_terms(query: SearchQuery) -> tuple[int | None, int | None]:
+    """The bounds, drawn closer by terms like time:>-15m."""
+    lows = [] if query.from_ms is None else [query.from_ms]
+    highs = [] if query.to_ms is None else [query.to_ms]
+    for term in query.filter.terms:
+        if not isinstance(term, FieldTerm) or term.field.kind != "time" or term.negated:
+            continue
+        if len(term.matches) == 1 and isinstance(term.matches[0], Between):
+            lows += [] if term.matches[0].low is None else [int(term.matches[0].low)]
+            highs += [] if term.matches[0].high is None else [int(term.matches[0].high) + 1]
+    return max(lows, default=None), min(highs, default=None)
+
+
+# One event
+
+
+class EventReference(Request):
+    org: str  # id or name
+    id: str
+
+
+class RulesetOfEvent(msgspec.Struct, rename="camel"):
+    """The version by which the event was judged, of the ruleset that its application is bound to now."""
+
+    ruleset_id: str
+    name: str
+    version: int
+    version_in_force: int
+    yaml: str
+    rule_lines: tuple[int, int] | None  # of the event's rule, from 1, both included
+
+
+class EventDetails(Answer):
+    event: msgspec.Raw  # as its proxy sent it
+    reason: str | None  # in words
+    org_name: str
+    proxy_name: str | None
+    app_name: str | None
+    ruleset: RulesetOfEvent | None
+
+
+@operation("audit.event", "GET", "/audit/events/{org}/{id}")
+async def event(desk: Desk, actor: Actor, request: EventReference) -> EventDetails:
+    """One audit event, with everything known about it."""
+    org = await desk.org(actor, "viewer", request.org)
+    found = await desk.store.event(org.org_id, request.id)
+    if found is None:
+        raise NotFound(f"there is no event {request.id} in {org.name}; it may have been purged")
+    values: dict[str, Any] = orjson.loads(found.body)
+    names = await _names(desk, actor)
+    return EventDetails(
+        event=msgspec.Raw(found.body),
+        reason=REASONS.get(_text(values, "reason")),
+        org_name=org.name,
+        proxy_name=names.get(("proxy", _text(values, "proxyId"))),
+        app_name=names.get(("app", _text(values, "appId"))),
+        ruleset=await _ruleset(desk, org.org_id, values),
+    )
+
+
+def _text(values: dict[str, Any], key: str) -> str:
+    value = values.get(key)
+    return value if isinstance(value, str) else ""
+
+
+async def _ruleset(desk: Desk, org_id: str, values: dict[str, Any]) -> RulesetOfEvent | None:
+    app = next((app for app in await desk.store.apps(org_id) if app.app_id == values.get("appId")), None)
+    if app is None:
+        return None
+    versions = await desk.store.ruleset_versions(app.ruleset_id)
+    judged_by = next((each for each in versions if each.version == values.get("rulesetVersion")), None)
+    if judged_by is None:
+        return None
+    return RulesetOfEvent(
+        app.ruleset_id,
+        app.ruleset_name,
+        judged_by.version,
+        max(each.version for each in versions),
+        judged_by.yaml,
+        rule_lines(judged_by.yaml, _text(values, "ruleId")),
+    )
+
+
+# Taken away
+
+
+class ExportEvents(Selection):
+    format: Literal["csv", "ndjson"] = "ndjson"
+
+
+@stream("audit.export", "/audit/export", *(each.media_type for each in FORMATS.values()))
+async def export(desk: Desk, actor: Actor, request: ExportEvents) -> Streamed:
+    """All audit events that match, newest first, as CSV or as a line of JSON for each."""
+    query = await _query(desk, actor, request)
+    first = await _asked(desk, lambda index: index.search(query))
+    form = FORMATS[request.format]
+    pieces = _exported(desk, query, first, form)
+    return Streamed(form.media_type, pieces, f"audit-events.{request.format}")
+
+
+async def _exported(
+    desk: Desk, query: SearchQuery, page: SearchPage, form: Form
+) -> AsyncGenerator[bytes, None]:
+    """A page at a time, however many there are."""
+    if form.head:
+        yield form.head
+    while True:
+        if page.events:
+            yield await asyncio.to_thread(_lines, page, form)
+        if page.next is None:
+            return
+        page = await _page_after(desk, query, page.next)
+
+
+def _lines(page: SearchPage, form: Form) -> bytes:
+    return b"".join(map(form.line, page.events))
+
+
+async def _page_after(desk: Desk, query: SearchQuery, cursor: str) -> SearchPage:
+    return await _asked(desk, lambda index: index.search(replace(query, cursor=cursor)))
+
+
+# Followed
+
+
+class TailEvents(Request):
+    filter: str = ""
+    org: str | None = None
+    after: str | None = None  # the id of the last event that came; as Last-Event-ID it comes by itself
+
+
+@stream("audit.tail", "/audit/tail", EVENTS)
+async def tail(desk: Desk, actor: Actor, request: TailEvents) -> Streamed:
+    """Audit events as they are stored, from now on or from where one left off."""
+    query = await _query(desk, actor, Selection(filter=request.filter, org=request.org))
+    places = await _Places.of(desk, actor)
+    stack = AsyncExitStack()
+    try:
+        following = desk.tail.listener(
+            actor.name, _wanted(query), None if request.after is None else places.read(request.after)
+        )
+        listener = await stack.enter_async_context(following)
+    except TooManyListeners as error:
+        raise StoreBusy(str(error)) from None
+    return Streamed(EVENTS, _followed(listener, places, stack))
+
+
+def _wanted(query: SearchQuery) -> Callable[[Document], bool]:
+    org_ids = None if query.org_ids is None else frozenset(query.org_ids)
+
+    def wanted(document: Document) -> bool:
+        return (org_ids is None or document.org_id in org_ids) and all_hold(query.filter.terms, document)
+
+    return wanted
+
+
+async def _followed(
+    listener: Listener, places: _Places, stack: AsyncExitStack
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent events (WHATWG HTML section 9.2); one of nothing but an id moves its reader on as well."""
+    end = asyncio.get_running_loop().time() + LONGEST_TAIL_SECONDS
+    async with stack:
+        yield b"retry: 2000\n" + places.line(listener.position)
+        if listener.has_gap:
+            yield b"event: gap\ndata: events before this were passed over: search for them\n\n"
+        while asyncio.get_running_loop().time() < end:
+            try:
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    events = await listener.next()
+            except TimeoutError:
+                yield b": still here\n" + places.line(listener.position)
+                continue
+            except CutOff as error:
+                yield b"event: cut\ndata: %b\n\n" % on_one_line(str(error).encode())
+                return
+            # Each with its place: who comes back from between two of them is given the rest.
+            yield b"".join(
+                b"data: %b\n%b" % (on_one_line(each.body), places.line(each.position)) for each in events
+            )
+
+
+class _Places:
+    """How far a reader came, as text. A position counts the events of every organisation, which who may not
+    look at them all must not learn: to them it is sealed."""
+
+    def __init__(self, vault: Vault | None) -> None:
+        self._vault = vault
+
+    @classmethod
+    async def of(cls, desk: Desk, actor: Actor) -> _Places:
+        return cls(None if actor.may("viewer", None) else await desk.vault())
+
+    def line(self, position: int) -> bytes:
+        if self._vault is None:
+            return b"id: %d\n\n" % position
+        return b"id: %b\n\n" % base64.urlsafe_b64encode(self._vault.seal(_SEALED_FOR, str(position)))
+
+    def read(self, text: str) -> int:
+        try:
+            if self._vault is not None:
+                text = self._vault.open(_SEALED_FOR, base64.b64decode(text, altchars=b"-_", validate=True))
+            if text.isascii() and text.isdigit() and len(text) < 20:
+                return int(text)
+        except (ValueError, MasterKeyError):
+            pass
+        raise InvalidRequest("after: this place was not made by this control plane")
+
+
+# What all of them share
+
+
+async def _query(
+    desk: Desk, actor: Actor, request: Selection, limit: int = MAX_LIMIT, cursor: str | None = None
+) -> SearchQuery:
+    orgs = await desk.orgs(actor, request.org)
+    sees_all = request.org is None and actor.may("viewer", None)
+    now_ms = desk.clock.wall_ms()
+    try:
+        wanted = parse_filter(request.filter, await _resolver(desk, actor), now_ms=now_ms)
+    except QueryError as error:
+        raise InvalidFilter(error) from None
+    return SearchQuery(
+        None if sees_all else tuple(org.org_id for org in orgs),
+        wanted,
+        _time("from", request.from_, now_ms),
+        _time("to", request.to, now_ms),
+        limit,
+        cursor,
+    )
+
+
+def _time(member: str, text: str | None, now_ms: int) -> int | None:
+    if not text:
+        return None
+    try:
+        return parse_time(text, now_ms)
+    except QueryError as error:
+        raise InvalidRequest(f"{member}: {error.message}") from None
+
+
+async def _names(desk: Desk, actor: Actor) -> dict[tuple[str, str], str]:
+    """What things are called now, by the filter's field and their id."""
+    names = {("org", org.org_id): org.name for org in await desk.orgs(actor)}
+    names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await desk.proxies(actor, None)}
+    return names | {("app", app.app_id): app.name for app in await desk.apps(actor, None)}
+
+
+async def _resolver(desk: Desk, actor: Actor) -> Resolver:
+    """Names as they are now; several organisations may use the same one."""
+    ids: dict[tuple[str, str], list[str]] = {}
+    for (field, known_id), name in (await _names(desk, actor)).items():
+        ids.setdefault((field, name), []).append(known_id)
+    return lambda field, name: ids.get((field, name), [])
+
+
+async def _asked(desk: Desk, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
+    try:
+        return await ask(await desk.index())
+    except CursorError as error:
+        raise InvalidRequest(f"cursor: {error}") from None
+    except IndexUnavailableError as error:
+        raise StoreError(str(error)) from error

@@ -1,0 +1,436 @@
+"""Audit events over the admin API: found, counted, followed, taken away, each by its own organisation."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import pytest
+
+from controlplane.operations import audit
+from tests.controlplane.plane import Plane, ProxyClient, event
+from tests.controlplane.test_admin import call, operator
+
+REASON = "a request rule decided"
+
+
+def minute(org_id: str, number: int, **members: Any) -> dict[str, Any]:
+    return event(org_id, number, time=f"2026-11-21T04:{number:02}:00.000Z", **members)
+
+
+@dataclass
+class Trail:
+    """Two organisations with events, and who may look at which."""
+
+    plane: Plane
+    orgs: dict[str, str]
+    proxies: dict[str, ProxyClient]
+    tokens: dict[str, str]
+    batches: int = 0
+
+    async def keep(self, org: str, *events: dict[str, Any]) -> None:
+        self.batches += 1
+        batch = {"batchId": f"b{self.batches}", "events": [*events]}
+        assert (await self.proxies[org].audit(batch)).status == 202
+
+    async def ask(self, who: str, path: str, **members: Any) -> Any:
+        answer = await self.get(who, path, **members)
+        assert answer.status == 200, answer.body
+        return answer.json
+
+    async def get(self, who: str, path: str, **members: Any) -> Any:
+        query = urlencode(members, doseq=True)
+        return await call(self.plane, self.tokens[who], "GET", f"/audit/{path}?{query}")
+
+
+@pytest.fixture
+async def trail(plane: Plane) -> Trail:
+    orgs = {name: await plane.org(name) for name in ("acme", "beta")}
+    proxies = {name: await plane.proxy(f"edge-{name}", name) for name in orgs}
+    tokens = {
+        "all": await operator(plane, "all", {"*": "viewer"}),
+        "acme": await operator(plane, "of-acme", {"acme": "viewer"}),
+        "nobody": await operator(plane, "nobody", {}),
+    }
+    made = Trail(plane, orgs, proxies, tokens)
+    acme, beta = orgs["acme"], orgs["beta"]
+    await made.keep(
+        "acme",
+        *(minute(acme, number) for number in range(5)),
+        minute(acme, 5, verdict="block", status=403, ruleId="no mail", reason="rule"),
+        minute(acme, 6, path="/v1.0/users/ada", status=404),
+    )
+    await made.keep("beta", minute(beta, 7, path="/v1.0/beta-only", id="event-7"))
+    return made
+
+
+def numbers(page: Any) -> list[int]:
+    return [made["seq"] for made in page["events"]]
+
+
+# Finding
+
+
+@pytest.mark.parametrize(
+    ("members", "wanted"),
+    [
+        ({}, [7, 6, 5, 4, 3, 2, 1, 0]),
+        ({"filter": "verdict:block"}, [5]),
+        ({"filter": "-verdict:allow"}, [5]),
+        ({"filter": "status:>=400 -verdict:block"}, [6]),
+        ({"filter": 'rule:"no mail"'}, [5]),
+        ({"filter": "org:beta"}, [7]),
+        ({"filter": "org:beta", "org": "acme"}, []),
+        ({"filter": "beta-only"}, [7]),
+        ({"filter": "path:/v1.0/users/*"}, [6]),
+        ({"filter": "time:>=2026-11-21T04:06:00Z"}, [7, 6]),
+        ({"from": "2026-11-21T04:05:00Z", "to": "2026-11-21T04:07:00Z"}, [6, 5]),
+        ({"filter": "users", "limit": 2}, [6, 5]),
+    ],
+)
+async def test_one_grammar_for_finding_counting_and_taking_away(
+    trail: Trail, members: dict[str, Any], wanted: list[int]
+) -> None:
+    assert numbers(await trail.ask("all", "events", **members)) == wanted
+    members = {name: value for name, value in members.items() if name != "limit"}
+    wanted = numbers(await trail.ask("all", "events", **members))
+    facets = await trail.ask("all", "facets", fields=["seq", "verdict"], top=100, **members)
+    assert (facets["counted"], facets["complete"]) == (len(wanted), True)
+    assert sorted(int(each["value"]) for each in facets["facets"][0]["values"]) == sorted(wanted)
+    histogram = await trail.ask("all", "histogram", **members)
+    assert sum(bucket["count"] for bucket in histogram["buckets"]) == len(wanted)
+    lines = (await trail.get("all", "export", format="ndjson", **members)).body.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == wanted
+
+
+async def test_pages_follow_each_other(trail: Trail) -> None:
+    first = await trail.ask("all", "events", limit=5)
+    second = await trail.ask("all", "events", limit=5, cursor=first["next"])
+    assert (numbers(first), numbers(second), second["next"]) == ([7, 6, 5, 4, 3], [2, 1, 0], None)
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "says"),
+    [
+        ("events", {"filter": "verdikt:block"}, "filter: column 1: unknown field 'verdikt'"),
+        ("events", {"filter": "verdict:block status:many"}, "filter: column 22: "),
+        ("facets", {"filter": '"open'}, "filter: column 1: this quote is not closed"),
+        ("histogram", {"filter": "AND"}, "filter: column 1: "),
+        ("export", {"filter": "a:b"}, "filter: column 1: "),
+        ("tail", {"filter": "a:b"}, "filter: column 1: "),
+        ("tail", {"after": "yesterday"}, "after: "),
+        ("events", {"from": "yesterday"}, "from: 'yesterday' is not a time"),
+        ("histogram", {"to": "2026-02-30"}, "to: '2026-02-30' is not a time"),
+        ("events", {"cursor": "x"}, "cursor: this cursor was not made by this index"),
+        ("events", {"limit": "0"}, "limit: "),
+        ("events", {"limit": "1001"}, "limit: "),
+        ("facets", {"fields": "colour"}, "fields: 'colour' is not one of "),
+        ("facets", {"fields": "time"}, "fields: 'time' is not one of "),
+        ("facets", {"top": "101"}, "top: "),
+        ("export", {"format": "xlsx"}, "format: "),
+        ("events", {"colour": "red"}, "colour"),
+    ],
+)
+async def test_what_can_not_be_meant_is_400(
+    trail: Trail, path: str, members: dict[str, Any], says: str
+) -> None:
+    answer = await trail.get("all", path, **members)
+    assert (answer.status, answer.code) == (400, "invalidRequest")
+    assert says in answer.json["error"]["message"]
+
+
+# Counting
+
+
+async def test_facets_name_what_they_count(trail: Trail) -> None:
+    facets = await trail.ask("all", "facets", fields=["org", "verdict", "proxy"])
+    by_field = {each["field"]: each["values"] for each in facets["facets"]}
+    assert [(each["name"], each["count"]) for each in by_field["org"]] == [("acme", 7), ("beta", 1)]
+    assert by_field["verdict"][0] == {"value": "allow", "name": None, "count": 7}
+
+
+async def test_a_histogram_has_an_interval_of_its_span(trail: Trail) -> None:
+    asked = await trail.ask("all", "histogram")
+    assert (asked["from"], asked["to"]) == ("2026-11-21T04:00:00.000Z", "2026-11-21T04:07:00.001Z")
+    assert asked["intervalMs"] == 15_000
+    assert asked["buckets"][0] == {"start": "2026-11-21T04:00:00.000Z", "count": 1}
+    day = await trail.ask("all", "histogram", **{"from": "2026-11-21", "to": "2026-11-22"})
+    assert day["intervalMs"] == 1_800_000
+    assert day["buckets"] == [{"start": "2026-11-21T04:00:00.000Z", "count": 8}]
+    narrowed = await trail.ask("all", "histogram", filter="time:2026-11-21T04:01:00Z..2026-11-21T04:02:00Z")
+    assert narrowed["intervalMs"] == 5_000
+    nothing = await trail.ask("nobody", "histogram")
+    assert (nothing["from"], nothing["buckets"]) == (None, [])
+
+
+# One event
+
+
+async def test_an_event_with_what_is_known_about_it(trail: Trail) -> None:
+    plane, acme = trail.plane, trail.orgs["acme"]
+    yaml = "version: 1\nname: hr\nrules:\n  - id: r1\n    match: {path: [/a]}\n    verdict: allow\n"
+    await plane.ruleset("acme", "hr", yaml)
+    await plane.ruleset("acme", "hr", yaml + "  # later\n  - {id: r2, match: {path: [/b]}, verdict: block}\n")
+    crm = (await plane.registry.add_app("crm", "acme", "hr")).app
+    proxy_id = trail.proxies["acme"].proxy_id
+    judged = {"appId": crm.app_id, "proxyId": proxy_id, "ruleId": "r1", "reason": "rule", "rulesetVersion": 1}
+    await trail.keep("acme", event(acme, 20, id="a/b ?c", **judged))
+    found = await trail.ask("acme", "events/acme/a%2Fb%20%3Fc")
+    assert found["event"] == event(acme, 20, id="a/b ?c", **judged)
+    assert (found["reason"], found["orgName"], found["appName"]) == (REASON, "acme", "crm")
+    assert found["proxyName"] == "edge-acme"
+    ruleset = found["ruleset"]
+    assert (ruleset["name"], ruleset["version"], ruleset["versionInForce"]) == ("hr", 1, 2)
+    assert (ruleset["yaml"], ruleset["ruleLines"]) == (yaml, [4, 6])
+
+
+async def test_a_purged_event_and_one_that_never_was_are_not_found(trail: Trail) -> None:
+    await trail.plane.store.purge_events(trail.orgs["acme"], 1 << 60, 3)
+    for event_id in ("event-0", "no-such-event", "event-7"):
+        answer = await trail.get("all", f"events/acme/{event_id}")
+        assert (answer.status, answer.code) == (404, "notFound")
+    assert (await trail.ask("all", "events/acme/event-3"))["event"]["seq"] == 3
+
+
+# Each by its own organisation
+
+
+@pytest.mark.parametrize("text", ["", "org:beta", "beta-only", "-verdict:block", "id:event-7", "path:*"])
+async def test_nothing_of_a_foreign_organisation_is_found_counted_or_taken_away(
+    trail: Trail, text: str
+) -> None:
+    acme, beta = trail.orgs["acme"], trail.orgs["beta"]
+    for path in ("events", "facets", "histogram", "export"):
+        more = {"fields": ["org", "path", "seq"]} if path == "facets" else {}
+        answer = await trail.get("acme", path, filter=text, **more)
+        assert answer.status == 200
+        assert b"beta-only" not in answer.body
+        assert beta.encode() not in answer.body
+        foreign = await trail.get("acme", path, filter=text, org="beta")
+        never = await trail.get("acme", path, filter=text, org="gamma")
+        assert (foreign.status, never.status) == (404, 404)
+        assert foreign.body.replace(b"beta", b"gamma") == never.body
+    answer = await trail.get("acme", "events/beta/event-7")
+    assert answer.status == 404
+    assert numbers(await trail.ask("nobody", "events", filter=text)) == []
+    assert acme not in str(await trail.ask("nobody", "facets", fields=["org"], filter=text))
+
+
+# Taking away
+
+
+async def test_an_export_has_every_page(trail: Trail) -> None:
+    acme = trail.orgs["acme"]
+    for first in range(100, 2600, 500):
+        await trail.keep("acme", *(event(acme, number) for number in range(first, first + 500)))
+    answer = await trail.get("acme", "export", format="ndjson")
+    assert answer.headers["Content-Type"] == "application/x-ndjson"
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="audit-events.ndjson"'
+    seqs = [json.loads(line)["seq"] for line in answer.body.splitlines()]
+    assert sorted(seqs) == [*range(7), *range(100, 2600)]
+    answer = await trail.get("acme", "export", format="csv")
+    assert len(answer.body.splitlines()) == len(seqs) + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "=cmd|'/C calc'!A0", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1+1", '=HYPERLINK("http://x")',
+        '"quoted", and\r\nmore', "a\0=b", "plain", "ü…", "'", ";=1",
+    ],
+)  # fmt: skip
+async def test_no_text_of_an_export_is_a_formula_or_another_cell(trail: Trail, text: str) -> None:
+    acme = trail.orgs["acme"]
+    await trail.keep("acme", event(acme, 30, path=text, query=text, transforms=[text, text], durationMs=-1.5))
+    answer = await trail.get("acme", "export", format="csv", filter="seq:30")
+    head, row = csv.reader(io.StringIO(answer.body.decode(), newline=""))
+    cells = dict(zip(head, row, strict=True))
+    assert cells["durationMs"] == "-1.5"
+    for name in ("path", "query", "transforms"):
+        shown = cells[name]
+        assert shown[:1] not in ("=", "+", "-", "@", "\t", "\r", "\n", "＝")
+        assert shown.removeprefix("'").startswith(text.replace("\0", "\ufffd").removeprefix("'"))
+    line = (await trail.get("acme", "export", format="ndjson", filter="seq:30")).body
+    assert json.loads(line)["path"] == text
+
+
+async def test_an_event_of_several_lines_is_one_line(trail: Trail) -> None:
+    acme = trail.orgs["acme"]
+    pretty = json.dumps({"batchId": "pretty", "events": [event(acme, 40, path="/a\nb")]}, indent=2).encode()
+    assert (await trail.proxies["acme"].send("/api/v1/agent/audit", pretty)).status == 202
+    (line,) = (await trail.get("acme", "export", format="ndjson", filter="seq:40")).body.splitlines()
+    assert json.loads(line)["path"] == "/a\nb"
+
+
+# Following
+
+
+@dataclass
+class Reader:
+    """Server-sent events as a browser reads them (WHATWG HTML section 9.2.6), connection after connection."""
+
+    trail: Trail
+    who: str
+    filter: str = ""
+    last_event_id: str = ""
+    got: list[int] = field(default_factory=list)
+    other: list[tuple[str, str]] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"Authorization": f"Bearer {self.trail.tokens[self.who]}"}
+        if self.last_event_id:
+            headers["Last-Event-ID"] = self.last_event_id
+        url = f"{self.trail.plane.console_url}/admin/v1/audit/tail"
+        async with self.trail.plane.session.get(
+            url, params={"filter": self.filter}, headers=headers
+        ) as answer:
+            assert answer.status == 200, await answer.read()
+            assert answer.headers["Content-Type"] == "text/event-stream"
+            await self.read(answer, blocks=1)  # it says at once where it begins
+            yield answer
+
+    async def read(self, answer: aiohttp.ClientResponse, *, blocks: int) -> None:
+        async with asyncio.timeout(10):
+            for _ in range(blocks):
+                fields = {}
+                while line := (await answer.content.readline()).decode().rstrip("\n"):
+                    name, _, value = line.partition(": ")
+                    fields[name] = value
+                if not fields:
+                    return
+                self.last_event_id = fields.get("id", self.last_event_id)
+                if "data" in fields and "event" not in fields:
+                    self.got.append(json.loads(fields["data"])["seq"])
+                elif fields.keys() & {"event", ""}:
+                    self.other.append((fields.get("event", ""), fields.get("data", fields.get("", ""))))
+
+    async def take(self, answer: aiohttp.ClientResponse, count: int) -> list[int]:
+        """The numbers of the next events."""
+        before = len(self.got)
+        await self.read(answer, blocks=count)
+        return self.got[before:]
+
+
+@pytest.mark.parametrize("who", ["all", "acme"])
+async def test_each_event_comes_once_however_often_the_connection_breaks(trail: Trail, who: str) -> None:
+    acme = trail.orgs["acme"]
+    reader = Reader(trail, who, "org:acme -path:/none")
+    for first in range(100, 160, 20):
+        async with reader.connected() as answer:
+            expected = 0 if first == 100 else 10
+            if expected:
+                await reader.take(answer, expected)
+            await trail.keep("acme", *(event(acme, number) for number in range(first, first + 10)))
+            # Broken off between events that came together.
+            await reader.take(answer, 4)
+        await trail.keep("acme", *(event(acme, number) for number in range(first + 10, first + 14)))
+    async with reader.connected() as answer:
+        await reader.take(answer, 10)
+    assert reader.got == [n for first in (100, 120, 140) for n in range(first, first + 14)]
+    assert not [name for name, _ in reader.other if name]
+
+
+async def test_a_tail_has_nothing_of_a_foreign_organisation_and_tells_nothing_of_how_much_there_is(
+    trail: Trail,
+) -> None:
+    acme, beta = trail.orgs["acme"], trail.orgs["beta"]
+    reader = Reader(trail, "acme")
+    async with reader.connected() as answer:
+        await trail.keep("beta", *(event(beta, number) for number in range(50, 60)))
+        await trail.keep("acme", event(acme, 60))
+        assert await reader.take(answer, 1) == [60]
+    assert not reader.last_event_id.isdigit()
+    for org in ("beta", "gamma"):
+        assert (await trail.get("acme", "tail", org=org)).status == 404
+    # Another one's place, or a plain number, is none of this reader's.
+    assert (await trail.get("acme", "tail", after="12")).status == 400
+
+
+async def test_a_heartbeat_comes_where_nothing_happens(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
+    reader = Reader(trail, "acme", "verdict:filter")
+    async with reader.connected() as answer:
+        await reader.read(answer, blocks=2)
+    assert reader.other == [("", "still here")] * 2
+    assert reader.got == []
+
+
+async def test_a_tail_ends_after_a_while_so_that_who_may_no_longer_look_does_not(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(audit, "LONGEST_TAIL_SECONDS", 0.2)
+    reader = Reader(trail, "acme")
+    async with reader.connected() as answer, asyncio.timeout(10):
+        await answer.read()
+
+
+async def test_who_was_away_for_too_long_is_told(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.tail.MOST_BEHIND", 3)
+    reader = Reader(trail, "all", last_event_id="1")
+    async with reader.connected() as answer:
+        await reader.read(answer, blocks=4)
+    assert [name for name, _ in reader.other] == ["gap"]
+    assert reader.got == [5, 6, 7]
+
+
+async def test_there_is_an_end_to_how_many_follow(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controlplane.tail.MOST_OF_ONE", 1)
+    monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
+    reader = Reader(trail, "acme")
+    async with reader.connected(), Reader(trail, "all").connected():
+        refused = await trail.get("acme", "tail")
+        assert (refused.status, refused.code) == (503, "unavailable")
+        assert "Retry-After" in refused.headers
+    for _ in range(500):  # the place is free once the server has seen the connection end
+        if await _status(trail, "acme") == 200:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("no place became free")
+
+
+async def _status(trail: Trail, who: str) -> int:
+    headers = {"Authorization": f"Bearer {trail.tokens[who]}"}
+    url = f"{trail.plane.console_url}/admin/v1/audit/tail"
+    async with trail.plane.session.get(url, headers=headers) as answer:
+        return answer.status
+
+
+async def test_who_takes_nothing_is_cut_off(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("controlplane.admin.api._STALLED_SECONDS", 0.2)
+    acme = trail.orgs["acme"]
+    host, _, port = trail.plane.console_url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    writer.write(
+        b"GET /admin/v1/audit/tail HTTP/1.1\r\nHost: x\r\n"
+        b"Authorization: Bearer %b\r\n\r\n" % trail.tokens["acme"].encode()
+    )
+    await reader.readuntil(b"\r\n\r\n")
+    for number in range(70, 100):
+        await trail.keep("acme", event(acme, number, note="x" * 400_000))
+        if "audit/tail is broken off" in caplog.text:
+            break
+    for _ in range(500):
+        if "audit/tail is broken off" in caplog.text:
+            break
+        await asyncio.sleep(0.02)
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await _read_for_ever(reader)
+    writer.close()
+
+
+async def _read_for_ever(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            await reader.readexactly(65_536)
