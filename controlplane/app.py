@@ -22,6 +22,7 @@ from controlplane.connections import HANDSHAKE_SECONDS, Connections, allow_all_d
 from controlplane.console.frame import Console
 from controlplane.forwarder import Forwarder
 from controlplane.ingest import Ingest
+from controlplane.integrity import begin_chain
 from controlplane.metrics import Counts, Exposition
 from controlplane.operations.desk import Desk
 from controlplane.registry import Registry, open_vault
@@ -129,6 +130,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         store = await SqliteStore.open(settings.store.path, clock)
         stack.push_async_callback(store.close)
         vault = await open_vault(settings.secrets, store)
+        await begin_chain(vault, store)
         index = await open_index(settings.search_index, settings.store.path)
         stack.push_async_callback(index.close)
         witnessed = WitnessedTime()

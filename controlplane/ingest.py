@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -86,12 +86,11 @@ class _KnownBatch(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class _RawEvents(Struct):
-    events: msgspec.Raw
+    events: list[msgspec.Raw]
 
 
 _decode_known: Final = msgspec.json.Decoder(_KnownBatch).decode
 _decode_batch: Final = msgspec.json.Decoder(_Batch).decode
-_decode_raw_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_raw_events: Final = msgspec.json.Decoder(_RawEvents).decode
 
 
@@ -115,7 +114,7 @@ class Ingest:
 def parse_batch(proxy_id: str, body: bytes) -> NewBatch:
     try:
         batch = _decode(body)
-        events = bytes(_decode_raw_events(body).events)
+        events: Sequence[bytes] = _decode_raw_events(body).events
     except (ValueError, RecursionError) as error:
         raise InvalidBatch(_reason(error)) from None
     if b"\\u0000" in body and any("\0" in event.id for event in batch.events):
@@ -140,16 +139,16 @@ def parse_batch(proxy_id: str, body: bytes) -> NewBatch:
     )
 
 
-def _with_true_proxy(proxy_id: str, events: bytes) -> bytes:
+def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
     """Events that name another proxy than the one that signed them say both, told apart."""
     kept = []
-    for raw in _decode_raw_list(events):
+    for raw in events:
         event = orjson.loads(bytes(raw))
         if event.get("proxyId") in (None, proxy_id):
-            kept.append(bytes(raw))
+            kept.append(raw)
         else:
             kept.append(orjson.dumps(event | {"proxyId": proxy_id, "claimedProxyId": event["proxyId"]}))
-    return b"[" + b",".join(kept) + b"]"
+    return kept
 
 
 def _decode(body: bytes) -> _KnownBatch | _Batch:

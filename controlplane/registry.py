@@ -31,6 +31,7 @@ from proxy.wire.audit_event import uuid7
 
 _LONGEST_NAME = 200
 _MASTER_KEY_CHECK = "graphward"
+CHAINED = "graphward, all of whose events are chained"
 
 T = TypeVar("T", Org, Proxy, Ruleset, App)
 
@@ -59,13 +60,22 @@ class AppSecrets:
 async def open_vault(settings: SecretsSettings, store: RegistryStore) -> Vault:
     """The vault, proved to be the one that the store's secrets were sealed in."""
     vault = Vault(read_master_key(settings.master_key, settings.master_key_file))
-    sealed = await store.master_key_check(vault.seal(_MASTER_KEY_CHECK, _MASTER_KEY_CHECK))
     try:
-        vault.open(_MASTER_KEY_CHECK, sealed)
+        await opened_check(vault, store)
     except MasterKeyError as error:
         source = "Secrets.MasterKey" if settings.master_key else str(settings.master_key_file)
         raise MasterKeyError(f"{source}: {error}") from None
     return vault
+
+
+async def opened_check(vault: Vault, store: RegistryStore) -> str:
+    """What a store knows its master key by: `CHAINED`, or what an earlier release had sealed."""
+    sealed = await store.master_key_check(vault.seal(_MASTER_KEY_CHECK, CHAINED))
+    return vault.open(_MASTER_KEY_CHECK, sealed)
+
+
+async def note_chained(vault: Vault, store: RegistryStore) -> None:
+    await store.replace_master_key_check(vault.seal(_MASTER_KEY_CHECK, CHAINED))
 
 
 class Registry:

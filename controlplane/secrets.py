@@ -62,6 +62,14 @@ class Vault:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._cipher = AESGCM(master_key)
+        self._master_key = master_key
+
+    def derive(self, purpose: str) -> bytes:
+        """A key for one purpose: who learns it learns neither the master key nor that of another purpose."""
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+        return HKDF(SHA256(), _KEY_BYTES, salt=None, info=purpose.encode()).derive(self._master_key)
 
     def seal(self, owner: str, text: str) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import app as app_commands
-from controlplane.cli import audit, org, proxy, rehearsal, ruleset
+from controlplane.cli import audit, integrity, org, proxy, rehearsal, ruleset
 from controlplane.cli.context import FAILED, Cli, CommandFailed
 from controlplane.own_process import keep_to_itself
 
@@ -28,6 +28,7 @@ cli.add_typer(proxy.app, name="proxy", help="Proxy instances: their credentials 
 ruleset.app.add_typer(rehearsal.app)
 cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
+audit.app.add_typer(integrity.app)
 cli.add_typer(audit.app, name="audit", help="Audit events.")
 
 

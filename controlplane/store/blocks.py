@@ -7,16 +7,17 @@ that the others keep their positions, until the whole block can go.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
+from controlplane.store.chain_table import PURGED, Chain, decode_events
 from controlplane.store.database import one_row
 from controlplane.store.interface import NewBatch, StoredEvent
 
 MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
-_PURGED: Final = b"null"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -26,7 +27,6 @@ class _Kept(msgspec.Struct):
     time: datetime
 
 
-_decode_raw: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
 
 
@@ -34,7 +34,7 @@ def milliseconds(time: datetime) -> int:
     return (time - _EPOCH) // _MILLISECOND
 
 
-def add_block(connection: sqlite3.Connection, batch: NewBatch) -> int:
+def add_block(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, chain: Chain) -> int:
     """Store the batch's events, but those that are here already by their ids; how many it were."""
     (position,) = one_row(connection, "SELECT position + 1 FROM last_position")
     count, events = len(batch.ids), batch.events
@@ -43,13 +43,15 @@ def add_block(connection: sqlite3.Connection, batch: NewBatch) -> int:
         "INSERT OR IGNORE INTO event_ids SELECT ?, value, ? FROM json_each(?)", (batch.org_id, position, ids)
     )
     if inserted.rowcount < count:
-        kept = _new_ones(connection, batch, position)
-        count, events = len(kept), _array(kept)
+        events = _new_ones(connection, batch, position)
+        count = len(events)
     if count:
+        body = _array(events)
         connection.execute(
             "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (position, count, batch.org_id, batch.proxy_id, batch.least_ms, batch.most_ms, events),
+            (position, count, batch.org_id, batch.proxy_id, batch.least_ms, batch.most_ms, body),
         )
+        chain.add_block(connection, batch.org_id, position, batch.proxy_id, digest, events)
         connection.execute("UPDATE last_position SET position = ?", (position + count - 1,))
     return count
 
@@ -62,14 +64,14 @@ def _new_ones(connection: sqlite3.Connection, batch: NewBatch, position: int) ->
     )
     new = {each for (each,) in rows}
     kept = []
-    for each, event in zip(batch.ids, _decode_raw(batch.events), strict=True):
+    for each, event in zip(batch.ids, batch.events, strict=True):
         if each in new:
             new.remove(each)
-            kept.append(bytes(event))
+            kept.append(event)
     return kept
 
 
-def _array(events: list[bytes]) -> bytes:
+def _array(events: Iterable[bytes]) -> bytes:
     return b"[" + b",".join(events) + b"]"
 
 
@@ -83,9 +85,9 @@ def events_after(connection: sqlite3.Connection, position: int, limit: int) -> l
     found: list[StoredEvent] = []
     size = 0
     for first, org_id, body in blocks:
-        for at, event in enumerate(_decode_raw(body), first):
+        for at, event in enumerate(decode_events(body), first):
             text = bytes(event)
-            if at <= position or text == _PURGED:
+            if at <= position or text == PURGED:
                 continue
             found.append(StoredEvent(at, org_id, text))
             size += len(text)
@@ -109,13 +111,15 @@ def find_event(connection: sqlite3.Connection, org_id: str, event_id: str) -> St
     if row is None:
         return None
     first, body = row
-    for at, (raw, kept) in enumerate(zip(_decode_raw(body), _decode_kept(body), strict=True), first):
+    for at, (raw, kept) in enumerate(zip(decode_events(body), _decode_kept(body), strict=True), first):
         if kept is not None and kept.id == event_id:
             return StoredEvent(at, org_id, bytes(raw))
     return None
 
 
-def purge_events(connection: sqlite3.Connection, org_id: str, before_ms: int, limit: int) -> int:
+def purge_events(
+    connection: sqlite3.Connection, org_id: str, before_ms: int, limit: int, chain: Chain
+) -> int:
     """Delete up to `limit` events of the organisation from before `before_ms`; how many it were."""
     purged = 0
     while purged < limit:
@@ -127,28 +131,32 @@ def purge_events(connection: sqlite3.Connection, org_id: str, before_ms: int, li
         if block is None:
             break
         position, body = block
-        purged += _purge_block(connection, org_id, position, body, before_ms, limit - purged)
+        purged += _purge_block(connection, org_id, position, body, before_ms, limit - purged, chain)
     return purged
 
 
 def _purge_block(
-    connection: sqlite3.Connection, org_id: str, position: int, body: bytes, before_ms: int, limit: int
-) -> int:
-    kept = _decode_kept(body)
+    connection: sqlite3.Connection, org_id: str, position: int, body: bytes, before_ms: int, limit: int,
+    chain: Chain,
+) -> int:  # fmt: skip
+    kept, events = _decode_kept(body), decode_events(body)
     times = {at: milliseconds(event.time) for at, event in enumerate(kept) if event is not None}
     gone = sorted((at for at, ms in times.items() if ms < before_ms), key=times.__getitem__)[:limit]
     ids = msgspec.json.encode([kept[at].id for at in gone]).decode()  # type: ignore[union-attr]
     connection.execute(
         "DELETE FROM event_ids WHERE org_id = ? AND id IN (SELECT value FROM json_each(?))", (org_id, ids)
     )
+    if gone:
+        chain.add_purge(connection, org_id, position, events, sorted(gone))
     for at in gone:
         del times[at]
     if times:
-        events = [bytes(event) if at in times else _PURGED for at, event in enumerate(_decode_raw(body))]
+        left = _array(event if at in times else PURGED for at, event in enumerate(events))
         connection.execute(
             "UPDATE blocks SET least_ms = ?, body = ? WHERE position = ?",
-            (min(times.values()), _array(events), position),
+            (min(times.values()), left, position),
         )
     else:
         connection.execute("DELETE FROM blocks WHERE position = ?", (position,))
+        connection.execute("DELETE FROM event_digests WHERE position = ?", (position,))
     return len(gone)

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
+import msgspec
+
+from controlplane.store.chain import BEFORE_THE_FIRST, Link
+
 Retention = Literal["base", "90d", "1y", "7y"]
 
 _DAY_MS: Final = 86_400_000
@@ -55,7 +59,7 @@ class NewBatch:
     seqs: Sequence[int | None]
     least_ms: int
     most_ms: int
-    events: bytes  # JSON array
+    events: Sequence[bytes]  # each as JSON
 
 
 class StoredEvent(NamedTuple):
@@ -304,6 +308,48 @@ class RecordQuery:
     org_ids: frozenset[str] | None = None  # lines about these organisations and no other
 
 
+# The chain of audit events
+
+What = Literal["changed", "removed", "inserted", "reordered", "truncated", "forged"]
+"""`forged`: it fits, but was not made with this store's master key. `truncated`: a known head is missing."""
+
+
+class Misfit(msgspec.Struct, rename="camel", frozen=True):
+    """The first thing in a chain that doesn't fit."""
+
+    what: What
+    explanation: str
+    link: int | None = None
+    position: int | None = None  # of the event, or of its block's first where it is all of the block
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a walk along a chain has come."""
+
+    number: int = 0
+    link: bytes = BEFORE_THE_FIRST
+    position: int = 0  # of the last block
+    events: int = 0
+    purged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHead:
+    newest: Link
+    events: int  # that the chain speaks of
+    purged: int  # of those
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCheck:
+    checked_ms: int
+    links: int
+    events: int
+    misfit: Misfit | None
+
+
 class OutboxStore(Protocol):
     """The events that an index has not been given yet, in the order in which they came."""
 
@@ -332,6 +378,31 @@ class AuditStore(OutboxStore, Protocol):
 
     async def purge_batches(self, before_ms: int, limit: int) -> int:
         """Forget up to `limit` batch ids accepted before then; the number that were forgotten."""
+
+
+class ChainStore(Protocol):
+    """What vouches for the audit events: a chain for each organisation."""
+
+    def sign_links(self, key: bytes) -> None:
+        """From here on."""
+
+    async def adopt_blocks(self, org_id: str) -> int:
+        """Chain the next blocks that an earlier release stored; how many events they have."""
+
+    async def chained_orgs(self) -> list[str]: ...
+    async def chain_head(self, org_id: str) -> ChainHead | None: ...
+    async def chain_link(self, org_id: str, number: int) -> Link | None: ...
+    async def chain_has(self, org_id: str, link: bytes) -> bool: ...
+    async def walk_chain(
+        self, org_id: str, reached: Reached, last: int, key: bytes
+    ) -> tuple[Reached, Misfit | None]:
+        """Some links further, up to number `last`; where one doesn't fit, the walk ends before it."""
+
+    async def misfit_at_chain_end(self, org_id: str) -> Misfit | None:
+        """Events that no link speaks of yet, though a link was made with every one."""
+
+    async def note_chain_check(self, org_id: str, check: ChainCheck) -> None: ...
+    async def chain_check(self, org_id: str) -> ChainCheck | None: ...
 
 
 class RegistryStore(Protocol):
@@ -380,6 +451,8 @@ class RegistryStore(Protocol):
     async def master_key_check(self, sealed: bytes) -> bytes:
         """The text sealed under the store's master key; at the first start it is `sealed`."""
 
+    async def replace_master_key_check(self, sealed: bytes) -> None: ...
+
 
 class OperatorStore(Protocol):
     """Who may operate the control plane, and what they did. Durable on return."""
@@ -418,7 +491,7 @@ class OperatorStore(Protocol):
     async def purge_record(self, before_ms: int, limit: int) -> int: ...
 
 
-class Store(AuditStore, RegistryStore, OperatorStore, Protocol):
+class Store(AuditStore, ChainStore, RegistryStore, OperatorStore, Protocol):
     """The system of record."""
 
     async def ping(self) -> None: ...

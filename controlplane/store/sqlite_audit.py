@@ -10,6 +10,7 @@ from typing import Any, Final
 from controlplane.clock import Clock
 from controlplane.rate_limits import WINDOW_MS, retry_after_seconds
 from controlplane.store.blocks import add_block, events_after, find_event, last_position, purge_events
+from controlplane.store.chain_table import Chain
 from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import (
     IDEMPOTENCY_WINDOW_MS,
@@ -26,6 +27,7 @@ from controlplane.store.interface import (
     StoredEvent,
 )
 from controlplane.store.sequences import fold, ranges
+from controlplane.store.sqlite_chain import ChainTables
 
 _HISTORY: Final = 200  # heartbeats and metrics windows that are kept of each proxy
 # A proxy that leaves out every other number could make a range of each event: past this, only their count is
@@ -37,7 +39,7 @@ def batch_digest(batch_id: str) -> bytes:
     return sha256(batch_id.encode()).digest()[:16]
 
 
-class AuditTables:
+class AuditTables(ChainTables):
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
@@ -53,7 +55,7 @@ class AuditTables:
             outcome = outcome or _limited(connection, batch, limits, now)
             if outcome is not None:
                 return outcome
-            accepted = _store(connection, batch, digest, now)
+            accepted = _store(connection, batch, digest, now, self._chain())
             _seen(connection, batch.proxy_id, self._clock.wall_ms())
             return Stored(accepted)
 
@@ -89,7 +91,7 @@ class AuditTables:
 
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
         return await self._database.write(
-            lambda connection: purge_events(connection, org_id, before_ms, limit)
+            lambda connection: purge_events(connection, org_id, before_ms, limit, self._chain())
         )
 
     # Reports
@@ -181,8 +183,8 @@ def _limited(connection: sqlite3.Connection, batch: NewBatch, limits: RateLimits
     return Limited(wait) if wait else None
 
 
-def _store(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int) -> int:
-    accepted = add_block(connection, batch)
+def _store(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain) -> int:
+    accepted = add_block(connection, batch, digest, chain)
     connection.execute("INSERT INTO batches VALUES (?, ?, ?, ?)", (batch.proxy_id, digest, now, accepted))
     connection.execute(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (batch.proxy_id, now - WINDOW_MS)

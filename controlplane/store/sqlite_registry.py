@@ -317,6 +317,12 @@ class RegistryTables:
 
         return await self._database.write(job)
 
+    async def replace_master_key_check(self, sealed: bytes) -> None:
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute("UPDATE master_key_check SET sealed = ?", (sealed,))
+
+        await self._database.write(job)
+
     async def _insert(self, sql: str, parameters: Sequence[Any], taken: str) -> None:
         def job(connection: sqlite3.Connection) -> None:
             connection.execute(sql, parameters)

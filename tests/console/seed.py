@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from controlplane.integrity import begin_chain
 from controlplane.registry import Registry, open_vault
 from controlplane.search.query import rfc3339_ms
 from controlplane.secrets import hash_password
@@ -196,6 +197,7 @@ async def seed(folder: Path, *, now_ms: int | None = None, events: int = EVENTS)
     settings = read_settings(config, {})
     clock = FakeClock((now_ms or time.time_ns() // 1_000_000) - 40 * DAY_MS)
     store = await SqliteStore.open(settings.store.path, clock)
+    await begin_chain(await open_vault(settings.secrets, store), store)
     try:
         return await _Seeding(settings, store, clock, now_ms or time.time_ns() // 1_000_000).run(
             config, events
@@ -445,7 +447,7 @@ def _batch(proxy: Proxy, org: Org, events: Sequence[Mapping[str, Any]]) -> NewBa
         [event["seq"] for event in events],
         min(times),
         max(times),
-        json.dumps(events, separators=(",", ":")).encode(),
+        [json.dumps(event, separators=(",", ":")).encode() for event in events],
     )
 
 

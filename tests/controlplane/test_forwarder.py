@@ -37,8 +37,8 @@ async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
     """A batch as ingest commits it."""
     made = [event(number) for number in numbers]
     ids, seqs = [one["id"] for one in made], [one["seq"] for one in made]
-    body = orjson.dumps(made)
-    new = NewBatch("proxy-1", ORG, f"batch-{numbers}", ids, seqs, START_MS, START_MS, body)
+    bodies = [orjson.dumps(one) for one in made]
+    new = NewBatch("proxy-1", ORG, f"batch-{numbers}", ids, seqs, START_MS, START_MS, bodies)
     await store.commit_batch(new, RateLimits(10**6, 10**6))
 
 

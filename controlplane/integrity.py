@@ -1,0 +1,105 @@
+"""What vouches for the audit events: links signed from the start on, and a walk from the first to the last.
+
+A store that was made by this release has every event chained from the beginning. One of an earlier release
+is chained once, before its first start listens; that it was is sealed under the master key, so that nobody
+who can only write the file has events of their own taken for old ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controlplane.registry import CHAINED, note_chained, opened_check
+from controlplane.secrets import Vault
+from controlplane.store.chain import Link
+from controlplane.store.interface import Misfit, Reached, Store, StoreError
+
+_PURPOSE: Final = "graphward audit chain 1"
+_SAY_EVERY_SECONDS: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+def chain_key(vault: Vault) -> bytes:
+    return vault.derive(_PURPOSE)
+
+
+async def begin_chain(vault: Vault, store: Store) -> None:
+    """Sign links from here on; first, once, chain what a release stored that knew of none."""
+    store.sign_links(chain_key(vault))
+    if await opened_check(vault, store) == CHAINED:
+        return
+    adopted, said = 0, time.monotonic()
+    for org in await store.orgs():
+        while events := await store.adopt_blocks(org.org_id):
+            adopted += events
+            if time.monotonic() - said >= _SAY_EVERY_SECONDS:
+                said = time.monotonic()
+                _log.info("audit chain: %d events of an earlier release chained so far", adopted)
+    await note_chained(vault, store)
+    _log.info("audit chain: begun, with %d events of an earlier release", adopted)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A link that somebody kept elsewhere; its number too where they kept that."""
+
+    link: bytes
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How far a walk has come; `done` once it is over, and then what it found."""
+
+    reached: Reached
+    links: int  # of the chain, at the walk's start
+    done: bool = False
+    misfit: Misfit | None = None
+
+
+async def walk(vault: Vault, store: Store, org_id: str, known: Known | None) -> AsyncGenerator[Walk]:
+    """Along the organisation's chain as it is now, from the known link on if its number is known."""
+    if await opened_check(vault, store) != CHAINED:
+        raise StoreError("events of an earlier release are not chained yet: start the control plane once")
+    key = chain_key(vault)
+    head = await store.chain_head(org_id)
+    last = 0 if head is None else head.newest.record.number
+    begin = await _begin(store, org_id, known)
+    at = Walk(begin or Reached(), last)
+    while at.reached.number < last and at.misfit is None:
+        yield at
+        reached, misfit = await store.walk_chain(org_id, at.reached, last, key)
+        at = replace(at, reached=reached, misfit=misfit)
+    if at.misfit is None:
+        at = replace(at, misfit=await _at_end(store, org_id, known, is_known=begin is not None))
+    yield replace(at, done=True)
+
+
+async def _begin(store: Store, org_id: str, known: Known | None) -> Reached | None:
+    """Behind the known link, if it is where it was."""
+    if known is None or known.number is None:
+        return None
+    link = await store.chain_link(org_id, known.number)
+    if link is None or link.link != known.link:
+        return None
+    return Reached(known.number, link.link, await _position_at(store, link))
+
+
+async def _position_at(store: Store, link: Link) -> int:
+    """Of the newest block that the chain speaks of up to this link."""
+    at: Link | None = link
+    while at is not None and at.record.kind == "purge":
+        at = await store.chain_link(at.record.org_id, at.record.number - 1)
+    return 0 if at is None else at.record.position
+
+
+async def _at_end(store: Store, org_id: str, known: Known | None, *, is_known: bool) -> Misfit | None:
+    if known is not None and not is_known and not await store.chain_has(org_id, known.link):
+        text = "the known head is not in the chain: the end was cut off, or the chain was made anew"
+        return Misfit("truncated", text, known.number)
+    return await store.misfit_at_chain_end(org_id)

@@ -1,0 +1,187 @@
+"""The chain of audit events: its heads, to be kept elsewhere, and whether everything in it fits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from controlplane.integrity import Known, walk
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.store.chain import DIGEST_BYTES
+from controlplane.store.interface import ChainCheck, Misfit, StoreBusy
+from proxy.wire.audit_event import rfc3339
+
+
+class Head(Answer):
+    """The newest link of an organisation's chain: who keeps it can tell later that nothing before it went."""
+
+    org_id: str
+    number: int
+    link: str
+    at: str
+    events: int
+    purged: int  # of those, by retention
+
+
+class Heads(Answer):
+    heads: tuple[Head, ...]
+
+
+class HeadsAsked(Request):
+    org: str | None = None  # id or name; all that one may look at without it
+
+
+class KnownHead(Request, forbid_unknown_fields=False):
+    """A head that was kept, with whatever else was kept of it."""
+
+    org_id: str
+    number: int
+    link: str
+
+
+class Verify(Request):
+    org: str | None = None
+    head: str | None = None  # a link of that organisation, which has to be there still
+    checkpoint: tuple[KnownHead, ...] = ()  # what lies before these is taken as looked at
+
+
+class Verdict(Answer):
+    org_id: str
+    links: int
+    events: int  # that were looked at, and those of them that retention had taken
+    purged: int
+    misfit: Misfit | None
+
+
+class Verified(Answer):
+    intact: bool
+    orgs: tuple[Verdict, ...]
+
+
+class Check(Answer):
+    """What is known of an organisation's chain: its head now, and what the last walk along it found."""
+
+    org_id: str
+    name: str
+    head: Head | None
+    checked_at: str | None
+    checked_events: int | None
+    misfit: Misfit | None
+
+
+class Checks(Answer):
+    orgs: tuple[Check, ...]
+
+
+@operation("audit.head", "GET", "/audit/heads")
+async def head(desk: Desk, actor: Actor, request: HeadsAsked) -> Heads:
+    """The newest link of each organisation's chain of audit events."""
+    found = [await _head(desk, org.org_id) for org in await desk.orgs(actor, request.org)]
+    return Heads(heads=tuple(each for each in found if each is not None))
+
+
+@operation("audit.checks", "GET", "/audit/integrity")
+async def checks(desk: Desk, actor: Actor, request: HeadsAsked) -> Checks:
+    """What the last walk along each organisation's chain of audit events found."""
+    found = []
+    for org in await desk.orgs(actor, request.org):
+        check = await desk.store.chain_check(org.org_id)
+        found.append(
+            Check(
+                org_id=org.org_id,
+                name=org.name,
+                head=await _head(desk, org.org_id),
+                checked_at=None if check is None else rfc3339(check.checked_ms),
+                checked_events=None if check is None else check.events,
+                misfit=None if check is None else check.misfit,
+            )
+        )
+    return Checks(orgs=tuple(found))
+
+
+@operation("audit.verify", "POST", "/audit/verify", changes=False)
+async def verify(desk: Desk, actor: Actor, request: Verify) -> Verified:
+    """Whether every audit event is as it was stored, and none is gone but those that retention took."""
+    async with aclosing(verification(desk, actor, request)) as steps:
+        verdicts = [each async for each in steps if isinstance(each, Verdict)]
+    return Verified(intact=all(each.misfit is None for each in verdicts), orgs=tuple(verdicts))
+
+
+# -- on the way to a verdict -----------------------------------------------------------------------
+
+# A walk reads all there is as fast as it can: one at a time, whoever asks.
+_walking: Final = asyncio.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of one organisation, in links of its chain."""
+
+    org_id: str
+    done: int
+    total: int
+
+
+async def verification(desk: Desk, actor: Actor, request: Verify) -> AsyncGenerator[Progress | Verdict]:
+    """How far it has come, and each organisation's verdict when there is one."""
+    if request.head is not None and request.org is None:
+        raise InvalidRequest("head: a link is of one organisation's chain: say which with org")
+    known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
+    org_ids = [org.org_id for org in await desk.orgs(actor, request.org)]
+    if request.head is not None:
+        known[org_ids[0]] = Known(_digest("head", request.head))
+    if request.org is None and actor.may("viewer", None):
+        org_ids += [org_id for org_id in await desk.store.chained_orgs() if org_id not in org_ids]
+    if _walking.locked():
+        raise StoreBusy("a verification is under way: try again when it is done")
+    async with _walking:
+        for org_id in org_ids:
+            async for each in _verdict(desk, org_id, known.get(org_id)):
+                yield each
+
+
+async def _verdict(desk: Desk, org_id: str, known: Known | None) -> AsyncIterator[Progress | Verdict]:
+    async with aclosing(walk(await desk.vault(), desk.store, org_id, known)) as steps:
+        async for at in steps:
+            reached = at.reached
+            if not at.done:
+                yield Progress(org_id, reached.number, at.links)
+                continue
+            check = ChainCheck(desk.clock.wall_ms(), reached.number, reached.events, at.misfit)
+            await desk.store.note_chain_check(org_id, check)
+            yield Verdict(
+                org_id=org_id,
+                links=reached.number,
+                events=reached.events,
+                purged=reached.purged,
+                misfit=at.misfit,
+            )
+
+
+def _digest(member: str, text: str) -> bytes:
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise InvalidRequest(f"{member}: a link is {2 * DIGEST_BYTES} hexadecimal digits")
+    return digest
+
+
+async def _head(desk: Desk, org_id: str) -> Head | None:
+    found = await desk.store.chain_head(org_id)
+    if found is None:
+        return None
+    return Head(
+        org_id=org_id,
+        number=found.newest.record.number,
+        link=found.newest.link.hex(),
+        at=rfc3339(found.newest.record.chained_ms),
+        events=found.events,
+        purged=found.purged,
+    )

@@ -1,0 +1,77 @@
+"""Pure: the chain of an organisation's audit events: what a link says, and what it vouches for.
+
+A link is the SHA-256 of the link before it and of a record: a block of events that was stored, or events of
+one that retention took away. A block's record has the digest of its events' digests, so that an event is
+vouched for by itself, also when its neighbours have gone. Whoever knows one link knows all before it; who
+lacks the master key can't make one that its MAC fits.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Literal
+
+import msgspec
+
+DIGEST_BYTES: Final = 32
+BEFORE_THE_FIRST: Final = bytes(DIGEST_BYTES)
+
+Kind = Literal["block", "adopted", "purge"]
+"""`adopted`: a block that an earlier release had stored, which knew no chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one link adds to the chain. The place of the link is part of what is hashed."""
+
+    org_id: str
+    number: int
+    kind: Kind
+    chained_ms: int
+    position: int
+    count: int
+    proxy_id: str
+    batch: bytes
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    record: Record
+    link: bytes
+    mac: bytes | None
+
+
+class Purged(msgspec.Struct, omit_defaults=True):
+    """What a purge took from a block, as places of events in it."""
+
+    gone: list[int]
+    unfit: list[int] = []  # of those, the ones that weren't any more what had been stored
+
+
+def make_link(previous: bytes, record: Record) -> bytes:
+    said = (
+        record.org_id, record.number, record.kind, record.chained_ms, record.position, record.count,
+        record.proxy_id, record.batch.hex(), record.content.hex(),
+    )  # fmt: skip
+    return sha256(previous + msgspec.json.encode(said)).digest()
+
+
+def make_mac(key: bytes, link: bytes) -> bytes:
+    return hmac.digest(key, link, "sha256")
+
+
+def digests_of(events: Iterable[bytes]) -> list[bytes]:
+    return [sha256(event).digest() for event in events]
+
+
+def content_of(digests: bytes) -> bytes:
+    """Of a block's record; `digests` are those of its events, one after the other."""
+    return sha256(digests).digest()
+
+
+def each_digest(digests: bytes) -> Sequence[bytes]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]

@@ -1,0 +1,141 @@
+"""Links in SQLite: the next one is made in the transaction that stores or purges what it is about."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from controlplane.store.chain import (
+    BEFORE_THE_FIRST,
+    Kind,
+    Link,
+    Purged,
+    Record,
+    content_of,
+    digests_of,
+    each_digest,
+    make_link,
+    make_mac,
+)
+from controlplane.store.database import one_row
+
+PURGED: Final = b"null"  # stands where an event was
+_COLUMNS: Final = "org_id, number, kind, chained_ms, position, count, proxy_id, batch, content, link, mac"
+ADOPTED_AT_ONCE: Final = 32  # blocks, in one transaction
+
+_decode_purged: Final = msgspec.json.Decoder(Purged).decode
+decode_events: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def head(connection: sqlite3.Connection, org_id: str) -> Link | None:
+    """The newest link of the organisation."""
+    row = one_row(
+        connection,
+        f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",  # noqa: S608
+        (org_id,),
+    )
+    return None if row is None else _link(row)
+
+
+def links_after(connection: sqlite3.Connection, org_id: str, number: int, limit: int = -1) -> Iterator[Link]:
+    rows = connection.execute(
+        f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? AND number > ? ORDER BY number LIMIT ?",  # noqa: S608
+        (org_id, number, limit),
+    )
+    return map(_link, rows)
+
+
+def _link(row: Sequence[object]) -> Link:
+    *record, link, mac = row
+    return Link(Record(*record), link, mac)  # type: ignore[arg-type]
+
+
+def purged_places(connection: sqlite3.Connection, org_id: str, position: int) -> set[int]:
+    """Of the block's events those that retention took away; what can't be read any more took none."""
+    rows = connection.execute(
+        "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge'", (org_id, position)
+    )
+    places: set[int] = set()
+    for (content,) in rows:
+        with suppress(ValueError):
+            places.update(_decode_purged(content).gone)
+    return places
+
+
+def read_digests(connection: sqlite3.Connection, position: int) -> bytes:
+    """Of the block's events, one after the other; none where the row has gone."""
+    row = one_row(connection, "SELECT digests FROM event_digests WHERE position = ?", (position,))
+    return b"" if row is None else bytes(row[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Adds links. `key` signs them; without one they say what they say, and verifying says that."""
+
+    key: bytes | None
+    now_ms: int
+
+    def add_block(
+        self,
+        connection: sqlite3.Connection,
+        org_id: str,
+        position: int,
+        proxy_id: str,
+        batch: bytes,
+        events: Sequence[bytes],
+        kind: Kind = "block",
+    ) -> None:
+        digests = b"".join(digests_of(events))
+        connection.execute("INSERT INTO event_digests VALUES (?, ?)", (position, digests))
+        self._add(connection, org_id, kind, position, len(events), proxy_id, batch, content_of(digests))
+
+    def add_purge(
+        self, connection: sqlite3.Connection, org_id: str, position: int, events: Sequence[bytes],
+        gone: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Retention takes the events at these places away, fitting or not; which of the two stays known."""
+        known = each_digest(read_digests(connection, position))
+        found = zip(gone, digests_of(events[at] for at in gone), strict=True)
+        unfit = [at for at, digest in found if known[at : at + 1] != [digest]]
+        content = msgspec.json.encode(Purged(list(gone), unfit))
+        self._add(connection, org_id, "purge", position, len(gone), "", b"", content)
+
+    def adopt(self, connection: sqlite3.Connection, org_id: str) -> int:
+        """Chain the organisation's next blocks of an earlier release; how many events they have."""
+        newest = head(connection, org_id)
+        rows = connection.execute(
+            "SELECT position, proxy_id, body FROM blocks WHERE org_id = ? AND position > ?"
+            " ORDER BY position LIMIT ?",
+            (org_id, newest.record.position if newest else 0, ADOPTED_AT_ONCE),
+        ).fetchall()
+        adopted = 0
+        for position, proxy_id, body in rows:
+            events = decode_events(body)
+            self.add_block(connection, org_id, position, proxy_id, b"", events, "adopted")
+            if gone := [at for at, event in enumerate(events) if bytes(event) == PURGED]:
+                self.add_purge(connection, org_id, position, events, gone)
+            adopted += len(events)
+        return adopted
+
+    def _add(
+        self, connection: sqlite3.Connection, org_id: str, kind: Kind, position: int, count: int,
+        proxy_id: str, batch: bytes, content: bytes,
+    ) -> None:  # fmt: skip
+        row = one_row(
+            connection,
+            "SELECT number, link FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",
+            (org_id,),
+        )
+        number, previous = row or (0, BEFORE_THE_FIRST)
+        record = Record(org_id, number + 1, kind, self.now_ms, position, count, proxy_id, batch, content)
+        link = make_link(previous, record)
+        connection.execute(
+            "INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (org_id, number + 1, kind, self.now_ms, position, count, proxy_id, batch, content,
+             link, None if self.key is None else make_mac(self.key, link)),
+        )  # fmt: skip

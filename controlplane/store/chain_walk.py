@@ -1,0 +1,236 @@
+"""Along an organisation's chain in SQLite: whether each link fits, and what it speaks of is still there.
+
+A step is one transaction, so that ingestion, purges and checkpoints go on meanwhile; what a step sees of a
+block and of its purges is of one moment. The chain only grows, so what was walked stays walked.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from hmac import compare_digest
+from itertools import zip_longest
+from typing import Final
+
+import msgspec
+
+from controlplane.store.chain import (
+    Link,
+    Purged,
+    Record,
+    content_of,
+    digests_of,
+    each_digest,
+    make_link,
+    make_mac,
+)
+from controlplane.store.chain_table import PURGED, decode_events, links_after, purged_places, read_digests
+from controlplane.store.database import one_row
+from controlplane.store.interface import Misfit, Reached, What
+
+LINKS_AT_ONCE: Final = 32
+
+
+def walk(
+    connection: sqlite3.Connection, org_id: str, reached: Reached, last: int, key: bytes
+) -> tuple[Reached, Misfit | None]:
+    """The next links up to number `last`; where one doesn't fit, the walk ends before it."""
+    links = list(links_after(connection, org_id, reached.number, LINKS_AT_ONCE))
+    if not links:
+        text = "the newest links went while they were walked along"
+        return reached, Misfit("removed", text, reached.number + 1)
+    for link in links:
+        record = link.record
+        if record.number > last:
+            break
+        misfit = _misfit_of_link(connection, reached, link, key)
+        if misfit is None:
+            is_purge = record.kind == "purge"
+            misfit = _misfit_of_purge(record) if is_purge else _misfit_of_block(connection, reached, record)
+        if misfit is not None:
+            return reached, misfit
+        reached = _further(reached, link)
+    return reached, None
+
+
+def _further(reached: Reached, link: Link) -> Reached:
+    record = link.record
+    if record.kind == "purge":
+        return replace(reached, number=record.number, link=link.link, purged=reached.purged + record.count)
+    return Reached(record.number, link.link, record.position, reached.events + record.count, reached.purged)
+
+
+def misfit_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
+    """Blocks that came after the newest link speaks of, in the same moment as that."""
+    row = one_row(
+        connection,
+        "SELECT position FROM chain WHERE org_id = ? AND kind <> 'purge' ORDER BY number DESC LIMIT 1",
+        (org_id,),
+    )
+    return _misfit_between(connection, org_id, row[0] if row else 0, None)
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+def _misfit_of_link(
+    connection: sqlite3.Connection, reached: Reached, link: Link, key: bytes
+) -> Misfit | None:
+    if make_link(reached.link, link.record) != link.link:
+        return _why_not(connection, reached, link, key)
+    if not _is_signed(link, key):
+        text = "the link is not signed with this store's master key: the chain was made anew from here on"
+        return Misfit("forged", text, link.record.number, link.record.position)
+    return None
+
+
+def _is_signed(link: Link, key: bytes) -> bool:
+    return link.mac is not None and compare_digest(link.mac, make_mac(key, link.link))
+
+
+def _why_not(connection: sqlite3.Connection, reached: Reached, link: Link, key: bytes) -> Misfit:
+    """Where the link has gone that belongs here, and what this one is."""
+    record = link.record
+    number = reached.number + 1
+    moved = _find_next(connection, record.org_id, reached)
+    if moved is not None and (record.number > number or _is_signed(link, key)):
+        return Misfit("reordered", f"the link stands at {moved.number} now", number, moved.position)
+    if moved is not None:
+        return Misfit("inserted", "the link belongs to no chain", number, record.position)
+    if record.number > number:
+        text = f"no link is left from {number} to {record.number - 1}"
+        return Misfit("removed", text, number)
+    if _is_followed(connection, reached, link) or _misfit_of_block(connection, reached, record):
+        return Misfit("changed", "what the link says is not what was hashed", number, record.position)
+    return Misfit("removed", "the link that stood before this one is gone", number, record.position)
+
+
+def _find_next(connection: sqlite3.Connection, org_id: str, reached: Reached) -> Record | None:
+    """The link that follows, wherever it stands now."""
+    for link in links_after(connection, org_id, 0):
+        if make_link(reached.link, replace(link.record, number=reached.number + 1)) == link.link:
+            return link.record
+    return None
+
+
+def _is_followed(connection: sqlite3.Connection, reached: Reached, link: Link) -> bool:
+    """Whether the next link was made on this one, as it is or as it should be."""
+    made = (link.link, make_link(reached.link, link.record))
+    for following in links_after(connection, link.record.org_id, link.record.number, 1):
+        return any(make_link(each, following.record) == following.link for each in made)
+    return False
+
+
+def _misfit_of_purge(record: Record) -> Misfit | None:
+    unfit = msgspec.json.decode(record.content, type=Purged).unfit
+    if not unfit:
+        return None
+    text = "the event was changed before retention took it away"
+    return Misfit("changed", text, record.number, record.position + unfit[0])
+
+
+# -- blocks ----------------------------------------------------------------------------------------
+
+
+def _misfit_between(
+    connection: sqlite3.Connection, org_id: str, position: int, end: int | None
+) -> Misfit | None:
+    """A block after the one at `position` that no link speaks of."""
+    row = one_row(
+        connection,
+        "SELECT position, body FROM blocks WHERE org_id = ?1 AND position > ?2"
+        " AND (?3 IS NULL OR position < ?3) ORDER BY position LIMIT 1",
+        (org_id, position, end),
+    )
+    if row is None:
+        return None
+    return Misfit("inserted", "no link speaks of the block", None, row[0], _id_at(_events(row[1]), 0))
+
+
+def _misfit_of_block(connection: sqlite3.Connection, reached: Reached, record: Record) -> Misfit | None:
+    stranger = _misfit_between(connection, record.org_id, reached.position, record.position)
+    if stranger is not None:
+        return stranger
+    gone = purged_places(connection, record.org_id, record.position)
+    row = one_row(
+        connection,
+        "SELECT count, proxy_id, body FROM blocks WHERE position = ? AND org_id = ?",
+        (record.position, record.org_id),
+    )
+    if row is None:
+        if len(gone) == record.count:
+            return None
+        return Misfit("removed", "the block is gone, and no purge took it", record.number, record.position)
+    count, proxy_id, body = row
+    misfit = _misfit_of_events(connection, record, gone, body)
+    if misfit is None and (count, proxy_id) != (record.count, record.proxy_id):
+        misfit = Misfit("changed", "the block's count or proxy is another", record.number, record.position)
+    return misfit
+
+
+def _events(body: bytes) -> Sequence[bytes] | None:
+    """None where it is no JSON array any more."""
+    try:
+        return decode_events(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _misfit_of_events(
+    connection: sqlite3.Connection, record: Record, gone: set[int], body: bytes
+) -> Misfit | None:
+    events = _events(body)
+    if events is None:
+        text = "the block's body is no JSON array any more"
+        return Misfit("changed", text, record.number, record.position)
+    found = digests_of(events)
+    digests = read_digests(connection, record.position)
+    if content_of(digests) != record.content:
+        all_fit = content_of(b"".join(found)) == record.content
+        text = f"the digests of its events were changed{'' if all_fit else ', and events too'}"
+        return Misfit("changed", text, record.number, record.position)
+    known = each_digest(digests)
+    for at, (digest, wanted) in enumerate(zip_longest(found, known)):
+        is_purged = at in gone and at < len(events) and bytes(events[at]) == PURGED
+        if digest != wanted and not is_purged:
+            return _misfit_of_event(connection, record, events, found, known, at)
+        if at in gone and not is_purged:
+            text = "retention had taken the event away"
+            return Misfit("inserted", text, record.number, record.position + at, _id_at(events, at))
+    return None
+
+
+def _misfit_of_event(
+    connection: sqlite3.Connection, record: Record, events: Sequence[bytes], found: Sequence[bytes],
+    known: Sequence[bytes], at: int,
+) -> Misfit:  # fmt: skip
+    what: What = "changed"
+    text = "the event is not what was stored"
+    is_null = at < len(events) and bytes(events[at]) == PURGED
+    if sorted(found) == sorted(known) or _is_of_another_block(connection, record, found):
+        what, text = "reordered", "the events stand in another order"
+    elif len(found) > len(known):
+        what, text = "inserted", "an event stands here that did not come"
+    elif len(found) < len(known) or is_null:
+        what, text = "removed", "an event is gone, and no purge took it"
+    event_id = None if what == "removed" else _id_at(events, at)
+    return Misfit(what, text, record.number, record.position + at, event_id)
+
+
+def _is_of_another_block(connection: sqlite3.Connection, record: Record, found: Sequence[bytes]) -> bool:
+    row = one_row(
+        connection,
+        "SELECT 1 FROM chain WHERE org_id = ? AND content = ? AND number <> ?",
+        (record.org_id, content_of(b"".join(found)), record.number),
+    )
+    return row is not None
+
+
+def _id_at(events: Sequence[bytes] | None, at: int) -> str | None:
+    try:
+        event = msgspec.json.decode(events[at]) if events else None
+    except (ValueError, IndexError):
+        return None
+    event_id = event.get("id") if isinstance(event, dict) else None
+    return event_id if isinstance(event_id, str) else None

@@ -1,0 +1,93 @@
+"""The chains of audit events, in SQLite: their heads, walks along them, and what the last walk found."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from controlplane.clock import Clock
+from controlplane.store.chain import Link
+from controlplane.store.chain_table import Chain, head, links_after
+from controlplane.store.chain_walk import misfit_at_end, walk
+from controlplane.store.database import Database, one_row
+from controlplane.store.interface import ChainCheck, ChainHead, Misfit, Reached
+
+
+class ChainTables:
+    _database: Database
+    _clock: Clock
+    _chain_key: bytes | None = None
+
+    def sign_links(self, key: bytes) -> None:
+        """From here on."""
+        self._chain_key = key
+
+    def _chain(self) -> Chain:
+        return Chain(self._chain_key, self._clock.wall_ms())
+
+    async def adopt_blocks(self, org_id: str) -> int:
+        """Chain the next blocks that an earlier release stored; how many events they have."""
+        return await self._database.write(lambda connection: self._chain().adopt(connection, org_id))
+
+    async def chained_orgs(self) -> list[str]:
+        """All that have a chain, those also that the registry doesn't know (any more)."""
+        rows = await self._database.fetch("SELECT DISTINCT org_id FROM chain ORDER BY org_id")
+        return [org_id for (org_id,) in rows]
+
+    async def chain_head(self, org_id: str) -> ChainHead | None:
+        def job(connection: sqlite3.Connection) -> ChainHead | None:
+            newest = head(connection, org_id)
+            return None if newest is None else _as_head(connection, newest)
+
+        return await self._database.read(job)
+
+    async def chain_link(self, org_id: str, number: int) -> Link | None:
+        def job(connection: sqlite3.Connection) -> Link | None:
+            return next(links_after(connection, org_id, number - 1, 1), None)
+
+        found = await self._database.read(job)
+        return found if found is not None and found.record.number == number else None
+
+    async def chain_has(self, org_id: str, link: bytes) -> bool:
+        rows = await self._database.fetch(
+            "SELECT 1 FROM chain WHERE org_id = ? AND link = ? LIMIT 1", (org_id, link)
+        )
+        return bool(rows)
+
+    async def walk_chain(
+        self, org_id: str, reached: Reached, last: int, key: bytes
+    ) -> tuple[Reached, Misfit | None]:
+        return await self._database.read(lambda connection: walk(connection, org_id, reached, last, key))
+
+    async def misfit_at_chain_end(self, org_id: str) -> Misfit | None:
+        return await self._database.read(lambda connection: misfit_at_end(connection, org_id))
+
+    async def note_chain_check(self, org_id: str, check: ChainCheck) -> None:
+        misfit = None if check.misfit is None else msgspec.json.encode(check.misfit).decode()
+        row = (org_id, check.checked_ms, check.links, check.events, misfit)
+
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO chain_checks VALUES (?, ?, ?, ?, ?)", row)
+
+        await self._database.write(job)
+
+    async def chain_check(self, org_id: str) -> ChainCheck | None:
+        rows = await self._database.fetch(
+            "SELECT checked_ms, links, events, misfit FROM chain_checks WHERE org_id = ?", (org_id,)
+        )
+        for checked_ms, links, events, misfit in rows:
+            found = None if misfit is None else msgspec.json.decode(misfit, type=Misfit)
+            return ChainCheck(checked_ms, links, events, found)
+        return None
+
+
+def _as_head(connection: sqlite3.Connection, newest: Link) -> ChainHead:
+    org_id = newest.record.org_id
+    events, purged = one_row(
+        connection,
+        "SELECT coalesce(sum(count) FILTER (WHERE kind <> 'purge'), 0),"
+        " coalesce(sum(count) FILTER (WHERE kind = 'purge'), 0) FROM chain WHERE org_id = ?",
+        (org_id,),
+    )
+    return ChainHead(newest, events, purged)
