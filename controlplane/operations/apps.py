@@ -19,6 +19,7 @@ class AppFacts(Answer):
     org_id: str
     client_id: str
     ruleset: str
+    shadow_ruleset: str | None  # tried beside the other, for the audit events alone
     enabled: bool
     secret_version: int
 
@@ -67,6 +68,10 @@ class BindApp(AppReference, kw_only=True):
     ruleset: str
 
 
+class SetShadow(AppReference):
+    ruleset: str | None = None  # none any more
+
+
 class RotateSecret(AppReference):
     # How long the old secret stays valid; with 0 it and its tokens end at once.
     grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=99_999 * 86_400)] = 0
@@ -110,6 +115,20 @@ async def bind(desk: Desk, actor: Actor, request: BindApp) -> AppFacts:
     return _facts(await desk.registry.bind_app(app.app_id, app.org_id, request.ruleset))
 
 
+@operation("app.shadow", "PUT", "/apps/{app}/shadow")
+async def shadow(desk: Desk, actor: Actor, request: SetShadow) -> AppFacts:
+    """Try a ruleset beside the app identity's own: its verdicts stand in the audit events, and only there."""
+    app = await desk.app(actor, "editor", request.app, request.org)
+    return _facts(await desk.registry.set_shadow(app.app_id, app.org_id, request.ruleset))
+
+
+@operation("app.promote-shadow", "POST", "/apps/{app}/promote-shadow")
+async def promote_shadow(desk: Desk, actor: Actor, request: AppReference) -> AppFacts:
+    """Let the shadow ruleset judge the app identity from now on."""
+    app = await desk.app(actor, "editor", request.app, request.org)
+    return _facts(await desk.registry.promote_shadow(app.app_id, app.org_id))
+
+
 @operation("app.rotate-secret", "POST", "/apps/{app}/rotate-secret")
 async def rotate_secret(desk: Desk, actor: Actor, request: RotateSecret) -> NewSecret:
     """A new client secret, shown this once. Without a grace the old one and its tokens end at once."""
@@ -149,6 +168,7 @@ def _facts(app: App) -> AppFacts:
         org_id=app.org_id,
         client_id=app.client_id,
         ruleset=app.ruleset_name,
+        shadow_ruleset=app.shadow_ruleset_name,
         enabled=app.enabled,
         secret_version=app.secret_version,
     )

@@ -1,0 +1,139 @@
+"""The emergency stop: of an app identity, of an organisation, of everything, until somebody lifts it.
+
+Stopping is easier than lifting on purpose: an editor may stop what does harm, an admin says that it is over.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, Request, operation
+from controlplane.store.interface import NotFound, Stop
+from proxy.wire.audit_event import rfc3339
+
+Reason = Annotated[str, msgspec.Meta(max_length=500)]
+
+
+class StopFacts(Answer):
+    scope: Literal["app", "org", "all"]
+    org: str | None  # by name
+    org_id: str | None
+    app: str | None
+    app_id: str | None
+    reason: str
+    stopped_by: str
+    stopped_at: str
+
+
+class StopList(Answer):
+    stops: tuple[StopFacts, ...]  # oldest first
+
+
+class AppToStop(Request):
+    app: str  # id, client id or name
+    org: str | None = None
+    reason: Reason = ""
+
+
+class OrgToStop(Request):
+    org: str
+    reason: Reason = ""
+
+
+class AllToStop(Request):
+    reason: Reason = ""
+
+
+class StoppedApp(Request):
+    app: str
+    org: str | None = None
+
+
+class StoppedOrg(Request):
+    org: str
+
+
+class Everything(Request):
+    pass
+
+
+@operation("kill.list", "GET", "/stops")
+async def list_all(desk: Desk, actor: Actor, request: Everything) -> StopList:
+    """What is stopped now."""
+    orgs = {org.org_id: org.name for org in await desk.orgs(actor)}
+    apps = {app.app_id: app.name for app in await desk.apps(actor, None)}
+    seen = [each for each in await desk.store.stops() if each.org_id is None or each.org_id in orgs]
+    return StopList(
+        stops=tuple(_facts(each, orgs.get(each.org_id or ""), apps.get(each.app_id or "")) for each in seen)
+    )
+
+
+@operation("kill.app", "POST", "/stops/apps/{app}")
+async def stop_app(desk: Desk, actor: Actor, request: AppToStop) -> StopFacts:
+    """Refuse an app identity's requests, running ones too, from the proxies' next sync on."""
+    app = await desk.app(actor, "editor", request.app, request.org)
+    stop = await _stop(desk, actor, app.org_id, app.app_id, request.reason)
+    return _facts(stop, (await desk.registry.org(app.org_id)).name, app.name)
+
+
+@operation("kill.org", "POST", "/stops/orgs/{org}")
+async def stop_org(desk: Desk, actor: Actor, request: OrgToStop) -> StopFacts:
+    """Refuse the requests of an organisation's app identities, of ones to come too."""
+    org = await desk.org(actor, "editor", request.org)
+    return _facts(await _stop(desk, actor, org.org_id, None, request.reason), org.name, None)
+
+
+@operation("kill.all", "POST", "/stops/all")
+async def stop_all(desk: Desk, actor: Actor, request: AllToStop) -> StopFacts:
+    """Refuse the requests of every app identity of every organisation."""
+    actor.require("admin", None)
+    return _facts(await _stop(desk, actor, None, None, request.reason), None, None)
+
+
+@operation("unkill.app", "DELETE", "/stops/apps/{app}")
+async def lift_app(desk: Desk, actor: Actor, request: StoppedApp) -> StopList:
+    """Lift an app identity's own stop; other stops stay. What is left is told."""
+    app = await desk.app(actor, "admin", request.app, request.org)
+    if not await desk.store.lift_stop(app.org_id, app.app_id):
+        raise NotFound(f"app {app.name} has no stop of its own")
+    return await list_all.perform(desk, actor, Everything())
+
+
+@operation("unkill.org", "DELETE", "/stops/orgs/{org}")
+async def lift_org(desk: Desk, actor: Actor, request: StoppedOrg) -> StopList:
+    """Lift an organisation's own stop; other stops stay. What is left is told."""
+    org = await desk.org(actor, "admin", request.org)
+    if not await desk.store.lift_stop(org.org_id, None):
+        raise NotFound(f"organisation {org.name} is not stopped")
+    return await list_all.perform(desk, actor, Everything())
+
+
+@operation("unkill.all", "DELETE", "/stops/all")
+async def lift_all(desk: Desk, actor: Actor, request: Everything) -> StopList:
+    """Lift the stop of everything; other stops stay. What is left is told."""
+    actor.require("admin", None)
+    if not await desk.store.lift_stop(None, None):
+        raise NotFound("not everything is stopped")
+    return await list_all.perform(desk, actor, Everything())
+
+
+async def _stop(desk: Desk, actor: Actor, org_id: str | None, app_id: str | None, reason: str) -> Stop:
+    """Who stops what is stopped already gets the first one's reason and time: it is one stop."""
+    return await desk.store.add_stop(Stop(org_id, app_id, reason, actor.name, desk.clock.wall_ms()))
+
+
+def _facts(stop: Stop, org: str | None, app: str | None) -> StopFacts:
+    return StopFacts(
+        scope="all" if stop.org_id is None else "org" if stop.app_id is None else "app",
+        org=org,
+        org_id=stop.org_id,
+        app=app,
+        app_id=stop.app_id,
+        reason=stop.reason,
+        stopped_by=stop.stopped_by,
+        stopped_at=rfc3339(stop.stopped_ms),
+    )
