@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from controlplane.operations.operation import Answer
+from proxy.policy.cases import REFUSED
 from proxy.policy.decision import Decision
-from proxy.policy.explain import Account, Attempt, Explanation
+from proxy.policy.explain import Account, Attempt, Explanation, Judgement, Refused
 
 
 class RefusedFacts(msgspec.Struct, rename="camel"):
@@ -20,7 +21,7 @@ class AskedFacts(msgspec.Struct, rename="camel"):
 
     part: str
     wants: str
-    holds: str  # no, perhaps, yes, unreadable
+    holds: str  # no, perhaps, yes, unreadable, unknown
     found: tuple[str, ...]
 
 
@@ -28,7 +29,7 @@ class AttemptFacts(msgspec.Struct, rename="camel"):
     """One rule tried."""
 
     rule_id: str
-    outcome: str  # unmatched, perhaps, logs, filters, decides, unreadable
+    outcome: str  # unmatched, perhaps, logs, filters, decides, unreadable, unknown
     verdict: str
     note: str
     asked: tuple[AskedFacts, ...]
@@ -44,6 +45,15 @@ class ReadingFacts(msgspec.Struct, rename="camel"):
     rules: tuple[AttemptFacts, ...]
 
 
+class PossibleFacts(msgspec.Struct, rename="camel"):
+    """One of several things that may become of a request of which not everything is known."""
+
+    verdict: str  # refused: by the proxy itself, for the reason
+    rule_id: str | None
+    reason: str
+    transforms: tuple[str, ...] = ()
+
+
 class Explained(Answer):
     """What becomes of the request, as its audit event would name it, and each rule tried."""
 
@@ -57,6 +67,8 @@ class Explained(Answer):
     readings: tuple[ReadingFacts, ...]
     answer_readings: tuple[ReadingFacts, ...]
     awaiting: tuple[str, ...]  # response rules that may change the verdict once there is an answer
+    possible: tuple[PossibleFacts, ...] = ()  # several where what isn't known makes a difference
+    missing: tuple[str, ...] = ()  # and what that is
 
 
 def explained(explanation: Explanation) -> Explained:
@@ -72,7 +84,15 @@ def explained(explanation: Explanation) -> Explained:
         readings=tuple(map(_reading, explanation.accounts)),
         answer_readings=tuple(map(_reading, explanation.answer_accounts)),
         awaiting=explanation.awaiting,
+        possible=tuple(map(_possible, explanation.possible)),
+        missing=explanation.missing,
     )
+
+
+def _possible(judgement: Judgement) -> PossibleFacts:
+    if isinstance(judgement, Refused):
+        return PossibleFacts(REFUSED, None, judgement.reason)
+    return PossibleFacts(judgement.verdict, judgement.rule_id, judgement.reason, _transforms(judgement))
 
 
 def _transforms(decision: Decision | None) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ from typing import Final
 import msgspec
 
 from proxy.audit.segment import MAX_RECORD
-from proxy.wire.audit_event import rfc3339, uuid7
+from proxy.wire.audit_event import CUT_MARK, rfc3339, uuid7
 
-CUT_MARK: Final = "…[cut]"
 _LONG: Final = 3000  # characters that path and query keep in a record that would be too large
 _SHORT: Final = 200  # and every other text
 _ITEMS: Final = 16

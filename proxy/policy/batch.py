@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
 
 from proxy.policy import json_text
+from proxy.policy.canonical import Target
+from proxy.policy.decision import Decision
+from proxy.policy.ruleset import DEFAULT_RULE_ID
 
 MAX_PARTS = 20  # Graph's own limit
 
@@ -73,6 +76,23 @@ class BatchAnswer:
                 if after != before:
                     edits.append((where.value_start, where.value_end, json.dumps(after.decode()).encode()))
         return replace(self, raw=_edited(self.raw, edits)) if edits else self
+
+
+_ALLOWED = Decision("allow", DEFAULT_RULE_ID, reason="default")
+
+
+def is_batch(method: str, target: Target) -> bool:
+    """Whether any reading of the target is a batch's."""
+    return method == "POST" and any(
+        name.folded[-1:] == ("$batch",) for reading in target.readings for name in reading.names
+    )
+
+
+def envelope_decision(decision: Decision) -> Decision:
+    """Of the batch itself: only a rule that means it can block it, since its parts are judged one by one."""
+    if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
+        return _ALLOWED
+    return decision
 
 
 def parse_batch(body: bytes, version: str, *, upstream_base: str, proxy_base: str) -> tuple[BatchPart, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate
 
 Part = IpGate | TimeGate | Condition
+CheckOf = Callable[[Part], Check]
 
 _MAX_PLANS = 8192  # of all methods, by shape and by path each
 _MAX_SHAPE = 32  # segments; real paths have some 10
@@ -194,8 +195,9 @@ class CompiledRuleset:
         return candidates
 
 
-def compile_ruleset(ruleset: Ruleset) -> CompiledRuleset:
-    slices = compile_in_slices(ruleset)
+def compile_ruleset(ruleset: Ruleset, check_of: CheckOf | None = None) -> CompiledRuleset:
+    """`check_of` makes the check of each part that a rule asks, if not `compile_part`."""
+    slices = compile_in_slices(ruleset, check_of)
     while True:
         try:
             next(slices)
@@ -204,13 +206,15 @@ def compile_ruleset(ruleset: Ruleset) -> CompiledRuleset:
             return compiled
 
 
-def compile_in_slices(ruleset: Ruleset) -> Generator[None, None, CompiledRuleset]:
+def compile_in_slices(
+    ruleset: Ruleset, check_of: CheckOf | None = None
+) -> Generator[None, None, CompiledRuleset]:
     """Yields after some hundred microseconds of work, so that an event loop can breathe."""
     tree: PathTree[Entry] = PathTree()
     words = {"$value": "$value"}
     work = 0
     for index, rule in zip(count(), ruleset.rules):
-        compiled = _compile_rule(index, rule)
+        compiled = _compile_rule(index, rule, check_of or compile_part)
         for path in rule.match.path:
             for pattern in parse_pattern(path):
                 tree.add(pattern, Entry(compiled, pattern))
@@ -231,9 +235,9 @@ def _work_of(rule: Rule) -> int:
     return 1 + len(rule.match.path) + len(tests) + _WORK_OF_REGEX * (regexes + (rule.time is not None))
 
 
-def _compile_rule(index: int, rule: Rule) -> CompiledRule:
+def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
     asked = parts_asked(rule)
-    checks = tuple([_compile_part(part) for part in asked])
+    checks = tuple([check_of(part) for part in asked])
     methods = {method.upper() for method in rule.match.methods}
     if "GET" in methods:
         methods.add("HEAD")  # the same request without the body of its answer, RFC 9110 §9.3.2
@@ -272,7 +276,7 @@ def parts_asked(rule: Rule) -> list[Part]:
     return [*gates, *conditions]
 
 
-def _compile_part(part: Part) -> Check:
+def compile_part(part: Part) -> Check:
     if isinstance(part, IpGate):
         return ip_check(part)
     if isinstance(part, TimeGate):

@@ -59,7 +59,7 @@ def compile_values_test(condition: Condition) -> ValuesTest:
     caseless = _is_caseless_id if condition.source == "param" else _always
     tests = [_value_test(test, caseless) for test in condition.tests]
     one: ValueTest = tests[0] if len(tests) == 1 else lambda value: min(test(value) for test in tests)
-    missing = min(_when_missing(test) for test in condition.tests)
+    missing = min(when_missing(test) for test in condition.tests)
 
     def test_all(values: Sequence[Value]) -> int:
         if not values:
@@ -143,7 +143,8 @@ def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Seque
     return texts + [part.strip(" \t") for text in texts if "," in text for part in text.split(",")]
 
 
-def _when_missing(test: Comparison) -> int:
+def when_missing(test: Comparison) -> int:
+    """Whether the test holds where there is no value."""
     if test.operator == "exists":
         return NO if test.operand else YES
     return PERHAPS if test.operator in _NEGATIVE else NO

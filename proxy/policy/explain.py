@@ -1,22 +1,23 @@
 """Why a request is judged as it is: each rule in the order in which it is tried, and what it asks.
 
 The verdict is the one of `Plan.decide`. The account of it walks the same compiled rules, so that a rule's
-parts are judged by the very checks that judge a request.
+parts are judged by the very checks that judge a request. Where parts of the request or its answer aren't
+known, the verdict is the one of every request that it may have been, or there are several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 from zoneinfo import ZoneInfo
 
+from proxy.policy.batch import envelope_decision, is_batch
 from proxy.policy.canonical import SLASH, MalformedTarget, Name, Reading, Target, canonicalise, option_name
 from proxy.policy.compile import (
     Candidate,
     Part,
-    compile_ruleset,
     importance_of,
     parameter_conditions,
     parts_asked,
@@ -26,9 +27,18 @@ from proxy.policy.decision import METHOD_OVERRIDES, Decision, Importance, Plan
 from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path, values_at
 from proxy.policy.filters import FilterFailed, compile_filter
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
+from proxy.policy.unknown import (
+    Guesses,
+    PartlyKnownRequest,
+    RequestPart,
+    Ways,
+    every_way,
+    is_unknown,
+    partly_known_rules,
+)
 
-Held = Literal["no", "perhaps", "yes", "unreadable"]
-Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable"]
+Held = Literal["no", "perhaps", "yes", "unreadable", "unknown"]
+Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable", "unknown"]
 
 _HELD: dict[int, Held] = {NO: "no", PERHAPS: "perhaps", YES: "yes"}
 _PATH_IS_HIDDEN = "the path names a property that the rule hides"
@@ -43,6 +53,8 @@ class SampleRequest:
     client_ip: str = ""  # unknown: an address gate holds perhaps
     now: float = 0.0
     body: bytes | None = None
+    unknown: frozenset[RequestPart] = frozenset()
+    masks_secrets: bool = False  # in its query, as audit events do
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,7 @@ class Account:
     paths: tuple[str, ...]  # every name that the resource goes by
     importance: Importance
     attempts: tuple[Attempt, ...]
-    decision: Decision | None  # None: a body that can't be read
+    decision: Decision | None  # None: a body that can't be read, or what isn't known makes a difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +97,21 @@ class Refused:
     message: str
 
 
+Judgement = Decision | Refused
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
+    """Neither `decision` nor `refused` is there where what isn't known makes a difference."""
+
     decision: Decision | None
     refused: Refused | None = None
     accounts: tuple[Account, ...] = ()
     answer_accounts: tuple[Account, ...] = ()
     awaiting: tuple[str, ...] = ()  # response rules that may change the verdict once there is an answer
     body: bytes | None = None  # the answer's, as the application gets it
+    possible: tuple[Judgement, ...] = ()  # where what isn't known makes a difference
+    missing: tuple[str, ...] = ()  # and what that is
 
 
 class Explainer:
@@ -100,7 +119,7 @@ class Explainer:
 
     def __init__(self, ruleset: Ruleset) -> None:
         self._ruleset = ruleset
-        self._rules = compile_ruleset(ruleset)
+        self._rules = partly_known_rules(ruleset)
 
     def explain(self, sample: SampleRequest, answer: AnswerFacts | None = None) -> Explanation:
         try:
@@ -109,46 +128,42 @@ class Explainer:
             return Explanation(None, Refused(400, "malformedTarget", str(error)))
         if _overrides_method(sample):
             return Explanation(None, Refused(400, "unsupported", "a method override is not served"))
-        request = RequestFacts(
-            sample.method, target, sample.headers, sample.client_ip, sample.now, sample.body
+        request = PartlyKnownRequest(
+            sample.method,
+            target,
+            sample.headers,
+            sample.client_ip,
+            sample.now,
+            sample.body,
+            guesses=Guesses(),
+            unknown=sample.unknown,
+            masks_secrets=sample.masks_secrets,
         )
         plan = self._rules.plan(sample.method, target)
         accounts = tuple(self._request_account(reading, request) for reading in target.readings)
-        try:
-            decision = plan.decide(request)
-        except MalformedBody as error:
-            return Explanation(None, Refused(400, "malformedRequest", str(error)), accounts)
-        except MalformedTarget as error:
-            return Explanation(None, Refused(400, "ambiguousTarget", str(error)), accounts)
-        if decision.verdict == "block":
-            return Explanation(decision, None, accounts)
-        if answer is None:
-            awaiting = self._response_rules(request.method, target) if plan.has_response_rules else ()
-            return Explanation(decision, None, accounts, awaiting=awaiting)
-        return self._answered(plan, decision, request, answer, accounts)
+        ways = every_way(lambda: judged(plan, request, None), request.guesses)
+        if answer is None or not any(map(_lets_through, ways.outcomes)):
+            awaited = answer is None and plan.has_response_rules and any(map(_lets_through, ways.outcomes))
+            awaiting = self._response_rules(request.method, target) if awaited else ()
+            return _explanation(ways, accounts, awaiting=awaiting)
+        return self._answered(plan, request, answer, accounts)
 
     def _answered(
-        self,
-        plan: Plan,
-        decision: Decision,
-        request: RequestFacts,
-        answer: AnswerFacts,
-        accounts: tuple[Account, ...],
+        self, plan: Plan, request: PartlyKnownRequest, answer: AnswerFacts, accounts: tuple[Account, ...]
     ) -> Explanation:
+        ways = every_way(lambda: judged(plan, request, answer), request.guesses)
         of_answer: tuple[Account, ...] = ()
         if plan.has_response_rules:
             of_answer = tuple(
-                self._answer_account(reading, request, decision, answer)
-                for reading in request.target.readings
+                self._answer_account(reading, request, plan, answer) for reading in request.target.readings
             )
-            decision = plan.decide_response(request, decision, answer)
-        if decision.verdict == "block":
-            return Explanation(decision, None, accounts, of_answer)
+        told = _explanation(ways, accounts, of_answer)
+        if told.decision is None or told.decision.verdict == "block":
+            return told
         try:
-            body = _without_hidden(decision, answer)
+            return replace(told, body=_without_hidden(told.decision, answer))
         except FilterFailed as error:
-            return Explanation(decision, Refused(502, "filterFailed", error.reason), accounts, of_answer)
-        return Explanation(decision, None, accounts, of_answer, body=body)
+            return replace(told, refused=Refused(502, "filterFailed", error.reason))
 
     def _response_rules(self, method: str, target: Target) -> tuple[str, ...]:
         ids = [
@@ -159,31 +174,39 @@ class Explainer:
         ]
         return tuple(dict.fromkeys(ids))
 
-    def _request_account(self, reading: Reading, request: RequestFacts) -> Account:
-        try:
-            alone = self._plan_of(reading, request).decide(request)
-        except MalformedBody:
-            alone = None
-        return self._account(reading, request, None, alone)
+    def _request_account(self, reading: Reading, request: PartlyKnownRequest) -> Account:
+        plan = self._plan_of(reading, request)
+        ways = every_way(lambda: _decided(plan, request), request.guesses)
+        return self._account(reading, request, None, ways)
 
     def _answer_account(
-        self, reading: Reading, request: RequestFacts, decision: Decision, answer: AnswerFacts
+        self, reading: Reading, request: PartlyKnownRequest, whole: Plan, answer: AnswerFacts
     ) -> Account:
-        alone = self._plan_of(reading, request).decide_response(request, decision, answer)
-        return self._account(reading, request, answer, alone)
+        """Of the response rules, upon what all readings of the request came to."""
+        plan = self._plan_of(reading, request)
+
+        def decided() -> Decision | None:
+            before = judged(whole, request, None)
+            return plan.decide_response(request, before, answer) if isinstance(before, Decision) else None
+
+        return self._account(reading, request, answer, every_way(decided, request.guesses))
 
     def _plan_of(self, reading: Reading, request: RequestFacts) -> Plan:
         alone = reading._replace(kind=reading.kind & ~SLASH)  # by itself it is the one to judge by
         return self._rules.plan_of_readings(request.method.upper(), (alone,))
 
     def _account(
-        self, reading: Reading, request: RequestFacts, answer: AnswerFacts | None, alone: Decision | None
+        self,
+        reading: Reading,
+        request: RequestFacts,
+        answer: AnswerFacts | None,
+        ways: Ways[Decision | None],
     ) -> Account:
         return Account(
             tuple(_path_of(name) for name in reading.names),
             importance_of(reading.kind, request.method.upper()),
             tuple(self._attempts(reading, request, answer)),
-            alone,
+            None if ways.missing else ways.outcomes[0],
         )
 
     def _attempts(
@@ -224,6 +247,51 @@ class Explainer:
         return considered
 
 
+def judged(plan: Plan, request: RequestFacts, answer: AnswerFacts | None) -> Judgement:
+    """What becomes of the request; with an answer, by the response rules too."""
+    try:
+        decision = plan.decide(request)
+    except MalformedBody as error:
+        return Refused(400, "malformedRequest", str(error))
+    except MalformedTarget as error:
+        return Refused(400, "ambiguousTarget", str(error))
+    if is_batch(request.method, request.target):
+        decision = envelope_decision(decision)
+    if answer is None or decision.verdict == "block":
+        return decision
+    return plan.decide_response(request, decision, answer)
+
+
+def _decided(plan: Plan, request: RequestFacts) -> Decision | None:
+    try:
+        return plan.decide(request)
+    except MalformedBody:
+        return None
+
+
+def _lets_through(judgement: Judgement) -> bool:
+    return isinstance(judgement, Decision) and judgement.verdict != "block"
+
+
+def _explanation(
+    ways: Ways[Judgement],
+    accounts: tuple[Account, ...],
+    of_answer: tuple[Account, ...] = (),
+    *,
+    awaiting: tuple[str, ...] = (),
+) -> Explanation:
+    only = None if ways.missing else ways.outcomes[0]
+    return Explanation(
+        decision=only if isinstance(only, Decision) else None,
+        refused=only if isinstance(only, Refused) else None,
+        accounts=accounts,
+        answer_accounts=of_answer,
+        awaiting=awaiting,
+        possible=() if only is not None else ways.outcomes,
+        missing=ways.missing,
+    )
+
+
 def _attempt(candidate: Candidate, name: Name, request: RequestFacts, answer: AnswerFacts | None) -> Attempt:
     step = candidate.step
     decision, note = step.decided(request), ""
@@ -243,6 +311,8 @@ def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:
         return "unreadable"
     if "no" in held:
         return "unmatched"
+    if "unknown" in held:
+        return "unknown"
     if decision.verdict == "log_only":
         return "logs"
     if "perhaps" not in held or decision.verdict == "block":
@@ -275,6 +345,9 @@ def _findings(
         values = candidate.entry.values(parameter, name)
         yield Finding(_part_name(condition), _asked(condition), _HELD[test(values)], values)
     for part, check in zip(parts_asked(rule), candidate.step.checks, strict=True):
+        if is_unknown(part, request, answer):
+            yield Finding(_part_name(part), _asked(part), "unknown")
+            continue
         try:
             held = _HELD[check(request, answer)]
         except MalformedBody:

@@ -37,13 +37,6 @@ _OVERRIDES: Final = frozenset({"x-http-method-override", "x-http-method", "x-met
 _JSON: Final = {"Content-Type": "application/json"}
 
 
-def is_batch(method: str, target: Target) -> bool:
-    """Whether any reading of the target is a batch's."""
-    return method == "POST" and any(
-        name.folded[-1:] == ("$batch",) for reading in target.readings for name in reading.names
-    )
-
-
 def version_of(target: Target) -> str:
     """The version whose batch this is. Raises Refusal where another reader might take it for another's: the
     parts would be judged by the rules for other resources than they reach."""

@@ -18,18 +18,17 @@ from proxy.counters import (
     LIMIT_UPSTREAM_CONNECTIONS,
     LIMIT_UPSTREAM_WAITING,
 )
-from proxy.policy.batch import MalformedBatch
+from proxy.policy.batch import MalformedBatch, envelope_decision, is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.content_coding import ContentCodingError, UnfoldsTooFar, decode
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
 from proxy.policy.links import LinkRewriter
-from proxy.policy.ruleset import DEFAULT_RULE_ID
 from proxy.server import answers
 from proxy.server.answer_head import CHUNKED, AnswerHead
 from proxy.server.answer_reader import AnswerReader, decoded_answer, split_codings
 from proxy.server.audit_draft import AuditDraft
-from proxy.server.batches import Batch, is_batch, version_of
+from proxy.server.batches import Batch, version_of
 from proxy.server.deadlines import NEVER
 from proxy.server.errors import Refusal, filter_failed, overloaded
 from proxy.server.heads import KEPT, head_for_client, head_for_upstream
@@ -218,9 +217,7 @@ class Exchange:
 
     def _decide_batch(self, batch: Batch, decision: Decision, body: bytes) -> None:
         """The parts are judged one by one; of the envelope itself, only a rule that means it can block it."""
-        if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
-            decision = _BATCH_ALLOWED
-        self._take_decision(decision)
+        self._take_decision(envelope_decision(decision))
         batch.judge(body, self.context.own_base(self.connection.scheme, self.head.fields.host))
         if not batch.unchanged:
             self._body = [batch.reduced(body)]
@@ -735,7 +732,6 @@ class Exchange:
         self.connection.exchange_done(close=close)
 
 
-_BATCH_ALLOWED: Final = Decision("allow", DEFAULT_RULE_ID, reason="default")
 _LOST_REASON: Final = {
     "upstreamUnreachable": "upstreamUnreachable",
     "upstreamTimeout": "upstreamTimeout",

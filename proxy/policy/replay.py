@@ -1,0 +1,339 @@
+"""What a draft would change: requests that were judged before, judged by other rules.
+
+What a request was judged then is what its audit event says, not what is made of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from proxy.policy.batch import is_batch
+from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.cases import REFUSED
+from proxy.policy.compile import CompiledRuleset
+from proxy.policy.decision import Decision, Plan
+from proxy.policy.explain import Judgement, judged
+from proxy.policy.ruleset import Rule, Ruleset
+from proxy.policy.unknown import (
+    AnswerPart,
+    Guesses,
+    PartlyKnownAnswer,
+    PartlyKnownRequest,
+    RequestPart,
+    Ways,
+    every_way,
+    partly_known_rules,
+)
+from proxy.wire.audit_event import CUT_MARK
+
+MAX_GROUPS: Final = 1000
+MAX_SAMPLES: Final = 3  # of a group
+
+_MAX_KNOWN: Final = 8192
+_MINUTE_MS: Final = 60_000  # what time gates tell apart
+
+_NO_RULESET: Final = "noRuleset"
+_TOO_LARGE: Final = "payloadTooLarge"
+# Reasons of the proxy's own refusals that hang on the rules, though none decided.
+_REFUSED_FOR_RULES: Final = frozenset(("ambiguousTarget", _TOO_LARGE))
+# The upstream's answer came, and response rules were asked.
+_ANSWERED: Final = frozenset(
+    ("rule", "default", "hiddenProperty", "responseRule", "filterFailed", "clientAborted", "upstreamAborted")
+)
+_DEPENDENCY: Final = "the part of its batch that it depends on"
+_REST_OF_TARGET: Final = "the rest of a target that was too long to be stored"
+
+_NOTHING_STORED: Final[frozenset[RequestPart]] = frozenset(("header", "body"))
+_NO_BODY: Final[frozenset[RequestPart]] = frozenset(("header",))
+_ANSWER_UNKNOWN: Final[frozenset[AnswerPart]] = frozenset(("response_header", "property"))
+_NO_ANSWER: Final[frozenset[AnswerPart]] = frozenset(("status", "response_header", "property"))
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What an audit event tells of one request and of how it was judged."""
+
+    id: str
+    app: str
+    time_ms: int
+    method: str
+    target: str
+    client_ip: str | None
+    request_bytes: int | None
+    upstream_status: int | None
+    verdict: str
+    rule_id: str | None
+    transforms: tuple[str, ...]
+    reason: str
+    ruleset_version: int | None = None
+
+    @property
+    def reached_rules(self) -> bool:
+        """Whether rules were asked, or none were there: what was refused before stays so."""
+        return self.rule_id is not None or self.reason == _NO_RULESET or self.reason in _REFUSED_FOR_RULES
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.rule_id is None:
+            verdict = self.verdict if self.reason == _NO_RULESET else REFUSED
+            return Outcome(verdict, self.reason)
+        return Outcome(self.verdict, self.rule_id, _in_effect(self.verdict, self.transforms))
+
+
+class Outcome(NamedTuple):
+    """A verdict and whose it is: a rule's, or the reason of a refusal by the proxy itself."""
+
+    verdict: str
+    by: str
+    transforms: tuple[str, ...] = ()  # sorted
+
+    @property
+    def effect(self) -> tuple[str, tuple[str, ...]]:
+        return self.verdict, self.transforms
+
+    @property
+    def lets_through(self) -> bool:
+        return self.verdict not in ("block", REFUSED)
+
+
+class Unclear(NamedTuple):
+    """The verdict hangs on what isn't stored."""
+
+    possible: tuple[Outcome, ...]
+    missing: tuple[str, ...]
+
+
+class Replay:
+    """One draft, compiled once for any number of events."""
+
+    def __init__(self, draft: Ruleset) -> None:
+        self._rules = partly_known_rules(draft)
+        self._guesses = Guesses()
+        self._asks_ip = any(rule.ip is not None for rule in draft.rules)
+        self._asks_time = any(rule.time is not None for rule in draft.rules)
+        self._asks_query = any(map(_asks_query, draft.rules))
+        self._known: dict[Hashable, Outcome | Unclear] = {}
+
+    def judge(self, event: Event, former: CompiledRuleset | None = None) -> Outcome | Unclear:
+        """Of an event that reached rules. `former` are the rules that judged it then: of all that isn't
+        known, only that can have been so under which they judge as the event says."""
+        if CUT_MARK in event.target:
+            return Unclear((), (_REST_OF_TARGET,))
+        try:
+            target = canonicalise(event.target)
+        except MalformedTarget:
+            return Outcome(REFUSED, "malformedTarget")
+        plan = self._rules.plan(event.method, target)
+        if event.reason == _TOO_LARGE and (plan.needs_body or is_batch(event.method, target)):
+            return event.outcome
+        if former is None:
+            after = self._judge_remembered(event, target, plan)
+        else:
+            after = self._judge_as_recorded(event, target, plan, former.plan(event.method, target))
+        if event.reason == "dependencyFailed" and isinstance(after, Outcome) and after.lets_through:
+            return Unclear((event.outcome, after), (_DEPENDENCY,))
+        return after
+
+    def _judge_remembered(self, event: Event, target: Target, plan: Plan) -> Outcome | Unclear:
+        """Known already where all is the same that the rules can look at."""
+        key = (
+            plan,
+            target.query if self._asks_query else None,
+            event.client_ip if self._asks_ip else None,
+            event.time_ms // _MINUTE_MS if self._asks_time else None,
+            event.upstream_status if plan.has_response_rules else None,
+            event.verdict if plan.has_response_rules else None,
+            event.reason if plan.has_response_rules else None,
+            _has_no_body(event),
+            is_batch(event.method, target),
+        )
+        after = self._known.get(key)
+        if after is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            ways = every_way(self._judgement(event, target, plan), self._guesses)
+            after = self._known[key] = _in_all(ways, ways.outcomes)
+        return after
+
+    def _judge_as_recorded(self, event: Event, target: Target, plan: Plan, former: Plan) -> Outcome | Unclear:
+        judge = self._judgement(event, target, plan)
+        judge_formerly = self._judgement(event, target, former)
+        recorded = event.outcome
+
+        def judge_if_recorded() -> Outcome | None:
+            return judge() if judge_formerly() == recorded else None
+
+        ways = every_way(judge_if_recorded, self._guesses)
+        left = tuple(each for each in ways.outcomes if each is not None)
+        if not left:  # other rules have judged it
+            return self._judge_remembered(event, target, plan)
+        return _in_all(ways, left)
+
+    def _judgement(self, event: Event, target: Target, plan: Plan) -> Callable[[], Outcome]:
+        unknown = _NO_BODY if _has_no_body(event) else _NOTHING_STORED
+        request = PartlyKnownRequest(
+            event.method,
+            target,
+            (),
+            event.client_ip or "",
+            event.time_ms / 1000,
+            None,
+            guesses=self._guesses,
+            unknown=unknown if event.client_ip else unknown | {"ip"},
+            masks_secrets=True,
+        )
+        answer = _answer(event)
+        return lambda: _outcome(judged(plan, request, answer))
+
+
+def _asks_query(rule: Rule) -> bool:
+    return rule.guard_queries or any(condition.source == "query" for condition in rule.conditions)
+
+
+def _has_no_body(event: Event) -> bool:
+    """What was blocked may have had one that nobody read."""
+    return event.request_bytes == 0 and (event.upstream_status is not None or event.method in ("GET", "HEAD"))
+
+
+def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
+    """One where all have the same effect, whichever rule's it is."""
+    if ways.complete and len({outcome.effect for outcome in possible}) == 1:
+        return possible[0]
+    return Unclear(possible, ways.missing)
+
+
+def _answer(event: Event) -> PartlyKnownAnswer | None:
+    """What the upstream said, or would have said to what was blocked; None where it failed."""
+    if event.upstream_status is not None:
+        answered = event.reason in _ANSWERED
+        return _partly_known(event.upstream_status, _ANSWER_UNKNOWN) if answered else None
+    return None if event.outcome.lets_through else _partly_known(0, _NO_ANSWER)
+
+
+def _partly_known(status: int, unknown: frozenset[AnswerPart]) -> PartlyKnownAnswer:
+    return PartlyKnownAnswer(status, (), None, unknown=unknown)
+
+
+def _outcome(judgement: Judgement) -> Outcome:
+    if isinstance(judgement, Decision):
+        names = () if judgement.transforms is None else judgement.transforms.names
+        return Outcome(judgement.verdict, judgement.rule_id, _in_effect(judgement.verdict, names))
+    return Outcome(REFUSED, judgement.reason)
+
+
+def _in_effect(verdict: str, transforms: Iterable[str]) -> tuple[str, ...]:
+    """Sorted; a block after a filter still names what the filter would have hidden."""
+    return tuple(sorted(transforms)) if transforms and verdict == "filter" else ()
+
+
+# -- what comes of many
+
+Change = Literal["newlyBlocked", "newlyAllowed", "transforms", "recordedAs", "unclear"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    id: str
+    time_ms: int
+    method: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    change: Change
+    app: str
+    before: Outcome
+    after: tuple[Outcome, ...]  # several where it is unclear
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Group:
+    """Events of one application whose verdict changes in one way."""
+
+    key: GroupKey
+    count: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    samples: list[Sample] = field(default_factory=list)  # the first that came
+
+    def add(self, event: Event) -> None:
+        if not self.count:
+            self.first_ms = self.last_ms = event.time_ms
+        self.count += 1
+        self.first_ms = min(self.first_ms, event.time_ms)
+        self.last_ms = max(self.last_ms, event.time_ms)
+        if len(self.samples) < MAX_SAMPLES:
+            self.samples.append(Sample(event.id, event.time_ms, event.method, event.target))
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts, and samples of what changes: its memory hangs on the ways of changing alone."""
+
+    events: int = 0
+    unasked: int = 0  # refused before any rule was asked: they stay so
+    unchanged: int = 0
+    by_another_rule: int = 0  # of the unchanged
+    changed: int = 0
+    unclear: int = 0
+    groups: dict[GroupKey, Group] = field(default_factory=dict)
+    ungrouped: int = 0  # changed or unclear, in more ways than are kept
+
+    def add(self, event: Event, after: Outcome | Unclear) -> None:
+        self.events += 1
+        before = event.outcome
+        if isinstance(after, Outcome) and after.effect == before.effect:
+            self.unchanged += 1
+            self.by_another_rule += after.by != before.by
+            return
+        if isinstance(after, Unclear):
+            self.unclear += 1
+            key = GroupKey("unclear", event.app, before, after.possible, after.missing)
+        else:
+            self.changed += 1
+            key = GroupKey(_change(before, after), event.app, before, (after,))
+        group = self.groups.get(key)
+        if group is None:
+            if len(self.groups) >= MAX_GROUPS:
+                self.ungrouped += 1
+                return
+            group = self.groups[key] = Group(key)
+        group.add(event)
+
+    def pass_over(self) -> None:
+        """An event that reached no rule."""
+        self.events += 1
+        self.unasked += 1
+
+    def sorted_groups(self) -> list[Group]:
+        """What does harm first, then the most frequent; in the same order for the same events."""
+        return sorted(self.groups.values(), key=_rank)
+
+
+_ORDER: Final[dict[Change, int]] = {
+    "newlyBlocked": 0,
+    "unclear": 1,
+    "newlyAllowed": 2,
+    "transforms": 3,
+    "recordedAs": 4,
+}
+
+
+def _rank(group: Group) -> tuple[object, ...]:
+    key = group.key
+    return _ORDER[key.change], -group.count, key.app, key.before, key.after, key.missing
+
+
+def _change(before: Outcome, after: Outcome) -> Change:
+    if before.lets_through and not after.lets_through:
+        return "newlyBlocked"
+    if after.lets_through and not before.lets_through:
+        return "newlyAllowed"
+    return "transforms" if before.transforms != after.transforms else "recordedAs"

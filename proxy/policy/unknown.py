@@ -1,0 +1,251 @@
+"""Facts of which parts aren't known, and every way in which they may be.
+
+An audit event has no headers and no bodies. What the rules make of it is what they make of every request that
+it may have been: the judgement runs once for each way, and where all come to the same, what isn't known
+doesn't matter.
+
+What isn't known is guessed where a check asks for it: first whether there is such a value, then how each
+comparison with it comes out. The same comparison comes out the same way wherever it is asked. A body is taken
+for JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeVar
+
+from proxy.policy.canonical import Target, option_name
+from proxy.policy.compile import CompiledRuleset, Part, compile_part, compile_ruleset
+from proxy.policy.conditions import NO, PERHAPS, YES, Check, when_missing
+from proxy.policy.facts import AnswerFacts, RequestFacts
+from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGate
+
+RequestPart = Literal["ip", "header", "body"]
+AnswerPart = Literal["status", "response_header", "property"]
+
+MASKED: Final = "***"  # stands in a stored query for a value that grants access
+MAX_WAYS: Final = 1024  # beyond that, all that was asked for is taken for missing
+
+T = TypeVar("T", bound=Hashable)
+_Key = tuple[Hashable, ...]
+_Made = tuple[tuple[str, int], ...]  # what was asked for, in order, and which way it was
+_TWO_WAYS: Final = (NO, YES)
+_THREE_WAYS: Final = (NO, PERHAPS, YES)
+
+
+class PartlyKnownRequest(RequestFacts):
+    """A request of which the parts named in `unknown` aren't known."""
+
+    __slots__ = ("guesses", "masks_secrets", "unknown")
+
+    def __init__(
+        self,
+        method: str,
+        target: Target,
+        headers: Sequence[tuple[bytes, bytes]],
+        client_ip: str,
+        now: float,
+        body: bytes | None,
+        *,
+        guesses: Guesses,
+        unknown: Set[RequestPart] = frozenset(),
+        masks_secrets: bool = False,
+    ) -> None:
+        super().__init__(method, target, headers, client_ip, now, body)
+        self.guesses = guesses
+        self.unknown = unknown
+        self.masks_secrets = masks_secrets  # in the query
+
+
+class PartlyKnownAnswer(AnswerFacts):
+    __slots__ = ("unknown",)
+
+    def __init__(
+        self,
+        status: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes | None,
+        *,
+        unknown: Set[AnswerPart],
+    ) -> None:
+        super().__init__(status, headers, body)
+        self.unknown = unknown
+
+
+@dataclass(slots=True)
+class _Guess:
+    key: _Key
+    fact: str  # what isn't known, for a person
+    ways: int
+    way: int = 0
+
+
+class Guesses:
+    """One way in which everything may be that isn't known, and then the next."""
+
+    def __init__(self) -> None:
+        self._made: list[_Guess] = []  # in the order in which they were asked for
+        self._at = 0
+        self._known: dict[_Key, int] = {}
+
+    def begin(self) -> None:
+        """Forget everything."""
+        self._made.clear()
+        self._at = 0
+        self._known.clear()
+
+    def ask(self, key: _Key, fact: str, ways: int) -> int:
+        """Which of the ways it is now."""
+        way = self._known.get(key)
+        if way is None:
+            if self._at == len(self._made):
+                self._made.append(_Guess(key, fact, ways))
+            way = self._known[key] = self._made[self._at].way
+            self._at += 1
+        return way
+
+    def turn(self) -> bool:
+        """To the next way; False where there is none."""
+        while self._made and self._made[-1].way + 1 == self._made[-1].ways:
+            self._made.pop()
+        if not self._made:
+            return False
+        self._made[-1].way += 1
+        self._at = 0
+        self._known.clear()
+        return True
+
+    @property
+    def made(self) -> _Made:
+        return tuple((guess.fact, guess.way) for guess in self._made)
+
+
+@dataclass(frozen=True, slots=True)
+class Ways(Generic[T]):
+    """What a judgement comes to, whatever isn't known."""
+
+    outcomes: tuple[T, ...]
+    missing: tuple[str, ...] = ()  # the facts that it hangs on; none where there is one outcome
+    complete: bool = True  # False: there are more ways than are tried
+
+
+def every_way(judge: Callable[[], T], guesses: Guesses) -> Ways[T]:
+    guesses.begin()
+    outcome = judge()
+    if not guesses.made:
+        return Ways((outcome,))
+    runs = [(guesses.made, outcome)]
+    while (more := guesses.turn()) and len(runs) < MAX_WAYS:
+        outcome = judge()
+        runs.append((guesses.made, outcome))
+    outcomes = tuple(dict.fromkeys(outcome for _, outcome in runs))
+    if more:
+        return Ways(outcomes, tuple(sorted({fact for made, _ in runs for fact, _ in made})), complete=False)
+    return Ways(outcomes, tuple(sorted(_telling(runs, 0))))
+
+
+def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
+    """The facts that make a difference: under one way of them the outcomes are others than under another."""
+    if len({outcome for _, outcome in runs}) == 1:
+        return set()
+    by_way: dict[int, list[tuple[_Made, T]]] = {}
+    for run in runs:
+        by_way.setdefault(run[0][depth][1], []).append(run)
+    found = {fact for each in by_way.values() for fact in _telling(each, depth + 1)}
+    if len({frozenset(outcome for _, outcome in each) for each in by_way.values()}) > 1:
+        found.add(runs[0][0][depth][0])
+    return found
+
+
+# -- checks
+
+
+def is_unknown(part: Part, request: RequestFacts, answer: AnswerFacts | None) -> bool:
+    """Whether the part asks for what isn't known."""
+    if not isinstance(request, PartlyKnownRequest) or isinstance(part, TimeGate):
+        return False
+    if isinstance(part, IpGate):
+        return "ip" in request.unknown
+    if part.source == "query":
+        return request.masks_secrets and MASKED in request.target.options.get(option_name(part.name), ())
+    if part.source in request.unknown:
+        return True
+    return isinstance(answer, PartlyKnownAnswer) and part.source in answer.unknown
+
+
+def partly_known_rules(ruleset: Ruleset) -> CompiledRuleset:
+    return compile_ruleset(ruleset, partly_known_check)
+
+
+def partly_known_check(part: Part) -> Check:
+    """As `compile_part` makes it, but of facts that may not be known."""
+    known = compile_part(part)
+    if isinstance(part, TimeGate):
+        return known
+    if isinstance(part, IpGate):
+        return _address_check(part, known)
+    return _condition_check(part, known)
+
+
+def _address_check(gate: IpGate, known: Check) -> Check:
+    def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
+        if isinstance(request, PartlyKnownRequest) and "ip" in request.unknown:
+            return _TWO_WAYS[request.guesses.ask(("ip", gate), "the client's address", len(_TWO_WAYS))]
+        return known(request, answer)
+
+    return check
+
+
+def _condition_check(condition: Condition, known: Check) -> Check:
+    fact = _fact(condition)
+    source, name = condition.source, condition.name.lower()
+    always_there = source in ("query", "status")  # a masked value is there
+    missing = min(when_missing(test) for test in condition.tests)
+    tests = [_positive(test) for test in condition.tests]
+
+    def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
+        if not is_unknown(condition, request, answer):
+            return known(request, answer)
+        assert isinstance(request, PartlyKnownRequest)
+        ask = request.guesses.ask
+        if not always_there and not ask((source, name), fact, 2):
+            return missing
+        held = YES
+        for test, negated in tests:
+            if test.operator == "exists":
+                one = YES if test.operand else NO
+            else:
+                one = _THREE_WAYS[ask((source, name, test), fact, len(_THREE_WAYS))]
+            held = min(held, YES - one if negated else one)
+        return held
+
+    return check
+
+
+def _fact(condition: Condition) -> str:
+    match condition.source:
+        case "header":
+            return f"header {condition.name}"
+        case "body":
+            return f"body {condition.name}"
+        case "query":
+            return f"the masked value of {condition.name}"
+        case "status":
+            return "the answer's status"
+        case "response_header":
+            return f"the answer's header {condition.name}"
+        case _:
+            return f"the answer's {condition.name}"
+
+
+def _positive(test: Comparison) -> tuple[Comparison, bool]:
+    """The test without its negation, and whether it had one: `equals` and `not_equals` ask the same."""
+    operand = test.operand if isinstance(test.operand, tuple) else (test.operand,)
+    match test.operator:
+        case "equals" | "in":
+            return Comparison("in", operand), False
+        case "not_equals" | "not_in":
+            return Comparison("in", operand), True
+        case _:
+            return test, False
