@@ -38,12 +38,16 @@ class ProblemFacts(msgspec.Struct, rename="camel"):
 
 async def ruleset_of(desk: Desk, actor: Actor, source: Source, org: str | None) -> PolicyRuleset:
     """Raises InvalidRequest with every error in the text by line and column."""
-    if (source.yaml is None) is (source.ruleset is None):
-        raise InvalidRequest("a ruleset is given as its text or by its name: one of the two")
-    if source.yaml is not None:
-        return await aside(parsed, source.label, source.yaml)
-    assert source.ruleset is not None
-    return await aside(parsed, source.ruleset, await stored_yaml(desk, actor, source.ruleset, org))
+    return await aside(parsed, *await text_of(desk, actor, source, org))
+
+
+async def text_of(desk: Desk, actor: Actor, source: Source, org: str | None) -> tuple[str, str]:
+    """What messages call it, and the text."""
+    if source.yaml is not None and source.ruleset is None:
+        return source.label, source.yaml
+    if source.ruleset is not None and source.yaml is None:
+        return source.ruleset, await stored_yaml(desk, actor, source.ruleset, org)
+    raise InvalidRequest("a ruleset is given as its text or by its name: one of the two")
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:

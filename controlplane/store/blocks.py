@@ -15,9 +15,10 @@ import msgspec
 
 from controlplane.store.chain_table import PURGED, Chain, decode_events
 from controlplane.store.database import one_row
-from controlplane.store.interface import NewBatch, StoredEvent
+from controlplane.store.interface import BlockPlace, BlockSlice, NewBatch, StoredEvent
 
 MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
+_MAX_SLICE_BYTES: Final = 4 * 1024 * 1024  # for who reads all of a time, while others wait for the reader
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -115,6 +116,39 @@ def find_event(connection: sqlite3.Connection, org_id: str, event_id: str) -> St
         if kept is not None and kept.id == event_id:
             return StoredEvent(at, org_id, bytes(raw))
     return None
+
+
+def blocks_between(
+    connection: sqlite3.Connection, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
+) -> BlockSlice:
+    """Whole blocks that may have events of the time, those that begin last first; in a block there may be
+    others beside them."""
+    least_ms, position = before or (to_ms, 0)
+    blocks = connection.execute(
+        "SELECT least_ms, position, body FROM blocks"
+        " WHERE org_id = ?1 AND least_ms <= ?4 AND (least_ms < ?4 OR position < ?5) AND most_ms >= ?2"
+        " AND least_ms < ?3 ORDER BY least_ms DESC, position DESC",
+        (org_id, from_ms, to_ms, least_ms, position),
+    )
+    found: list[bytes] = []
+    size = 0
+    for least_ms, position, body in blocks:
+        found += [text for event in decode_events(body) if (text := bytes(event)) != PURGED]
+        size += len(body)
+        if size >= _MAX_SLICE_BYTES:
+            return BlockSlice(found, BlockPlace(least_ms, position))
+    return BlockSlice(found, None)
+
+
+def count_between(connection: sqlite3.Connection, org_id: str, from_ms: int, to_ms: int) -> int:
+    """About how many events there are of the time: by when their blocks begin."""
+    return int(
+        one_row(
+            connection,
+            "SELECT coalesce(sum(count), 0) FROM blocks WHERE org_id = ? AND least_ms >= ? AND least_ms < ?",
+            (org_id, from_ms, to_ms),
+        )[0]
+    )
 
 
 def purge_events(

@@ -70,6 +70,20 @@ class StoredEvent(NamedTuple):
     body: bytes
 
 
+class BlockPlace(NamedTuple):
+    """Of a block among its organisation's, by the time of its first event."""
+
+    least_ms: int
+    position: int
+
+
+class BlockSlice(NamedTuple):
+    """Events, and the place of the last block of theirs where there may be more."""
+
+    events: list[bytes]
+    next: BlockPlace | None
+
+
 @dataclass(frozen=True, slots=True)
 class RateLimits:
     """Batches a minute."""
@@ -368,6 +382,14 @@ class AuditStore(OutboxStore, Protocol):
         """Durable on return. A refusal leaves no trace."""
 
     async def event(self, org_id: str, event_id: str) -> StoredEvent | None: ...
+    async def blocks_between(
+        self, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
+    ) -> BlockSlice:
+        """Events of the organisation from about that time, the latest blocks first, some MB of them."""
+
+    async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
+        """About how many events those are in all."""
+
     async def add_heartbeat(self, proxy_id: str, body: str, skew_ms: int | None = None) -> None: ...
     async def add_metrics(self, proxy_id: str, window_start: str, body: str) -> None: ...
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]: ...

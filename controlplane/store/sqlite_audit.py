@@ -9,11 +9,21 @@ from typing import Any, Final
 
 from controlplane.clock import Clock
 from controlplane.rate_limits import WINDOW_MS, retry_after_seconds
-from controlplane.store.blocks import add_block, events_after, find_event, last_position, purge_events
+from controlplane.store.blocks import (
+    add_block,
+    blocks_between,
+    count_between,
+    events_after,
+    find_event,
+    last_position,
+    purge_events,
+)
 from controlplane.store.chain_table import Chain
 from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import (
     IDEMPOTENCY_WINDOW_MS,
+    BlockPlace,
+    BlockSlice,
     Duplicate,
     Expired,
     Gap,
@@ -78,6 +88,16 @@ class AuditTables(ChainTables):
 
     async def event(self, org_id: str, event_id: str) -> StoredEvent | None:
         return await self._database.read(lambda connection: find_event(connection, org_id, event_id))
+
+    async def blocks_between(
+        self, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
+    ) -> BlockSlice:
+        return await self._database.read(
+            lambda connection: blocks_between(connection, org_id, from_ms, to_ms, before)
+        )
+
+    async def count_between(self, org_id: str, from_ms: int, to_ms: int) -> int:
+        return await self._database.read(lambda connection: count_between(connection, org_id, from_ms, to_ms))
 
     async def outbox_position(self, index: str) -> int:
         rows = await self._database.fetch("SELECT position FROM outbox_cursor WHERE index_name = ?", (index,))

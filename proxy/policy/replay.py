@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, NamedTuple, TypeVar, get_args
+
+import msgspec
 
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
@@ -31,6 +34,8 @@ from proxy.wire.audit_event import CUT_MARK
 MAX_GROUPS: Final = 1000
 MAX_SAMPLES: Final = 3  # of a group
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _MAX_KNOWN: Final = 8192
 _MINUTE_MS: Final = 60_000  # what time gates tell apart
 
@@ -54,23 +59,31 @@ _NO_ANSWER: Final[frozenset[AnswerPart]] = frozenset(("status", "response_header
 T = TypeVar("T", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, rename="camel", gc=False):
     """What an audit event tells of one request and of how it was judged."""
 
     id: str
-    app: str
-    time_ms: int
+    time: datetime
     method: str
-    target: str
-    client_ip: str | None
-    request_bytes: int | None
-    upstream_status: int | None
+    path: str
     verdict: str
-    rule_id: str | None
-    transforms: tuple[str, ...]
-    reason: str
-    ruleset_version: int | None = None
+    query: str | None = None
+    app_id: str | None = None
+    client_ip: str | None = None
+    request_bytes: int | float | None = None
+    upstream_status: int | float | None = None
+    rule_id: str | None = None
+    transforms: tuple[str, ...] | None = None
+    reason: str | None = None
+    ruleset_version: int | str | None = None
+
+    @property
+    def target(self) -> str:
+        return self.path if self.query is None else f"{self.path}?{self.query}"
+
+    @property
+    def time_ms(self) -> int:
+        return (self.time - _EPOCH) // _MILLISECOND
 
     @property
     def reached_rules(self) -> bool:
@@ -81,8 +94,8 @@ class Event:
     def outcome(self) -> Outcome:
         if self.rule_id is None:
             verdict = self.verdict if self.reason == _NO_RULESET else REFUSED
-            return Outcome(verdict, self.reason)
-        return Outcome(self.verdict, self.rule_id, _in_effect(self.verdict, self.transforms))
+            return Outcome(verdict, self.reason or "")
+        return Outcome(self.verdict, self.rule_id, _in_effect(self.verdict, self.transforms or ()))
 
 
 class Outcome(NamedTuple):
@@ -122,10 +135,11 @@ class Replay:
     def judge(self, event: Event, former: CompiledRuleset | None = None) -> Outcome | Unclear:
         """Of an event that reached rules. `former` are the rules that judged it then: of all that isn't
         known, only that can have been so under which they judge as the event says."""
-        if CUT_MARK in event.target:
+        text = event.target
+        if CUT_MARK in text:
             return Unclear((), (_REST_OF_TARGET,))
         try:
-            target = canonicalise(event.target)
+            target = canonicalise(text)
         except MalformedTarget:
             return Outcome(REFUSED, "malformedTarget")
         plan = self._rules.plan(event.method, target)
@@ -181,7 +195,7 @@ class Replay:
             target,
             (),
             event.client_ip or "",
-            event.time_ms / 1000,
+            event.time.timestamp(),
             None,
             guesses=self._guesses,
             unknown=unknown if event.client_ip else unknown | {"ip"},
@@ -211,7 +225,7 @@ def _answer(event: Event) -> PartlyKnownAnswer | None:
     """What the upstream said, or would have said to what was blocked; None where it failed."""
     if event.upstream_status is not None:
         answered = event.reason in _ANSWERED
-        return _partly_known(event.upstream_status, _ANSWER_UNKNOWN) if answered else None
+        return _partly_known(int(event.upstream_status), _ANSWER_UNKNOWN) if answered else None
     return None if event.outcome.lets_through else _partly_known(0, _NO_ANSWER)
 
 
@@ -233,13 +247,14 @@ def _in_effect(verdict: str, transforms: Iterable[str]) -> tuple[str, ...]:
 
 # -- what comes of many
 
-Change = Literal["newlyBlocked", "newlyAllowed", "transforms", "recordedAs", "unclear"]
+Change = Literal["newlyBlocked", "unclear", "newlyAllowed", "transforms", "recordedAs"]
+CHANGES: Final[tuple[Change, ...]] = get_args(Change)  # what does harm first
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     id: str
-    time_ms: int
+    time: datetime
     method: str
     target: str
 
@@ -247,7 +262,7 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class GroupKey:
     change: Change
-    app: str
+    app: str | None
     before: Outcome
     after: tuple[Outcome, ...]  # several where it is unclear
     missing: tuple[str, ...] = ()
@@ -258,19 +273,17 @@ class Group:
     """Events of one application whose verdict changes in one way."""
 
     key: GroupKey
+    first: datetime
+    last: datetime
     count: int = 0
-    first_ms: int = 0
-    last_ms: int = 0
     samples: list[Sample] = field(default_factory=list)  # the first that came
 
     def add(self, event: Event) -> None:
-        if not self.count:
-            self.first_ms = self.last_ms = event.time_ms
         self.count += 1
-        self.first_ms = min(self.first_ms, event.time_ms)
-        self.last_ms = max(self.last_ms, event.time_ms)
+        self.first = min(self.first, event.time)
+        self.last = max(self.last, event.time)
         if len(self.samples) < MAX_SAMPLES:
-            self.samples.append(Sample(event.id, event.time_ms, event.method, event.target))
+            self.samples.append(Sample(event.id, event.time, event.method, event.target))
 
 
 @dataclass(slots=True)
@@ -295,16 +308,16 @@ class Tally:
             return
         if isinstance(after, Unclear):
             self.unclear += 1
-            key = GroupKey("unclear", event.app, before, after.possible, after.missing)
+            key = GroupKey("unclear", event.app_id, before, after.possible, after.missing)
         else:
             self.changed += 1
-            key = GroupKey(_change(before, after), event.app, before, (after,))
+            key = GroupKey(_change(before, after), event.app_id, before, (after,))
         group = self.groups.get(key)
         if group is None:
             if len(self.groups) >= MAX_GROUPS:
                 self.ungrouped += 1
                 return
-            group = self.groups[key] = Group(key)
+            group = self.groups[key] = Group(key, event.time, event.time)
         group.add(event)
 
     def pass_over(self) -> None:
@@ -317,18 +330,9 @@ class Tally:
         return sorted(self.groups.values(), key=_rank)
 
 
-_ORDER: Final[dict[Change, int]] = {
-    "newlyBlocked": 0,
-    "unclear": 1,
-    "newlyAllowed": 2,
-    "transforms": 3,
-    "recordedAs": 4,
-}
-
-
 def _rank(group: Group) -> tuple[object, ...]:
     key = group.key
-    return _ORDER[key.change], -group.count, key.app, key.before, key.after, key.missing
+    return CHANGES.index(key.change), -group.count, key.app or "", key.before, key.after, key.missing
 
 
 def _change(before: Outcome, after: Outcome) -> Change:

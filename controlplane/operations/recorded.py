@@ -1,0 +1,201 @@
+"""Stored events to be judged again: which ones, and the rules that judged them then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.aside import aside
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import InvalidRequest
+from controlplane.search.document import UnsearchableError, read_document
+from controlplane.search.predicates import all_hold
+from controlplane.search.query import EVERYTHING, Filter, QueryError, Resolver, parse_filter, parse_time
+from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
+from proxy.policy.compile import CompiledRuleset
+from proxy.policy.replay import Event
+from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+from proxy.policy.unknown import partly_known_rules
+
+_HOUR_MS: Final = 3_600_000
+_DEFAULT_HOURS: Final = 24
+_AT_ONCE: Final = 64  # events, between which the server's event loop goes on
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+decode_event: Final = msgspec.json.Decoder(Event).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of an organisation's events."""
+
+    org: Org
+    app: App | None
+    from_ms: int
+    to_ms: int
+    filter: Filter = EVERYTHING
+
+    def takes(self, event: Event, body: bytes) -> bool:
+        if self.app is not None and event.app_id != self.app.app_id:
+            return False
+        if not self.filter.terms:
+            return True
+        try:
+            document = read_document(StoredEvent(0, self.org.org_id, body))
+        except UnsearchableError:
+            return False
+        return all_hold(self.filter.terms, document)
+
+
+async def select(
+    desk: Desk,
+    actor: Actor,
+    org: str,
+    *,
+    app: str | None,
+    hours: float | None,
+    from_: str | None,
+    to: str | None,
+    filter_: str = "",
+) -> Selection:
+    """Raises InvalidRequest."""
+    found = await desk.org(actor, "viewer", org)
+    from_ms, to_ms = _window(desk.clock.wall_ms(), hours, from_, to)
+    try:
+        terms = parse_filter(filter_, await _resolver(desk, found), now_ms=desk.clock.wall_ms())
+    except QueryError as error:
+        raise InvalidRequest(f"filter: {error}") from None
+    identity = None if app is None else await desk.registry.app(app, found.org_id)
+    return Selection(found, identity, from_ms, to_ms, terms)
+
+
+def _window(now_ms: int, hours: float | None, from_: str | None, to: str | None) -> tuple[int, int]:
+    if hours is not None and (from_ is not None or to is not None):
+        raise InvalidRequest("the time is given in hours up to now, or as from and to")
+    to_ms = now_ms if to is None else _moment("to", to, now_ms)
+    if from_ is None:
+        return to_ms - round((_DEFAULT_HOURS if hours is None else hours) * _HOUR_MS), to_ms
+    return _moment("from", from_, now_ms), to_ms
+
+
+def _moment(member: str, text: str, now_ms: int) -> int:
+    try:
+        return parse_time(text, now_ms)
+    except QueryError as error:
+        raise InvalidRequest(f"{member}: {error.message}") from None
+
+
+async def _resolver(desk: Desk, org: Org) -> Resolver:
+    """Names as the registry knows them now."""
+    ids: dict[tuple[str, str], list[str]] = {("org", org.name): [org.org_id]}
+    for proxy in await desk.store.proxies():
+        ids.setdefault(("proxy", proxy.name), []).append(proxy.proxy_id)
+    for app in await desk.store.apps(org.org_id):
+        ids.setdefault(("app", app.name), []).append(app.app_id)
+    return lambda field, name: ids.get((field, name), [])
+
+
+class Reading:
+    """One way through the selected events, those of the latest blocks first."""
+
+    def __init__(self, desk: Desk, selection: Selection, after: BlockPlace | None) -> None:
+        self._desk = desk
+        self._selection = selection
+        self.next = after  # once it is read: where there is more
+        self.read = 0  # events that were looked at, whether they were selected or not
+
+    async def events(self, limit: int) -> AsyncIterator[Event]:
+        """Those among so many, or some more, that are looked at; the event loop goes on between them."""
+        selection = self._selection
+        begin, end = (_EPOCH + timedelta(milliseconds=ms) for ms in (selection.from_ms, selection.to_ms))
+        while self.read < limit:
+            bodies, self.next = await self._desk.store.blocks_between(
+                selection.org.org_id, selection.from_ms, selection.to_ms, self.next
+            )
+            for number, body in enumerate(bodies):
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                event = decoded(body)
+                if event is not None and begin <= event.time < end and selection.takes(event, body):
+                    yield event
+            self.read += len(bodies)
+            if self.next is None:
+                return
+
+
+def decoded(body: bytes) -> Event | None:
+    """None where it is no proxy's event of ours, which the agent API takes too."""
+    try:
+        return decode_event(body)
+    except msgspec.ValidationError:
+        return None
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Lately(Generic[K, V]):
+    """What was made lately and may be asked for again."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[K, V] = OrderedDict()
+
+    async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
+        if key not in self._known:
+            made = await make()
+            self._known[key] = made
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+            return made
+        self._known.move_to_end(key)
+        return self._known[key]
+
+
+# A version's text never changes, and a long replay asks for the same few of them in each of its requests.
+_former: Final[Lately[tuple[str, int], CompiledRuleset | None]] = Lately(8)
+
+
+class FormerRules:
+    """The rules by which an application's events were judged, as far as these tell: they name the version of
+    its ruleset. Another ruleset may have been bound to it then."""
+
+    def __init__(self, desk: Desk, org: Org) -> None:
+        self._desk = desk
+        self._org = org
+        self._rulesets: dict[str, str] | None = None  # by application
+
+    async def of(self, event: Event) -> CompiledRuleset | None:
+        found = await self.version_of(event)
+        return None if found is None else await _former.get(found, lambda: self._compiled(*found))
+
+    async def version_of(self, event: Event) -> tuple[str, int] | None:
+        """Ruleset id and version."""
+        if self._rulesets is None:
+            apps = await self._desk.store.apps(self._org.org_id)
+            self._rulesets = {app.app_id: app.ruleset_id for app in apps}
+        ruleset_id = self._rulesets.get(event.app_id or "")
+        if ruleset_id is None or not isinstance(event.ruleset_version, int):
+            return None
+        return ruleset_id, event.ruleset_version
+
+    async def text(self, ruleset_id: str, version: int) -> str | None:
+        versions = await self._desk.store.ruleset_versions(ruleset_id)
+        return next((each.yaml for each in versions if each.version == version), None)
+
+    async def _compiled(self, ruleset_id: str, version: int) -> CompiledRuleset | None:
+        text = await self.text(ruleset_id, version)
+        if text is None:
+            return None
+        try:
+            return await aside(lambda: partly_known_rules(parse_ruleset(text)))
+        except InvalidRuleset:  # of an older language
+            return None

@@ -1,0 +1,258 @@
+"""What a draft would change for the requests of the last hours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from hashlib import sha256
+from typing import Annotated, Final
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.aside import aside
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select
+from controlplane.operations.rehearsals import Source, parsed, text_of
+from controlplane.store.interface import BlockPlace, StoreBusy
+from proxy.policy.replay import CHANGES, MAX_SAMPLES, Group, Outcome, Replay, Tally, Unclear
+from proxy.wire.audit_event import rfc3339
+
+MOST_AT_ONCE: Final = 1_000_000  # events that one request has judged
+_USUAL: Final = 100_000  # a second or two
+_MOST_REPLAYS: Final = 2  # at the same time
+
+_running: set[object] = set()
+
+
+class ReplayRuleset(Request):
+    """Of the last day, unless it says otherwise."""
+
+    source: Source
+    org: str
+    app: str | None = None
+    hours: Annotated[float, msgspec.Meta(gt=0, le=24 * 3660)] | None = None
+    from_: str | None = None  # RFC 3339, a date, -2h
+    to: str | None = None
+    filter: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL  # events to look at, about
+    cursor: str | None = None  # `next` of the answer before
+
+
+class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
+    """A verdict and whose it is: a rule's, or the reason of a refusal by the proxy itself."""
+
+    verdict: str  # allow, filter, block, log_only, refused
+    by: str
+    transforms: tuple[str, ...] = ()
+
+
+class SampleFacts(msgspec.Struct, rename="camel", frozen=True):
+    id: str
+    time: str
+    method: str
+    target: str
+
+
+class ChangeFacts(msgspec.Struct, rename="camel"):
+    """Events of one application whose verdict changes in one way."""
+
+    change: str  # newlyBlocked, unclear, newlyAllowed, transforms, recordedAs
+    app_id: str | None
+    app: str | None
+    before: OutcomeFacts
+    after: tuple[OutcomeFacts, ...]  # several where it is unclear
+    missing: tuple[str, ...]  # what it hangs on then
+    count: int
+    first: str
+    last: str
+    samples: tuple[SampleFacts, ...]
+
+
+class Replayed(Answer):
+    """What was counted; `next` leads on where not all of the time has been looked at."""
+
+    from_: str
+    to: str
+    events: int
+    unasked: int  # refused before any rule was asked, so that rules change nothing
+    unchanged: int
+    by_another_rule: int  # of the unchanged
+    changed: int
+    unclear: int  # the verdict hangs on what isn't stored
+    groups: tuple[ChangeFacts, ...]
+    ungrouped: int  # changed or unclear, in more ways than are told
+    looked_at: int  # also of other applications, or without the filter
+    expected: int | None  # about how many there are to look at; with the first request alone
+    next: str | None
+
+
+# A long replay asks again and again for the same draft.
+_drafts: Final[Lately[bytes, Replay]] = Lately(2)
+
+
+@operation("ruleset.replay", "POST", "/rulesets/replay", changes=False)
+async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
+    """What a draft would change for stored events: each verdict that would be another, by rule and app."""
+    selection, after = await _selected(desk, actor, request)
+    draft = await _draft(desk, actor, request)
+    if len(_running) >= _MOST_REPLAYS:
+        raise StoreBusy("other replays are running: try again in a moment")
+    turn = object()
+    _running.add(turn)
+    try:
+        tally, reading = await _judged(desk, selection, draft, after, request.limit)
+    finally:
+        _running.discard(turn)
+    expected = None
+    if after is None:
+        expected = await desk.store.count_between(selection.org.org_id, selection.from_ms, selection.to_ms)
+    names = {app.app_id: app.name for app in await desk.store.apps(selection.org.org_id)}
+    return Replayed(
+        from_=rfc3339(selection.from_ms),
+        to=rfc3339(selection.to_ms),
+        events=tally.events,
+        unasked=tally.unasked,
+        unchanged=tally.unchanged,
+        by_another_rule=tally.by_another_rule,
+        changed=tally.changed,
+        unclear=tally.unclear,
+        groups=tuple(_change_facts(group, names) for group in tally.sorted_groups()),
+        ungrouped=tally.ungrouped,
+        looked_at=reading.read,
+        expected=expected,
+        next=_cursor(selection, reading.next),
+    )
+
+
+async def _judged(
+    desk: Desk, selection: Selection, draft: Replay, after: BlockPlace | None, limit: int
+) -> tuple[Tally, Reading]:
+    tally, former = Tally(), FormerRules(desk, selection.org)
+    reading = Reading(desk, selection, after)
+    async for event in reading.events(limit):
+        if not event.reached_rules:
+            tally.pass_over()
+            continue
+        outcome = draft.judge(event)
+        if isinstance(outcome, Unclear):
+            rules = await former.of(event)
+            outcome = outcome if rules is None else draft.judge(event, rules)
+        tally.add(event, outcome)
+    return tally, reading
+
+
+async def _draft(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replay:
+    label, text = await text_of(desk, actor, request.source, request.org)
+    key = sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return await _drafts.get(key, lambda: aside(lambda: Replay(parsed(label, text))))
+
+
+# -- cursors: the time is the first request's, since "the last hours" go on meanwhile
+
+_CURSOR: Final = re.compile(r"([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})")
+
+
+async def _selected(desk: Desk, actor: Actor, request: ReplayRuleset) -> tuple[Selection, BlockPlace | None]:
+    selection = await select(
+        desk,
+        actor,
+        request.org,
+        app=request.app,
+        hours=request.hours,
+        from_=request.from_,
+        to=request.to,
+        filter_=request.filter,
+    )
+    if request.cursor is None:
+        return selection, None
+    found = _CURSOR.fullmatch(request.cursor)
+    if found is None:
+        raise InvalidRequest("cursor: not one of a replay")
+    from_ms, to_ms, *place = map(int, found.groups())
+    return replace(selection, from_ms=from_ms, to_ms=to_ms), BlockPlace(*place)
+
+
+def _cursor(selection: Selection, place: BlockPlace | None) -> str | None:
+    if place is None:
+        return None
+    return f"{selection.from_ms}-{selection.to_ms}-{place.least_ms}-{place.position}"
+
+
+# -- facts
+
+
+def _change_facts(group: Group, names: Mapping[str, str]) -> ChangeFacts:
+    key = group.key
+    return ChangeFacts(
+        change=key.change,
+        app_id=key.app,
+        app=names.get(key.app or ""),
+        before=_outcome_facts(key.before),
+        after=tuple(map(_outcome_facts, key.after)),
+        missing=key.missing,
+        count=group.count,
+        first=_spelled(group.first),
+        last=_spelled(group.last),
+        samples=tuple(
+            SampleFacts(one.id, _spelled(one.time), one.method, one.target) for one in group.samples
+        ),
+    )
+
+
+def _outcome_facts(outcome: Outcome) -> OutcomeFacts:
+    return OutcomeFacts(*outcome)
+
+
+def _spelled(time: datetime) -> str:
+    return rfc3339(round(time.timestamp() * 1000))
+
+
+_COUNTED: Final = (
+    "events",
+    "unasked",
+    "unchanged",
+    "by_another_rule",
+    "changed",
+    "unclear",
+    "ungrouped",
+    "looked_at",
+)
+
+
+def together(first: Replayed, then: Replayed) -> Replayed:
+    """Of a replay in several requests: all that was counted so far."""
+    groups = {_group_key(group): group for group in first.groups}
+    for group in then.groups:
+        known = groups.get(_group_key(group))
+        if known is not None:
+            group = msgspec.structs.replace(
+                known,
+                count=known.count + group.count,
+                first=min(known.first, group.first),
+                last=max(known.last, group.last),
+                samples=(known.samples + group.samples)[:MAX_SAMPLES],
+            )
+        groups[_group_key(group)] = group
+    counted = {
+        name: getattr(first, name) + getattr(then, name)
+        for name in (
+            "events",
+            "unasked",
+            "unchanged",
+            "by_another_rule",
+            "changed",
+            "unclear",
+            "ungrouped",
+            "looked_at",
+        )
+    }
+    ranked = sorted(groups.values(), key=lambda group: (CHANGES.index(group.change), -group.count))
+    return msgspec.structs.replace(first, **counted, groups=tuple(ranked), next=then.next)
+
+
+def _group_key(group: ChangeFacts) -> tuple[object, ...]:
+    return group.change, group.app_id, group.before, group.after, group.missing

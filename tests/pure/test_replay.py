@@ -1,0 +1,320 @@
+"""What a draft would change for requests of which an audit event tells only a part."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.compile import compile_ruleset
+from proxy.policy.decision import AnswerFacts, Decision, RequestFacts
+from proxy.policy.explain import SampleRequest, judged
+from proxy.policy.replay import Event, Group, Outcome, Replay, Tally, Unclear
+from proxy.policy.ruleset import Ruleset
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.unknown import partly_known_rules
+from tests.pure.rules import THURSDAY_NOON_UTC
+from tests.pure.test_explain import rulesets, samples
+
+ALLOWED: Final = Outcome("allow", "r1")
+
+
+def draft(rules: str, default: str = "block") -> Ruleset:
+    indented = "\n".join("  " + line for line in rules.strip("\n").splitlines())
+    return parse_ruleset(f"version: 1\nname: test\ndefault: {default}\nrules:\n{indented or '  []'}")
+
+
+def event(target: str = "/v1.0/users", method: str = "GET", **members: Any) -> Event:
+    path, mark, query = target.partition("?")
+    known: dict[str, Any] = {
+        "id": "e1",
+        "time": datetime.fromtimestamp(THURSDAY_NOON_UTC, UTC),
+        "app_id": "app",
+        "client_ip": "192.0.2.1",
+        "request_bytes": 0,
+        "upstream_status": 200,
+        "verdict": "allow",
+        "rule_id": "r1",
+        "reason": "rule",
+    }
+    return Event(method=method, path=path, query=query if mark else None, **known | members)
+
+
+def blocked(target: str = "/v1.0/users", method: str = "GET", **members: Any) -> Event:
+    known = {"verdict": "block", "rule_id": "default", "reason": "default", "upstream_status": None}
+    return event(target, method, **known | members)
+
+
+def foreseen(rules: str, one: Event, default: str = "block") -> Outcome | Unclear:
+    return Replay(draft(rules, default)).judge(one)
+
+
+# -- what is stored decides
+
+STORED: Final = """
+- {id: small, match: {path: [/v1.0/users]}, conditions: [{query: $top, at_most: 100}], verdict: allow}
+- {id: office, match: {path: [/v1.0/office]}, ip: {in: [10.0.0.0/8]}, verdict: allow}
+- {id: weekend, match: {path: [/v1.0/weekend]}, time: {days: [sat, sun]}, verdict: allow}
+- {id: hide, match: {methods: [GET], path: ["/v1.0/users/{id}"]}, verdict: filter,
+   transforms: {strip_properties: [mail, fax]}}
+- {id: noted, match: {path: [/v1.0/users/**]}, verdict: log_only}
+- {id: failing, when: response, match: {path: [/v1.0/groups]}, conditions: [{status: 404}], verdict: block}
+- {id: groups, match: {path: [/v1.0/groups]}, verdict: allow}
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "after"),
+    [
+        (event("/v1.0/users?$top=5"), Outcome("allow", "small")),
+        (event("/v1.0/users?$top=500"), Outcome("block", "default")),
+        (event("/v1.0/office", client_ip="10.1.2.3"), Outcome("allow", "office")),
+        (event("/v1.0/office"), Outcome("block", "default")),
+        (event("/v1.0/weekend"), Outcome("block", "default")),
+        (event("/V1.0/Users('ada')"), Outcome("filter", "hide", ("strip:fax", "strip:mail"))),
+        (event("/v1.0/users/ada/mail"), Outcome("block", "hide")),
+        (event("/v1.0/users/ada", "DELETE"), Outcome("block", "default")),
+        (event("/v1.0/groups"), Outcome("allow", "groups")),
+        (event("/v1.0/groups", upstream_status=404), Outcome("block", "failing")),
+        (event("/v1.0/users/a%2Fmail"), Outcome("refused", "ambiguousTarget")),
+    ],
+)
+def test_what_an_event_holds_is_judged_by_the_rules_themselves(one: Event, after: Outcome) -> None:
+    assert foreseen(STORED, one) == after
+
+
+def test_a_batch_is_not_blocked_for_want_of_a_rule() -> None:
+    assert foreseen("", event("/v1.0/$batch", "POST")) == Outcome("allow", "default")
+    assert foreseen("", event("/v1.0/users", "POST")) == Outcome("block", "default")
+
+
+# -- and what isn't stored makes it unclear only where it makes a difference
+
+CONSISTENT: Final = """
+- {id: eventual, match: {path: [/v1.0/users]},
+   conditions: [{header: ConsistencyLevel, equals: eventual}], verdict: allow}
+- {id: rest, match: {path: [/v1.0/users]}, verdict: REST}
+"""
+
+
+def test_a_header_that_decides_is_missing() -> None:
+    after = foreseen(CONSISTENT.replace("REST", "block"), event())
+    assert isinstance(after, Unclear)
+    assert set(after.possible) == {Outcome("allow", "eventual"), Outcome("block", "rest")}
+    assert after.missing == ("header ConsistencyLevel",)
+
+
+def test_a_header_that_only_says_which_rule_allows_is_not() -> None:
+    after = foreseen(CONSISTENT.replace("REST", "allow"), event())
+    assert isinstance(after, Outcome)
+    assert after.effect == ("allow", ())
+
+
+def test_a_header_that_is_there_or_isn_t_decides_nothing_where_both_are_allowed() -> None:
+    rules = """
+- {id: with, match: {path: [/v1.0/users]}, conditions: [{header: X, exists: true}], verdict: allow}
+- {id: without, match: {path: [/v1.0/users]}, conditions: [{header: X, exists: false}], verdict: allow}
+"""
+    assert foreseen(rules, event()) in (Outcome("allow", "with"), Outcome("allow", "without"))
+
+
+def test_one_of_two_opposite_conditions_holds_or_both_perhaps() -> None:
+    rules = """
+- {id: same, match: {path: [/v1.0/users]}, conditions: [{header: X, exists: false}], verdict: block}
+- {id: is, match: {path: [/v1.0/users]}, conditions: [{header: X, equals: a}], verdict: block}
+- {id: not, match: {path: [/v1.0/users]}, conditions: [{header: X, not_equals: a}], verdict: block}
+"""
+    after = foreseen(rules, event(), default="allow")
+    assert isinstance(after, Outcome)
+    assert after.verdict == "block"
+
+
+@pytest.mark.parametrize(
+    ("one", "missing"),
+    [
+        (event(method="POST", request_bytes=9), ("body x",)),
+        (blocked(method="POST"), ("body x",)),  # nobody read what it may have had
+        (event("/v1.0/found"), ("the answer's x",)),
+        (event("/v1.0/typed"), ("the answer's header Content-Type",)),
+        (blocked("/v1.0/status"), ("the answer's status",)),
+        (event("/v1.0/ip", client_ip=None), ("the client's address",)),
+        (event("/v1.0/query?sig=***"), ("the masked value of sig",)),
+        (event("/v1.0/" + "x" * 3000 + "…[cut]"), ("the rest of a target that was too long to be stored",)),
+    ],
+)
+def test_what_is_missing_is_named(one: Event, missing: tuple[str, ...]) -> None:
+    rules = """
+- {id: body, match: {methods: [POST], path: [/v1.0/users]}, conditions: [{body: x, equals: 1}],
+   verdict: allow}
+- {id: found, when: response, match: {path: [/v1.0/found]}, conditions: [{property: x, equals: 1}],
+   verdict: block}
+- {id: typed, when: response, match: {path: [/v1.0/typed]},
+   conditions: [{response_header: Content-Type, prefix: text}], verdict: block}
+- {id: status, when: response, match: {path: [/v1.0/status]}, conditions: [{status: 404}], verdict: block}
+- {id: ip, match: {path: [/v1.0/ip]}, ip: {not_in: [10.0.0.0/8]}, verdict: block}
+- {id: query, match: {path: [/v1.0/query]}, conditions: [{query: sig, equals: x}], verdict: block}
+- {id: rest, match: {path: [/v1.0/found, /v1.0/typed, /v1.0/status, /v1.0/ip, /v1.0/query]}, verdict: allow}
+"""
+    after = foreseen(rules, one)
+    assert isinstance(after, Unclear)
+    assert after.missing == missing
+
+
+def test_a_body_that_was_not_there_is_known() -> None:
+    rules = "- {id: r, match: {path: [/a]}, conditions: [{body: x, exists: false}], verdict: allow}"
+    assert foreseen(rules, event("/a", "POST")) == Outcome("allow", "r")
+
+
+def test_an_upstream_that_failed_gave_no_answer_to_judge() -> None:
+    rules = """
+- {id: never, when: response, match: {path: [/v1.0/users]}, conditions: [{status: 500}], verdict: block}
+- {id: users, match: {path: [/v1.0/users]}, verdict: allow}
+"""
+    assert foreseen(rules, event(upstream_status=500, reason="upstreamError")) == Outcome("allow", "users")
+    assert foreseen(rules, event(upstream_status=None, reason="upstreamTimeout")) == Outcome("allow", "users")
+
+
+def test_a_part_that_was_not_tried_for_another_s_sake_stays_unclear() -> None:
+    part = event(verdict="block", reason="dependencyFailed", upstream_status=None)
+    after = foreseen("- {id: users, match: {path: [/v1.0/users]}, verdict: allow}", part)
+    assert isinstance(after, Unclear)
+    assert after.missing == ("the part of its batch that it depends on",)
+    assert foreseen("", part) == Outcome("block", "default")
+
+
+def test_a_body_too_large_to_read_is_refused_only_while_rules_read_it() -> None:
+    refused = event(
+        method="POST", verdict="block", rule_id=None, reason="payloadTooLarge", upstream_status=None
+    )
+    reads = "- {id: r, match: {path: [/v1.0/users]}, conditions: [{body: x, exists: true}], verdict: allow}"
+    assert foreseen(reads, refused) == refused.outcome == Outcome("refused", "payloadTooLarge")
+    assert foreseen("- {id: r, match: {path: [/v1.0/users]}, verdict: allow}", refused) == ALLOWED._replace(
+        by="r"
+    )
+
+
+# -- what was judged then tells what wasn't stored
+
+
+def test_the_rules_that_judged_it_tell_which_way_a_header_was() -> None:
+    then = partly_known_rules(draft(CONSISTENT.replace("REST", "block")))
+    now = Replay(
+        draft(CONSISTENT.replace("REST", "block") + "- {id: new, match: {path: [/a]}, verdict: allow}")
+    )
+    as_allowed = event(rule_id="eventual")
+    as_blocked = blocked(rule_id="rest", reason="rule")
+    assert isinstance(now.judge(as_allowed), Unclear)
+    assert now.judge(as_allowed, then) == Outcome("allow", "eventual")
+    assert now.judge(as_blocked, then) == Outcome("block", "rest")
+
+
+def test_rules_that_can_t_have_judged_it_tell_nothing() -> None:
+    others = partly_known_rules(draft("- {id: other, match: {path: [/a]}, verdict: allow}"))
+    now = Replay(draft(CONSISTENT.replace("REST", "block")))
+    assert isinstance(now.judge(event(), others), Unclear)
+
+
+# -- counting
+
+
+def counted(rules: str, *events: Event) -> Tally:
+    replay, tally = Replay(draft(rules)), Tally()
+    for one in events:
+        if one.reached_rules:
+            tally.add(one, replay.judge(one))
+        else:
+            tally.pass_over()
+    return tally
+
+
+def shape(group: Group) -> tuple[str, str | None, str, tuple[str, ...], int]:
+    key = group.key
+    return key.change, key.app, key.before.by, tuple(each.by for each in key.after), group.count
+
+
+def test_changes_are_grouped_by_rule_and_application_and_samples_are_few() -> None:
+    rules = """
+- {id: users, match: {path: [/v1.0/users, "/v1.0/users/{id}"]}, verdict: allow}
+- {id: mail, match: {path: [/v1.0/mail]}, verdict: filter, transforms: {strip_properties: [body]}}
+"""
+    tally = counted(
+        rules,
+        *(event(f"/v1.0/groups/{number}") for number in range(5)),
+        event("/v1.0/groups/1", app_id="other"),
+        event("/v1.0/users"),
+        event("/v1.0/users", rule_id="users"),
+        blocked("/v1.0/users/ada"),
+        event("/v1.0/mail", verdict="filter", rule_id="mail", transforms=("strip:subject", "strip:body")),
+        event("/v1.0/mail", verdict="filter", rule_id="mail", transforms=("strip:body",)),
+        event("/v1.0/users", verdict="log_only", rule_id="noted"),
+        blocked("/v1.0/users", rule_id=None, reason="invalidToken"),
+        blocked("/v1.0/users", rule_id=None, reason="noRuleset"),
+    )
+    assert [shape(group) for group in tally.sorted_groups()] == [
+        ("newlyBlocked", "app", "r1", ("default",), 5),
+        ("newlyBlocked", "other", "r1", ("default",), 1),
+        ("newlyAllowed", "app", "default", ("users",), 1),
+        ("newlyAllowed", "app", "noRuleset", ("users",), 1),
+        ("transforms", "app", "mail", ("mail",), 1),
+        ("recordedAs", "app", "noted", ("users",), 1),
+    ]
+    assert (tally.events, tally.unasked, tally.unchanged, tally.by_another_rule) == (14, 1, 3, 1)
+    assert (tally.changed, tally.unclear, tally.ungrouped) == (10, 0, 0)
+    first = tally.sorted_groups()[0]
+    assert [sample.target for sample in first.samples] == [f"/v1.0/groups/{number}" for number in range(3)]
+
+
+def test_a_block_after_a_filter_is_no_other_for_what_the_filter_hid() -> None:
+    rules = "- {id: r1, match: {path: [/v1.0/users]}, verdict: block}"
+    tally = counted(rules, blocked(rule_id="r1", transforms=("strip:mail",), upstream_status=200))
+    assert (tally.unchanged, tally.by_another_rule) == (1, 0)
+
+
+# -- any rules, any request: never another verdict than the whole request's
+
+
+@settings(max_examples=150)
+@given(
+    rulesets(), samples(), st.sampled_from([200, 404]), st.sampled_from([b'{"x": "1"}', b'{"x": 7}', b"{}"])
+)
+def test_what_is_said_of_a_part_is_true_of_the_whole(
+    ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes
+) -> None:
+    """The event holds less than the request: its outcome is the one that is told, or among the possible ones.
+    And the very rules that judged it change nothing."""
+    if sample.body == b"{" or not sample.client_ip:
+        return  # a body is taken for JSON; what is stored is an address
+    try:
+        target = canonicalise(sample.target)
+    except MalformedTarget:
+        return
+    request = RequestFacts(sample.method, target, sample.headers, sample.client_ip, sample.now, sample.body)
+    plan = compile_ruleset(ruleset).plan(sample.method, target)
+    before = judged(plan, request, None)
+    asked = isinstance(before, Decision) and before.verdict != "block"
+    whole = judged(plan, request, AnswerFacts(status, ((b"x", b"1"),), body))
+    decided = whole if isinstance(whole, Decision) else None
+    stored = event(
+        sample.target,
+        sample.method,
+        time=datetime.fromtimestamp(sample.now, UTC),
+        client_ip=sample.client_ip,
+        request_bytes=len(sample.body or b""),
+        upstream_status=status if asked else None,
+        verdict="block" if decided is None else decided.verdict,
+        rule_id=None if decided is None else decided.rule_id,
+        reason=whole.reason,
+        transforms=None if decided is None or decided.transforms is None else decided.transforms.names,
+    )
+    replay = Replay(ruleset)
+    for _ in range(2):  # the second time out of memory
+        after = replay.judge(stored)
+        possible = (after,) if isinstance(after, Outcome) else after.possible
+        assert stored.outcome.effect in [each.effect for each in possible]
+    unchanged = replay.judge(stored, partly_known_rules(ruleset))
+    assert isinstance(unchanged, Outcome)
+    assert unchanged.effect == stored.outcome.effect
