@@ -72,7 +72,7 @@ async def select(
         terms = parse_filter(filter_, await _resolver(desk, found), now_ms=desk.clock.wall_ms())
     except QueryError as error:
         raise InvalidRequest(f"filter: {error}") from None
-    identity = None if app is None else await desk.registry.app(app, found.org_id)
+    identity = None if app is None else await desk.app(actor, "viewer", app, found.org_id)
     return Selection(found, identity, from_ms, to_ms, terms)
 
 

@@ -9,7 +9,7 @@ from controlplane.operations.aside import aside
 from controlplane.operations.desk import Desk
 from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.store.interface import NotFound, Ruleset, StoreError
+from controlplane.store.interface import NotFound
 from proxy.policy.advice import ruleset_advice
 from proxy.policy.cases import parse_moment, run_cases
 from proxy.policy.explain import Explainer, SampleRequest
@@ -65,31 +65,16 @@ def problem_line(label: str, problem: RulesetProblem) -> str:
 
 async def stored_yaml(desk: Desk, actor: Actor, reference: str, org: str | None) -> str:
     """Of the version in force, unless NAME@VERSION names another."""
-    found, version = await _stored(desk, actor, reference, org)
+    name, at, number = reference.rpartition("@")
+    version = None
+    if at and number.isascii() and number.isdecimal() and len(number) < 10:
+        reference, version = name, int(number)
+    found = await desk.ruleset(actor, "viewer", reference, org)
     wanted = version or found.version
     for each in await desk.store.ruleset_versions(found.ruleset_id):
         if each.version == wanted:
             return each.yaml
     raise NotFound(f"ruleset {found.name} has no version {wanted}")
-
-
-async def _stored(desk: Desk, actor: Actor, reference: str, org: str | None) -> tuple[Ruleset, int | None]:
-    """Among the organisations that the actor may look at."""
-    name, at, number = reference.rpartition("@")
-    version = None
-    if at and number.isascii() and number.isdecimal() and len(number) < 10:
-        reference, version = name, int(number)
-    found = [
-        ruleset
-        for each in await desk.orgs(actor, org)
-        for ruleset in await desk.store.rulesets(each.org_id)
-        if reference in (ruleset.ruleset_id, ruleset.name)
-    ]
-    if not found:
-        raise NotFound(f"there is no ruleset {reference}")
-    if len(found) > 1:
-        raise StoreError(f"{len(found)} organisations have ruleset {reference}: name one")
-    return found[0], version
 
 
 # -- check

@@ -191,8 +191,8 @@ def _change_facts(group: Group, names: Mapping[str, str]) -> ChangeFacts:
         change=key.change,
         app_id=key.app,
         app=names.get(key.app or ""),
-        before=_outcome_facts(key.before),
-        after=tuple(map(_outcome_facts, key.after)),
+        before=outcome_facts(key.before),
+        after=tuple(map(outcome_facts, key.after)),
         missing=key.missing,
         count=group.count,
         first=_spelled(group.first),
@@ -203,7 +203,7 @@ def _change_facts(group: Group, names: Mapping[str, str]) -> ChangeFacts:
     )
 
 
-def _outcome_facts(outcome: Outcome) -> OutcomeFacts:
+def outcome_facts(outcome: Outcome) -> OutcomeFacts:
     return OutcomeFacts(*outcome)
 
 

@@ -8,6 +8,7 @@ from controlplane.operations import (
     apps,
     audit,
     emergency,
+    explained_events,
     fleet,
     integrity,
     operators,
@@ -15,6 +16,7 @@ from controlplane.operations import (
     proxies,
     record,
     rehearsals,
+    replays,
     rulesets,
 )
 from controlplane.operations.operation import Operation, Stream
@@ -45,6 +47,8 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     rehearsals.explain,
     rehearsals.test,
     rehearsals.diff,
+    replays.replay,
+    explained_events.explain_event,
     apps.add,
     apps.list_all,
     apps.show,

@@ -18,7 +18,7 @@ from controlplane.store.database import one_row
 from controlplane.store.interface import BlockPlace, BlockSlice, NewBatch, StoredEvent
 
 MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
-_MAX_SLICE_BYTES: Final = 4 * 1024 * 1024  # for who reads all of a time, while others wait for the reader
+MAX_SLICE_BYTES: Final = 4 * 1024 * 1024  # for who reads all of a time, while others wait for the reader
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -135,7 +135,7 @@ def blocks_between(
     for least_ms, position, body in blocks:
         found += [text for event in decode_events(body) if (text := bytes(event)) != PURGED]
         size += len(body)
-        if size >= _MAX_SLICE_BYTES:
+        if size >= MAX_SLICE_BYTES:
             return BlockSlice(found, BlockPlace(least_ms, position))
     return BlockSlice(found, None)
 

@@ -17,7 +17,7 @@ from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.cases import REFUSED
 from proxy.policy.compile import CompiledRuleset
 from proxy.policy.decision import Decision, Plan
-from proxy.policy.explain import Judgement, judged
+from proxy.policy.explain import Judgement, SampleRequest, judged
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.unknown import (
     AnswerPart,
@@ -51,6 +51,7 @@ _DEPENDENCY: Final = "the part of its batch that it depends on"
 _REST_OF_TARGET: Final = "the rest of a target that was too long to be stored"
 
 _NOTHING_STORED: Final[frozenset[RequestPart]] = frozenset(("header", "body"))
+_ADDRESS: Final[frozenset[RequestPart]] = frozenset(("ip",))
 _NO_BODY: Final[frozenset[RequestPart]] = frozenset(("header",))
 _ANSWER_UNKNOWN: Final[frozenset[AnswerPart]] = frozenset(("response_header", "property"))
 _NO_ANSWER: Final[frozenset[AnswerPart]] = frozenset(("status", "response_header", "property"))
@@ -189,7 +190,6 @@ class Replay:
         return _in_all(ways, left)
 
     def _judgement(self, event: Event, target: Target, plan: Plan) -> Callable[[], Outcome]:
-        unknown = _NO_BODY if _has_no_body(event) else _NOTHING_STORED
         request = PartlyKnownRequest(
             event.method,
             target,
@@ -198,11 +198,29 @@ class Replay:
             event.time.timestamp(),
             None,
             guesses=self._guesses,
-            unknown=unknown if event.client_ip else unknown | {"ip"},
+            unknown=_unknown_of(event),
             masks_secrets=True,
         )
         answer = _answer(event)
-        return lambda: _outcome(judged(plan, request, answer))
+        return lambda: outcome_of(judged(plan, request, answer))
+
+
+def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownAnswer | None]:
+    """The event's request and the answer to it, if there was one, for an explanation."""
+    request = SampleRequest(
+        event.method,
+        event.target,
+        client_ip=event.client_ip or "",
+        now=event.time.timestamp(),
+        unknown=_unknown_of(event),
+        masks_secrets=True,
+    )
+    return request, None if event.upstream_status is None else _answer(event)
+
+
+def _unknown_of(event: Event) -> frozenset[RequestPart]:
+    unknown = _NO_BODY if _has_no_body(event) else _NOTHING_STORED
+    return unknown if event.client_ip else unknown | _ADDRESS
 
 
 def _asks_query(rule: Rule) -> bool:
@@ -233,7 +251,7 @@ def _partly_known(status: int, unknown: frozenset[AnswerPart]) -> PartlyKnownAns
     return PartlyKnownAnswer(status, (), None, unknown=unknown)
 
 
-def _outcome(judgement: Judgement) -> Outcome:
+def outcome_of(judgement: Judgement) -> Outcome:
     if isinstance(judgement, Decision):
         names = () if judgement.transforms is None else judgement.transforms.names
         return Outcome(judgement.verdict, judgement.rule_id, _in_effect(judgement.verdict, names))

@@ -1,0 +1,89 @@
+"""Why a stored event's request was judged as it was, or how a draft would judge it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.aside import aside
+from controlplane.operations.desk import Desk
+from controlplane.operations.explanations import Explained, explained
+from controlplane.operations.operation import InvalidRequest, Request, operation
+from controlplane.operations.recorded import FormerRules, decoded
+from controlplane.operations.rehearsals import Source, parsed, text_of
+from controlplane.operations.replays import OutcomeFacts, outcome_facts
+from controlplane.store.interface import NotFound, Org
+from proxy.policy.explain import Explainer, Explanation
+from proxy.policy.replay import Event, outcome_of, sample_of
+from proxy.wire.audit_event import CUT_MARK, REASONS
+
+
+class ExplainEvent(Request):
+    org: str
+    id: str
+    source: Source | None = None  # a draft; without it, the version that the event names
+
+
+class ExplainedEvent(Explained, kw_only=True):
+    """What isn't stored, headers and bodies above all, is unknown."""
+
+    method: str
+    target: str
+    judged_by: str  # a draft's label, or NAME@VERSION of the ruleset that the application is bound to now
+    recorded: OutcomeFacts
+    recorded_reason: str  # in words
+    reached_rules: bool  # False: refused before any rule was asked
+    fits: bool  # whether what was recorded is, or may be, what these rules come to
+
+
+@operation("audit.explain", "POST", "/audit/events/{org}/{id}/explanation", changes=False)
+async def explain_event(desk: Desk, actor: Actor, request: ExplainEvent) -> ExplainedEvent:
+    """Why a stored event's request was judged as it was, or how a draft would judge it."""
+    org = await desk.org(actor, "viewer", request.org)
+    event = await _event(desk, org, request.id)
+    label, text = await _rules(desk, actor, org, event, request.source)
+    sample, answer = sample_of(event)
+    told = await aside(lambda: Explainer(parsed(label, text)).explain(sample, answer))
+    return ExplainedEvent(
+        **msgspec.structs.asdict(explained(told)),
+        method=event.method,
+        target=event.target,
+        judged_by=label,
+        recorded=outcome_facts(event.outcome),
+        recorded_reason=REASONS.get(event.reason or "", ""),
+        reached_rules=event.reached_rules,
+        fits=_fits(event, told),
+    )
+
+
+async def _event(desk: Desk, org: Org, event_id: str) -> Event:
+    found = await desk.store.event(org.org_id, event_id)
+    if found is None:
+        raise NotFound(f"there is no event {event_id} in {org.name}; it may have been purged")
+    event = decoded(found.body)
+    if event is None:
+        raise InvalidRequest(f"event {event_id} is not one of a proxy: it can't be judged")
+    if CUT_MARK in event.target:
+        raise InvalidRequest(f"the target of event {event_id} was too long to be stored whole")
+    return event
+
+
+async def _rules(desk: Desk, actor: Actor, org: Org, event: Event, source: Source | None) -> tuple[str, str]:
+    """What to call them, and their text."""
+    if source is not None:
+        return await text_of(desk, actor, source, org.org_id)
+    former = FormerRules(desk, org)
+    version = await former.version_of(event)
+    text = None if version is None else await former.text(*version)
+    if version is None or text is None:
+        raise NotFound(
+            f"the rules that judged event {event.id} are not known any more: name a ruleset to judge it by"
+        )
+    ruleset = await desk.ruleset(actor, "viewer", version[0], org.org_id)
+    return f"{ruleset.name}@{version[1]}", text
+
+
+def _fits(event: Event, told: Explanation) -> bool:
+    only = told.decision if told.refused is None else told.refused
+    judgements = told.possible if only is None else (only,)
+    return event.outcome.effect in [outcome_of(each).effect for each in judgements]

@@ -1,0 +1,261 @@
+"""A draft tried on stored events, and stored events explained: on a real store, as operations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from controlplane.operations.actor import Actor, local_actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.explained_events import ExplainEvent, explain_event
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.rehearsals import Source
+from controlplane.operations.replays import Replayed, ReplayRuleset, replay, together
+from controlplane.store import blocks
+from controlplane.store.interface import NotFound, StoreBusy
+from tests.controlplane.plane import Plane, ProxyClient, desk
+from tests.controlplane.plane import event as stored_event
+
+OPERATOR = local_actor("ada")
+RULES = """version: 1
+name: hr
+rules:
+  - id: eventual
+    match: {path: [/v1.0/users]}
+    conditions: [{header: ConsistencyLevel, equals: eventual}]
+    verdict: allow
+  - id: groups
+    match: {path: ["/v1.0/groups/**"]}
+    verdict: allow
+"""
+DRAFT = RULES.replace("/v1.0/groups/**", "/v1.0/groups/{id}")
+
+
+class Traffic:
+    """Events of one application, an hour and more before noon."""
+
+    def __init__(self, plane: Plane, proxy: ProxyClient, app_id: str) -> None:
+        self._plane = plane
+        self._proxy = proxy
+        self._app_id = app_id
+        self._number = 0
+
+    async def send(self, events: Iterable[dict[str, Any]]) -> None:
+        batch = []
+        for members in events:
+            self._number += 1
+            known = {"appId": self._app_id, "time": "2026-11-21T11:00:00.000Z", "rulesetVersion": 1}
+            known |= {"clientIp": "10.1.2.3", "upstreamStatus": 200, "requestBytes": 0, "reason": "rule"}
+            org_id = self._proxy.org_ids[0]
+            batch.append(stored_event(org_id, self._number, **known | members))
+        answer = await self._proxy.audit({"batchId": f"b{self._number}", "events": batch})
+        assert answer.status == 202
+
+
+@pytest.fixture
+async def traffic(plane: Plane, proxy: ProxyClient) -> Traffic:
+    await plane.ruleset("acme", "hr", RULES)
+    app = (await plane.registry.add_app("payroll", "acme", "hr")).app
+    return Traffic(plane, proxy, app.app_id)
+
+
+async def replayed(at_desk: Desk, actor: Actor = OPERATOR, **members: Any) -> Replayed:
+    known: dict[str, Any] = {"source": Source(yaml=DRAFT), "org": "acme", **members}
+    return await replay.perform(at_desk, actor, ReplayRuleset(**known))
+
+
+def group_path(number: int, *more: str) -> dict[str, Any]:
+    return {"path": "/".join(["/v1.0/groups", str(number), *more]), "ruleId": "groups"}
+
+
+def shapes(told: Replayed) -> list[tuple[str, str | None, str, tuple[str, ...], int]]:
+    return [
+        (each.change, each.app, each.before.by, tuple(one.by for one in each.after), each.count)
+        for each in told.groups
+    ]
+
+
+async def test_events_that_a_draft_would_judge_otherwise_are_told_by_rule_and_application(
+    plane: Plane, traffic: Traffic
+) -> None:
+    await traffic.send(group_path(number) for number in range(20))
+    await traffic.send(group_path(number, "members") for number in range(5))
+    await traffic.send([{"path": "/v1.0/x", "verdict": "block", "reason": "invalidToken", "status": 401}])
+    told = await replayed(desk(plane))
+    assert shapes(told) == [("newlyBlocked", "payroll", "groups", ("default",), 5)]
+    assert (told.events, told.unasked, told.unchanged, told.changed, told.unclear) == (26, 1, 20, 5, 0)
+    assert (told.looked_at, told.expected, told.next) == (26, 26, None)
+    assert told.from_ == "2026-11-20T12:00:00.000Z"
+    assert [sample.target for sample in told.groups[0].samples] == [
+        f"/v1.0/groups/{number}/members" for number in range(3)
+    ]
+    assert told.groups[0].first == told.groups[0].last == "2026-11-21T11:00:00.000Z"
+
+
+async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic: Traffic) -> None:
+    """The header isn't stored, but the version that judged says which way it was."""
+    blocked = {"verdict": "block", "ruleId": "default", "reason": "default", "upstreamStatus": None}
+    await traffic.send([{"ruleId": "eventual"}, blocked])
+    told = await replayed(desk(plane))
+    assert (told.unchanged, told.unclear) == (2, 0)
+    await traffic.send([{"ruleId": "eventual", "rulesetVersion": 7}, {**blocked, "appId": None}])
+    told = await replayed(desk(plane))
+    assert (told.unchanged, told.unclear) == (2, 2)
+    assert {group.missing for group in told.groups} == {("header ConsistencyLevel",)}
+
+
+async def test_only_the_time_the_application_and_the_filter_asked_for_are_judged(
+    plane: Plane, traffic: Traffic
+) -> None:
+    await plane.registry.add_app("other", "acme", "hr")
+    times = [f"2026-11-21T{hour:02}:30:00.000Z" for hour in range(6, 12)]
+    await traffic.send({**group_path(1, "members"), "time": time} for time in times)
+    at_desk = desk(plane)
+    for asked, events in (
+        ({"hours": 2.0}, 2),
+        ({"from_": "2026-11-21T07:30:00Z", "to": "2026-11-21T09:30:00Z"}, 2),
+        ({"from_": "-3h"}, 3),
+        ({"to": "-3h"}, 3),
+        ({"app": "payroll"}, 6),
+        ({"app": "other"}, 0),
+        ({"filter": "path:/v1.0/groups/*"}, 6),
+        ({"filter": "app:payroll -path:*members"}, 0),
+    ):
+        assert (await replayed(at_desk, **asked)).events == events, asked
+
+
+async def test_a_long_replay_goes_on_where_the_last_answer_ended(
+    plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late it is meanwhile, and whatever has come: each event counts once."""
+    monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # a batch at a time
+    for hour in (9, 11, 10):
+        time = f"2026-11-21T{hour:02}:00:00.000Z"
+        await traffic.send({**group_path(number, "members"), "time": time} for number in range(10))
+    at_desk = desk(plane)
+    told = await replayed(at_desk, limit=1)
+    assert (told.events, told.expected, told.groups[0].first) == (10, 30, "2026-11-21T11:00:00.000Z")
+    plane.clock.advance(hours=20)
+    await traffic.send([{**group_path(1, "members"), "time": "2026-11-22T07:00:00.000Z"}])
+    while told.next is not None:
+        told = together(told, await replayed(at_desk, limit=1, cursor=told.next))
+    assert (told.events, told.changed, told.looked_at) == (30, 30, 30)
+    (group,) = told.groups
+    assert (group.count, group.first, group.last) == (
+        30,
+        "2026-11-21T09:00:00.000Z",
+        "2026-11-21T11:00:00.000Z",
+    )
+    assert len(group.samples) == 3
+
+
+async def test_a_block_that_began_long_before_the_time_is_looked_through(
+    plane: Plane, traffic: Traffic
+) -> None:
+    """A proxy that was cut off for a week ships a batch that reaches over all of it."""
+    times = ("2026-11-14T11:00:00.000Z", "2026-11-21T11:00:00.000Z")
+    await traffic.send({**group_path(1, "members"), "time": time} for time in times)
+    assert (await replayed(desk(plane))).events == 1
+
+
+async def test_the_event_loop_goes_on_and_only_a_few_replays_run_at_once(
+    plane: Plane, traffic: Traffic
+) -> None:
+    await traffic.send(group_path(number) for number in range(500))
+    at_desk = desk(plane)
+    running = [asyncio.create_task(replayed(at_desk)) for _ in range(5)]
+    turns = 0
+    while not all(task.done() for task in running):
+        await asyncio.sleep(0)
+        turns += 1
+    told = [task.exception() or task.result() for task in running]
+    assert sum(isinstance(each, StoreBusy) for each in told) == 3
+    assert [each.events for each in told if isinstance(each, Replayed)] == [500, 500]
+    assert turns > 500 / 64
+    assert (await replayed(at_desk)).events == 500
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"hours": 1.0, "from_": "-2h"}, "the time is given in hours up to now, or as from and to"),
+        ({"from_": "noon"}, "from: 'noon' is not a time"),
+        ({"filter": "verdikt:block"}, "filter: column 1: unknown field 'verdikt'"),
+        ({"cursor": "x"}, "cursor: not one of a replay"),
+        ({"source": Source(yaml="rules: []", label="hr.yaml")}, "hr.yaml:1:1: "),
+    ],
+)
+async def test_what_can_t_be_replayed_is_told(
+    plane: Plane, traffic: Traffic, members: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await replayed(desk(plane), **members)
+    assert refused.value.problems[0].startswith(said)
+
+
+async def test_another_organisation_s_traffic_is_unknown(plane: Plane, traffic: Traffic) -> None:
+    stranger = Actor("stranger", {await plane.org("globex"): "admin"})
+    with pytest.raises(NotFound):
+        await replayed(desk(plane), stranger)
+    await traffic.send([group_path(1)])
+    with pytest.raises(NotFound):
+        await explain_event.perform(desk(plane), stranger, ExplainEvent(org="acme", id="event-1"))
+
+
+# -- one event explained
+
+
+async def test_an_event_is_explained_under_the_version_that_judged_it(plane: Plane, traffic: Traffic) -> None:
+    await traffic.send([group_path(1, "members"), {"ruleId": "eventual"}])
+    await plane.ruleset("acme", "hr", DRAFT)
+    at_desk = desk(plane)
+    told = await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-1"))
+    assert (told.judged_by, told.verdict, told.rule_id) == ("hr@1", "allow", "groups")
+    assert (told.recorded.verdict, told.recorded.by, told.fits) == ("allow", "groups", True)
+    assert [rule.outcome for rule in told.readings[0].rules] == ["unmatched", "decides"]
+
+    told = await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-2"))
+    assert (told.verdict, told.missing) == (None, ("header ConsistencyLevel",))
+    assert [(one.verdict, one.rule_id) for one in told.possible] == [
+        ("block", "default"),
+        ("allow", "eventual"),
+    ]
+    first = told.readings[0].rules[0]
+    assert (first.outcome, first.asked[-1].part, first.asked[-1].holds) == (
+        "unknown",
+        "header ConsistencyLevel",
+        "unknown",
+    )
+    assert told.fits
+
+
+async def test_an_event_is_explained_under_a_draft(plane: Plane, traffic: Traffic) -> None:
+    await traffic.send([group_path(1, "members")])
+    asked = ExplainEvent(org="acme", id="event-1", source=Source(yaml=DRAFT, label="draft"))
+    told = await explain_event.perform(desk(plane), OPERATOR, asked)
+    assert (told.judged_by, told.verdict, told.rule_id, told.fits) == ("draft", "block", "default", False)
+
+
+async def test_an_event_whose_rules_are_gone_or_that_never_was_says_so(
+    plane: Plane, traffic: Traffic
+) -> None:
+    await traffic.send([{"rulesetVersion": 9}, {"path": "/v1.0/" + "x" * 3000 + "…[cut]"}])
+    at_desk = desk(plane)
+    with pytest.raises(NotFound, match="name a ruleset"):
+        await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-1"))
+    with pytest.raises(InvalidRequest, match="too long to be stored whole"):
+        await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-2"))
+    with pytest.raises(NotFound, match="it may have been purged"):
+        await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-9"))
+
+
+async def test_a_request_that_no_rule_was_asked_about_says_why(plane: Plane, traffic: Traffic) -> None:
+    await traffic.send([{"verdict": "block", "reason": "invalidToken", "status": 401}])
+    asked = ExplainEvent(org="acme", id="event-1", source=Source(yaml=DRAFT))
+    told = await explain_event.perform(desk(plane), OPERATOR, asked)
+    assert not told.reached_rules
+    assert told.recorded.by == "invalidToken"
+    assert told.recorded_reason.startswith("the proxy token is expired")
