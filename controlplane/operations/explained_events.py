@@ -13,9 +13,10 @@ from controlplane.operations.recorded import FormerRules, decoded
 from controlplane.operations.rehearsals import Source, parsed, text_of
 from controlplane.operations.replays import OutcomeFacts, outcome_facts
 from controlplane.store.interface import NotFound, Org
+from proxy.policy.abridged import CUT_MARK
 from proxy.policy.explain import Explainer, Explanation
 from proxy.policy.replay import Event, outcome_of, sample_of
-from proxy.wire.audit_event import CUT_MARK, REASONS
+from proxy.wire.audit_event import REASONS
 
 
 class ExplainEvent(Request):

@@ -7,7 +7,8 @@ from typing import Final
 import msgspec
 
 from proxy.audit.segment import MAX_RECORD
-from proxy.wire.audit_event import CUT_MARK, rfc3339, uuid7
+from proxy.policy.abridged import CUT_MARK
+from proxy.wire.audit_event import rfc3339, uuid7
 
 _LONG: Final = 3000  # characters that path and query keep in a record that would be too large
 _SHORT: Final = 200  # and every other text

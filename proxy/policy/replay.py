@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
+from proxy.policy.abridged import CUT_MARK
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.cases import REFUSED
@@ -29,7 +30,6 @@ from proxy.policy.unknown import (
     every_way,
     partly_known_rules,
 )
-from proxy.wire.audit_event import CUT_MARK
 
 MAX_GROUPS: Final = 1000
 MAX_SAMPLES: Final = 3  # of a group

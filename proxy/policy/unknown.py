@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
+from proxy.policy.abridged import MASK
 from proxy.policy.canonical import Target, option_name
 from proxy.policy.compile import CompiledRuleset, Part, compile_part, compile_ruleset
 from proxy.policy.conditions import NO, PERHAPS, YES, Check, when_missing
@@ -24,7 +25,6 @@ from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGat
 RequestPart = Literal["ip", "header", "body"]
 AnswerPart = Literal["status", "response_header", "property"]
 
-MASKED: Final = "***"  # stands in a stored query for a value that grants access
 MAX_WAYS: Final = 1024  # beyond that, all that was asked for is taken for missing
 
 T = TypeVar("T", bound=Hashable)
@@ -168,7 +168,7 @@ def is_unknown(part: Part, request: RequestFacts, answer: AnswerFacts | None) ->
     if isinstance(part, IpGate):
         return "ip" in request.unknown
     if part.source == "query":
-        return request.masks_secrets and MASKED in request.target.options.get(option_name(part.name), ())
+        return request.masks_secrets and MASK in request.target.options.get(option_name(part.name), ())
     if part.source in request.unknown:
         return True
     return isinstance(answer, PartlyKnownAnswer) and part.source in answer.unknown

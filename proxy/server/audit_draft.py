@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import time
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from proxy.audit.record import Record, encode, request_id
@@ -25,6 +23,7 @@ from proxy.counters import (
     UPSTREAM_ABORTED,
     UPSTREAM_ERRORS,
 )
+from proxy.policy.abridged import without_secrets
 from proxy.server.errors import Refusal
 
 if TYPE_CHECKING:
@@ -49,12 +48,6 @@ _REASON_COUNTER: Final = {
     "upstreamAborted": UPSTREAM_ABORTED,
     "upstreamTimeout": LIMIT_RESPONSE_TIMEOUT,
 }
-# Paging tokens ($skiptoken, $deltatoken) are no secrets; what grants access by itself is.
-_SECRET_OPTION: Final = re.compile(
-    r"access_token|id_token|refresh_token|secret|password|assertion|api_?key|\A(?:sig|code)\Z",
-    re.IGNORECASE,
-)
-_MAX_REMEMBERED_QUERY: Final = 512  # characters
 
 
 class AuditDraft:
@@ -179,7 +172,7 @@ class AuditDraft:
                 self.client_request_id_text,
                 self.method,
                 self.path,
-                None if query is None else _without_secrets(query),
+                None if query is None else without_secrets(query),
                 self.status,
                 self.verdict,
                 self.rule_id,
@@ -211,24 +204,3 @@ class AuditDraft:
             values[UPSTREAM_ERRORS] += 1
         if self.reason in _REASON_COUNTER:
             values[_REASON_COUNTER[self.reason]] += 1
-
-
-def _without_secrets(query: str) -> str:
-    """The query less the values that grant access by themselves."""
-    if len(query) <= _MAX_REMEMBERED_QUERY:
-        return _without_secrets_remembered(query)
-    return _masked(query)
-
-
-@lru_cache(maxsize=1024)
-def _without_secrets_remembered(query: str) -> str:
-    return _masked(query)
-
-
-def _masked(query: str) -> str:
-    return "&".join(map(_option_masked, query.split("&")))
-
-
-def _option_masked(option: str) -> str:
-    name, mark, _ = option.partition("=")
-    return name + "=***" if mark and _SECRET_OPTION.search(name) else option

@@ -18,8 +18,6 @@ VERDICTS: Final = ("allow", "filter", "block", "log_only")
 # What an app's shadow ruleset would have said. "unknown": it would have had to read a body that wasn't held.
 SHADOW_VERDICTS: Final = (*VERDICTS, "unknown")
 
-CUT_MARK: Final = "…[cut]"  # ends a text that was too long for an event
-
 STATUS_CLIENT_LEFT: Final = 499  # the client left before an answer began; never sent, only recorded
 
 REASONS: Final = MappingProxyType(

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from proxy.policy.abridged import without_secrets
 from proxy.server import answer_head, field_lines, heads, request_head
 from proxy.server.answer_head import parse_answer_head
-from proxy.server.audit_draft import _without_secrets
 from proxy.server.credentials import UpstreamCredential
 from proxy.server.errors import MalformedHead
 from proxy.server.field_lines import VaryingLines
@@ -173,7 +173,7 @@ def test_hostile_heads_leave_little_behind(read: Callable[[bytes], None], hostil
     ],
 )
 def test_secrets_of_a_query_are_masked_in_one_pass(query: str, recorded: str) -> None:
-    assert _without_secrets(query) == recorded
+    assert without_secrets(query) == recorded
 
 
 async def test_long_values_that_an_application_chooses_leave_little_behind(tmp_path: Path) -> None:
