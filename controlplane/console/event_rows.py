@@ -1,0 +1,83 @@
+"""Pure: an audit event as a line of a list shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from proxy.wire.audit_event import REASONS, VERDICTS
+from proxy.wire.log_line import one_line
+
+_LONGEST: Final = 400  # characters of a path and query in a list
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Texts are safe to look at: nothing of an event turns a line round or hides a part of it."""
+
+    href: str  # of the event's page
+    time: str
+    verdict: str
+    status: str
+    method: str
+    path: str  # with its query
+    app: str
+    rule: str
+    reason: str
+    org: str
+    ip: str
+    duration: str
+
+
+def event_row(body: bytes, names: Mapping[str, str]) -> EventRow:
+    """`names` are those of organisations and app identities, by id."""
+    event: dict[str, Any] = orjson.loads(body)
+    org_id = text_of(event, "orgId")
+    org = names.get(org_id, org_id)
+    path = full_path(event)
+    app_id = text_of(event, "appId")
+    verdict = text_of(event, "verdict")
+    return EventRow(
+        href=event_path(org, text_of(event, "id")),
+        time=text_of(event, "time"),
+        verdict=verdict if verdict in VERDICTS else "",
+        status=text_of(event, "status"),
+        method=shown(text_of(event, "method")),
+        path=shown(path if len(path) <= _LONGEST else path[: _LONGEST - 1] + "…"),
+        app=shown(names.get(app_id, app_id)),
+        rule=shown(text_of(event, "ruleId")),
+        reason=REASONS.get(text_of(event, "reason"), shown(text_of(event, "reason"))),
+        org=shown(org),
+        ip=shown(text_of(event, "clientIp")),
+        duration=milliseconds(event.get("durationMs")),
+    )
+
+
+def event_path(org: str, event_id: str) -> str:
+    return f"/events/{quote(org, safe='')}/{quote(event_id, safe='')}"
+
+
+def full_path(event: Mapping[str, Any]) -> str:
+    query = text_of(event, "query")
+    return text_of(event, "path") + (f"?{query}" if query else "")
+
+
+def text_of(event: Mapping[str, Any], key: str) -> str:
+    value = event.get(key)
+    return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def shown(text: str) -> str:
+    return one_line(text)
+
+
+def milliseconds(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    if value >= 10_000:
+        return f"{value / 1000:.1f} s"
+    return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"

@@ -1,0 +1,37 @@
+"""Pure: terms of a filter put in and taken out by a click."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from controlplane.search.query import FIELDS, QueryError, parse_filter
+
+_TERM: Final = re.compile(r'(?:[^\s"]|"(?:[^"\\]|\\.)*")+', re.DOTALL)
+_BARE: Final = re.compile(r"[\w./@:+$()\-]+", re.ASCII)
+
+
+def term(field: str, value: str, *, negated: bool = False) -> str | None:
+    """What holds for events with this very value; None if a filter can't say it."""
+    is_bare = FIELDS[field].kind == "number" or _BARE.fullmatch(value)
+    quoted = value if is_bare else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    text = f"{'-' if negated else ''}{field}:{quoted}"
+    try:
+        parse_filter(text)
+    except QueryError:
+        return None
+    return text
+
+
+def has(text: str, wanted: str) -> bool:
+    return wanted in _TERM.findall(text)
+
+
+def with_term(text: str, added: str) -> str:
+    """The filter with the term at its end, and without its opposite."""
+    opposite = added.removeprefix("-") if added.startswith("-") else f"-{added}"
+    return " ".join([*(each for each in _TERM.findall(text) if each not in (added, opposite)), added])
+
+
+def without_term(text: str, gone: str) -> str:
+    return " ".join(each for each in _TERM.findall(text) if each != gone)
