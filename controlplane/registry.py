@@ -144,12 +144,19 @@ class Registry:
     # Rulesets
 
     async def apply_ruleset(
-        self, org: str, name: str, rule_count: int, yaml: str, note: str | None = None
+        self,
+        org: str,
+        name: str,
+        rule_count: int,
+        yaml: str,
+        note: str | None = None,
+        expected: int | None = None,
     ) -> tuple[Ruleset, bool]:
-        """The ruleset in force, and whether it is a new version."""
+        """The ruleset in force, and whether it is a new version. Conflict where another version than the
+        expected one is in force (0: none), unless none is expected."""
         org_id = (await self.org(org)).org_id
         ruleset = Ruleset(self.new_id(), org_id, valid_name(name), 1, rule_count, self._clock.wall_ms())
-        return await self._store.apply_ruleset(ruleset, yaml, note)
+        return await self._store.apply_ruleset(ruleset, yaml, note, expected)
 
     async def ruleset(self, reference: str, org: str | None) -> Ruleset:
         rulesets = await self._store.rulesets(await self._org_id(org))

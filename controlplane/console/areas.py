@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.console import orgs, overview, search
+from controlplane.console import drafts, orgs, overview, rulesets, search
 from controlplane.console.pages import PageRoute
 
-_MODULES: Final = (overview, search, orgs)
+_MODULES: Final = (overview, search, drafts, rulesets, orgs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class ApplyRuleset(Request):
     yaml: str
     note: str | None = None  # why; kept with the version
     label: str = "yaml"  # what messages call the text
+    expected: int | None = None  # refused if another version than this is in force; 0: none is
 
 
 class ListRulesets(Request):
@@ -89,7 +90,7 @@ async def apply(desk: Desk, actor: Actor, request: ApplyRuleset) -> AppliedRules
     org = await desk.org(actor, "editor", request.org)
     ruleset, warnings = await aside(_read, request.label, request.yaml)
     applied, changed = await desk.registry.apply_ruleset(
-        org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note)
+        org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note), request.expected
     )
     return AppliedRuleset(
         ruleset_id=applied.ruleset_id,

@@ -117,12 +117,18 @@ class RegistryTables:
 
     # Rulesets
 
-    async def apply_ruleset(self, ruleset: Ruleset, yaml: str, note: str | None) -> tuple[Ruleset, bool]:
+    async def apply_ruleset(
+        self, ruleset: Ruleset, yaml: str, note: str | None, expected: int | None
+    ) -> tuple[Ruleset, bool]:
         def job(connection: sqlite3.Connection) -> tuple[Ruleset, bool]:
             now = self._clock.wall_ms()
             in_force = one_row(
                 connection, f"{_RULESET} AND org_id = ? AND name = ?", (ruleset.org_id, ruleset.name)
             )
+            found = 0 if in_force is None else Ruleset(*in_force).version
+            if expected is not None and expected != found:
+                what = f"version {found} is in force" if found else "there is no such ruleset"
+                raise Conflict(f"ruleset {ruleset.name}: {what}, and {expected} was expected")
             if in_force is None:
                 connection.execute(
                     "INSERT INTO rulesets VALUES (?, ?, ?, ?)",

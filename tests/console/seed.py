@@ -186,7 +186,7 @@ def write_config(folder: Path) -> Path:
     config = folder / "controlplane.toml"
     config.write_text(
         '[ControlPlane]\nListen = "127.0.0.1:0"\n[Console]\nListen = "127.0.0.1:0"\n'
-        '[Store]\nPath = "controlplane.db"\n[Secrets]\nMasterKeyFile = "master.key"\n'
+        '[Store]\nPath = "controlplane.db"\n[Metrics]\nListen = []\n[Secrets]\nMasterKeyFile = "master.key"\n'
     )
     return config
 

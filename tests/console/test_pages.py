@@ -8,7 +8,22 @@ from playwright.sync_api import Browser
 from tests.console.conftest import DESKTOP, PHONE, Served, Visit, visiting
 from tests.console.looks import complaints
 
-PAGES = ("/", "/?last=7d", "/?org=contoso", "/?org=adventure-works", "/orgs", "/nowhere")
+PAGES = (
+    "/",
+    "/?last=7d",
+    "/?org=contoso",
+    "/?org=adventure-works",
+    "/orgs",
+    "/rulesets",
+    "/rulesets?org=adventure-works",
+    "/rulesets/new",
+    "/rulesets/contoso/hr-sync",
+    "/rulesets/contoso/hr-sync?version=1",
+    "/rulesets/contoso/hr-sync/compare?old=1&new=3",
+    "/rulesets/contoso/hr-sync/rollback?to=1",
+    "/rulesets/contoso/hr-sync/edit?target=/v1.0/users",
+    "/nowhere",
+)
 
 
 @pytest.mark.parametrize(("size", "dark"), [(DESKTOP, False), (DESKTOP, True), (PHONE, False), (PHONE, True)])

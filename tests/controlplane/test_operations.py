@@ -403,3 +403,17 @@ async def test_the_record_is_searched_and_read_in_pages(at_desk: Desk, clock: Fa
     for bad in ({"cursor": "x"}, {"from_": "yesterday"}):
         with pytest.raises(InvalidRequest):
             await record.search.perform(at_desk, ada, record.SearchRecord(**bad))  # type: ignore[arg-type]
+
+
+async def test_a_ruleset_is_not_applied_over_a_version_that_its_writer_never_saw(at_desk: Desk) -> None:
+    def draft(note: str, expected: int | None) -> rulesets.ApplyRuleset:
+        text = f"# {note}\n{RULESET.format(name='drafted')}"
+        return rulesets.ApplyRuleset("acme", text, note, expected=expected)
+
+    with pytest.raises(Conflict, match="there is no such ruleset, and 1 was expected"):
+        await perform(rulesets.apply, at_desk, OWNER, draft("too late", 1))
+    assert (await perform(rulesets.apply, at_desk, OWNER, draft("first", 0))).version == 1
+    assert (await perform(rulesets.apply, at_desk, OWNER, draft("second", 1))).version == 2
+    with pytest.raises(Conflict, match="version 2 is in force, and 1 was expected"):
+        await perform(rulesets.apply, at_desk, OWNER, draft("beside it", 1))
+    assert (await perform(rulesets.apply, at_desk, OWNER, draft("whatever it is", None))).version == 3

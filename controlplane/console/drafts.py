@@ -1,0 +1,318 @@
+"""/rulesets/…/edit: a draft, tried in every way that there is before it is published.
+
+A draft is nowhere but in the form, and what is tried comes back with all of it: no error loses a word. A
+script, where one runs, keeps the form in the browser too, and asks for the one part that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controlplane.console import ruleset_text
+from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page
+from controlplane.console.rulesets import CRUMB, Difference, bound_to, difference, place_of
+from controlplane.operations import rehearsals, rulesets
+from controlplane.operations.actor import Actor, Forbidden
+from controlplane.operations.apps import AppFacts
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
+from controlplane.operations.rehearsals import (
+    AnswerSample,
+    CheckRuleset,
+    ExplainRequest,
+    ProblemFacts,
+    RunCases,
+    Source,
+)
+from controlplane.operations.rulesets import ApplyRuleset, RulesetText, ShowRuleset
+from controlplane.store.interface import NotFound
+
+METHODS: Final = tuple((each, each) for each in ("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"))
+HOURS: Final = (("1", "hour"), ("6", "6 hours"), ("24", "24 hours"), ("72", "3 days"), ("168", "week"))
+_NEW_TEXT: Final = """\
+version: 1
+name: new-ruleset
+default: block
+rules:
+  - id: first-rule
+    match: {methods: [GET], path: ["/v1.0/users/{id}"]}
+    verdict: filter
+    transforms: {allow_properties: [id, displayName]}
+    guard_queries: true
+"""
+_CASES_SAMPLE: Final = """\
+cases:
+  - name: the directory comes without private numbers
+    request: GET /v1.0/users/ada
+    expect: {verdict: filter, rule: first-rule}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """What would be published, against what is in force."""
+
+    version: int  # that it would be
+    base: int  # that the draft began as; 0: none
+    in_force: int | None
+    in_force_at: str | None
+    in_force_note: str | None
+    difference: Difference | None
+    warnings: tuple[ProblemFacts, ...]
+    apps: tuple[AppFacts, ...]
+
+    @property
+    def stale(self) -> bool:
+        return self.in_force is not None and self.in_force != self.base
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    org: str  # id or name, empty while none is chosen for a new ruleset
+    name: str | None  # of the ruleset that it is a draft of; None: of a new one
+    form: Mapping[str, str]
+
+    @property
+    def yaml(self) -> str:
+        return _lines(self.form.get("yaml", ""))
+
+    @property
+    def base(self) -> int:
+        given = self.form.get("base", "")
+        return int(given) if given.isascii() and given.isdecimal() and len(given) < 10 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What the page shows beside the draft."""
+
+    what: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()
+
+
+@page("GET", "/rulesets/new")
+async def begin(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    form = {"yaml": _NEW_TEXT, "into": request.org.name if request.org else ""}
+    return await _editor(desk, actor, request, _Draft("", None, form), _Tried())
+
+
+@page("POST", "/rulesets/new")
+async def go_on(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    draft = _Draft(request.form.get("into", ""), None, request.form)
+    return await _try(desk, actor, request, draft)
+
+
+@page("GET", "/rulesets/{org}/{name}/edit")
+async def edit(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    org, name = request.place["org"], request.place["name"]
+    stored = await perform(rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org))
+    # A link may bring a request to explain.
+    form = {**dict(request.query), "yaml": stored.yaml, "base": str(stored.version)}
+    return await _editor(desk, actor, request, _Draft(org, stored.name, form), _Tried())
+
+
+@page("POST", "/rulesets/{org}/{name}/edit")
+async def try_out(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    draft = _Draft(request.place["org"], request.place["name"], request.form)
+    return await _try(desk, actor, request, draft)
+
+
+# What can be tried
+
+
+async def _try(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft) -> Page | Redirect:
+    what = request.form.get("do", "check")
+    action = _ACTIONS.get(what, _check)
+    try:
+        values = await action(desk, actor, draft)
+        if isinstance(values, Redirect):
+            return Redirect(request.link(values.to), values.flash)
+        tried = _Tried(what, values)
+    except (*Refusal, Forbidden) as error:
+        lines = error.problems if isinstance(error, InvalidRequest) else (str(error),)
+        tried = _Tried(what, {}, tuple(lines))
+    if request.form.get("live"):
+        return await _live(request, draft, tried)
+    return await _editor(desk, actor, request, draft, tried)
+
+
+async def _check(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+    return {"checked": await perform(rehearsals.check, desk, actor, CheckRuleset(yaml=draft.yaml))}
+
+
+async def _explain(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+    given = {name: draft.form.get(name, "").strip() for name in ("target", "method", "ip", "at")}
+    if not given["target"]:
+        raise InvalidRequest("a request has a path at least: /v1.0/users")
+    body, answer = _lines(draft.form.get("body", "")), _lines(draft.form.get("answer", ""))
+    headers = [line.strip() for line in _lines(draft.form.get("headers", "")).split("\n")]
+    asked = ExplainRequest(
+        source=Source(yaml=draft.yaml, label="rules"),
+        target=given["target"],
+        method=given["method"] or "GET",
+        headers=tuple(line for line in headers if line),
+        ip=given["ip"],
+        time=given["at"] or None,
+        body=body or None,
+        answer=AnswerSample(body=answer) if answer else None,
+    )
+    return {"explained": await perform(rehearsals.explain, desk, actor, asked)}
+
+
+async def _test(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+    cases = _lines(draft.form.get("cases", ""))
+    if not cases.strip():
+        raise InvalidRequest("there is no case yet: the sample in the field shows one")
+    asked = RunCases(source=Source(yaml=draft.yaml, label="rules"), cases=cases)
+    return {"tested": await perform(rehearsals.test, desk, actor, asked)}
+
+
+async def _diff(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+    stored = await _in_force(desk, actor, draft, draft.name)
+    old = stored.yaml if stored else ""
+    return {"compared": await difference(desk, actor, old, draft.yaml)}
+
+
+async def _review(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+    return {"publishing": await _publishing(desk, actor, draft)}
+
+
+async def _publish(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object] | Redirect:
+    found = await _publishing(desk, actor, draft)
+    if (why_not := _why_not(found, draft.form)) is not None:
+        return {"publishing": found, "why_not": why_not}
+    asked = ApplyRuleset(
+        org=draft.org,
+        yaml=draft.yaml,
+        note=draft.form.get("note") or None,
+        label="rules",
+        expected=found.in_force or 0,
+    )
+    applied = await perform(rulesets.apply, desk, actor, asked)
+    said = (
+        f"Version {applied.version} of {applied.name} is in force."
+        if applied.changed
+        else f"Nothing changed: version {applied.version} of {applied.name} has this very text."
+    )
+    return Redirect(place_of(draft.org, applied.name), said)
+
+
+def _why_not(found: Publishing, form: Mapping[str, str]) -> str | None:
+    if form.get("reviewed", "") != str(found.in_force or ""):
+        return f"Not published: version {found.in_force} came into force since you reviewed this."
+    if found.stale and form.get("overwrite") != "yes":
+        what = f"a draft of version {found.base}" if found.base else "the draft of a new ruleset"
+        return f"Not published: version {found.in_force} is in force, and this is {what}."
+    return None
+
+
+async def _publishing(desk: Desk, actor: Actor, draft: _Draft) -> Publishing:
+    """Raises InvalidRequest where the draft can't be published at all."""
+    if not draft.org:
+        raise InvalidRequest("choose the organisation that the ruleset is for")
+    checked = await perform(rehearsals.check, desk, actor, CheckRuleset(yaml=draft.yaml))
+    if checked.problems:
+        raise InvalidRequest(*(_told(problem) for problem in checked.problems))
+    if draft.name not in (None, checked.name):
+        raise InvalidRequest(
+            f"the text names itself {checked.name}, and this is a draft of {draft.name}: "
+            "name it so, or begin a new ruleset with it"
+        )
+    stored = await _in_force(desk, actor, draft, checked.name)
+    return Publishing(
+        version=1 if stored is None else stored.version + 1,
+        base=draft.base,
+        in_force=None if stored is None else stored.version,
+        in_force_at=None if stored is None else stored.created_at,
+        in_force_note=None if stored is None else stored.note,
+        difference=None if stored is None else await difference(desk, actor, stored.yaml, draft.yaml),
+        warnings=checked.warnings,
+        apps=await bound_to(desk, actor, draft.org, checked.name or ""),
+    )
+
+
+async def _in_force(desk: Desk, actor: Actor, draft: _Draft, name: str | None) -> RulesetText | None:
+    if name is None:
+        return None
+    try:
+        return await perform(rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=draft.org))
+    except NotFound:
+        return None
+
+
+_PANELS: Final = ("explain", "test", "diff")
+_Action = Callable[[Desk, Actor, _Draft], Awaitable[dict[str, object] | Redirect]]
+_ACTIONS: Final[Mapping[str, _Action]] = {
+    "check": _check,
+    "explain": _explain,
+    "test": _test,
+    "diff": _diff,
+    "review": _review,
+    "publish": _publish,
+}
+_NOTHING: Final[Mapping[str, Any]] = {
+    "checked": None,
+    "explained": None,
+    "tested": None,
+    "compared": None,
+    "publishing": None,
+    "why_not": None,
+    "suggested": None,
+}
+
+
+# What is shown
+
+
+async def _editor(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft, tried: _Tried) -> Page:
+    org = await desk.org(actor, "viewer", draft.org) if draft.org else None
+    name = draft.name
+    own = place_of(draft.org, name) if name else "/rulesets"
+    editable = [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)]
+    values = {
+        **_shown(draft, tried),
+        "draft_key": f"{draft.org}/{name}" if name else "new",
+        "base_version": draft.base,
+        "may_publish": actor.may("editor", org.org_id) if org else bool(editable),
+        "org_choice": [(each.name, each.name) for each in editable] if name is None else [],
+        "methods": METHODS,
+        "hours": HOURS,
+        "suggest_apps": [],
+        "cases_sample": _CASES_SAMPLE,
+        "opened": tried.what if tried.what in _PANELS else "explain",
+        "back": own,
+        "ruleset_path": own,
+    }
+    crumbs = (CRUMB, (name, own)) if name else (CRUMB,)
+    status = 422 if tried.refused or values["why_not"] else 200
+    return Page("draft.html", f"Edit {name}" if name else "New ruleset", values, crumbs, status)
+
+
+async def _live(request: PageRequest, draft: _Draft, tried: _Tried) -> Page:
+    return Page("draft_live.html", "", {**_shown(draft, tried), "tried": tried.what})
+
+
+def _shown(draft: _Draft, tried: _Tried) -> dict[str, object]:
+    beside_a_panel = tried.what in _PANELS
+    return {
+        **_NOTHING,
+        **tried.values,
+        "form": {**draft.form, "yaml": draft.yaml, "base": str(draft.base or "")},
+        "refused": () if beside_a_panel else tried.refused,
+        "refused_in": {tried.what: tried.refused},
+        "rule_lines": {each.id: each.line for each in ruleset_text.rule_places(draft.yaml)},
+    }
+
+
+def _told(problem: ProblemFacts) -> str:
+    where = f"{problem.where}: " if problem.where else ""
+    return f"line {problem.line}, column {problem.column}: {where}{problem.message}"
+
+
+def _lines(text: str) -> str:
+    """As it was typed: forms are sent with CRLF (HTML, multipart and urlencoded alike)."""
+    return text.replace("\r\n", "\n")

@@ -1,0 +1,105 @@
+"""Pure: a ruleset's text as a page shows it: coloured lines, the rules' places, what differs line by line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, Final
+
+from markupsafe import Markup, escape
+
+from proxy.policy import yaml_document
+
+MAX_COMPARED_LINES: Final = 4000  # of either text; beyond, the comparison by rules has to do
+_AROUND: Final = 3  # lines that are shown before and after a change
+_TOKEN: Final = re.compile(
+    r"(?P<comment>(?:(?<=\s)|^)#.*)"
+    r"|(?P<string>\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*')"
+    r"|(?P<key>[A-Za-z_][\w.$-]*(?=:(?:\s|$)))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    number: int
+    html: Markup
+    rule_id: str | None = None  # of the rule that begins here
+
+
+@dataclass(frozen=True, slots=True)
+class RulePlace:
+    id: str
+    verdict: str
+    description: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    sign: str  # "+", "-" or " "
+    old: int | None  # its number in either text
+    new: int | None
+    text: str
+
+
+def rule_places(text: str) -> tuple[RulePlace, ...]:
+    """The rules of a text in their order; of one that can't be read, those that look like rules."""
+    try:
+        document = yaml_document.parse(text)
+    except yaml_document.InvalidYaml:
+        return ()
+    value = document.value
+    rules: Any = value.get("rules") if isinstance(value, dict) else None
+    return tuple(
+        RulePlace(
+            str(rule.get("id")),
+            str(rule.get("verdict", "")),
+            str(rule.get("description") or ""),
+            document.mark(("rules", at), at_key=False)[0],
+        )
+        for at, rule in enumerate(rules if isinstance(rules, list) else ())
+        if isinstance(rule, dict)
+    )
+
+
+def listing(text: str) -> tuple[Line, ...]:
+    begins = {place.line: place.id for place in rule_places(text)}
+    return tuple(
+        Line(number, _coloured(line), begins.get(number))
+        for number, line in enumerate(text.splitlines(), start=1)
+    )
+
+
+def _coloured(line: str) -> Markup:
+    pieces: list[str] = []
+    end = 0
+    for token in _TOKEN.finditer(line):
+        pieces.append(escape(line[end : token.start()]))
+        pieces.append(Markup('<span class="y-{}">{}</span>').format(token.lastgroup, token.group()))
+        end = token.end()
+    return Markup("").join([*pieces, escape(line[end:])])
+
+
+def text_diff(old: str, new: str) -> tuple[tuple[DiffLine, ...], ...] | None:
+    """Changed lines with a few around them, in groups; None where the texts are too long to compare so."""
+    before, after = old.splitlines(), new.splitlines()
+    if max(len(before), len(after)) > MAX_COMPARED_LINES:
+        return None
+    groups = SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(_AROUND)
+    return tuple(tuple(_group(before, after, group)) for group in groups)
+
+
+def _group(
+    before: Sequence[str], after: Sequence[str], group: Sequence[tuple[str, int, int, int, int]]
+) -> Iterator[DiffLine]:
+    for kind, first, last, new_first, new_last in group:
+        if kind == "equal":
+            for at, text in enumerate(before[first:last]):
+                yield DiffLine(" ", first + at + 1, new_first + at + 1, text)
+            continue
+        for at, text in enumerate(before[first:last]):
+            yield DiffLine("-", first + at + 1, None, text)
+        for at, text in enumerate(after[new_first:new_last]):
+            yield DiffLine("+", None, new_first + at + 1, text)

@@ -1,0 +1,160 @@
+"""/rulesets: what is in force, each ruleset with its text and history, two versions compared, a way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from controlplane.console import ruleset_text
+from controlplane.console.pages import Page, PageRequest, Redirect, page
+from controlplane.operations import apps, fleet, rehearsals, rulesets
+from controlplane.operations.actor import Actor
+from controlplane.operations.apps import AppFacts, ListApps
+from controlplane.operations.aside import aside
+from controlplane.operations.desk import Desk
+from controlplane.operations.fleet import RolloutRequest
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
+from controlplane.operations.rehearsals import DiffRulesets, RulesetDifference, Source
+from controlplane.operations.rulesets import (
+    ListedRuleset,
+    ListRulesets,
+    RollBack,
+    RulesetReference,
+    ShowRuleset,
+    VersionFacts,
+)
+from controlplane.store.interface import NotFound
+
+CRUMB = ("Rulesets", "/rulesets")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Between two texts: by rules where both are rulesets, by lines where they are not too long for that."""
+
+    by_rules: RulesetDifference | None
+    by_lines: tuple[tuple[ruleset_text.DiffLine, ...], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    ruleset: ListedRuleset
+    org: str
+    apps: tuple[AppFacts, ...]
+    newest: VersionFacts
+
+
+def place_of(org: str, name: str) -> str:
+    return f"/rulesets/{quote(org, safe='')}/{quote(name, safe='')}"
+
+
+async def difference(desk: Desk, actor: Actor, old: str, new: str) -> Difference:
+    try:
+        asked = DiffRulesets(old=Source(yaml=old), new=Source(yaml=new))
+        by_rules = await perform(rehearsals.diff, desk, actor, asked)
+    except InvalidRequest:
+        by_rules = None
+    return Difference(by_rules, await aside(ruleset_text.text_diff, old, new))
+
+
+async def bound_to(desk: Desk, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
+    found = await perform(apps.list_all, desk, actor, ListApps(org=org))
+    return tuple(app for app in found.apps if app.ruleset == name)
+
+
+@page("GET", "/rulesets")
+async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    org = request.org.org_id if request.org else None
+    found = await perform(rulesets.list_all, desk, actor, ListRulesets(org=org))
+    all_apps = (await perform(apps.list_all, desk, actor, ListApps(org=org))).apps
+    names = {each.org_id: each.name for each in await desk.orgs(actor)}
+    rows = []
+    for each in found.rulesets:
+        asked = RulesetReference(ruleset=each.ruleset_id)
+        newest = (await perform(rulesets.history, desk, actor, asked)).versions[0]
+        bound = tuple(app for app in all_apps if (app.org_id, app.ruleset) == (each.org_id, each.name))
+        rows.append(_Row(each, names[each.org_id], bound, newest))
+    rows.sort(key=lambda row: (row.org, row.ruleset.name))
+    return Page("rulesets.html", "Rulesets", {"rows": rows, "place_of": place_of})
+
+
+@page("GET", "/rulesets/{org}/{name}")
+async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    org, name = request.place["org"], request.place["name"]
+    shown = await perform(
+        rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org, version=_version(request, "version"))
+    )
+    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    values = {
+        "shown": shown,
+        "in_force": history.versions[0].version,
+        "versions": history.versions,
+        "lines": ruleset_text.listing(shown.yaml),
+        "rules": ruleset_text.rule_places(shown.yaml),
+        "apps": await bound_to(desk, actor, org, shown.name),
+        "rollout": await perform(fleet.rollout, desk, actor, RolloutRequest(ruleset=name, org=org)),
+        "path": place_of(org, name),
+    }
+    return Page("ruleset.html", shown.name, values, crumbs=(CRUMB,))
+
+
+@page("GET", "/rulesets/{org}/{name}/compare")
+async def compare(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    org, name = request.place["org"], request.place["name"]
+    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    newest = history.versions[0].version
+    new = _version(request, "new") or newest
+    old = _version(request, "old") or max(1, new - 1)
+    return await _compared(desk, actor, request, old, new, "compare.html", "Compare versions")
+
+
+@page("GET", "/rulesets/{org}/{name}/rollback")
+async def consider(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    """What going back would change, before anybody does."""
+    org, name = request.place["org"], request.place["name"]
+    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    newest = history.versions[0].version
+    to = _version(request, "to") or newest - 1
+    if newest == 1:
+        raise NotFound(f"ruleset {name} has one version: there is none to go back to")
+    return await _compared(desk, actor, request, newest, to, "rollback.html", f"Back to version {to}")
+
+
+@page("POST", "/rulesets/{org}/{name}/rollback")
+async def go_back(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    org, name = request.place["org"], request.place["name"]
+    to = int(request.form.get("to") or 0)
+    asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None)
+    new = await perform(rulesets.rollback, desk, actor, asked)
+    said = f"Version {new.version} of {new.name} is in force, with the text of version {to}."
+    return Redirect(request.link(place_of(org, name)), said)
+
+
+async def _compared(
+    desk: Desk, actor: Actor, request: PageRequest, old: int, new: int, template: str, title: str
+) -> Page:
+    org, name = request.place["org"], request.place["name"]
+    first, second = [
+        await perform(rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org, version=version))
+        for version in (old, new)
+    ]
+    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    values = {
+        "old": first,
+        "new": second,
+        "version_choice": [(each.version, f"version {each.version}") for each in history.versions],
+        "found": await difference(desk, actor, first.yaml, second.yaml),
+        "rule_lines": {},
+        "form": request.query,
+        "apps": await bound_to(desk, actor, org, second.name),
+        "path": place_of(org, name),
+    }
+    return Page(template, title, values, crumbs=(CRUMB, (second.name, place_of(org, name))))
+
+
+def _version(request: PageRequest, name: str) -> int | None:
+    given = request.query.get(name, "")
+    if given and not (given.isascii() and given.isdecimal() and len(given) < 10):
+        raise InvalidRequest(f"{given} is no version")
+    return int(given) if given else None

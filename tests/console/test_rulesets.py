@@ -1,0 +1,230 @@
+"""Rulesets in the console: read, tried, published, rolled back, and nothing lost on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.console.conftest import Served, Visit, visiting
+
+RULES = """\
+version: 1
+name: {name}
+default: block
+rules:
+  - id: people
+    match: {{methods: [GET], path: [/v1.0/users]}}
+    verdict: allow
+"""
+CASES = """\
+cases:
+  - request: GET /v1.0/users
+    expect: {verdict: allow, rule: people}
+  - request: GET /v1.0/groups
+    expect: {verdict: allow}
+"""
+
+
+def rules(page: Page) -> Locator:
+    return page.get_by_label("Rules", exact=False).and_(page.locator("textarea"))
+
+
+def publish_new(visit: Visit, name: str) -> None:
+    page = visit.page
+    visit.go("/rulesets/new?org=contoso")
+    rules(page).fill(RULES.format(name=name))
+    page.get_by_role("button", name="Review and publish").click()
+    page.get_by_label("Why").fill("To begin with")
+    page.get_by_role("button", name="Publish version 1").click()
+    expect(page.get_by_role("status")).to_have_text(f"Version 1 of {name} is in force.")
+
+
+def change(page: Page, old: str, new: str) -> None:
+    """As somebody types it: selected and overwritten."""
+    rules(page).evaluate(
+        "(e, old) => { const at = e.value.indexOf(old); e.focus(); "
+        "e.setSelectionRange(at, at + old.length); }",
+        old,
+    )
+    page.keyboard.insert_text(new)
+
+
+def forgive_refusals(visit: Visit) -> None:
+    """The browser notes a form that was not taken as a resource that could not be loaded."""
+    visit.complaints[:] = [line for line in visit.complaints if "422 (Unprocessable" not in line]
+
+
+@pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
+def any_visit(browser: Browser, served: Served, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    with visiting(browser, served, scripts=request.param) as visit:
+        yield visit
+        assert visit.complaints == []
+
+
+def test_a_ruleset_is_read_by_its_rules(visit: Visit) -> None:
+    visit.go("/rulesets")
+    visit.page.get_by_role("link", name="hr-sync").click()
+    visit.page.get_by_role("link", name="group-names").click()
+    assert visit.page.url.endswith("#rule-group-names")
+    begins = visit.page.locator("tr:has(:target)")
+    assert begins.inner_text().split(None, 1)[1] == "- id: group-names"
+    assert visit.page.get_by_role("link", name="payroll").is_visible()
+    assert visit.page.get_by_role("link", name="edge-oslo-1").is_visible()
+
+
+def test_from_a_new_ruleset_to_a_rollback(any_visit: Visit, request: pytest.FixtureRequest) -> None:
+    visit, page = any_visit, any_visit.page
+    name = re.sub("[^a-z]+", "-", request.node.name).strip("-")
+    publish_new(visit, name)
+    page.get_by_role("link", name="Edit").click()
+    rules(page).fill(RULES.format(name=name).replace("verdict: allow", "verdict: block"))
+    page.get_by_role("button", name="Review and publish").click()
+    assert page.get_by_role("heading", name="Against version 1, which is in force").is_visible()
+    assert page.locator("#publish .changes").inner_text().split() == ["changed", "people:", "verdict"]
+    page.get_by_label("Why").fill("Nobody may")
+    page.get_by_role("button", name="Publish version 2").click()
+    expect(page.get_by_role("status")).to_have_text(f"Version 2 of {name} is in force.")
+    assert "Nobody may" in page.locator(".history").inner_text()
+    page.get_by_role("link", name="roll back to it").click()
+    assert page.locator(".diff .old").inner_text().split()[-1] == "block"
+    page.get_by_role("button", name="Roll back to version 1").click()
+    expect(page.get_by_role("status")).to_contain_text("with the text of version 1")
+    assert "The text of version 1." in page.locator(".history").inner_text()
+
+
+def test_a_draft_is_tried_in_every_way_without_losing_a_word(any_visit: Visit) -> None:
+    visit, page = any_visit, any_visit.page
+    visit.go("/rulesets/contoso/device-inventory/edit")
+    draft = RULES.format(name="device-inventory")
+    rules(page).fill(draft)
+    page.get_by_label("Path and query").fill("/v1.0/users?$top=5")
+    page.get_by_role("button", name="Explain", exact=True).click()
+    assert page.locator("#explained .verdict-line").inner_text().split() == ["allow", "by", "people."]
+    page.get_by_text("Try cases").click()
+    page.get_by_label("Cases", exact=True).fill(CASES)
+    page.get_by_role("button", name="Run the cases").click()
+    expect(page.locator("#tested")).to_contain_text("1 of 2 cases came out otherwise")
+    page.get_by_text("Compare with what is in force").click()
+    page.get_by_role("button", name="Compare", exact=True).click()
+    expect(page.locator("#compared .changes")).to_contain_text("added people")
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(page.locator("#checked")).to_contain_text("1 rule, named device-inventory")
+    assert rules(page).input_value() == draft
+    assert page.get_by_label("Cases", exact=True).input_value() == CASES
+    assert page.get_by_label("Path and query").input_value() == "/v1.0/users?$top=5"
+
+
+def test_mistakes_show_while_one_types_and_lead_to_their_places(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/rulesets/contoso/hr-sync/edit")
+    change(page, "verdict: block", "verdict: blocked")
+    place = page.locator("#checked .findings.bad a")
+    expect(place).to_have_text("14:14")
+    assert page.locator(".gutter .bad").inner_text() == "14"
+    place.click()
+    selected = "e => e.value.slice(e.selectionStart, e.selectionEnd)"
+    assert rules(page).evaluate(selected) == "blocked"
+    page.keyboard.insert_text("block")
+    expect(page.locator("#checked")).to_contain_text("sound")
+    assert page.locator(".gutter .bad").count() == 0
+
+
+def test_tab_indents_and_escape_lets_a_keyboard_leave(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/rulesets/new")
+    area = rules(page)
+    area.fill("rules:\n- id: a")
+    area.press("Home")
+    area.press("Tab")
+    assert area.input_value() == "rules:\n  - id: a"
+    area.press("Shift+Tab")
+    assert area.input_value() == "rules:\n- id: a"
+    area.press("Control+z")
+    assert area.input_value() == "rules:\n  - id: a"
+    area.press("End")
+    area.press("Enter")
+    area.type("verdict: block")
+    assert area.input_value() == "rules:\n  - id: a\n    verdict: block"
+    area.press("Escape")
+    area.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "BUTTON"
+
+
+def test_a_draft_of_an_older_version_is_not_published_unawares(
+    browser: Browser, served: Served, visit: Visit
+) -> None:
+    page = visit.page
+    publish_new(visit, "contested")
+    page.get_by_role("link", name="Edit").click()
+    change(page, "/v1.0/users", "/v1.0/groups")
+    with visiting(browser, served, "edith") as other:
+        other.go("/rulesets/contoso/contested/edit")
+        change(other.page, "verdict: allow", "verdict: block")
+        other.page.get_by_role("button", name="Review and publish").click()
+        other.page.get_by_role("button", name="Publish version 2").click()
+        expect(other.page.get_by_role("status")).to_be_visible()
+    page.get_by_role("button", name="Review and publish").click()
+    expect(page.get_by_role("alert").filter(has_text="version 2 is in force now")).to_be_visible()
+    page.get_by_role("button", name="Publish version 3").click()
+    expect(page.get_by_role("alert").filter(has_text="Not published: version 2 is in force")).to_be_visible()
+    assert "/v1.0/groups" in rules(page).input_value()
+    page.get_by_label("Publish over version 2 all the same").check()
+    page.get_by_role("button", name="Publish version 3").click()
+    expect(page.get_by_role("status")).to_have_text("Version 3 of contested is in force.")
+    forgive_refusals(visit)
+
+
+def test_the_text_is_there_again_after_the_session_ended(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/rulesets/contoso/mail-archive/edit")
+    change(page, "verdict: allow", "verdict: log_only")
+    expect(page.locator("#checked")).to_contain_text("sound")
+    visit.context.clear_cookies()
+    page.get_by_role("button", name="Review and publish").click()
+    page.wait_for_url(re.compile("/login"))
+    page.get_by_label("Name").fill("ada")
+    page.get_by_label("Password").fill("correct horse battery staple")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/edit"))
+    assert "verdict: log_only" in rules(page).input_value()
+    page.get_by_role("button", name="Discard it").click()
+    assert "verdict: log_only" not in rules(page).input_value()
+    assert page.evaluate("localStorage.length") == 0
+
+
+def test_who_may_only_look_tries_changes_and_publishes_none(browser: Browser, served: Served) -> None:
+    with visiting(browser, served, "victor") as visit:
+        visit.go("/rulesets/contoso/hr-sync")
+        assert visit.page.get_by_role("link", name="roll back to it").count() == 0
+        visit.page.get_by_role("link", name="Try changes").click()
+        expect(visit.page.locator("#checked")).to_contain_text("sound")
+        assert visit.page.get_by_role("button", name="Review and publish").count() == 0
+        token = visit.page.locator(".editor input[name=csrf]").input_value()
+        form = {
+            "csrf": token,
+            "yaml": RULES.format(name="hr-sync"),
+            "do": "publish",
+            "reviewed": "3",
+            "base": "3",
+        }
+        answer = visit.context.request.post(
+            f"{served.address}/rulesets/contoso/hr-sync/edit", form=form, headers={"Origin": served.address}
+        )
+        assert answer.status == 422
+        assert "this takes the role editor" in answer.text()
+        assert visit.go("/rulesets/northwind/staff-directory").status == 404
+
+
+def test_what_is_typed_is_never_markup(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/rulesets/new?org=contoso")
+    nasty = "</textarea><script>window.broken = 1</script>"
+    rules(page).fill(f"name: '{nasty}'\n{nasty}: 1\n")
+    page.get_by_role("button", name="Review and publish").click()
+    expect(page.get_by_role("alert").first).to_be_visible()
+    assert nasty in rules(page).input_value()
+    assert page.evaluate("window.broken") is None
+    forgive_refusals(visit)

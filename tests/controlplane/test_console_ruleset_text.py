@@ -1,0 +1,53 @@
+"""A ruleset's text as the console shows it."""
+
+from __future__ import annotations
+
+from controlplane.console.ruleset_text import DiffLine, RulePlace, listing, rule_places, text_diff
+
+TEXT = """\
+# <b>
+version: 1
+name: a
+rules:
+  - id: first
+    description: "what: it's for"
+    match: {path: [/a]}
+    verdict: block
+  - match: {path: [/b]}
+    id: second
+    verdict: allow
+"""
+
+
+def test_rules_are_where_they_begin_whatever_key_comes_first() -> None:
+    assert rule_places(TEXT) == (
+        RulePlace("first", "block", "what: it's for", 5),
+        RulePlace("second", "allow", "", 9),
+    )
+    assert [line.number for line in listing(TEXT) if line.rule_id] == [5, 9]
+
+
+def test_a_text_that_is_no_yaml_has_lines_and_no_rules() -> None:
+    assert rule_places("a: [") == ()
+    assert [str(line.html) for line in listing("a: [\n&")] == ['<span class="y-key">a</span>: [', "&amp;"]
+
+
+def test_what_is_coloured_is_the_text_and_no_markup_of_its_writer() -> None:
+    shown = [str(line.html) for line in listing(TEXT)]
+    assert shown[0] == '<span class="y-comment"># &lt;b&gt;</span>'
+    assert '<span class="y-string">&#34;what: it&#39;s for&#34;</span>' in shown[5]
+
+
+def test_changed_lines_come_with_a_few_around_them() -> None:
+    groups = text_diff("\n".join("abcdefghijklmnop"), "\n".join("aBcdefghijklmnoP"))
+    assert groups is not None
+    assert [[line.sign + line.text for line in group] for group in groups] == [
+        [" a", "-b", "+B", " c", " d", " e"],
+        [" m", " n", " o", "-p", "+P"],
+    ]
+    assert groups[0][1:3] == (DiffLine("-", 2, None, "b"), DiffLine("+", None, 2, "B"))
+
+
+def test_texts_too_long_to_compare_are_not() -> None:
+    assert text_diff("\n" * 5000, "") is None
+    assert text_diff("same", "same") == ()
