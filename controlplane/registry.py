@@ -30,7 +30,7 @@ from controlplane.store.interface import (
 from proxy.wire.audit_event import uuid7
 
 _LONGEST_NAME = 200
-_MASTER_KEY_CHECK = "graphward"
+MASTER_KEY_CHECK = "graphward"
 CHAINED = "graphward, all of whose events are chained"
 
 T = TypeVar("T", Org, Proxy, Ruleset, App)
@@ -70,12 +70,12 @@ async def open_vault(settings: SecretsSettings, store: RegistryStore) -> Vault:
 
 async def opened_check(vault: Vault, store: RegistryStore) -> str:
     """What a store knows its master key by: `CHAINED`, or what an earlier release had sealed."""
-    sealed = await store.master_key_check(vault.seal(_MASTER_KEY_CHECK, CHAINED))
-    return vault.open(_MASTER_KEY_CHECK, sealed)
+    sealed = await store.master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
+    return vault.open(MASTER_KEY_CHECK, sealed)
 
 
 async def note_chained(vault: Vault, store: RegistryStore) -> None:
-    await store.replace_master_key_check(vault.seal(_MASTER_KEY_CHECK, CHAINED))
+    await store.replace_master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
 
 
 class Registry:

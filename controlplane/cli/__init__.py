@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import app as app_commands
-from controlplane.cli import audit, integrity, org, proxy, rehearsal, ruleset
+from controlplane.cli import audit, doctor, integrity, org, proxy, rehearsal, ruleset
 from controlplane.cli.context import FAILED, Cli, CommandFailed
 from controlplane.own_process import keep_to_itself
 
@@ -30,6 +30,7 @@ cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
 audit.app.add_typer(integrity.app)
 cli.add_typer(audit.app, name="audit", help="Audit events.")
+cli.add_typer(doctor.app)
 
 
 @cli.callback(invoke_without_command=True)

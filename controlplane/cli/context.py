@@ -67,15 +67,19 @@ class Cli:
     def has_settings(self) -> bool:
         return self._config is not None
 
+    @property
+    def config(self) -> Path:
+        if self._config is None:
+            raise CommandFailed(INVALID_INPUT, "Missing option '--config'.")
+        return self._config
+
     @cached_property
     def settings(self) -> Settings:
         from controlplane.settings import read_settings
         from proxy.config import SettingsError
 
-        if self._config is None:
-            raise CommandFailed(INVALID_INPUT, "Missing option '--config'.")
         try:
-            return read_settings(self._config)
+            return read_settings(self.config)
         except SettingsError as error:
             raise CommandFailed(INVALID_INPUT, *error.problems) from None
 

@@ -76,13 +76,18 @@ def what_to_do(error: sqlite3.Error) -> str:
     return "; restore a backup, with the -wal and -shm files beside it removed"
 
 
+def newest_known() -> int:
+    """The schema that this release makes."""
+    return _migrations()[-1][0]
+
+
 def _refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_version'").fetchone() is None:
         return
-    newest_known = _migrations()[-1][0]
+    known = newest_known()
     (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
-    if version is not None and version > newest_known:
+    if version is not None and version > known:
         raise DatabaseTooNew(
-            f"{path}: written by a newer release (schema {version}, this program knows {newest_known}); "
+            f"{path}: written by a newer release (schema {version}, this program knows {known}); "
             "upgrade the program or restore a backup of this release"
         )

@@ -1,12 +1,11 @@
-"""Ports, and how many files this machine lets the proxy open. Only looked at: nothing is bound or locked."""
+"""Ports, and how many files this machine lets the proxy open."""
 
 from __future__ import annotations
 
-import ipaddress
+import errno
 import os
 import resource
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +13,7 @@ from proxy.config import Address
 from proxy.settings import Settings
 from proxy.wire.finding import Finding
 
-_LISTENING: Final = "0A"
-_ENOUGH_FILES: Final = 1024
-_Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
+_OTHER_FILES: Final = 1024  # logs, spool, channels
 
 
 def is_running(retention: Path) -> bool:
@@ -32,86 +29,51 @@ def is_running(retention: Path) -> bool:
 
 
 def ports(settings: Settings, *, running: bool) -> list[Finding]:
-    listening = list(_listening())
     listeners = [("Proxy.Listen", each) for each in settings.proxy.listen]
     return [
-        _port(key, each, listening, running)
+        _port(key, each, running=running)
         for key, each in [*listeners, ("Admin.Listen", settings.admin.listen)]
     ]
 
 
-def _port(key: str, address: Address, listening: list[tuple[_Ip, int]], running: bool) -> Finding:
+def _port(key: str, address: Address, *, running: bool) -> Finding:
     if not address.port:
         return Finding(key, "ok", f"{address}: the kernel chooses a port")
-    try:
-        ip = ipaddress.ip_address("127.0.0.1" if address.host == "localhost" else address.host)
-    except ValueError:
-        return Finding(key, "fail", f"{address}: not an address", f"write a numeric address into {key}")
-    taken = any(port == address.port and _meet(ip, other) for other, port in listening)
+    problem = _bound(address)
+    if problem is None or problem.errno != errno.EADDRINUSE:
+        if running:
+            what = f"{address}: a proxy runs, and nobody listens there"
+            return Finding(key, "fail", what, "see its log, and /readyz")
+        if problem is None:
+            return Finding(key, "ok", f"{address} is free")
+        if problem.errno == errno.EACCES:
+            fix = "choose a port from 1024 on, or give the proxy CAP_NET_BIND_SERVICE"
+            return Finding(key, "fail", f"{address}: this user may not open port {address.port}", fix)
+        fix = f"write an address of this machine into {key} (`ip address`)"
+        return Finding(key, "fail", f"{address}: {problem.strerror}", fix)
     if running:
-        if taken:
-            return Finding(key, "ok", f"{address} is open, by the proxy that runs")
-        return Finding(
-            key, "fail", f"{address}: a proxy runs, and nobody listens there", "see its log, and /readyz"
-        )
-    if taken:
-        fix = f"end what listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
-        return Finding(key, "fail", f"{address} is in use by another program", fix)
-    return _free(key, address, ip)
+        return Finding(key, "ok", f"{address} is open, by the proxy that runs")
+    fix = f"end what listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
+    return Finding(key, "fail", f"{address} is in use by another program", fix)
 
 
-def _free(key: str, address: Address, ip: _Ip) -> Finding:
-    first = _first_unprivileged()
-    if address.port < first and os.geteuid() != 0:
-        fix = f"choose a port from {first} on, or give the proxy CAP_NET_BIND_SERVICE"
-        return Finding(key, "fail", f"{address}: this user may not open port {address.port}", fix)
-    family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
+def _bound(address: Address) -> OSError | None:
+    """Why it can't be bound. For a moment it is, but never listened on: that keeps nobody from doing both,
+    since whoever listens says SO_REUSEADDR too."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((str(ip), 0))  # any port: only whether the address is this machine's
+            probe.bind((address.host, address.port))
         except OSError as error:
-            fix = f"write an address of this machine into {key} (`ip address`)"
-            return Finding(key, "fail", f"{address}: {error.strerror}", fix)
-    return Finding(key, "ok", f"{address} is free")
-
-
-def _first_unprivileged() -> int:
-    try:
-        return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text("ascii"))
-    except (OSError, ValueError):
-        return 1024
-
-
-def _meet(one: _Ip, other: _Ip) -> bool:
-    """Whether a listener on one keeps the other from listening."""
-    if one.is_unspecified or other.is_unspecified:
-        return one.version == other.version or (other if other.is_unspecified else one).version == 6
-    return one == other
-
-
-def _listening() -> Iterator[tuple[_Ip, int]]:
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = Path(f"/proc/net/{name}").read_text("ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            _, local, _, state, *_ = line.split()
-            if state == _LISTENING:
-                host, _, port = local.partition(":")
-                yield _address(bytes.fromhex(host)), int(port, 16)
-
-
-def _address(raw: bytes) -> _Ip:
-    """The kernel writes each 32 bits as a number of this machine."""
-    swapped = b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4))
-    return ipaddress.ip_address(swapped)
+            return error
+    return None
 
 
 def open_files(settings: Settings) -> list[Finding]:
     """A worker raises its own limit to the hard one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    needed = settings.proxy.max_connections + settings.upstream.max_connections + _ENOUGH_FILES
+    needed = settings.proxy.max_connections + settings.upstream.max_connections + _OTHER_FILES
     if hard != resource.RLIM_INFINITY and hard < needed:
         what = f"a worker may open {hard} files, and Proxy.MaxConnections takes {needed}"
         fix = (

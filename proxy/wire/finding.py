@@ -44,12 +44,20 @@ def as_json(findings: Sequence[Finding]) -> str:
     return escaped(msgspec.json.encode({"status": worst(findings), "findings": findings}).decode())
 
 
-def as_lines(findings: Sequence[Finding]) -> Iterator[str]:
+def by_weight(findings: Iterable[Finding]) -> list[Finding]:
     """What failed comes last, where a terminal shows it."""
+    return sorted(findings, key=lambda finding: _RANK.index(finding.status))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    counts = [sum(each.status == status for each in findings) for status in _RANK]
+    return f"{counts[0]} ok, {counts[1]} to look at, {counts[2]} failed"
+
+
+def as_lines(findings: Sequence[Finding]) -> Iterator[str]:
     width = max((len(each.check) for each in findings), default=0)
-    for each in sorted(findings, key=lambda finding: _RANK.index(finding.status)):
+    for each in by_weight(findings):
         yield one_line(f"{each.status:4}  {each.check:{width}}  {each.found}")
         if each.fix:
             yield one_line(f"{'':4}  {'':{width}}  -> {each.fix}")
-    counts = [sum(each.status == status for each in findings) for status in _RANK]
-    yield f"{counts[0]} ok, {counts[1]} to look at, {counts[2]} failed"
+    yield summary(findings)

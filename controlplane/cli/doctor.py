@@ -1,0 +1,58 @@
+"""`doctor`: what keeps the control plane from working, and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from controlplane.cli.context import FAILED, Cli, CommandFailed, Json, write_json
+
+if TYPE_CHECKING:
+    from proxy.wire.finding import Finding
+
+app = typer.Typer()
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@app.command()
+def doctor(ctx: typer.Context, json: Json = False) -> None:
+    """Look for what keeps the control plane from working; changes nothing, may run beside the server."""
+    from controlplane.doctor.examination import examine
+    from proxy.wire.finding import as_json, worst
+
+    cli: Cli = ctx.obj
+    findings = examine(cli.settings, cli.config)
+    if json:
+        write_json(as_json(findings).encode())
+    else:
+        _show(findings)
+    if worst(findings) == "fail":
+        raise CommandFailed(FAILED)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    """Coloured, and folded to the terminal's width; a pipe gets plain lines."""
+    from proxy.wire.finding import as_lines, by_weight, summary
+
+    if not sys.stdout.isatty():
+        sys.stdout.writelines(f"{line}\n" for line in as_lines(findings))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from proxy.wire.log_line import one_line
+
+    table = Table.grid(padding=(0, 2))
+    for each in by_weight(findings):
+        told = Text(one_line(each.found))
+        if each.fix:
+            told.append(f"\n{one_line(each.fix)}", style="cyan")
+        table.add_row(Text(each.status, style=_STYLES[each.status]), Text(one_line(each.check)), told)
+    console = Console()
+    console.print(table)
+    console.print(Text(summary(findings)))

@@ -1,0 +1,43 @@
+"""All checks of one control plane, side by side, in threads: they wait for files and for sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from controlplane.doctor import files, fleet, index, listeners, store
+from controlplane.settings import Settings
+from proxy.wire.finding import Finding, masked
+
+_Look = Callable[[], Sequence[Finding]]
+
+
+def examine(settings: Settings, config: Path) -> list[Finding]:
+    """Never a secret of the settings in what is told. Each check bounds its own time."""
+    checks: list[tuple[str, _Look]] = [
+        ("settings", lambda: files.settings_and_modes(settings, config)),
+        ("certificates", lambda: files.certificates(settings)),
+        ("listeners", lambda: listeners.listeners(settings)),
+        ("open files", listeners.open_files),
+        ("store", lambda: store.store(settings)),
+        ("master key", lambda: store.master_key(settings)),
+        ("search index", lambda: index.index(settings)),
+        ("fleet", lambda: fleet.fleet(settings)),
+    ]
+    with ThreadPoolExecutor(len(checks)) as threads:
+        found = list(threads.map(_looked, checks))
+    return masked(
+        (finding for findings in found for finding in findings),
+        filter(None, (settings.secrets.master_key, settings.search_index.password)),
+    )
+
+
+def _looked(check: tuple[str, _Look]) -> Sequence[Finding]:
+    name, look = check
+    try:
+        return look()
+    except Exception as error:
+        # A doctor that falls over its patient's state helps nobody; what it is about is still told.
+        what = f"can't be looked at: {type(error).__name__}: {error}"
+        return [Finding(name, "fail", what, "look at what the message names")]

@@ -1,0 +1,100 @@
+"""What the proxies' heartbeats tell: of the proxies, and of this machine's own clock."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from controlplane.doctor.opened import opened
+from controlplane.fleet_health import Facts, Judgement, direction, duration, judge
+from controlplane.reports import Heartbeat
+from controlplane.settings import Settings
+from proxy.wire.finding import Finding
+
+_NOTICEABLE_MS: Final = 10_000
+_RECENT_INTERVALS: Final = 10
+_MOST_NAMED: Final = 5
+_NEWEST: Final = (
+    "SELECT name, received_ms, body, skew_ms FROM proxies LEFT JOIN heartbeats USING (proxy_id)"
+    " WHERE enabled AND (received_ms IS NULL OR received_ms = (SELECT max(received_ms)"
+    " FROM heartbeats AS newer WHERE newer.proxy_id = proxies.proxy_id)) ORDER BY name"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """A proxy with its newest heartbeat."""
+
+    name: str
+    received_ms: int | None
+    body: str | None
+    skew_ms: int | None
+
+
+def fleet(settings: Settings) -> list[Finding]:
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        with opened(settings.store.path) as connection:
+            newest = [_Newest(*row) for row in connection.execute(_NEWEST)]
+    except sqlite3.Error:
+        return []  # told of the store, or of an older release's
+    interval_ms = settings.control_plane.sync_interval_seconds * 1000
+    return [*_clock(newest, now_ms, interval_ms), *_proxies(newest, now_ms, interval_ms)]
+
+
+def _clock(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterator[Finding]:
+    skews = [
+        each.skew_ms
+        for each in newest
+        if each.skew_ms is not None
+        and each.received_ms is not None
+        and abs(now_ms - each.received_ms) < _RECENT_INTERVALS * interval_ms
+    ]
+    if not skews:
+        what = "no proxy was heard of lately whose clock this machine's could be compared with"
+        yield Finding("clock", "ok", f"{what}; `timedatectl` tells whether it is synchronised")
+        return
+    middle = round(median(skews))
+    if abs(middle) > _NOTICEABLE_MS:
+        what = (
+            f"of {len(skews)} proxies' clocks the middle one is {duration(abs(middle))} {direction(middle)}"
+        )
+        fix = "set this machine's clock: `timedatectl set-ntp true`; if it is right, the proxies'"
+        yield Finding("clock", "warn", what, fix)
+    else:
+        yield Finding("clock", "ok", f"agrees with those of {len(skews)} proxies")
+
+
+def _proxies(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterator[Finding]:
+    judged = [(each.name, _judged(each, now_ms, interval_ms)) for each in newest]
+    ill = [(name, judgement) for name, judgement in judged if judgement.health != "ok"]
+    if ill:
+        told = "; ".join(f"{name} is {judgement.health}" for name, judgement in ill[:_MOST_NAMED])
+        more = f"; and {len(ill) - _MOST_NAMED} more" if len(ill) > _MOST_NAMED else ""
+        yield Finding(
+            "proxies", "warn", told + more, f"`proxy show {ill[0][0]}`, and its own --doctor, say why"
+        )
+    else:
+        yield Finding("proxies", "ok", f"all {len(judged)} are well")
+
+
+def _judged(newest: _Newest, now_ms: int, interval_ms: int) -> Judgement:
+    if newest.received_ms is None or newest.body is None:
+        return judge(now_ms, Facts(interval_ms))
+    said = msgspec.json.decode(newest.body, type=Heartbeat)
+    return judge(
+        now_ms,
+        Facts(
+            interval_ms,
+            heard_ms=newest.received_ms,
+            checks=said.checks or {},
+            skew_ms=newest.skew_ms,
+            oldest_unsent_ms=round((said.oldest_pending_seconds or 0) * 1000),
+        ),
+    )

@@ -1,0 +1,104 @@
+"""The search index: there, of this release, and how far it is behind the store."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from controlplane.doctor.opened import opened
+from controlplane.settings import SearchIndexSettings, Settings
+from proxy.wire.finding import Finding
+
+_NAME: Final = "search index"
+_BEHIND: Final = 10_000  # events that a forwarder has within seconds
+_TIMEOUT_SECONDS: Final = 10.0
+_MOST_BYTES: Final = 1 << 20
+
+
+def index(settings: Settings) -> list[Finding]:
+    if not settings.store.path.exists():
+        return []
+    if settings.search_index.kind == "opensearch":
+        return _opensearch(settings)
+    return [_sqlite(settings.store.path)]
+
+
+def _sqlite(store: Path) -> Finding:
+    from controlplane.search.sqlite_index import FORMAT
+
+    path = store.with_name(store.name + ".search.sqlite")
+    rebuild = f"stop the server, rm {path}*, start it: the index is filled again from the store"
+    if not path.exists():
+        return Finding(_NAME, "ok", f"{path}: not there yet; the next start fills it from the store")
+    try:
+        with opened(path) as connection:
+            (found,) = connection.execute("PRAGMA user_version").fetchone()
+            if found != FORMAT:
+                what = f"{path}: of another release (format {found}, this one's is {FORMAT})"
+                return Finding(_NAME, "warn", what, "the next start fills it again, which may take minutes")
+            (incarnation,) = connection.execute("SELECT id FROM incarnation").fetchone()
+    except sqlite3.Error as error:
+        return Finding(_NAME, "fail", f"{path}: {error}", rebuild)
+    return _lag(store, f"sqlite:{incarnation}", rebuild)
+
+
+def _lag(store: Path, outbox: str, rebuild: str) -> Finding:
+    try:
+        with opened(store) as connection:
+            (newest,) = connection.execute("SELECT position FROM last_position").fetchone()
+            row = connection.execute(
+                "SELECT position FROM outbox_cursor WHERE index_name = ?", (outbox,)
+            ).fetchone()
+    except (sqlite3.Error, TypeError):
+        return Finding(_NAME, "warn", "how far it is cannot be told", "the findings on the store say why")
+    behind = newest - (row[0] if row else 0)
+    if behind > _BEHIND:
+        fix = f"let the server run: it catches up by itself; if the number does not fall, {rebuild}"
+        return Finding(_NAME, "warn", f"{behind} events behind the store", fix)
+    return Finding(_NAME, "ok", f"{behind} events behind the store")
+
+
+def _opensearch(settings: Settings) -> list[Finding]:
+    from controlplane.search.opensearch import DEFAULT_INDEX
+
+    given = settings.search_index
+    name = urlsplit(given.url).path.strip("/") or DEFAULT_INDEX
+    try:
+        answer = _asked(given, name)
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return [Finding(_NAME, "ok", f"the cluster has no {name} yet; the next start makes it")]
+        fix = "correct SearchIndex.Username and Password" if error.code in (401, 403) else "see its log"
+        return [Finding(_NAME, "fail", f"the cluster answers {error.code}", fix)]
+    except (OSError, ValueError) as error:  # URLError is an OSError, and so is what TLS says
+        reason = getattr(error, "reason", error)
+        fix = "correct SearchIndex.Url (and CaFile), or let this machine reach the cluster"
+        return [Finding(_NAME, "fail", f"the cluster can't be asked: {reason}", fix)]
+    try:
+        (found,) = answer.values()
+        uuid = str(found["settings"]["index"]["uuid"])
+    except (AttributeError, ValueError, KeyError, TypeError):
+        return [Finding(_NAME, "fail", "what answers is no OpenSearch", "correct SearchIndex.Url")]
+    rebuild = f"delete the index {name}: the server makes and fills it again"
+    return [_lag(settings.store.path, f"opensearch:{uuid}", rebuild)]
+
+
+def _asked(given: SearchIndexSettings, name: str) -> Any:
+    parts = urlsplit(given.url)
+    request = urllib.request.Request(f"{parts.scheme}://{parts.netloc}/{name}/_settings")  # noqa: S310 - http(s)
+    if given.username:
+        pair = base64.b64encode(f"{given.username}:{given.password}".encode()).decode()
+        request.add_header("Authorization", f"Basic {pair}")
+    context = ssl.create_default_context(cafile=given.ca_file) if parts.scheme == "https" else None
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+    with opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
+        return json.loads(answer.read(_MOST_BYTES))

@@ -1,0 +1,89 @@
+"""Where the control plane listens, or would: free, or open by itself."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import resource
+import socket
+import ssl
+from typing import Final
+
+from controlplane.settings import Settings
+from proxy.config import Address
+from proxy.wire.finding import Finding
+
+_TIMEOUT_SECONDS: Final = 5.0
+_ENOUGH_FILES: Final = 4096
+
+
+def listeners(settings: Settings) -> list[Finding]:
+    own = [("ControlPlane.Listen", each) for each in settings.control_plane.listen]
+    others = [("Console.Listen", each) for each in settings.console.listen]
+    others += [("Metrics.Listen", each) for each in settings.metrics.listen]
+    is_tls = settings.control_plane.cert_file is not None
+    running = any(_is_ours(address, is_tls=is_tls) for _, address in own if address.port)
+    return [_listener(key, address, running=running) for key, address in [*own, *others]]
+
+
+def _listener(key: str, address: Address, *, running: bool) -> Finding:
+    if not address.port:
+        return Finding(key, "ok", f"{address}: the kernel chooses a port")
+    problem = _bound(address)
+    if problem is None:
+        if running:
+            what = f"{address}: the server runs, and nobody listens there"
+            return Finding(key, "warn", what, "restart it, if the setting is newer than its start")
+        return Finding(key, "ok", f"{address} is free")
+    if problem.errno == errno.EADDRINUSE:
+        if running:
+            return Finding(key, "ok", f"{address} is open, by the server that runs")
+        fix = f"end what listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
+        return Finding(key, "fail", f"{address} is in use by another program", fix)
+    fix = f"write an address of this machine into {key}, and a port that its user may open"
+    return Finding(key, "fail", f"{address}: {problem.strerror}", fix)
+
+
+def _bound(address: Address) -> OSError | None:
+    """Why it can't be bound. For a moment it is, but never listened on, which keeps nobody out."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            return error
+    return None
+
+
+def _is_ours(address: Address, *, is_tls: bool) -> bool:
+    """Whether a control plane answers there; its certificate is another check's."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
+    connection: http.client.HTTPConnection
+    if is_tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(
+            host, address.port, timeout=_TIMEOUT_SECONDS, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(host, address.port, timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        answer = connection.getresponse()
+        return answer.status == 200 and b'"status"' in answer.read(1000)
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def open_files() -> list[Finding]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < _ENOUGH_FILES:
+        what = f"the server may open {hard} files, so that it takes few connections at once"
+        return [
+            Finding("open files", "warn", what, "LimitNOFILE=65536 in the unit (`ulimit -Hn` in a shell)")
+        ]
+    most = "any number of" if hard == resource.RLIM_INFINITY else str(hard)
+    return [Finding("open files", "ok", f"the server may open {most} files")]

@@ -1,0 +1,146 @@
+"""The store: whole, of this release, with room to grow; and the master key that opens its secrets."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from controlplane.doctor.opened import has_log, opened
+from controlplane.registry import MASTER_KEY_CHECK
+from controlplane.secrets import MasterKeyError, Vault, read_master_key
+from controlplane.settings import Settings
+from controlplane.store.migrate import newest_known
+from proxy.wire.finding import Finding
+
+_MIB: Final = 1024 * 1024
+_CHECK_SECONDS: Final = 30.0
+_LARGE_LOG: Final = 256 * _MIB  # some thousand batches: checkpoints keep it far below
+_LEAST_FREE: Final = 64 * _MIB
+_ENOUGH_FREE: Final = 1024 * _MIB
+_RESTORE: Final = "stop the server, restore a backup, remove the -wal and -shm files beside it"
+
+
+def store(settings: Settings) -> list[Finding]:
+    path = settings.store.path
+    if not path.exists():
+        return [Finding("store", "ok", f"{path}: not there yet; the first start makes it"), *_room(path)]
+    return [*_schema(path), *_whole(path), *_log(path), *_room(path), _backup(path)]
+
+
+def _schema(path: Path) -> Iterator[Finding]:
+    try:
+        with opened(path) as connection:
+            (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
+    except sqlite3.OperationalError as error:
+        yield Finding("store: schema", "fail", f"{path}: {error}", f"chown it to the server's user: {path}")
+        return
+    except sqlite3.DatabaseError as error:
+        yield Finding("store: schema", "fail", f"{path}: {error}", _RESTORE)
+        return
+    known = newest_known()
+    if version > known:
+        what = f"written by a newer release (schema {version}, this one knows {known})"
+        fix = "start that release, or restore a backup of this one"
+        yield Finding("store: schema", "fail", what, fix)
+    elif version < known:
+        what = f"of an older release (schema {version} of {known})"
+        yield Finding("store: schema", "warn", what, "take a backup: the next start upgrades it")
+    else:
+        yield Finding("store: schema", "ok", f"schema {version}, this release's")
+
+
+def _whole(path: Path) -> Iterator[Finding]:
+    size = path.stat().st_size // _MIB
+    try:
+        was_at_rest = not has_log(path)
+        said = _quick_check(path)
+        if said != "ok" and was_at_rest and has_log(path):
+            said = _quick_check(path)  # a server started meanwhile, and changed what was read
+    except sqlite3.OperationalError as error:
+        if "interrupted" in str(error):
+            what = f"{size} MiB were not checked within {_CHECK_SECONDS:.0f} s, and nothing wrong was found"
+            fix = f"at a quiet hour: sqlite3 {path} 'PRAGMA quick_check'"
+            yield Finding("store: integrity", "warn", what, fix)
+        return  # else told of the schema
+    except sqlite3.DatabaseError as error:
+        said = str(error)
+    if said == "ok":
+        yield Finding("store: integrity", "ok", f"quick_check finds all {size} MiB whole")
+    else:
+        yield Finding("store: integrity", "fail", f"{path}: {said}", _RESTORE)
+
+
+def _quick_check(path: Path) -> str:
+    with opened(path, seconds=_CHECK_SECONDS) as connection:
+        return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+
+
+def _log(path: Path) -> Iterator[Finding]:
+    try:
+        size = path.with_name(path.name + "-wal").stat().st_size
+    except FileNotFoundError:
+        size = 0
+    if size > _LARGE_LOG:
+        fix = "end what reads for so long beside the server (a backup, a shell); else restart it once"
+        yield Finding("store: log", "warn", f"the write-ahead log has {size // _MIB} MiB", fix)
+    else:
+        yield Finding("store: log", "ok", f"the write-ahead log has {size // _MIB} MiB")
+
+
+def _room(path: Path) -> Iterator[Finding]:
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        yield Finding(
+            "store: room", "fail", f"{folder} is not writable", f"chown it to the server's user: {folder}"
+        )
+        return
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    size = path.stat().st_size if path.exists() else 0
+    what = f"{free // _MIB} MiB are free on the disk of {folder}"
+    fix = f"free space there, shorten retention (`org set-retention`), or move {path} to a larger disk"
+    if free < _LEAST_FREE:
+        yield Finding("store: room", "fail", f"{what}: batches are about to get 503", fix)
+    elif free < max(_ENOUGH_FREE, size // 10):
+        yield Finding("store: room", "warn", what, fix)
+    else:
+        yield Finding("store: room", "ok", what)
+
+
+def _backup(path: Path) -> Finding:
+    what = f'leaves no trace here; one is taken with: sqlite3 {path} ".backup FILE"'
+    return Finding("store: backup", "ok", what)
+
+
+def master_key(settings: Settings) -> list[Finding]:
+    """Proved on the text that was sealed at the first start; none is made."""
+    file = settings.secrets.master_key_file
+    source = "Secrets.MasterKey" if settings.secrets.master_key else str(file)
+    sealed = _sealed(settings.store.path)
+    if not settings.secrets.master_key and not file.exists():
+        if sealed is None:
+            return [Finding("master key", "ok", f"{file}: not there yet; the first start makes it")]
+        fix = f"put the master key's copy there: without it no proxy can sign in ({file})"
+        return [Finding("master key", "fail", f"{file} is missing, and the store has secrets", fix)]
+    try:
+        vault = Vault(read_master_key(settings.secrets.master_key, file))
+        if sealed is not None:
+            vault.open(MASTER_KEY_CHECK, sealed)
+    except MasterKeyError as error:
+        fix = "put the key in place that belongs to this store, or the store that belongs to this key"
+        return [Finding("master key", "fail", f"{source}: {error}", fix)]
+    return [Finding("master key", "ok", f"{source} opens the store's secrets")]
+
+
+def _sealed(path: Path) -> bytes | None:
+    try:
+        with opened(path) as connection:
+            row = connection.execute("SELECT sealed FROM master_key_check").fetchone()
+    except sqlite3.Error:
+        return None  # told of the store
+    return None if row is None else bytes(row[0])

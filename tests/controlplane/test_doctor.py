@@ -1,0 +1,277 @@
+"""`doctor` of the control plane: each fault, made for real, is found and told with its remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from controlplane.clock import SystemClock
+from tests.controlplane.opensearch_standin import cluster
+from tests.controlplane.plane import HEARTBEAT, ProxyClient, batch, write_settings
+from tests.controlplane.processes import ROOT, cli, facts, server
+from tests.standins.certificates import CertificateAuthority
+from tests.standins.ports import free_port
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A control plane that was set up, with one proxy that nobody has heard of yet."""
+    config = write_settings(tmp_path)
+    facts(config, "org", "add", "acme")
+    facts(config, "proxy", "add", "edge-1", "--org", "acme")
+    return config
+
+
+def store(config: Path) -> Path:
+    return config.parent / "var" / "controlplane.db"
+
+
+def change(config: Path, old: str, new: str) -> None:
+    config.write_text(config.read_text().replace(old, new, 1))
+
+
+def findings(config: Path, **environment: str) -> dict[str, dict[str, str]]:
+    done = cli(config, "doctor", "--json", **environment)
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    failed = any(each["status"] == "fail" for each in told["findings"])
+    assert (done.returncode, told["status"] == "fail") == (int(failed), failed)
+    for each in told["findings"]:
+        assert bool(each["fix"]) is (each["status"] != "ok"), each
+        assert "\n" not in each["found"] + each["fix"]
+    return {each["check"]: each for each in told["findings"]}
+
+
+def failures(config: Path, **environment: str) -> dict[str, dict[str, str]]:
+    found = findings(config, **environment)
+    return {name: each for name, each in found.items() if each["status"] == "fail"}
+
+
+def everything(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(each.relative_to(folder)): (each.stat().st_mode, each.read_bytes() if each.is_file() else b"")
+        for each in folder.rglob("*")
+    }
+
+
+def test_before_the_first_start_nothing_is_made(tmp_path: Path) -> None:
+    config = write_settings(tmp_path)
+    found = findings(config)
+    assert {each["status"] for each in found.values()} == {"ok"}
+    assert [each.name for each in tmp_path.iterdir()] == [config.name]
+
+
+def test_a_sound_store_is_found_so_and_nothing_is_changed(config: Path) -> None:
+    before = everything(config.parent)
+    found = findings(config)
+    assert {name for name, each in found.items() if each["status"] != "ok"} == {"proxies"}
+    assert found["proxies"]["found"] == "edge-1 is never seen"
+    assert "quick_check" in found["store: integrity"]["found"]
+    assert everything(config.parent) == before
+    lines = cli(config, "doctor").stdout.splitlines()
+    assert lines[-1].endswith("1 to look at, 0 failed")
+    assert lines[-2].strip().startswith("-> `proxy show edge-1`")
+
+
+async def test_beside_the_server_it_knows_whose_ports_are_open(config: Path) -> None:
+    added = facts(config, "proxy", "rotate-secret", "edge-1")
+    port = free_port()
+    change(config, "127.0.0.1:0", f"127.0.0.1:{port}")
+    async with server(config) as running, aiohttp.ClientSession() as session:
+        proxy = ProxyClient(session, running.address, SystemClock(), "", added["apiKey"], added["hmacSecret"])
+        assert (await proxy.send(HEARTBEAT, b'{"checks": {}}')).status == 200
+        found = findings(config)
+    assert found["ControlPlane.Listen"]["found"] == f"127.0.0.1:{port} is open, by the server that runs"
+    assert found["proxies"]["found"] == "all 1 are well"
+    assert found["clock"]["found"] == "agrees with those of 1 proxies"
+    assert found["search index"]["found"] == "0 events behind the store"
+
+
+async def test_proxies_whose_clocks_agree_with_each_other_tell_of_this_one(config: Path) -> None:
+    async with server(config) as running, aiohttp.ClientSession() as session:
+        for name in ("edge-1", "edge-2", "edge-3"):
+            command = ("rotate-secret", name) if name == "edge-1" else ("add", name, "--org", "acme")
+            added = facts(config, "proxy", *command)
+            proxy = ProxyClient(
+                session, running.address, SystemClock(), "", added["apiKey"], added["hmacSecret"]
+            )
+            timestamp = str(int(time.time()) + 90)
+            assert (await proxy.send(HEARTBEAT, b"{}", timestamp=timestamp)).status == 200
+        found = findings(config)
+    assert found["clock"]["status"] == "warn"
+    assert re.fullmatch(r"of 3 proxies' clocks the middle one is (8\d|90) s ahead", found["clock"]["found"])
+    assert "timedatectl" in found["clock"]["fix"]
+
+
+def test_a_damaged_store(config: Path) -> None:
+    path = store(config)
+    with path.open("r+b") as file:
+        file.seek(3 * 4096)
+        file.write(os.urandom(path.stat().st_size - 3 * 4096))
+    found = failures(config)
+    assert "store: integrity" in found or "store: schema" in found
+    assert all("restore a backup" in each["fix"] for name, each in found.items() if name.startswith("store"))
+
+
+def test_a_store_of_a_later_release(config: Path) -> None:
+    with sqlite3.connect(store(config)) as connection:
+        connection.execute("INSERT INTO schema_version VALUES (999, '0999_future.sql')")
+    connection.close()
+    assert "newer release (schema 999" in failures(config)["store: schema"]["found"]
+
+
+def test_another_master_key_and_none(config: Path) -> None:
+    key = config.parent / "var" / "master.key"
+    kept = key.read_text()
+    key.write_text("ab" * 32)
+    assert "not the one that this store was made with" in failures(config)["master key"]["found"]
+    key.unlink()
+    assert "is missing" in failures(config)["master key"]["found"]
+    assert not key.exists()
+    assert "master key" not in failures(config, Secrets__MasterKey=kept.strip())
+    assert kept.strip() not in cli(config, "doctor", Secrets__MasterKey=kept.strip()).stdout
+
+
+def test_files_that_others_can_read(config: Path) -> None:
+    store(config).chmod(0o644)
+    found = findings(config)["file modes"]
+    assert (found["status"], found["fix"]) == ("warn", f"chmod 600 {store(config)}")
+
+
+def test_a_port_in_use_by_another_program(config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        found = failures(config, ControlPlane__Listen=f"127.0.0.1:{port}")["ControlPlane.Listen"]
+    assert "in use by another program" in found["found"]
+    assert f"ss -ltnp sport = :{port}" in found["fix"]
+
+
+@pytest.mark.parametrize(
+    ("days", "status", "told"),
+    [(-1, "fail", "ended on"), (5.5, "warn", "ends in 5 days"), (90, "ok", "holds until")],
+)
+def test_a_certificate_by_its_end(config: Path, tmp_path: Path, days: float, status: str, told: str) -> None:
+    files = CertificateAuthority(tmp_path / "authority").server("own", days=days)
+    found = findings(
+        config, ControlPlane__CertFile=str(files.cert_file), ControlPlane__KeyFile=str(files.key_file)
+    )["ControlPlane.CertFile"]
+    assert (found["status"], told in found["found"]) == (status, True)
+
+
+def test_a_key_of_another_certificate(config: Path, tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "authority")
+    one, other = authority.server("one"), authority.server("other")
+    found = failures(
+        config, ControlPlane__CertFile=str(one.cert_file), ControlPlane__KeyFile=str(other.key_file)
+    )
+    assert "not usable" in found["ControlPlane.CertFile"]["found"]
+
+
+def test_a_damaged_index(config: Path) -> None:
+    index = store(config).with_name("controlplane.db.search.sqlite")
+    index.touch(mode=0o600)
+    index.write_bytes(b"no database at all, and long enough to be looked at" * 100)
+    found = failures(config)["search index"]
+    assert f"rm {index}*" in found["fix"]
+
+
+async def test_an_index_that_lies_far_behind(config: Path) -> None:
+    added = facts(config, "proxy", "rotate-secret", "edge-1")
+    org = facts(config, "org", "show", "acme")["orgId"]
+    async with server(config) as running, aiohttp.ClientSession() as session:
+        proxy = ProxyClient(
+            session, running.address, SystemClock(), "", added["apiKey"], added["hmacSecret"], [org]
+        )
+        assert (await proxy.audit(batch("b1", org, range(1, 5)))).status == 202
+    with sqlite3.connect(store(config)) as connection:
+        connection.execute("UPDATE last_position SET position = position + 20000")
+    connection.close()
+    found = findings(config)["search index"]
+    assert (found["status"], bool(re.match(r"2000\d events behind", found["found"]))) == ("warn", True)
+
+
+async def test_a_cluster_that_refuses_the_password_or_is_away(config: Path) -> None:
+    password = "cluster~password~9f3"
+    async with cluster() as running:
+        environment = {"SearchIndex__Kind": "opensearch", "SearchIndex__Url": running.url}
+        found = await asyncio.to_thread(findings, config, **environment)
+        assert "has no graphward-events yet" in found["search index"]["found"]
+        running.authorization = "Basic of somebody else"
+        environment |= {"SearchIndex__Username": "u", "SearchIndex__Password": password}
+        refused = (await asyncio.to_thread(failures, config, **environment))["search index"]
+        assert "SearchIndex.Username" in refused["fix"]
+        assert {method for method, _ in running.requests} == {"GET"}
+    away = failures(config, **environment)["search index"]
+    assert "SearchIndex.Url" in away["fix"]
+    assert password not in json.dumps([refused, away])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir(mode=0o700)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=80m,mode=700", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small disk takes privileges")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_disk_that_is_nearly_full(config: Path, small_disk: Path) -> None:
+    moved = small_disk / "controlplane.db"
+    shutil.copy(store(config), moved)
+    moved.chmod(0o600)
+    assert findings(config, Store__Path=str(moved))["store: room"]["status"] == "warn"
+    (small_disk / "something-else").write_bytes(b"\0" * 40 * 1024 * 1024)
+    assert "get 503" in failures(config, Store__Path=str(moved))["store: room"]["found"]
+
+
+def test_on_a_terminal_it_is_coloured_and_drives_nothing(config: Path) -> None:
+    with sqlite3.connect(store(config)) as connection:
+        connection.execute("UPDATE proxies SET name = 'edge' || char(27) || ']0;evil'")
+    connection.close()
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "controlplane", "--config", str(config), "doctor"],
+        cwd=ROOT,
+        stdout=follower,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
+    )
+    os.close(follower)
+    told = b""
+    try:
+        while part := os.read(leader, 65536):
+            told += part
+    except OSError:  # how a terminal says that nobody writes to it any more
+        pass
+    os.close(leader)
+    assert process.wait() == 0
+    assert b"\x1b[32mok" in told
+    assert b"\x1b]0;evil" not in told
+    assert b"\\u001b]0;evil" in told
+
+
+def test_settings_that_can_not_be_read_are_status_2(tmp_path: Path) -> None:
+    done: Any = cli(tmp_path / "absent.toml", "doctor")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
