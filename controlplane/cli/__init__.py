@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import app as app_commands
-from controlplane.cli import audit, doctor, integrity, org, proxy, rehearsal, ruleset
-from controlplane.cli.context import FAILED, Cli, CommandFailed
+from controlplane.cli import audit, doctor, integrity, operator, org, proxy, record, rehearsal, ruleset
+from controlplane.cli.context import FAILED, INVALID_INPUT, Cli, CommandFailed
 from controlplane.own_process import keep_to_itself
 
 cli = typer.Typer(
@@ -31,16 +32,40 @@ cli.add_typer(app_commands.app, name="app", help="App identities: their secrets 
 audit.app.add_typer(integrity.app)
 cli.add_typer(audit.app, name="audit", help="Audit events.")
 cli.add_typer(doctor.app)
+cli.add_typer(operator.app, name="operator", help="Operators: who may sign in, roles and API tokens.")
+cli.add_typer(record.app, name="record", help="The record of what operators did.")
 
 
 @cli.callback(invoke_without_command=True)
 def root(
     ctx: typer.Context,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The settings file (TOML).")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The settings file (TOML); work on its store."),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            help="Work at the running control plane whose admin API is there; GRAPHWARD_URL.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", help="Holds the API token for --url; GRAPHWARD_TOKEN_FILE."
+        ),
     ] = None,
 ) -> None:
-    ctx.obj = Cli(config)
+    if config is not None and url is not None:
+        raise CommandFailed(INVALID_INPUT, "--config and --url: give one of the two")
+    if config is None:
+        url = url or os.environ.get("GRAPHWARD_URL") or None
+        token_file = token_file or (
+            Path(given) if (given := os.environ.get("GRAPHWARD_TOKEN_FILE")) else None
+        )
+    ctx.obj = Cli(config, url, token_file)
     if ctx.invoked_subcommand is None:
         serve(ctx.obj)
 

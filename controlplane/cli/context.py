@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,10 +17,18 @@ import typer
 from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
+    from controlplane.cli.remote import Remote
+    from controlplane.operations.actor import Actor
+    from controlplane.operations.desk import Desk
+    from controlplane.operations.operation import Answer, Operation, Request, Stream
     from controlplane.registry import Registry
+    from controlplane.search.interface import SearchIndex
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
     from controlplane.store.sqlite import SqliteStore
+
+    A = TypeVar("A", bound=Answer)
+    Q = TypeVar("Q", bound=Request)
 
 T = TypeVar("T")
 
@@ -50,22 +58,25 @@ class Open:
     settings: Settings
     store: SqliteStore
     registry: Registry
-
-    async def vault(self) -> Vault:
-        from controlplane.registry import open_vault
-
-        return await open_vault(self.settings.secrets, self.store)
+    desk: Desk
 
 
 class Cli:
-    """`ctx.obj` of every command."""
+    """`ctx.obj` of every command: where its operations are done."""
 
-    def __init__(self, config: Path | None) -> None:
+    def __init__(self, config: Path | None, url: str | None = None, token_file: Path | None = None) -> None:
         self._config = config
+        self._url = url
+        self._token_file = token_file
 
     @property
-    def has_settings(self) -> bool:
-        return self._config is not None
+    def has_store(self) -> bool:
+        """Whether there is anything to look a ruleset up in."""
+        return self._config is not None or self._url is not None
+
+    @property
+    def is_remote(self) -> bool:
+        return self._url is not None
 
     @property
     def config(self) -> Path:
@@ -83,9 +94,47 @@ class Cli:
         except SettingsError as error:
             raise CommandFailed(INVALID_INPUT, *error.problems) from None
 
+    @property
+    def remote(self) -> Remote | None:
+        from controlplane.cli.remote import Remote
+
+        if self._url is None:
+            return None
+        if self._token_file is None:
+            raise CommandFailed(INVALID_INPUT, "Missing option '--token-file'.")
+        return Remote(self._url, self._token_file)
+
+    def call(self, operation: Operation[Q, A], asked: Q) -> A:
+        """Do the operation, on the store or at a running server; its failures told in one line each."""
+        from controlplane.operations.perform import perform
+
+        remote = self.remote
+        if remote is not None:
+            return remote.call(operation, asked)
+        return self.run(lambda opened: perform(operation, opened.desk, this_user(), asked))
+
+    def stream(self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None]) -> None:
+        """Give every piece of the stream's answer to `take`, as it comes."""
+        remote = self.remote
+        if remote is not None:
+            for piece in remote.pieces(stream, asked):
+                take(piece)
+            return
+
+        async def work(opened: Open) -> None:
+            streamed = await stream.perform(opened.desk, this_user(), asked)
+            async with aclosing(streamed.pieces):
+                async for piece in streamed.pieces:
+                    take(piece)
+
+        self.run(work)
+
     def run(self, work: Callable[[Open], Awaitable[T]]) -> T:
         """Do `work` with the store open, its failures told in one line each."""
+        from controlplane.operations.actor import Forbidden
+        from controlplane.operations.operation import InvalidRequest
         from controlplane.registry import InvalidName
+        from controlplane.search.interface import IndexUnavailableError
         from controlplane.secrets import MasterKeyError
 
         async def opened() -> T:
@@ -94,23 +143,60 @@ class Cli:
 
         try:
             return asyncio.run(opened())
+        except InvalidRequest as error:
+            raise CommandFailed(INVALID_INPUT, *error.problems) from None
         except InvalidName as error:
             raise CommandFailed(INVALID_INPUT, str(error)) from None
-        except (StoreError, MasterKeyError) as error:
+        except (StoreError, MasterKeyError, IndexUnavailableError, Forbidden) as error:
             raise CommandFailed(FAILED, str(error)) from None
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Open]:
         from controlplane.clock import SystemClock
-        from controlplane.registry import Registry
+        from controlplane.operations.desk import Desk
+        from controlplane.registry import Registry, open_vault
         from controlplane.store.sqlite import SqliteStore
+        from controlplane.tail import Tail
 
-        clock = SystemClock()
-        store = await SqliteStore.open(self.settings.store.path, clock)
-        try:
-            yield Open(self.settings, store, Registry(store, clock))
-        finally:
-            await store.close()
+        settings, clock = self.settings, SystemClock()
+        async with AsyncExitStack() as stack:
+            store = await SqliteStore.open(settings.store.path, clock)
+            stack.push_async_callback(store.close)
+
+            async def vault() -> Vault:
+                return await open_vault(settings.secrets, store)
+
+            async def index() -> SearchIndex:
+                return await _filled_index(settings, store, stack)
+
+            registry = Registry(store, clock)
+            desk = Desk(settings, store, registry, clock, vault, index, Tail(store))
+            yield Open(settings, store, registry, desk)
+
+
+async def _filled_index(settings: Settings, store: SqliteStore, stack: AsyncExitStack) -> SearchIndex:
+    """What was accepted is found, whether or not a server runs and however far its forwarder is."""
+    from controlplane.forwarder import Forwarder
+    from controlplane.search import open_index
+
+    index = await open_index(settings.search_index, settings.store.path)
+    stack.push_async_callback(index.close)
+    await Forwarder(store, index).drain()
+    return index
+
+
+def this_user() -> Actor:
+    """Who runs this command, by the kernel's word and not the environment's."""
+    import os
+    import pwd
+
+    from controlplane.operations.actor import local_actor
+
+    uid = os.getuid()
+    try:
+        return local_actor(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return local_actor(str(uid))
 
 
 def print_json(value: object) -> None:
@@ -127,8 +213,10 @@ def write_json(text: bytes) -> None:
     sys.stdout.buffer.write(text + b"\n")
 
 
-def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
+def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> None:
     """One thing: JSON, or a line for each of its facts."""
+    if isinstance(facts, msgspec.Struct):
+        facts = facts_of(facts)
     if as_json:
         print_json(facts)
         return
@@ -137,8 +225,17 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
         sys.stdout.write(f"{name:{width}}  {_text(value)}\n")
 
 
-def print_list(name: str, rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+def facts_of(answer: msgspec.Struct) -> dict[str, Any]:
+    """An answer's members by the names that JSON has for them."""
+    facts: dict[str, Any] = msgspec.to_builtins(answer)
+    return facts
+
+
+def print_list(
+    name: str, listed: Sequence[Mapping[str, Any]] | Sequence[msgspec.Struct], *, as_json: bool
+) -> None:
     """Many things: `{name: [...]}`, or a table."""
+    rows = [facts_of(each) if isinstance(each, msgspec.Struct) else each for each in listed]
     if as_json:
         print_json({name: rows})
         return

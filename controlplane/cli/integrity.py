@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,13 +20,13 @@ from controlplane.cli.context import (
     Open,
     print_json,
     print_list,
+    this_user,
 )
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from controlplane.operations.desk import Desk
-    from controlplane.operations.integrity import KnownHead, Verdict
+    from controlplane.operations.integrity import KnownHead, Verdict, Verify
     from controlplane.operations.integrity import Progress as OrgProgress
 
 app = typer.Typer()
@@ -36,16 +35,11 @@ app = typer.Typer()
 @app.command()
 def head(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
     """The newest link of each organisation's chain of events: to be kept elsewhere, for `audit verify`."""
-    from controlplane.operations.actor import local_actor
-    from controlplane.operations.integrity import Heads, HeadsAsked
+    from controlplane.operations.integrity import HeadsAsked
     from controlplane.operations.integrity import head as heads
 
     cli: Cli = ctx.obj
-
-    async def work(opened: Open) -> Heads:
-        return await heads.perform(_desk(opened), local_actor(getpass.getuser()), HeadsAsked(org=org))
-
-    found = cli.run(work)
+    found = cli.call(heads, HeadsAsked(org=org))
     if json:
         print_json(found)
     else:
@@ -68,27 +62,15 @@ def verify(
     json: Json = False,
 ) -> None:
     """Whether all events are as they were stored. Exit 1, naming the first that isn't, if not."""
-    from controlplane.operations.actor import local_actor
-    from controlplane.operations.integrity import Verdict, Verified, Verify, verification
-    from controlplane.operations.operation import InvalidRequest
+    from controlplane.operations.integrity import Verified, Verify
+    from controlplane.operations.integrity import verify as verified
 
     cli: Cli = ctx.obj
     request = Verify(org=org, head=head, checkpoint=() if checkpoint is None else _read(checkpoint))
-
-    async def work(opened: Open) -> list[Verdict]:
-        verdicts = []
-        with _bar() as show:
-            async for each in verification(_desk(opened), local_actor(getpass.getuser()), request):
-                if isinstance(each, Verdict):
-                    verdicts.append(each)
-                else:
-                    show(each)
-        return verdicts
-
-    try:
-        verdicts = cli.run(work)
-    except InvalidRequest as error:
-        raise CommandFailed(INVALID_INPUT, *error.problems) from None
+    if cli.is_remote:
+        verdicts = list(cli.call(verified, request).orgs)
+    else:
+        verdicts = cli.run(lambda opened: _walked(opened, request))
     intact = all(each.misfit is None for each in verdicts)
     if json:
         print_json(Verified(intact=intact, orgs=tuple(verdicts)))
@@ -98,24 +80,18 @@ def verify(
         raise CommandFailed(FAILED, *(() if json else map(_told, filter(_is_misfit, verdicts))))
 
 
-def _desk(opened: Open) -> Desk:
-    from controlplane.clock import SystemClock
-    from controlplane.operations.desk import Desk
-    from controlplane.search.interface import SearchIndex
-    from controlplane.tail import Tail
+async def _walked(opened: Open, request: Verify) -> list[Verdict]:
+    """With a bar to look at meanwhile."""
+    from controlplane.operations.integrity import Verdict, verification
 
-    async def no_index() -> SearchIndex:
-        raise NotImplementedError
-
-    return Desk(
-        opened.settings,
-        opened.store,
-        opened.registry,
-        SystemClock(),
-        opened.vault,
-        no_index,
-        Tail(opened.store),
-    )
+    verdicts = []
+    with _bar() as show:
+        async for each in verification(opened.desk, this_user(), request):
+            if isinstance(each, Verdict):
+                verdicts.append(each)
+            else:
+                show(each)
+    return verdicts
 
 
 def _read(checkpoint: Path) -> tuple[KnownHead, ...]:

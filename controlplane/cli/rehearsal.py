@@ -22,7 +22,7 @@ from controlplane.cli.context import (
     print_json,
     write_json,
 )
-from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_version
+from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ruleset
 
 if TYPE_CHECKING:
     from controlplane.operations.explanations import AskedFacts, AttemptFacts, Explained, ReadingFacts
@@ -175,14 +175,14 @@ def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
     path = Path(source)
     if path.exists() or "/" in source or path.suffix in (".yaml", ".yml"):
         return source, read_text(path)
-    if not cli.has_settings:
+    if not cli.has_store:
         raise CommandFailed(
             INVALID_INPUT, f"{source}: no such file, and without --config no ruleset can be looked up"
         )
     name, at, number = source.rpartition("@")
     if not at or not (number.isascii() and number.isdecimal() and len(number) < 10):
         name, number = source, "0"
-    return source, stored_version(cli, name, org, int(number) or None)[1].yaml
+    return source, stored_ruleset(cli, name, org, int(number) or None).yaml
 
 
 def _answer(

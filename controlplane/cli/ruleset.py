@@ -5,41 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from controlplane.cli.context import (
-    FAILED,
     INVALID_INPUT,
     AnyOrg,
     Cli,
     CommandFailed,
     Json,
     OneOrg,
+    facts_of,
     print_facts,
     print_json,
     print_list,
 )
-from controlplane.store.interface import Ruleset, RulesetVersion
-from proxy.wire.audit_event import rfc3339
 
 if TYPE_CHECKING:
     from controlplane.operations.rehearsals import ProblemFacts
+    from controlplane.operations.rulesets import RulesetText
     from proxy.policy.ruleset import Ruleset as PolicyRuleset
     from proxy.policy.ruleset_yaml import RulesetProblem
 
 app = typer.Typer()
 
 _Ruleset = Annotated[str, typer.Argument(metavar="RULESET", help="Id or name.")]
-
-
-def _facts(ruleset: Ruleset) -> dict[str, Any]:
-    return {"rulesetId": ruleset.ruleset_id, "name": ruleset.name, "version": ruleset.version}
-
-
-def _listed(ruleset: Ruleset) -> dict[str, Any]:
-    return {**_facts(ruleset), "orgId": ruleset.org_id, "rules": ruleset.rule_count}
+_Note = Annotated[
+    str | None, typer.Option("--note", metavar="TEXT", help="Why, in your words; kept with the version.")
+]
 
 
 @app.command()
@@ -50,36 +44,41 @@ def check(file: Annotated[Path, typer.Argument(metavar="FILE")], json: Json = Fa
     if json:
         print_json({**facts, "warnings": read.advice})
     else:
-        read.warn()
+        _warn(file, read.advice)
         print_facts(facts, as_json=False)
 
 
 @app.command()
 def apply(
-    ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE")], org: OneOrg, json: Json = False
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    org: OneOrg,
+    note: _Note = None,
+    json: Json = False,
 ) -> None:
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the file's `name`. What
     it may have overlooked is a warning."""
+    from controlplane.operations import rulesets
+
     cli: Cli = ctx.obj
-    read = _read(file)
-    read.warn()
-    name, rule_count = read.ruleset.name, len(read.ruleset.rules)
-    ruleset, is_new = cli.run(lambda opened: opened.registry.apply_ruleset(org, name, rule_count, read.text))
-    print_facts({**_facts(ruleset), "changed": is_new}, as_json=json)
+    asked = rulesets.ApplyRuleset(org, read_text(file), note, str(file))
+    applied = cli.call(rulesets.apply, asked)
+    _warn(file, applied.warnings)
+    facts = {name: value for name, value in facts_of(applied).items() if name != "warnings"}
+    print_facts(facts, as_json=json)
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
     """A sound ruleset, and what it may have overlooked."""
 
-    file: Path
-    text: str
     ruleset: PolicyRuleset
     advice: tuple[RulesetProblem, ...]
 
-    def warn(self) -> None:
-        for advice in self.advice:
-            typer.echo(f"{_place(str(self.file), advice)}warning: {advice.message}", err=True)
+
+def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
+    for each in advice:
+        typer.echo(f"{_place(str(file), each)}warning: {each.message}", err=True)
 
 
 def _read(file: Path) -> _Read:
@@ -88,7 +87,7 @@ def _read(file: Path) -> _Read:
 
     text = read_text(file)
     ruleset = parsed(str(file), text)
-    return _Read(file, text, ruleset, ruleset_advice(text, ruleset))
+    return _Read(ruleset, ruleset_advice(text, ruleset))
 
 
 def read_text(file: Path) -> str:
@@ -121,9 +120,10 @@ def _place(label: str, problem: RulesetProblem | ProblemFacts) -> str:
 @app.command("list")
 def list_rulesets(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
     """All rulesets with their version in force."""
+    from controlplane.operations import rulesets
+
     cli: Cli = ctx.obj
-    rulesets = cli.run(lambda opened: opened.registry.rulesets(org))
-    print_list("rulesets", [_listed(ruleset) for ruleset in rulesets], as_json=json)
+    print_list("rulesets", cli.call(rulesets.list_all, rulesets.ListRulesets(org)).rulesets, as_json=json)
 
 
 @app.command()
@@ -137,44 +137,28 @@ def show(
     json: Json = False,
 ) -> None:
     """The text of a ruleset."""
-    cli: Cli = ctx.obj
-    found, shown = stored_version(cli, ruleset, org, version)
+    found = stored_ruleset(ctx.obj, ruleset, org, version)
     if json:
-        facts = {**_listed(found), "version": shown.version, "rules": shown.rule_count}
-        print_json({**facts, "createdAt": rfc3339(shown.created_ms), "yaml": shown.yaml})
+        print_json(found)
     else:
-        typer.echo(shown.yaml, nl=not shown.yaml.endswith("\n"))
+        typer.echo(found.yaml, nl=not found.yaml.endswith("\n"))
 
 
-def stored_version(
-    cli: Cli, ruleset: str, org: str | None, version: int | None
-) -> tuple[Ruleset, RulesetVersion]:
+def stored_ruleset(cli: Cli, ruleset: str, org: str | None, version: int | None) -> RulesetText:
     """The version in force unless another is named."""
-    found, versions = cli.run(lambda opened: opened.registry.history(ruleset, org))
-    wanted = version or found.version
-    shown = next((each for each in versions if each.version == wanted), None)
-    if shown is None:
-        raise CommandFailed(FAILED, f"ruleset {found.name} has no version {wanted}")
-    return found, shown
+    from controlplane.operations import rulesets
+
+    return cli.call(rulesets.show, rulesets.ShowRuleset(ruleset, org, version))
 
 
 @app.command()
 def history(ctx: typer.Context, ruleset: _Ruleset, org: AnyOrg = None, json: Json = False) -> None:
     """Every version of a ruleset, newest first."""
+    from controlplane.operations import rulesets
+
     cli: Cli = ctx.obj
-    found, versions = cli.run(lambda opened: opened.registry.history(ruleset, org))
-    rows = [_version_facts(each, each.version == found.version) for each in versions]
-    print_list("versions", rows, as_json=json)
-
-
-def _version_facts(version: RulesetVersion, in_force: bool) -> dict[str, Any]:
-    return {
-        "version": version.version,
-        "createdAt": rfc3339(version.created_ms),
-        "rules": version.rule_count,
-        "rolledBackTo": version.rolled_back_to,
-        "inForce": in_force,
-    }
+    found = cli.call(rulesets.history, rulesets.RulesetReference(ruleset, org))
+    print_list("versions", found.versions, as_json=json)
 
 
 @app.command()
@@ -185,8 +169,11 @@ def rollback(
     to: Annotated[
         int | None, typer.Option("--to", metavar="VERSION", help="By default the one before.")
     ] = None,
+    note: _Note = None,
     json: Json = False,
 ) -> None:
     """Put an older text in force again, as a new version."""
+    from controlplane.operations import rulesets
+
     cli: Cli = ctx.obj
-    print_facts(_facts(cli.run(lambda opened: opened.registry.roll_back(ruleset, org, to))), as_json=json)
+    print_facts(cli.call(rulesets.rollback, rulesets.RollBack(ruleset, org, to, note)), as_json=json)

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Protocol
 
 from controlplane.search.interface import SearchIndex
-from controlplane.search.opensearch import OpenSearchIndex
 from controlplane.search.sqlite_index import SqliteIndex
 
 __all__ = ["SearchIndex", "open_index"]
@@ -28,6 +27,8 @@ class Settings(Protocol):
 async def open_index(settings: Settings, store_path: Path) -> SearchIndex:
     """The SQLite index lies beside the store: `<store>.search.sqlite`."""
     if settings.kind == "opensearch":
+        from controlplane.search.opensearch import OpenSearchIndex  # aiohttp's client, which few need
+
         return OpenSearchIndex(
             settings.url, username=settings.username, password=settings.password, ca_file=settings.ca_file
         )

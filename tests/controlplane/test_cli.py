@@ -314,7 +314,14 @@ def test_missing_events_are_named(config: Path) -> None:
     )
     shown: dict[str, Any] = facts(config, "proxy", "show", "edge-1")
     assert shown["sequences"] == [
-        {"orgId": org, "highestSeq": 10, "missing": [[4, 6], [9, 9]], "missingCount": 4, "undelivered": 2}
+        {
+            "orgId": org,
+            "highestSeq": 10,
+            "missing": [[4, 6], [9, 9]],
+            "missingCount": 4,
+            "unlistedCount": 0,
+            "undelivered": 2,
+        }
     ]
 
 

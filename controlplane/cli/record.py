@@ -1,0 +1,60 @@
+"""`record`: search what operators did."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from controlplane.cli.context import AnyOrg, Cli, Json, facts_of, print_facts, print_list
+
+app = typer.Typer()
+
+_TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
+
+
+@app.callback()
+def record() -> None:
+    """The record of what operators did."""
+
+
+@app.command()
+def search(
+    ctx: typer.Context,
+    operator: Annotated[
+        str | None, typer.Option("--operator", metavar="NAME", help="Only what this operator did.")
+    ] = None,
+    operation: Annotated[
+        str | None,
+        typer.Option("--operation", metavar="NAME", help="Only this: app.bind, or app for all of it."),
+    ] = None,
+    org: AnyOrg = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="T", help=f"At this time and later: {_TIME_HELP}")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="T", help=f"Before this time: {_TIME_HELP}")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Lines of one page.")
+    ] = 100,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", metavar="C", help="`next` of the page before.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What operators did, newest first."""
+    from controlplane.operations.record import SearchRecord
+    from controlplane.operations.record import search as operation_of_it
+
+    cli: Cli = ctx.obj
+    asked = SearchRecord(operator, operation, org, from_, to, limit, cursor)
+    page = cli.call(operation_of_it, asked)
+    if json:
+        print_facts(page, as_json=True)
+        return
+    rows: list[dict[str, Any]] = [facts_of(line) for line in page.lines]
+    print_list("lines", rows, as_json=False)
+    if page.next is not None:
+        sys.stdout.write(f"more: --cursor {page.next}\n")

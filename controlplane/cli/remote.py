@@ -1,0 +1,143 @@
+"""Operations of a running control plane, called over its admin API."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
+
+import msgspec
+
+from controlplane.cli.context import FAILED, INVALID_INPUT, CommandFailed
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+    from controlplane.operations.operation import Answer, Operation, Stream
+    from controlplane.operations.operation import Request as Asked
+
+    A = TypeVar("A", bound=Answer)
+    Q = TypeVar("Q", bound=Asked)
+
+_ROOT: Final = "/admin/v1"
+_SECONDS: Final = 120.0
+_PIECE_BYTES: Final = 65_536
+
+
+class _Problem(msgspec.Struct):
+    code: str
+    message: str
+    problems: tuple[str, ...] = ()
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Problem
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirect would take the token along to wherever it leads."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Remote:
+    def __init__(self, url: str, token_file: Path) -> None:
+        self._url = _checked(url)
+        self._token = _token(token_file)
+
+    def call(self, operation: Operation[Q, A], asked: Q) -> A:
+        method, path = operation.method, operation.path
+        with self._open(method, path, asked) as response:
+            return msgspec.json.decode(response.read(), type=operation.answer)
+
+    def pieces(self, stream: Stream[Q], asked: Q) -> Iterator[bytes]:
+        """The answer as it comes."""
+        with self._open("GET", stream.path, asked) as response:
+            while piece := response.read1(_PIECE_BYTES):
+                yield piece
+
+    def _open(self, method: str, path: str, asked: Asked) -> HTTPResponse:
+        members: dict[str, Any] = msgspec.to_builtins(asked)
+        place = "/".join(
+            quote(str(members.pop(part[1:-1])), safe="") if part.startswith("{") else part
+            for part in path.split("/")
+        )
+        url, body = f"{self._url}{_ROOT}{place}", None
+        headers = {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "identity"}
+        if method in ("GET", "DELETE"):
+            url += _query(members)
+        else:
+            body = msgspec.json.encode(members)
+            headers["Content-Type"] = "application/json"
+        request = Request(url, body, headers, method=method)  # noqa: S310 - http and https, as checked
+        try:
+            response: HTTPResponse = _opener().open(request, timeout=_SECONDS)
+        except HTTPError as error:
+            raise _failure(self._url, error) from None
+        except URLError as error:
+            raise CommandFailed(FAILED, f"{self._url}: {error.reason}") from None
+        except OSError as error:
+            raise CommandFailed(FAILED, f"{self._url}: {error}") from None
+        return response
+
+
+def _opener() -> OpenerDirector:
+    return build_opener(_NoRedirects, HTTPSHandler(context=ssl.create_default_context()))
+
+
+def _query(members: Mapping[str, Any]) -> str:
+    given = {name: _text(value) for name, value in members.items() if value is not None}
+    return f"?{urlencode(given, doseq=True)}" if given else ""
+
+
+def _text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _failure(url: str, error: HTTPError) -> CommandFailed:
+    """As the same failure is told of a command beside the store."""
+    with error:
+        text = error.read()
+    try:
+        problem = msgspec.json.decode(text, type=_ErrorBody).error
+    except msgspec.DecodeError:
+        return CommandFailed(FAILED, f"{url}: answered {error.code}, which is no answer of an admin API")
+    if problem.code == "unauthenticated":
+        return CommandFailed(FAILED, f"{url}: does not know this token, or no longer")
+    status = INVALID_INPUT if problem.code == "invalidRequest" else FAILED
+    return CommandFailed(status, *(problem.problems or (problem.message,)))
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise CommandFailed(INVALID_INPUT, f"--url: must be an http:// or https:// address, not {url!r}")
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+        raise CommandFailed(INVALID_INPUT, "--url: without TLS the token could be read on the way: use https")
+    return url.rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _token(file: Path) -> str:
+    try:
+        token = file.read_text("ascii").strip()
+    except OSError as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        token = ""
+    if not token or not token.isprintable() or " " in token:
+        raise CommandFailed(INVALID_INPUT, f"{file}: must hold an API token and nothing else")
+    return token

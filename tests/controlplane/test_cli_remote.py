@@ -1,0 +1,138 @@
+"""Commands at a running server and beside the store: the same output, errors and exit statuses both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+
+from controlplane.cli import main
+from tests.controlplane.plane import RULESET, Plane
+
+PASSWORD = "correct horse battery staple"
+
+
+@dataclass
+class Commands:
+    """One operator at the server, and beside its store."""
+
+    config: Path
+    url: str
+    token_file: Path
+
+    async def run(self, where: str, *arguments: str) -> tuple[int, str, str]:
+        """In a thread: a process for each would take as long as all the rest."""
+        there = {
+            "store": ["--config", str(self.config)],
+            "server": ["--url", self.url, "--token-file", str(self.token_file)],
+        }[where]
+        out, err = BytesIO(), BytesIO()
+        texts = [TextIOWrapper(each, "utf-8", write_through=True) for each in (out, err)]
+        with redirect_stdout(texts[0]), redirect_stderr(texts[1]):
+            status = await asyncio.to_thread(main, [*there, *arguments])
+        return status, out.getvalue().decode(), err.getvalue().decode()
+
+    async def facts(self, where: str, *arguments: str) -> dict[str, str]:
+        status, out, err = await self.run(where, *arguments, "--json")
+        assert (status, err) == (0, "")
+        found: dict[str, str] = json.loads(out)
+        return found
+
+
+@pytest.fixture
+async def commands(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A server whose first operator was made beside it."""
+    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
+    password, token = tmp_path / "password", tmp_path / "token"
+    password.write_text(f"{PASSWORD}\n")
+    commands = Commands(tmp_path / "controlplane.toml", plane.console_url, token)
+    added = await commands.facts(
+        "store", "operator", "add", "ada", "--admin", "--password-file", str(password)
+    )
+    assert added["roles"] == [{"orgId": "*", "org": "*", "role": "admin"}]  # type: ignore[comparison-overlap]
+    made = await commands.facts("store", "operator", "token", "add", "ada", "cli")
+    token.write_text(made["token"])
+    return commands
+
+
+async def test_a_command_says_the_same_on_both_ways(commands: Commands, plane: Plane, tmp_path: Path) -> None:
+    await plane.org("acme")
+    await plane.ruleset("acme", "hr")
+    await plane.registry.add_app("payroll", "acme", "hr")
+    await plane.proxy("edge / 1", "acme")
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(RULESET.format(name="hr"))
+    bad.write_text("version: 1\nname: hr\nrules: [{id: a, verdict: perhaps, when: never}]\n")
+    for arguments in (
+        ("org", "list"),
+        ("org", "show", "acme", "--json"),
+        ("proxy", "show", "edge / 1", "--json"),
+        ("ruleset", "show", "hr"),
+        ("ruleset", "show", "hr", "--version", "7"),
+        ("ruleset", "apply", str(good), "--org", "acme", "--json"),
+        ("ruleset", "apply", str(bad), "--org", "acme"),
+        ("ruleset", "rollback", "hr"),
+        ("app", "show", "nobody"),
+        ("app", "add", "payroll", "--org", "acme", "--ruleset", "hr"),
+        ("app", "disable", "payroll", "--org", "acme", "--json"),
+        ("org", "add", ""),
+        ("operator", "show", "ada", "--json"),
+        ("operator", "disable", "ada"),
+        ("record", "search", "--operation", "proxy"),
+        ("record", "search", "--from", "yesterday"),
+    ):
+        beside, remote = [await commands.run(where, *arguments) for where in ("store", "server")]
+        assert remote == beside, arguments
+        assert "Traceback" not in beside[2]
+
+
+async def test_what_was_done_where_is_on_record(commands: Commands) -> None:
+    await commands.facts("store", "org", "add", "acme")
+    await commands.facts("server", "org", "add", "beta")
+    lines = json.loads((await commands.run("server", "record", "search", "--operation", "org", "--json"))[1])
+    done = [
+        (each["operator"].partition(":")[0], each["address"], each["request"]["name"])
+        for each in lines["lines"]
+    ]
+    assert done == [("ada", "127.0.0.1", "beta"), ("local", "local", "acme")]
+
+
+async def test_a_server_that_is_none_or_knows_no_such_token_is_told(
+    commands: Commands, plane: Plane, tmp_path: Path
+) -> None:
+    commands.token_file.write_text("gwt_of-nobody")
+    status, out, err = await commands.run("server", "org", "list")
+    assert (status, out, err) == (1, "", f"{commands.url}: does not know this token, or no longer\n")
+    commands.url = plane.base_url
+    assert (await commands.run("server", "org", "list"))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--url", "http://console.example", "--token-file", "token"], "https"),
+        (["--url", "ftp://console.example", "--token-file", "token"], "http://"),
+        (["--url", "https://console.example"], "--token-file"),
+        (["--url", "https://console.example", "--token-file", "absent"], "absent"),
+        (["--url", "https://console.example", "--config", "x.toml"], "one of the two"),
+    ],
+)
+def test_a_token_goes_nowhere_that_it_could_be_read(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
+    (tmp_path / "token").write_text("gwt_token")
+    assert main([*arguments, "org", "list"]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert told in err
