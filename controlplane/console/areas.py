@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.console import drafts, orgs, overview, rulesets, search
+from controlplane.console import apps, drafts, operators, orgs, overview, record, rulesets, search
 from controlplane.console.pages import PageRoute
 
-_MODULES: Final = (overview, search, drafts, rulesets, orgs)
+_MODULES: Final = (overview, search, drafts, rulesets, apps, orgs, operators, record)
 
 
 @dataclass(frozen=True, slots=True)

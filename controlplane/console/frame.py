@@ -100,6 +100,7 @@ class Console:
             "may": partial(_may, actor),
             "csrf": await csrf_token(request),
             "orgs": orgs,
+            "administered": [org for org in orgs if actor.may("admin", org.org_id)],
             "org_names": {org.org_id: org.name for org in orgs},
             "groups": _navigation(),
             "flash": flash,
@@ -223,6 +224,7 @@ def _common(request: web.Request, asked: PageRequest) -> dict[str, object]:
         "theme": _theme_of(request),
         "time": partial(text.time_tag, now_ms=asked.now_ms),
         "age": partial(text.age_tag, now_ms=asked.now_ms),
+        "age_text": partial(text.age_text, now_ms=asked.now_ms),
     }
 
 

@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from markupsafe import Markup
 
 from controlplane.console import charts, text
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.operations.actor import Actor
+from controlplane.operations.audit import CountValues, Selection, ValueCount, facets, histogram
 from controlplane.operations.desk import Desk
-from controlplane.search.interface import SearchQuery
-from controlplane.search.query import FIELDS, Exactly, FieldTerm, Filter
+from controlplane.operations.fleet import ListFleet
+from controlplane.operations.fleet import list_all as list_fleet
+from controlplane.operations.perform import perform
+from controlplane.operations.record import SearchRecord
+from controlplane.operations.record import search as search_record
+from controlplane.search.query import rfc3339_ms
 from proxy.wire.audit_event import rfc3339
 
 _MINUTE_MS: Final = 60_000
@@ -77,8 +83,10 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     period = next((each for each in _PERIODS if each.name == wanted), _PERIODS[1])
     counts = await _counts(desk, actor, request, period)
     since = rfc3339(counts.starts[0])
-    apps, rules = await _blocked(desk, actor, request, counts.starts[0])
-    names = {app.app_id: app.name for app in await desk.store.apps(None)}
+    blocked = await _blocked(desk, actor, request, counts.starts[0])
+    org = _org(request)
+    done = await perform(search_record, desk, actor, SearchRecord(org=org, limit=100))
+    fleet = await perform(list_fleet, desk, actor, ListFleet(org=org))
     values = {
         "periods": _PERIODS,
         "period": period,
@@ -87,14 +95,11 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "chart": _chart(request, counts),
         "table": _table(request, counts),
         "axis": _axis(counts),
-        "blocked_apps": [
-            Ranked(names.get(app_id, app_id), count, _search(request, f"verdict:block app:{app_id}", since))
-            for app_id, count in apps
-        ],
-        "blocked_rules": [
-            Ranked(rule, count, _search(request, f'verdict:block rule:"{rule}"', since))
-            for rule, count in rules
-        ],
+        "blocked_apps": _ranked(request, blocked["app"], "app", since),
+        "blocked_rules": _ranked(request, blocked["rule"], "rule", since),
+        "done": [line for line in done.lines if not line.operation.startswith("session.")][:_TOP],
+        "proxies": fleet.proxies,
+        "unwell": [proxy for proxy in fleet.proxies if proxy.health != "ok"],
         "found": {verdict: _search(request, f"verdict:{verdict}", since) for verdict in counts.by_verdict}
         | {"all": _search(request, "", since)},
     }
@@ -111,33 +116,47 @@ def _search(request: PageRequest, query: str, since: str, until: str | None = No
 async def _counts(desk: Desk, actor: Actor, request: PageRequest, period: Period) -> Counts:
     last = request.now_ms // period.interval_ms * period.interval_ms
     starts = range(last - (period.intervals - 1) * period.interval_ms, last + 1, period.interval_ms)
-    index = await desk.index()
-    queries = [_query(request, actor, verdict, starts[0]) for verdict in _FROM_BELOW]
-    found = await asyncio.gather(*(index.histogram(query, period.interval_ms) for query in queries))
-    by_verdict = {
-        verdict: [dict(each.buckets).get(start, 0) for start in starts]
-        for verdict, each in zip(_FROM_BELOW, found, strict=True)
-    }
+    whole = _selection(request, starts[0], last + period.interval_ms)
+    asked = [msgspec.structs.replace(whole, filter=f"verdict:{verdict}") for verdict in _FROM_BELOW]
+    found = await asyncio.gather(*(perform(histogram, desk, actor, each) for each in asked))
+    by_verdict = {}
+    for verdict, each in zip(_FROM_BELOW, found, strict=True):
+        counted = {rfc3339_ms(bucket.start): bucket.count for bucket in each.buckets}
+        by_verdict[verdict] = [counted.get(start, 0) for start in starts]
     return Counts(starts, period.interval_ms, by_verdict, all(each.complete for each in found))
 
 
 async def _blocked(
     desk: Desk, actor: Actor, request: PageRequest, from_ms: int
-) -> tuple[Sequence[tuple[str, int]], Sequence[tuple[str, int]]]:
+) -> Mapping[str, Sequence[ValueCount]]:
     """Apps and rules with the most blocked requests."""
-    query = _query(request, actor, "block", from_ms)
-    found = await (await desk.index()).facets(query, ["app", "rule"], top=_TOP)
-    return found.fields["app"], found.fields["rule"]
+    asked = CountValues(
+        filter="verdict:block", org=_org(request), from_=rfc3339(from_ms), fields=("app", "rule"), top=_TOP
+    )
+    found = await perform(facets, desk, actor, asked)
+    return {facet.field: facet.values for facet in found.facets}
 
 
-def _query(request: PageRequest, actor: Actor, verdict: str, from_ms: int) -> SearchQuery:
-    org_ids: tuple[str, ...] | None = None if actor.may("viewer", None) else tuple(actor.roles)
-    if request.org is not None:
-        org_ids = (request.org.org_id,)
-    return SearchQuery(org_ids, Filter((FieldTerm(FIELDS["verdict"], (Exactly(verdict),)),)), from_ms=from_ms)
+def _selection(request: PageRequest, from_ms: int, to_ms: int) -> Selection:
+    return Selection(org=_org(request), from_=rfc3339(from_ms), to=rfc3339(to_ms))
+
+
+def _org(request: PageRequest) -> str | None:
+    return request.org.org_id if request.org else None
 
 
 # How it is shown
+
+
+def _ranked(request: PageRequest, values: Sequence[ValueCount], field: str, since: str) -> list[Ranked]:
+    return [
+        Ranked(
+            each.name or each.value,
+            each.count,
+            _search(request, f'verdict:block {field}:"{each.value}"', since),
+        )
+        for each in values
+    ]
 
 
 def _chart(request: PageRequest, counts: Counts) -> Markup:

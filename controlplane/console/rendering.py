@@ -54,4 +54,5 @@ def environment(static: StaticFiles) -> jinja2.Environment:
         percent=text.percent,
     )
     made.filters["number"] = text.number
+    made.filters["pairs"] = lambda texts: [(each, each) for each in texts]  # options that say what they are
     return made

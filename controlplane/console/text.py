@@ -55,6 +55,12 @@ def _no_time(value: object) -> Markup:
     return _NEVER if value is None else escape(value)
 
 
+def age_text(value: str, now_ms: int) -> str:
+    """An age within a sentence; a text that is no time is said as it is."""
+    ms = rfc3339_ms(value)
+    return value if ms is None else age(ms, now_ms)
+
+
 def number(value: float) -> str:
     """`12 345`, with narrow spaces."""
     return f"{value:,.0f}".replace(",", _NARROW_SPACE)

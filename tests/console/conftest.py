@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Response, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Response, StorageState, sync_playwright
 
 from tests.console.seed import PASSWORD, ROOT, Seeded, seed
 
@@ -40,6 +40,7 @@ class Served:
 
     address: str
     seeded: Seeded
+    sessions: dict[str, StorageState] = field(default_factory=dict)  # of operators that have signed in once
 
 
 @dataclass
@@ -120,7 +121,10 @@ def visiting(
     dark: bool = False,
     scripts: bool = True,
 ) -> Iterator[Visit]:
+    """An operator's own window. Who signed in before needn't again, so a test that ends a session begins
+    with a sign-in of its own."""
     context = browser.new_context(
+        storage_state=served.sessions.get(operator or ""),
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if dark else "light",
         java_script_enabled=scripts,
@@ -133,8 +137,9 @@ def visiting(
         visit = Visit(served, context, context.new_page())
         visit.page.on("console", lambda message: _note(visit, message.type, message.text))
         visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
-        if operator is not None:
+        if operator is not None and operator not in served.sessions:
             visit.sign_in(operator)
+            served.sessions[operator] = context.storage_state()
         yield visit
     finally:
         context.close()

@@ -28,7 +28,8 @@ def test_a_sign_in_leads_nowhere_else(browser: Browser, served: Served) -> None:
 
 
 def test_who_signed_out_is_out(browser: Browser, served: Served) -> None:
-    with visiting(browser, served) as visit:
+    with visiting(browser, served, None) as visit:
+        visit.sign_in("ada")
         visit.go("/orgs")
         visit.page.get_by_role("button", name="Sign out").click()
         visit.page.wait_for_url(f"{served.address}/login")
