@@ -18,7 +18,12 @@ def _secret(page: Page) -> str:
     return found[0]
 
 
-def test_a_new_app_s_secret_is_shown_once_and_never_again(visit: Visit) -> None:
+def test_a_new_app_s_secret_is_shown_once_and_never_again(browser: Browser, served: Served) -> None:
+    with visiting(browser, served) as visit:
+        _add_and_look_for_the_secret(visit)
+
+
+def _add_and_look_for_the_secret(visit: Visit) -> None:
     page = visit.page
     visit.go("/apps?org=northwind")
     page.get_by_label("Name").fill("lunch-menu")
