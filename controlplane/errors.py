@@ -41,6 +41,10 @@ _MESSAGES: Final = {
 }
 
 
+def status_of(code: str) -> int:
+    return _STATUS[code]
+
+
 class Refused(Exception):
     """The request is answered with this error; its problems are for a person to read one by one."""
 
@@ -53,7 +57,7 @@ class Refused(Exception):
 
     @property
     def status(self) -> int:
-        return _STATUS[self.code]
+        return status_of(self.code)
 
 
 class _Detail(ErrorDetail, frozen=True, omit_defaults=True):

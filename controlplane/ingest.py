@@ -28,7 +28,7 @@ class NotAuthorised(ValueError):
     """The proxy may not write for this organisation: 403 notAuthorisedForTenant."""
 
 
-class _Event(Struct, rename="camel"):
+class Event(Struct, rename="camel"):
     """The members that the store looks at or that must be there; the rest is kept as it came."""
 
     id: _Id
@@ -42,9 +42,9 @@ class _Event(Struct, rename="camel"):
     seq: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
-class _Batch(Struct, rename="camel"):
+class Batch(Struct, rename="camel"):
     batch_id: _Id
-    events: Annotated[list[_Event], Meta(min_length=1)]
+    events: Annotated[list[Event], Meta(min_length=1)]
 
 
 _Text = str | None
@@ -53,7 +53,7 @@ _Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Number = _Integer | float | None
 
 
-class _KnownEvent(_Event, rename="camel", forbid_unknown_fields=True, gc=False):
+class _KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
     """An event of nothing but known members, so that reading it looks at every byte of it."""
 
     proxy_id: _Text = None
@@ -90,7 +90,7 @@ class _RawEvents(Struct):
 
 
 _decode_known: Final = msgspec.json.Decoder(_KnownBatch).decode
-_decode_batch: Final = msgspec.json.Decoder(_Batch).decode
+_decode_batch: Final = msgspec.json.Decoder(Batch).decode
 _decode_raw_events: Final = msgspec.json.Decoder(_RawEvents).decode
 
 
@@ -151,7 +151,7 @@ def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
     return kept
 
 
-def _decode(body: bytes) -> _KnownBatch | _Batch:
+def _decode(body: bytes) -> _KnownBatch | Batch:
     """Whatever is stored can be read again by any JSON parser, so every byte of it has been looked at."""
     try:
         return _decode_known(body)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from controlplane.clock import Clock
-from controlplane.store.interface import RETENTION_MS, Store
+from controlplane.store.interface import RETENTION_MS, SESSION_IDLE_MS, SESSION_MS, Store
 
 _ROWS_AT_ONCE: Final = 500
 _INDEXED_AT_ONCE: Final = (
@@ -18,6 +18,8 @@ _INDEXED_AT_ONCE: Final = (
 _PAUSE_SECONDS: Final = 0.02
 # Batch ids outlive every event that came under them, so that a late replay is still known for one.
 _BATCH_IDS_MS: Final = max(RETENTION_MS.values())
+# Who changed a rule is asked for as long as there are events that the rule judged.
+_RECORD_MS: Final = max(RETENTION_MS.values())
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Retention:
 
     async def purge(self) -> int:
         """One pass over all organisations; how many events went."""
+        await self._purge_sessions()
         now_ms = self._witnessed.ms
         if now_ms is None:
             return 0
@@ -78,7 +81,14 @@ class Retention:
             purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
             await _in_steps(partial(self._index.purge, org.org_id, before_ms), _INDEXED_AT_ONCE)
         await _in_steps(partial(self._store.purge_batches, self._clock.steady_ms() - _BATCH_IDS_MS))
+        await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
         return purged
+
+    async def _purge_sessions(self) -> None:
+        """Those that ended; nobody's clock need agree, since they are refused already."""
+        now_ms = self._clock.steady_ms()
+        before = now_ms - SESSION_MS, now_ms - SESSION_IDLE_MS
+        await _in_steps(partial(self._store.purge_sessions, *before))
 
 
 async def _in_steps(purge: Callable[[int], Awaitable[int]], at_once: int = _ROWS_AT_ONCE) -> int:

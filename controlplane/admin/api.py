@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar, get_origin
@@ -12,30 +11,21 @@ from typing import Any, Final, TypeVar, get_origin
 import msgspec
 from aiohttp import web
 
-from controlplane.admin.gate import GATE, actor_of, csrf_token, perform
+from controlplane.admin import sessions
+from controlplane.admin.gate import GATE, actor_of, perform
+from controlplane.admin.json_text import decoded, json_response, named
+from controlplane.admin.openapi import ROOT, description
+from controlplane.admin.sessions import SESSION_PATH
 from controlplane.errors import Refused
-from controlplane.operations.actor import Actor
 from controlplane.operations.operation import EVENTS, InvalidRequest, Operation, Request, Stream, Streamed
 from controlplane.operations.perform import refusal_code
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.requests import no_continue_yet
 
-ROOT: Final = "/admin/v1"
 _STALLED_SECONDS: Final = 30.0  # in which a reader must take the next piece
 R = TypeVar("R", bound=Request)
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class SignIn(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    password: str
-
-
-class SessionFacts(msgspec.Struct, rename="camel"):
-    operator: str
-    roles: Mapping[str, str]  # by organisation id; "*" is every one
-    csrf_token: str  # what a changing request with the session's cookie carries in X-CSRF-Token
 
 
 def routes() -> list[web.RouteDef]:
@@ -46,9 +36,10 @@ def routes() -> list[web.RouteDef]:
     return [
         *streams,
         *made,
-        _route("POST", f"{ROOT}/session", _sign_in),
-        _route("GET", f"{ROOT}/session", _session),
-        _route("DELETE", f"{ROOT}/session", _sign_out),
+        _route("POST", ROOT + SESSION_PATH, sessions.sign_in),
+        _route("GET", ROOT + SESSION_PATH, sessions.show),
+        _route("DELETE", ROOT + SESSION_PATH, sessions.sign_out),
+        _route("GET", f"{ROOT}/openapi.json", _described),
     ]
 
 
@@ -66,7 +57,7 @@ def _handler(operation: Operation[Any, Any]) -> _Handler:
             answer = await perform(request, operation, asked)
         except Exception as error:
             raise _refused(error) from error
-        return _json(answer)
+        return json_response(answer)
 
     return handle
 
@@ -134,7 +125,7 @@ def _converted(members: Mapping[str, Any], request: web.Request, cls: type[R], *
     try:
         return msgspec.convert({**members, **path}, cls, strict=strict)
     except msgspec.ValidationError as error:
-        raise Refused("invalidRequest", _named(str(error))) from None
+        raise Refused("invalidRequest", named(str(error))) from None
 
 
 def _query(request: web.Request, cls: type[Request]) -> dict[str, Any]:
@@ -156,50 +147,10 @@ async def _body(request: web.Request) -> dict[str, Any]:
     text = await request.app[GATE].body(request)
     if text and request.content_type != "application/json":
         raise Refused("invalidRequest", "the body must be application/json")
-    members: dict[str, Any] = _decoded(text or b"{}", dict[str, Any])
+    members: dict[str, Any] = decoded(text or b"{}", dict[str, Any])
     return members
 
 
-def _decoded(text: bytes, cls: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(text, type=cls)
-    except msgspec.ValidationError as error:
-        raise Refused("invalidRequest", _named(str(error))) from None
-    except (ValueError, RecursionError):
-        raise Refused("invalidRequest", "the body must be one JSON object in UTF-8") from None
-
-
-def _named(problem: str) -> str:
-    """msgspec's words, with the member's own name first."""
-    said, _, place = problem.partition(" - at `")
-    member = re.sub(r"^\$\.?", "", place.rstrip("`"))
-    return f"{member}: {said}" if member else said
-
-
-# Sessions
-
-
-async def _sign_in(request: web.Request) -> web.StreamResponse:
-    asked: SignIn = _decoded(await request.app[GATE].body(request), SignIn)
-    response = web.Response(content_type="application/json")
-    actor = await request.app[GATE].sign_in(request, response, asked.name, asked.password)
-    response.body = msgspec.json.encode(await _facts(request, actor))
-    return response
-
-
-async def _session(request: web.Request) -> web.StreamResponse:
-    return _json(await _facts(request, await actor_of(request)))
-
-
-async def _facts(request: web.Request, actor: Actor) -> SessionFacts:
-    return SessionFacts(actor.name, actor.roles, await csrf_token(request))
-
-
-async def _sign_out(request: web.Request) -> web.StreamResponse:
-    response = web.Response(status=204)
-    await request.app[GATE].sign_out(request, response)
-    return response
-
-
-def _json(answer: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+async def _described(request: web.Request) -> web.StreamResponse:
+    """No secret, and of use before one has a token."""
+    return json_response(description())

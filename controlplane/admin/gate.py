@@ -20,10 +20,8 @@ from controlplane.operations.operation import Answer, Operation, Request
 from controlplane.operations.perform import perform as perform_recorded
 from controlplane.requests import connection_of, read_body
 from controlplane.secrets import digest, hash_password, is_password
-from controlplane.store.interface import NewRecord, Operator
+from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewRecord, Operator
 
-IDLE_MS: Final = 30 * 60_000
-LIFETIME_MS: Final = 12 * 3_600_000
 _TOUCHED_EVERY_MS: Final = 60_000  # a session in use costs a write to the disk this often
 _MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # the largest ruleset, as a string in JSON
 _MAX_STRANGERS_BODY_BYTES: Final = 16 * 1024
@@ -96,7 +94,9 @@ class Gate:
     async def _of_session(self, request: web.Request, session_id: str) -> Actor | None:
         key, now = digest(session_id), self.desk.clock.steady_ms()
         session = await self.desk.store.session(key)
-        if session is None or now - session.used_ms >= IDLE_MS or now - session.created_ms >= LIFETIME_MS:
+        if session is None:
+            return None
+        if now - session.used_ms >= SESSION_IDLE_MS or now - session.created_ms >= SESSION_MS:
             return None
         actor = await self._actor(request, session.operator_id)
         if actor is not None and now - session.used_ms >= _TOUCHED_EVERY_MS:

@@ -23,6 +23,8 @@ IDEMPOTENCY_WINDOW_MS: Final = 48 * 3_600_000
 
 Role = Literal["viewer", "editor", "admin"]
 EVERY_ORG: Final = "*"
+SESSION_IDLE_MS: Final = 30 * 60_000
+SESSION_MS: Final = 12 * 3_600_000
 
 
 class StoreError(Exception):

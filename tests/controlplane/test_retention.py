@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from controlplane.retention import Retention, WitnessedTime
-from controlplane.store.interface import RETENTION_MS
+from controlplane.store.interface import RETENTION_MS, NewRecord, Operator, RecordQuery
 from controlplane.store.interface import Retention as Tier
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, event
 
@@ -69,6 +69,28 @@ async def test_nothing_goes_while_no_proxy_has_agreed_with_the_clock(
     wrong = FakeClock(plane.clock.wall + 10 * 366 * 86_400_000)
     assert await Retention(plane.store, _Index(), wrong, WitnessedTime(), 60).purge() == 0
     assert len(await plane.stored()) == 1
+
+
+async def test_sessions_go_when_they_end_and_the_record_after_seven_years(
+    plane: Plane, clock: FakeClock
+) -> None:
+    operator = Operator("id", "ada", None, True, clock.wall, {})
+    await plane.store.add_operator(operator)
+    await plane.store.add_session(b"old", "id")
+    line = NewRecord("ada", "local", "org.add", "{}")
+    await plane.store.begin_record(line)
+    clock.advance(hours=24 * 2557)
+    await plane.store.add_session(b"new", "id")
+    await plane.store.begin_record(line)
+    witnessed = WitnessedTime()
+    retention = Retention(plane.store, _Index(), clock, witnessed, 60)
+    await retention.purge()
+    assert await plane.store.session(b"old") is None
+    assert await plane.store.session(b"new") is not None
+    assert len(await plane.store.record(RecordQuery(limit=9))) == 2  # nobody has agreed with the clock
+    witnessed.agree(clock.wall + 1)
+    await retention.purge()
+    assert [each.time_ms for each in await plane.store.record(RecordQuery(limit=9))] == [clock.wall]
 
 
 async def test_positions_are_never_given_twice(plane: Plane, proxy: ProxyClient) -> None:

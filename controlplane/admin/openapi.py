@@ -1,0 +1,286 @@
+"""The description of both APIs in OpenAPI 3.1, made of the types that they are served with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from controlplane.admin.gate import CSRF_HEADER
+from controlplane.admin.sessions import SESSION_PATH, SessionFacts, SignIn
+from controlplane.errors import status_of
+from controlplane.ingest import Batch
+from controlplane.operations.operation import Operation, Request, Stream
+from controlplane.operations.table import OPERATIONS, STREAMS
+from controlplane.reports import Heartbeat, Metrics
+from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH, AuditAnswer, SyncAnswer
+from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+
+ROOT: Final = "/admin/v1"
+_TEXT: Final = {"type": "string"}
+# What may be answered instead, by the codes that the error's body has.
+_ADMIN_CODES: Final = (
+    "invalidRequest", "unauthenticated", "forbidden", "notFound", "requestTimeout", "alreadyExists",
+    "conflict", "payloadTooLarge", "tooManyAttempts", "unavailable",
+)  # fmt: skip
+_AGENT_CODES: Final = (
+    "invalidPayload", "mixedOrganisations", "invalidSignature", "timestampOutOfRange", "unknownApiKey",
+    "notAuthorisedForTenant", "requestTimeout", "batchExpired", "batchTooLarge", "payloadTooLarge",
+    "rateLimited", "unavailable",
+)  # fmt: skip
+
+_Json = dict[str, Any]
+
+
+class Taken(msgspec.Struct):
+    """A report was taken."""
+
+    status: Literal["ok"]
+
+
+class _ErrorFacts(msgspec.Struct, omit_defaults=True):
+    code: str
+    message: str
+    problems: tuple[str, ...] = ()  # each for a person, where there are several
+
+
+class Error(msgspec.Struct):
+    """Every answer that is no success."""
+
+    error: _ErrorFacts
+
+
+def description() -> _Json:
+    """The whole document."""
+    schemas = _Schemas()
+    paths: dict[str, _Json] = {}
+    for operation in OPERATIONS:
+        item = paths.setdefault(ROOT + operation.path, {})
+        item[operation.method.lower()] = _operation(operation, schemas)
+    for stream in STREAMS:
+        paths.setdefault(ROOT + stream.path, {})["get"] = _stream(stream, schemas)
+    paths[ROOT + SESSION_PATH] = _sessions(schemas)
+    paths |= _agent_api(schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Graphward control plane",
+            "version": "1",
+            "description": "The admin API, for operators and their programs (listener [Console]), and the "
+            "agent API, for proxies (listener [ControlPlane]).",
+        },
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": dict(sorted(schemas.components.items())),
+            "securitySchemes": _SECURITY_SCHEMES,
+        },
+    }
+
+
+_SECURITY_SCHEMES: Final = {
+    "token": {"type": "http", "scheme": "bearer", "description": "An API token of an operator."},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "__Host-graphward",
+        "description": f"A browser's session; what changes something carries {CSRF_HEADER} too.",
+    },
+    "apiKey": {"type": "apiKey", "in": "header", "name": API_KEY_HEADER},
+    "timestamp": {"type": "apiKey", "in": "header", "name": TIMESTAMP_HEADER},
+    "signature": {
+        "type": "apiKey",
+        "in": "header",
+        "name": SIGNATURE_HEADER,
+        "description": "Lowercase hex HMAC-SHA256 over the timestamp, a full stop and the body's bytes.",
+    },
+}
+
+
+class _Schemas:
+    """Schemas of all types that take part, by one look at all of them: of two with the same name, each gets
+    a longer one."""
+
+    def __init__(self) -> None:
+        asked: list[type] = [*(each.request for each in OPERATIONS), *(each.request for each in STREAMS)]
+        answered: list[type] = [each.answer for each in OPERATIONS]
+        sessions, agents = (SignIn, SessionFacts), (SyncAnswer, AuditAnswer, Heartbeat, Metrics, Batch, Taken)
+        types = list(dict.fromkeys([*asked, *answered, *sessions, *agents, Error]))
+        references, components = msgspec.json.schema_components(
+            types, ref_template="#/components/schemas/{name}"
+        )
+        self._references = dict(zip(types, references, strict=True))
+        requests = {self._references[each]["$ref"] for each in asked}
+        self._requests = {ref: components.pop(ref.rpartition("/")[2]) for ref in requests}
+        self.components: _Json = {name: _plain(schema) for name, schema in components.items()}
+
+    def reference(self, cls: type) -> _Json:
+        return dict(self._references[cls])
+
+    def members(self, cls: type[Request]) -> tuple[_Json, frozenset[str]]:
+        """The schemas of a request's members, and which are required: they lie in several places."""
+        schema = self._requests[self._references[cls]["$ref"]]
+        return _plain(schema["properties"]), frozenset(schema["required"])
+
+
+def _plain(schema: Any) -> Any:
+    """Without titles, which only repeat the names, and with docstrings as one line."""
+    if isinstance(schema, dict):
+        named = {name: _plain(value) for name, value in schema.items()}
+        if isinstance(named.get("title"), str):
+            del named["title"]
+        if isinstance(named.get("description"), str):
+            named["description"] = re.sub(r"\s+", " ", named["description"]).strip()
+        return named
+    return [_plain(each) for each in schema] if isinstance(schema, list) else schema
+
+
+# The admin API
+
+
+def _operation(operation: Operation[Any, Any], schemas: _Schemas) -> _Json:
+    members, required = schemas.members(operation.request)
+    in_path = re.findall(r"{(\w+)}", operation.path)
+    others = {name: schema for name, schema in members.items() if name not in in_path}
+    described: _Json = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "tags": [operation.name.partition(".")[0]],
+        "security": [{"token": []}, {"session": []}],
+        "parameters": [_parameter(name, "path", members[name], True) for name in in_path],
+        "responses": _responses(_json_content(schemas.reference(operation.answer)), _ADMIN_CODES, schemas),
+    }
+    if operation.method in ("GET", "DELETE"):
+        described["parameters"] += _in_query(others, required)
+    else:
+        body = {
+            "type": "object",
+            "properties": others,
+            "required": [name for name in others if name in required],
+            "additionalProperties": False,
+        }
+        described["requestBody"] = {"required": True, "content": _json_content(body)}
+    return described
+
+
+def _stream(stream: Stream[Any], schemas: _Schemas) -> _Json:
+    members, required = schemas.members(stream.request)
+    return {
+        "operationId": stream.name,
+        "summary": stream.summary,
+        "tags": [stream.name.partition(".")[0]],
+        "security": [{"token": []}, {"session": []}],
+        "parameters": _in_query(members, required),
+        "responses": _responses(
+            {media_type: {"schema": _TEXT} for media_type in stream.media_types}, _ADMIN_CODES, schemas
+        ),
+    }
+
+
+def _in_query(members: Mapping[str, _Json], required: frozenset[str]) -> list[_Json]:
+    return [_parameter(name, "query", schema, name in required) for name, schema in members.items()]
+
+
+def _parameter(name: str, place: str, schema: _Json, required: bool) -> _Json:
+    """Text has no null: a member that may be null is left out instead."""
+    schema = {key: value for key, value in schema.items() if (key, value) != ("default", None)}
+    if "anyOf" in schema:
+        kinds = [each for each in schema["anyOf"] if each != {"type": "null"}]
+        others = {key: value for key, value in schema.items() if key != "anyOf"}
+        schema = {**kinds[0], **others} if len(kinds) == 1 else {**others, "anyOf": kinds}
+    if place == "path" and schema == _TEXT:
+        schema = {**_TEXT, "minLength": 1}
+    return {"name": name, "in": place, "required": required, "schema": schema}
+
+
+def _sessions(schemas: _Schemas) -> _Json:
+    facts = _json_content(schemas.reference(SessionFacts))
+    common = {"tags": ["session"], "security": [{"token": []}, {"session": []}]}
+    return {
+        "post": {
+            "operationId": "session.begin",
+            "summary": "Sign in with name and password; the answer sets the session's cookie.",
+            "tags": ["session"],
+            "security": [],
+            "requestBody": {"required": True, "content": _json_content(schemas.reference(SignIn))},
+            "responses": _responses(facts, _ADMIN_CODES, schemas),
+        },
+        "get": {
+            **common,
+            "operationId": "session.show",
+            "summary": "Who asks, and the token that a changing request of a session carries.",
+            "responses": _responses(facts, _ADMIN_CODES, schemas),
+        },
+        "delete": {
+            **common,
+            "operationId": "session.end",
+            "summary": "Sign out.",
+            "responses": {
+                **_responses({}, _ADMIN_CODES, schemas, success=None),
+                "204": {"description": "The session has ended."},
+            },
+        },
+    }
+
+
+# The agent API
+
+
+def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
+    audit = _signed(
+        "audit", "Store a batch of audit events, once.", AuditAnswer, schemas, body=Batch, success=202
+    )
+    sync = _signed("sync", "The organisations, apps and rulesets of this proxy.", SyncAnswer, schemas)
+    sync["parameters"] = [_parameter("If-None-Match", "header", _TEXT, False)]
+    sync["responses"]["304"] = {"description": "The version that If-None-Match names is the newest."}
+    return {
+        SYNC_PATH: {"get": sync},
+        AUDIT_PATH: {"post": audit},
+        HEARTBEAT_PATH: {"post": _signed("heartbeat", "How this proxy is.", Taken, schemas, body=Heartbeat)},
+        METRICS_PATH: {
+            "post": _signed(
+                "metrics", "What this proxy counted in a window of time.", Taken, schemas, body=Metrics
+            )
+        },
+    }
+
+
+def _signed(
+    name: str, summary: str, answer: type, schemas: _Schemas, *, body: type | None = None, success: int = 200
+) -> _Json:
+    described: _Json = {
+        "operationId": f"agent.{name}",
+        "summary": summary,
+        "tags": ["agent"],
+        "security": [{"apiKey": [], "timestamp": [], "signature": []}],
+        "responses": _responses(
+            _json_content(schemas.reference(answer)), _AGENT_CODES, schemas, success=success
+        ),
+    }
+    if body is not None:
+        described["requestBody"] = {"required": True, "content": _json_content(schemas.reference(body))}
+    return described
+
+
+# What both have
+
+
+def _json_content(schema: _Json) -> _Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _responses(
+    content: _Json, codes: Iterable[str], schemas: _Schemas, *, success: int | None = 200
+) -> dict[str, _Json]:
+    error = _json_content(schemas.reference(Error))
+    by_status: dict[int, list[str]] = {}
+    for code in codes:
+        by_status.setdefault(status_of(code), []).append(code)
+    errors = {
+        str(status): {"description": ", ".join(names), "content": error}
+        for status, names in by_status.items()
+    }
+    return (
+        errors if success is None else {str(success): {"description": "Done.", "content": content}, **errors}
+    )
