@@ -8,6 +8,7 @@ from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import Decision, RequestFacts
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.server.shadow import ShadowRules, Trial
 
 TARGET = "/v1.0/users/ada@contoso.com?$select=id,displayName"
 HEADERS = ((b"Accept", b"application/json"), (b"ConsistencyLevel", b"eventual"))
@@ -27,3 +28,19 @@ def test_decide(benchmark: BenchmarkFixture, count: int) -> None:
         return compiled.plan("GET", target).decide(facts)
 
     assert benchmark(decide).rule_id == "users"
+
+
+def test_decide_with_a_shadow(benchmark: BenchmarkFixture) -> None:
+    """A second ruleset beside the first, as an app with a shadow ruleset has it."""
+    compiled = compile_ruleset(parse_ruleset(rules(1_000)))
+    shadow = ShadowRules(compile_ruleset(parse_ruleset(rules(1_000))), 2)
+
+    def decide() -> tuple[Decision, Trial]:
+        target = canonicalise(TARGET)
+        tried = RequestFacts("GET", target, HEADERS, "127.0.0.1", 1.79e9, b"")
+        trial = Trial(shadow, tried, body_known=True)
+        facts = RequestFacts("GET", target, HEADERS, "127.0.0.1", 1.79e9)
+        return compiled.plan("GET", target).decide(facts), trial
+
+    decision, trial = benchmark(decide)
+    assert decision.rule_id == trial.rule_id == "users"

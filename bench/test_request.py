@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,10 @@ from typing import Any, cast
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.samples import ANSWER, REQUEST, TOKEN, rules
+from proxy.policy.compile import compile_ruleset
+from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.server.connection import ClientConnection
+from proxy.server.shadow import ShadowRules
 from proxy.server.upstream import UpstreamConnection
 from tests.bytes.data_path import DataPath, answering, data_path
 
@@ -76,3 +80,18 @@ def test_whole_request(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     started = time.monotonic()
     asyncio.run(measure())
     assert time.monotonic() > started
+
+
+def test_whole_request_with_a_shadow(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    """The same of an app with a shadow ruleset."""
+    shadow = ShadowRules(compile_ruleset(parse_ruleset(rules(100))), 2)
+
+    async def measure() -> None:
+        async with data_path(answering(b""), tmp_path, rules(100)) as proxy:
+            book = proxy.context.rulebook
+            callers = {name: replace(each, shadow=shadow) for name, each in book.callers.items()}
+            proxy.context.use(replace(book, callers=callers))
+            benchmark(_one_request(proxy))
+            assert proxy.events()[-1]["shadowVerdict"] == "allow"
+
+    asyncio.run(measure())

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import app as app_commands
-from controlplane.cli import audit, doctor, integrity, operator, org, proxy, record, rehearsal, ruleset
+from controlplane.cli import audit, doctor, integrity, kill, operator, org, proxy, record, rehearsal, ruleset
 from controlplane.cli.context import FAILED, INVALID_INPUT, Cli, CommandFailed
 from controlplane.own_process import keep_to_itself
 
@@ -29,6 +29,8 @@ cli.add_typer(proxy.app, name="proxy", help="Proxy instances: their credentials 
 ruleset.app.add_typer(rehearsal.app)
 cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
+cli.add_typer(kill.stop, name="kill", help="Emergency stop: of an app, an organisation or everything.")
+cli.add_typer(kill.lift, name="unkill", help="Lift an emergency stop.")
 audit.app.add_typer(integrity.app)
 cli.add_typer(audit.app, name="audit", help="Audit events.")
 cli.add_typer(doctor.app)

@@ -1,4 +1,4 @@
-"""`app`: add, list, show, bind, rotate-secret, disable, enable."""
+"""`app`: add, list, show, bind, shadow, promote-shadow, rotate-secret, disable, enable."""
 
 from __future__ import annotations
 
@@ -71,6 +71,36 @@ def bind(
     cli: Cli = ctx.obj
     asked = apps.BindApp(app_reference, org, ruleset=ruleset)
     print_facts(cli.call(apps.bind, asked), as_json=json)
+
+
+@app.command()
+def shadow(
+    ctx: typer.Context,
+    app_reference: _App,
+    ruleset: Annotated[
+        str | None, typer.Option("--ruleset", metavar="NAME", help="The ruleset to try, by id or name.")
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="Try none any more.")] = False,
+    org: AnyOrg = None,
+    json: Json = False,
+) -> None:
+    """Try a ruleset beside the app identity's own: its verdicts stand in the audit events, and only there."""
+    if (ruleset is None) != off:
+        raise CommandFailed(INVALID_INPUT, "give --ruleset NAME or --off")
+    from controlplane.operations import apps
+
+    cli: Cli = ctx.obj
+    asked = apps.SetShadow(app_reference, org, ruleset)
+    print_facts(cli.call(apps.shadow, asked), as_json=json)
+
+
+@app.command("promote-shadow")
+def promote_shadow(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json = False) -> None:
+    """Let the shadow ruleset judge the app identity from now on."""
+    from controlplane.operations import apps
+
+    cli: Cli = ctx.obj
+    print_facts(cli.call(apps.promote_shadow, apps.AppReference(app_reference, org)), as_json=json)
 
 
 @app.command("rotate-secret")

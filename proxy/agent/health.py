@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from proxy.agent.credentials.manager import CredentialManager
@@ -12,6 +13,7 @@ from proxy.agent.sync import Sync
 from proxy.agent.vault import Held
 from proxy.counters import (
     ALIVE_AT,
+    KILL_FILE,
     REQUESTS,
     SIGNING_KEY_READY,
     SNAPSHOT_GENERATION,
@@ -21,6 +23,7 @@ from proxy.counters import (
     Counters,
 )
 from proxy.identities import DEFAULT_IDENTITY, Assignments
+from proxy.stops import NOTHING_STOPPED
 from proxy.wire.models import Check, CheckStatus
 
 _ALIVE_SECONDS: Final = 10  # a worker says so every second
@@ -59,6 +62,7 @@ class Health:
         *,
         workers: int,
         max_staleness: float,
+        kill_file: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._counters = counters
@@ -69,6 +73,7 @@ class Health:
         self._audit = audit
         self._workers = workers
         self._max_staleness = max_staleness
+        self._kill_file = kill_file
         self._clock = clock
         self._upstream_seen: list[tuple[float, int, int]] = []
 
@@ -80,6 +85,7 @@ class Health:
             **self._credential_checks(),
             "workers": self._workers_check(),
             "upstream": self._upstream_check(),
+            "stops": self._stops_check(),
             **({"vault": self._vault_check()} if self.held else {}),
         }
 
@@ -163,7 +169,7 @@ class Health:
         apps = snapshot.apps if snapshot is not None else ()
         used = self._assignments.in_use(each for each in apps if each.enabled)
         status: CheckStatus = "ok"
-        if all(checks[name].status == "failed" for name in used):
+        if used and all(checks[name].status == "failed" for name in used):
             status = "failed"
         elif any(check.status != "ok" for check in checks.values()):
             status = "degraded"
@@ -188,6 +194,24 @@ class Health:
         if behind:
             return Check("degraded", f"{behind} of {len(alive)} workers do not have the newest rules yet")
         return Check("ok")
+
+    def _stops_check(self) -> Check:
+        """What an operator has stopped: no fault of the proxy's, yet nothing to forget."""
+        snapshot = self._sync.snapshot
+        stops = snapshot.stops if snapshot is not None else NOTHING_STOPPED
+        told = []
+        if stops.everything:
+            told.append("the control plane stops everything")
+        elif stops:
+            told.append(
+                f"the control plane stops {len(stops.orgs)} organisations and {len(stops.apps)} applications"
+            )
+        alive = self._alive()
+        obeying = [page.values[KILL_FILE] for page in alive if page.values[KILL_FILE]]
+        if obeying:
+            what = "everything" if max(obeying) > 1 else "what its lines name"
+            told.append(f"{self._kill_file} stops {what}, at {len(obeying)} of {len(alive)} workers")
+        return Check("degraded", "; ".join(told)) if told else Check("ok")
 
     def _upstream_check(self) -> Check:
         """Of the requests of the last minute, how many the upstream failed."""

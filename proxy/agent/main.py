@@ -124,6 +124,7 @@ class _Agent:
             self._audit.last_status,
             workers=workers,
             max_staleness=settings.rule_sync.max_staleness_seconds,
+            kill_file=settings.proxy.kill_file,
         )
         self._heartbeat = HeartbeatSender(
             calls,

@@ -1,0 +1,191 @@
+"""The emergency stop of a whole system: by the control plane within one sync interval, by a file on the
+proxy's host without one, across restarts; and a ruleset that is tried on its traffic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.process.proxy_parts import (
+    WAIT_SECONDS,
+    Client,
+    client_of,
+    events,
+    kill_all,
+    kill_control_plane,
+    log_of,
+    processes,
+    readiness,
+    rules_file,
+    until,
+)
+from tests.standins.system import System, SystemFailedError
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+LIMITS = {"Audit__RateLimitOrg": "100000", "Audit__RateLimitProxy": "100000"}
+INTERVAL = 1.0  # of sync, in the system's settings
+
+
+@asynccontextmanager
+async def system_with(directory: Path) -> AsyncIterator[System]:
+    """Two applications; the local file is not there yet."""
+    system = System(
+        directory,
+        {"app": rules_file(directory), "other": rules_file(directory, "closed", "block")},
+        workers=2,
+        proxy_environment={"Proxy__KillFile": str(directory / "stop")},
+        control_plane_environment=LIMITS,
+    )
+    async with system:
+        yield system
+
+
+async def code(client: Client, target: str = "/v1.0/me") -> str:
+    """The error's code, or "" for an answer of the upstream."""
+    reply = await client.get(target)
+    return str(json.loads(reply.body)["error"]["code"]) if reply.status == 403 else ""
+
+
+async def becomes(client: Client, wanted: str) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await code(client) != wanted:  # noqa: ASYNC110 - of another process, which can't wake us
+            await asyncio.sleep(0.05)
+
+
+async def token(system: System) -> tuple[int, str | None]:
+    """Status and error of a request for a token with the right secret."""
+    app = system.applications["app"]
+    form = urlencode(
+        {"grant_type": "client_credentials", "client_id": app.client_id, "client_secret": app.client_secret}
+    )
+    fields = f"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {len(form)}"
+    client = Client(system, system.client_context())
+    reply = await client.exchange(f"POST /proxy/token HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n{form}".encode())
+    client.close()
+    return reply.status, json.loads(reply.body).get("error")
+
+
+REFUSED = (403, "emergency_stop")
+
+
+async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alone(tmp_path: Path) -> None:
+    async with system_with(tmp_path) as system, client_of(system) as client, client_of(system) as idle:
+        assert await code(client) == await code(idle) == ""
+        told = await system.cli("kill", "app", "app", "--reason", "leaked secret")
+        assert (told["scope"], told["org"], told["app"]) == ("app", "Contoso", "app")
+        await becomes(client, "emergencyStop")
+        assert await code(idle) == "emergencyStop"  # a connection that was open all the while
+        assert (client.connects, idle.connects) == (1, 1)
+        assert await token(system) == REFUSED
+        assert "stops 0 organisations and 1 applications" in readiness(system)["checks"]["stops"]["detail"]
+        assert readiness(system)["status"] == 200
+
+        # Nobody is left to ask, and every process is new.
+        await kill_control_plane(system)
+        await kill_all(system)
+        await system.start_proxy()
+        client.close()
+        assert await code(client) == "emergencyStop"
+        assert await token(system) == REFUSED
+
+        # Lifted, once there is a control plane again.
+        await system.start_control_plane()
+        left = await system.cli("unkill", "app", "app")
+        assert left == {"stops": []}
+        await becomes(client, "")
+        assert await token(system) == (200, None)
+        assert readiness(system)["checks"]["stops"] == {"status": "ok", "detail": ""}
+        await until(lambda: any(event["reason"] == "stopped" for event in events(system)))
+        stopped = [event for event in events(system) if event["reason"] == "stopped"]
+        assert {(event["status"], event["verdict"]) for event in stopped} == {(403, "block")}
+        assert {event["path"] for event in stopped} == {"/v1.0/me", "/proxy/token"}
+
+
+async def test_an_organisation_and_everything_are_stopped_and_lifted_apart(tmp_path: Path) -> None:
+    async with system_with(tmp_path) as system, client_of(system) as client, client_of(system) as slow:
+        await system.cli("org", "add", "Fabrikam")
+        await system.cli("kill", "org", "Fabrikam")  # another organisation's is nobody else's
+        waiting = asyncio.create_task(code(slow, "/v1.0/gate/closed"))
+        await until(lambda: any("/v1.0/gate/" in each.target for each in system.graph.requests))
+        await system.cli("kill", "org", "Contoso")
+        # Whoever waits for an answer doesn't get it.
+        assert await asyncio.wait_for(waiting, WAIT_SECONDS) == "emergencyStop"
+        system.graph.gate("closed").set()
+        await becomes(client, "emergencyStop")
+        await system.cli("kill", "all", "--reason", "incident 7")
+        await system.cli("unkill", "org", "Contoso")
+        await until(lambda: "stops everything" in readiness(system)["checks"]["stops"]["detail"])
+        assert await code(client) == "emergencyStop"
+        listed = (await system.cli("kill", "list"))["stops"]
+        assert [(each["scope"], each["org"], each["reason"]) for each in listed] == [
+            ("org", "Fabrikam", ""),
+            ("all", None, "incident 7"),
+        ]
+        left = (await system.cli("unkill", "all"))["stops"]
+        assert [each["org"] for each in left] == ["Fabrikam"]
+        await becomes(client, "")
+        with pytest.raises(SystemFailedError, match="not everything is stopped"):
+            await system.cli("unkill", "all")
+
+
+async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> None:
+    file = tmp_path / "stop"
+    async with system_with(tmp_path) as system, client_of(system) as client:
+        await kill_control_plane(system)
+        os.kill(processes(system, "agent")["agent"], signal.SIGSTOP)  # nor does it need the agent
+        file.write_text("# by hand\napp nobody\napp app\n", "utf-8")
+        await becomes(client, "emergencyStop")
+        assert "EMERGENCY STOP" in log_of(system)
+        assert "names app nobody, which is not known here" in log_of(system)
+        file.write_text("app other\n", "utf-8")
+        await becomes(client, "")
+        os.kill(processes(system, "agent")["agent"], signal.SIGCONT)
+
+        file.write_text("", "utf-8")
+        await becomes(client, "emergencyStop")
+        await until(lambda: "everything, at 2 of 2 workers" in readiness(system)["checks"]["stops"]["detail"])
+        await kill_all(system)
+        await system.start_proxy()
+        client.close()
+        assert await code(client) == "emergencyStop"  # from the first request on
+        assert await token(system) == REFUSED
+
+        file.unlink()
+        file.mkdir()  # what can't be read is no way to go on
+        await until(lambda: "it is no regular file" in log_of(system))
+        assert await code(client) == "emergencyStop"
+        file.rmdir()
+        await becomes(client, "")
+        assert await token(system) == (200, None)
+
+
+async def test_a_ruleset_is_tried_on_traffic_found_by_search_and_promoted(tmp_path: Path) -> None:
+    async with system_with(tmp_path) as system, client_of(system) as client:
+        assert (await system.cli("app", "shadow", "app", "--ruleset", "closed"))["shadowRuleset"] == "closed"
+
+        def tried() -> bool:
+            return any(event.get("shadowVerdict") == "block" for event in events(system))
+
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not await asyncio.to_thread(tried):
+                assert await code(client) == ""
+        found = await system.cli("audit", "search", "shadow:block verdict:allow", "--limit", "1")
+        (event,) = found["events"]
+        assert (event["shadowRuleId"], event["shadowRulesetVersion"]) == ("default", 1)
+        assert (event["ruleId"], event["rulesetVersion"], event["status"]) == ("default", 1, 404)
+        promoted = await system.cli("app", "promote-shadow", "app")
+        assert (promoted["ruleset"], promoted["shadowRuleset"]) == ("closed", None)
+        await becomes(client, "policyBlocked")
+        with pytest.raises(SystemFailedError, match="has no shadow ruleset"):
+            await system.cli("app", "promote-shadow", "app")
+        with pytest.raises(SystemFailedError, match="give --ruleset NAME or --off"):
+            await system.cli("app", "shadow", "app")
