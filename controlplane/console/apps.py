@@ -14,6 +14,7 @@ from controlplane.console.pages import (
     page,
     problems,
 )
+from controlplane.console.traffic import PERIODS, traffic
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import (
     AddApp,
@@ -123,8 +124,10 @@ async def _list(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[s
 async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
     found = await perform(show, desk, actor, AppReference(app=request.place["app"]))
     rulesets = await perform(list_rulesets, desk, actor, ListRulesets(org=found.org_id))
+    counted = await traffic(desk, actor, request, PERIODS[1], found.org_id, f"app:{found.app_id}")
     values = {
         "app": found,
+        "traffic": counted,
         "rulesets": rulesets.rulesets,
         "newest": _newest(found),
         "graces": _GRACES,
