@@ -7,15 +7,16 @@ script, where one runs, keeps the form in the browser too, and asks for the one 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from controlplane.console import ruleset_text
+from controlplane.console import replaying, ruleset_text
 from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page
 from controlplane.console.rulesets import CRUMB, Difference, bound_to, difference, place_of
-from controlplane.operations import rehearsals, rulesets
+from controlplane.operations import apps, rehearsals, rulesets
 from controlplane.operations.actor import Actor, Forbidden
-from controlplane.operations.apps import AppFacts
+from controlplane.operations.apps import AppFacts, ListApps
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
@@ -28,7 +29,7 @@ from controlplane.operations.rehearsals import (
     Source,
 )
 from controlplane.operations.rulesets import ApplyRuleset, RulesetText, ShowRuleset
-from controlplane.store.interface import NotFound
+from controlplane.store.interface import NotFound, Org, StoreBusy
 
 METHODS: Final = tuple((each, each) for each in ("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"))
 HOURS: Final = (("1", "hour"), ("6", "6 hours"), ("24", "24 hours"), ("72", "3 days"), ("168", "week"))
@@ -136,7 +137,7 @@ async def _try(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft) ->
         lines = error.problems if isinstance(error, InvalidRequest) else (str(error),)
         tried = _Tried(what, {}, tuple(lines))
     if request.form.get("live"):
-        return await _live(request, draft, tried)
+        return _live(draft, await _org(desk, actor, draft), tried)
     return await _editor(desk, actor, request, draft, tried)
 
 
@@ -177,8 +178,22 @@ async def _diff(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
     return {"compared": await difference(desk, actor, old, draft.yaml)}
 
 
+async def _replay(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+    if not draft.org:
+        raise InvalidRequest("choose the organisation whose traffic is to be replayed")
+    judged = await bound_to(desk, actor, draft.org, draft.name) if draft.name else ()
+    step = await replaying.step(desk, actor, draft.org, draft.yaml, judged, draft.form)
+    return {"progress": step}
+
+
 async def _review(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
-    return {"publishing": await _publishing(desk, actor, draft)}
+    found = await _publishing(desk, actor, draft)
+    progress = None
+    if found.apps:
+        with suppress(StoreBusy):  # who reviews can still replay by hand
+            day = {"replay_hours": "24"}
+            progress = await replaying.step(desk, actor, draft.org, draft.yaml, found.apps, day)
+    return {"publishing": found, "progress": progress}
 
 
 async def _publish(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object] | Redirect:
@@ -244,13 +259,22 @@ async def _in_force(desk: Desk, actor: Actor, draft: _Draft, name: str | None) -
         return None
 
 
-_PANELS: Final = ("explain", "test", "diff")
+# Which part of the page an action's answer, or the reason why there is none, is shown in.
+_PANELS: Final = {
+    "explain": "explain",
+    "test": "test",
+    "diff": "diff",
+    "replay": "replay",
+    "replay-on": "replay",
+}
 _Action = Callable[[Desk, Actor, _Draft], Awaitable[dict[str, object] | Redirect]]
 _ACTIONS: Final[Mapping[str, _Action]] = {
     "check": _check,
     "explain": _explain,
     "test": _test,
     "diff": _diff,
+    "replay": _replay,
+    "replay-on": _replay,
     "review": _review,
     "publish": _publish,
 }
@@ -259,6 +283,7 @@ _NOTHING: Final[Mapping[str, Any]] = {
     "explained": None,
     "tested": None,
     "compared": None,
+    "progress": None,
     "publishing": None,
     "why_not": None,
     "suggested": None,
@@ -269,21 +294,26 @@ _NOTHING: Final[Mapping[str, Any]] = {
 
 
 async def _editor(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft, tried: _Tried) -> Page:
-    org = await desk.org(actor, "viewer", draft.org) if draft.org else None
+    org = await _org(desk, actor, draft)
     name = draft.name
     own = place_of(draft.org, name) if name else "/rulesets"
+    found = await perform(apps.list_all, desk, actor, ListApps(org=org.org_id if org else None))
     editable = [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)]
     values = {
-        **_shown(draft, tried),
+        **_shown(draft, org, tried),
         "draft_key": f"{draft.org}/{name}" if name else "new",
         "base_version": draft.base,
         "may_publish": actor.may("editor", org.org_id) if org else bool(editable),
         "org_choice": [(each.name, each.name) for each in editable] if name is None else [],
         "methods": METHODS,
         "hours": HOURS,
-        "suggest_apps": [],
+        "apps": [
+            *([(replaying.JUDGED_APPS, "those that it judges")] if name else []),
+            (replaying.EVERY_APP, "every app"),
+            *((each.app_id, each.name) for each in found.apps),
+        ],
         "cases_sample": _CASES_SAMPLE,
-        "opened": tried.what if tried.what in _PANELS else "explain",
+        "opened": _PANELS.get(tried.what, "explain" if tried.what in ("", "check") else ""),
         "back": own,
         "ruleset_path": own,
     }
@@ -292,18 +322,26 @@ async def _editor(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft,
     return Page("draft.html", f"Edit {name}" if name else "New ruleset", values, crumbs, status)
 
 
-async def _live(request: PageRequest, draft: _Draft, tried: _Tried) -> Page:
-    return Page("draft_live.html", "", {**_shown(draft, tried), "tried": tried.what})
+def _live(draft: _Draft, org: Org | None, tried: _Tried) -> Page:
+    return Page(
+        "draft_live.html", "", {**_shown(draft, org, tried), "tried": _PANELS.get(tried.what, tried.what)}
+    )
 
 
-def _shown(draft: _Draft, tried: _Tried) -> dict[str, object]:
-    beside_a_panel = tried.what in _PANELS
+async def _org(desk: Desk, actor: Actor, draft: _Draft) -> Org | None:
+    return await desk.org(actor, "viewer", draft.org) if draft.org else None
+
+
+def _shown(draft: _Draft, org: Org | None, tried: _Tried) -> dict[str, object]:
+    panel = _PANELS.get(tried.what)
     return {
         **_NOTHING,
         **tried.values,
         "form": {**draft.form, "yaml": draft.yaml, "base": str(draft.base or "")},
-        "refused": () if beside_a_panel else tried.refused,
-        "refused_in": {tried.what: tried.refused},
+        "org_id": org.org_id if org else "",
+        "org_name": org.name if org else None,
+        "refused": () if panel else tried.refused,
+        "refused_in": {panel or tried.what: tried.refused},
         "rule_lines": {each.id: each.line for each in ruleset_text.rule_places(draft.yaml)},
     }
 

@@ -63,6 +63,12 @@ async def bound_to(desk: Desk, actor: Actor, org: str, name: str) -> tuple[AppFa
     return tuple(app for app in found.apps if app.ruleset == name)
 
 
+async def in_shadow(desk: Desk, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
+    """The applications beside whose own ruleset it is tried."""
+    found = await perform(apps.list_all, desk, actor, ListApps(org=org))
+    return tuple(app for app in found.apps if app.shadow_ruleset == name)
+
+
 @page("GET", "/rulesets")
 async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     org = request.org.org_id if request.org else None
@@ -93,6 +99,7 @@ async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "lines": ruleset_text.listing(shown.yaml),
         "rules": ruleset_text.rule_places(shown.yaml),
         "apps": await bound_to(desk, actor, org, shown.name),
+        "shadowed": await in_shadow(desk, actor, org, shown.name),
         "rollout": await perform(fleet.rollout, desk, actor, RolloutRequest(ruleset=name, org=org)),
         "path": place_of(org, name),
     }

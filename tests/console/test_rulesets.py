@@ -228,3 +228,31 @@ def test_what_is_typed_is_never_markup(visit: Visit) -> None:
     assert nasty in rules(page).input_value()
     assert page.evaluate("window.broken") is None
     forgive_refusals(visit)
+
+
+def test_a_replay_tells_what_would_change_and_leads_to_the_events(any_visit: Visit) -> None:
+    visit, page = any_visit, any_visit.page
+    visit.go("/rulesets/contoso/hr-sync/edit")
+    text = rules(page).input_value()
+    rules(page).fill(text.replace('[/v1.0/users, "/v1.0/users/{id}",', '["/v1.0/users/{id}",'))
+    page.get_by_text("Replay recorded traffic").click()
+    page.get_by_role("button", name="Replay", exact=True).click()
+    group = page.locator("#replayed .groups > li").first
+    expect(group).to_contain_text("newly blocked")
+    expect(group).to_contain_text("requests of payroll")
+    expect(page.locator("#replayed")).to_contain_text("all of it")
+    assert page.locator("#replayed").get_by_text("mail-archiver").count() == 0  # judged by other rules
+    link = group.get_by_role("link", name="Find them among the events").get_attribute("href")
+    assert link is not None
+    visit.go(link)
+    expect(page.locator("main")).to_contain_text("hide-contacts")
+
+
+def test_a_review_tells_what_would_have_become_of_the_last_day(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/rulesets/contoso/hr-sync/edit")
+    change(page, "default: block", "default: allow")
+    page.get_by_role("button", name="Review and publish").click()
+    expect(page.locator("#publish")).to_contain_text("requests would be judged otherwise")
+    page.get_by_role("link", name="What changes").click()
+    expect(page.locator("#replayed .groups > li").first).to_contain_text("newly allowed")

@@ -192,12 +192,29 @@ async function tryOut(what, button) {
     if (answer.redirected || !parts.length) return trouble(answer);
     for (const part of parts) document.getElementById(part.id).replaceChildren(...part.childNodes);
     trouble(null);
+    goOn(what);
     for (const area of form.querySelectorAll("textarea[data-code]")) drawNumbers(area, area.previousElementSibling);
   } catch (error) {
     if (error.name !== "AbortError") trouble({});
   } finally {
     if (underWay.get(what) === controller) button?.removeAttribute("aria-busy");
   }
+}
+
+// A replay comes in steps: each answer holds the button for the next one.
+function goOn(what) {
+  const next = form.querySelector("#replayed [data-go-on]");
+  if (!next || !what.startsWith("replay")) return;
+  const stop = next.nextElementSibling;
+  next.hidden = true;
+  stop.hidden = false;
+  const timer = setTimeout(() => tryOut("replay-on"));
+  stop.addEventListener("click", () => {
+    clearTimeout(timer);
+    underWay.get("replay-on")?.abort();
+    next.hidden = false;
+    stop.hidden = true;
+  });
 }
 
 async function trouble(answer) {

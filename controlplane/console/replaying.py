@@ -1,0 +1,129 @@
+"""A replay on a draft's page: step after step, what was counted so far carried along in the form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from controlplane.console import terms
+from controlplane.operations import replays
+from controlplane.operations.actor import Actor
+from controlplane.operations.apps import AppFacts
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
+from controlplane.operations.rehearsals import Source
+from controlplane.operations.replays import ChangeFacts, OutcomeFacts, Replayed, ReplayRuleset, together
+from controlplane.search.query import rfc3339_ms
+from proxy.wire.audit_event import rfc3339
+
+JUDGED_APPS: Final = "judged"
+EVERY_APP: Final = "every"
+_EVENTS_OF_A_STEP: Final = 50_000  # about a second, so that one sees it move
+_WORDS: Final = {
+    "newlyBlocked": ("bad", "newly blocked"),
+    "unclear": ("warn", "unclear"),
+    "newlyAllowed": ("warn", "newly allowed"),
+    "transforms": ("plain", "filtered otherwise"),
+    "recordedAs": ("plain", "by another rule"),
+}
+
+
+class _SoFar(msgspec.Struct, forbid_unknown_fields=True):
+    """As the form carries it from step to step. Whoever changes it shows himself other figures."""
+
+    draft: str
+    replayed: Replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A line of the result."""
+
+    kind: str
+    words: str
+    facts: ChangeFacts
+    query: str | None  # a filter that finds such events; None where none can say it
+    since: str
+    until: str  # the search's end is not included
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    replayed: Replayed
+    changes: tuple[Change, ...]
+    so_far: str  # JSON
+
+    @property
+    def is_done(self) -> bool:
+        return self.replayed.next is None
+
+    @property
+    def percent(self) -> int:
+        if self.is_done:
+            return 100
+        return min(99, 100 * self.replayed.looked_at // max(1, self.replayed.expected or 1))
+
+
+async def step(
+    desk: Desk, actor: Actor, org: str, yaml: str, judged: Sequence[AppFacts], form: Mapping[str, str]
+) -> Progress:
+    """The next step of the replay that the form is in the midst of, or the first of another. `judged` are the
+    applications that the rules are for, unless the form asks for others."""
+    digest = sha256(yaml.encode("utf-8", "surrogatepass")).hexdigest()
+    before = _so_far(form, digest) if form.get("do") == "replay-on" else None
+    asked = ReplayRuleset(
+        source=Source(yaml=yaml, label="rules"),
+        org=org,
+        filter=_filter(judged, form.get("replay_app", JUDGED_APPS)),
+        hours=_hours(form),
+        limit=_EVENTS_OF_A_STEP,
+        cursor=None if before is None else before.next,
+    )
+    found = await perform(replays.replay, desk, actor, asked)
+    replayed = found if before is None else together(before, found)
+    so_far = msgspec.json.encode(_SoFar(digest, replayed)).decode()
+    return Progress(replayed, tuple(map(_change, replayed.groups)), so_far)
+
+
+def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
+    try:
+        carried = msgspec.json.decode(form.get("replay_so_far", ""), type=_SoFar)
+    except msgspec.DecodeError:
+        raise InvalidRequest("the replay can't go on from here: begin it anew") from None
+    if carried.draft != digest:
+        raise InvalidRequest("the draft has changed since this replay began: begin it anew")
+    return carried.replayed
+
+
+def _filter(judged: Sequence[AppFacts], chosen: str) -> str:
+    if chosen in (EVERY_APP, ""):
+        return ""
+    ids = [app.app_id for app in judged] if chosen == JUDGED_APPS else [chosen]
+    return f"app:{','.join(ids)}" if ids else ""
+
+
+def _hours(form: Mapping[str, str]) -> float:
+    given = form.get("replay_hours", "24")
+    if not (given.isascii() and given.isdecimal() and 0 < int(given) <= 24 * 366):
+        raise InvalidRequest(f"{given} is no number of hours")
+    return float(given)
+
+
+def _change(facts: ChangeFacts) -> Change:
+    kind, words = _WORDS.get(facts.change, ("plain", facts.change))
+    until = rfc3339((rfc3339_ms(facts.last) or 0) + 1)
+    return Change(kind, words, facts, _query(facts.app_id, facts.before), facts.first, until)
+
+
+def _query(app_id: str | None, before: OutcomeFacts) -> str | None:
+    """A filter for events of the application whose outcome was recorded as this."""
+    by = ("reason", before.by) if before.verdict == "refused" else ("rule", before.by)
+    wanted = [by] if before.verdict == "refused" else [("verdict", before.verdict), by]
+    found = [terms.term(field, value) for field, value in [*([("app", app_id)] if app_id else []), *wanted]]
+    known = [each for each in found if each is not None]
+    return " ".join(known) if len(known) == len(found) else None

@@ -1,0 +1,82 @@
+"""A replay on a draft's page: in steps, each of which carries on what the form says was counted so far."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.console import replaying
+from controlplane.operations import apps
+from controlplane.operations.actor import local_actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
+from controlplane.store import blocks
+from tests.controlplane.plane import Plane, ProxyClient, desk
+from tests.controlplane.test_replays import DRAFT, RULES, Traffic, group_path, traffic
+
+__all__ = ["traffic"]  # a fixture
+OPERATOR = local_actor("ada")
+
+
+async def step(at_desk: Desk, yaml: str = DRAFT, **form: str) -> replaying.Progress:
+    return await replaying.step(at_desk, OPERATOR, "acme", yaml, (), {"replay_hours": "24", **form})
+
+
+async def test_steps_count_on_until_all_was_looked_at(
+    plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "_EVENTS_OF_A_STEP", 1)
+    monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # a batch at a time
+    for number in range(3):
+        await traffic.send([group_path(number, "members"), group_path(number)])
+    progress = await step(desk(plane))
+    percents = [progress.percent]
+    while not progress.is_done:
+        progress = await step(desk(plane), do="replay-on", replay_so_far=progress.so_far)
+        percents.append(progress.percent)
+    assert percents == sorted(set(percents))
+    assert len(percents) > 1
+    assert percents[-1] == 100
+    (change,) = progress.changes
+    assert (change.words, change.facts.count, progress.replayed.events) == ("newly blocked", 3, 6)
+
+
+async def test_a_replay_does_not_go_on_with_another_draft_or_from_nowhere(
+    plane: Plane, traffic: Traffic
+) -> None:
+    await traffic.send([group_path(1)])
+    begun = await step(desk(plane))
+    with pytest.raises(InvalidRequest, match="the draft has changed"):
+        await step(desk(plane), RULES, do="replay-on", replay_so_far=begun.so_far)
+    for forged in ("", "{}", "[1]", begun.so_far[:-2]):
+        with pytest.raises(InvalidRequest, match="begin it anew"):
+            await step(desk(plane), do="replay-on", replay_so_far=forged)
+
+
+async def test_a_change_leads_to_a_search_that_finds_its_events(
+    plane: Plane, proxy: ProxyClient, traffic: Traffic
+) -> None:
+    await traffic.send([group_path(1, "members")])
+    (change,) = (await step(desk(plane))).changes
+    (app,) = await plane.store.apps(None)
+    assert change.query == f"app:{app.app_id} verdict:allow rule:groups"
+    assert (change.since, change.until) == ("2026-11-21T11:00:00.000Z", "2026-11-21T11:00:00.001Z")
+
+
+async def test_requests_of_the_applications_that_the_rules_judge_are_replayed_unless_others_are_asked_for(
+    plane: Plane, traffic: Traffic
+) -> None:
+    await traffic.send([group_path(1, "members")])
+    await plane.registry.add_app("other", "acme", "hr")
+    listed = await perform(apps.list_all, desk(plane), OPERATOR, apps.ListApps())
+    (facts,) = [app for app in listed.apps if app.name == "other"]
+
+    async def events(**form: str) -> int:
+        form = {"replay_hours": "24", **form}
+        at_desk = desk(plane)
+        return (await replaying.step(at_desk, OPERATOR, "acme", DRAFT, [facts], form)).replayed.events
+
+    assert await events() == 0
+    assert await events(replay_app=replaying.EVERY_APP) == 1
+    with pytest.raises(InvalidRequest, match="is no number of hours"):
+        await events(replay_hours="1e9")
