@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
@@ -23,7 +24,7 @@ from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 1_000_000  # events that one request has judged
 _USUAL: Final = 100_000  # a second or two
-_MOST_REPLAYS: Final = 2  # at the same time
+_MOST_RUNNING: Final = 2  # at the same time
 
 _running: set[object] = set()
 
@@ -35,7 +36,7 @@ class ReplayRuleset(Request):
     org: str
     app: str | None = None
     hours: Annotated[float, msgspec.Meta(gt=0, le=24 * 3660)] | None = None
-    from_: str | None = None  # RFC 3339, a date, -2h
+    from_: str | None = msgspec.field(default=None, name="from")  # RFC 3339, a date, -2h
     to: str | None = None
     filter: str = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL  # events to look at, about
@@ -75,7 +76,7 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
 class Replayed(Answer):
     """What was counted; `next` leads on where not all of the time has been looked at."""
 
-    from_: str
+    from_: str = msgspec.field(name="from")
     to: str
     events: int
     unasked: int  # refused before any rule was asked, so that rules change nothing
@@ -99,14 +100,8 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
     """What a draft would change for stored events: each verdict that would be another, by rule and app."""
     selection, after = await _selected(desk, actor, request)
     draft = await _draft(desk, actor, request)
-    if len(_running) >= _MOST_REPLAYS:
-        raise StoreBusy("other replays are running: try again in a moment")
-    turn = object()
-    _running.add(turn)
-    try:
+    with turn():
         tally, reading = await _judged(desk, selection, draft, after, request.limit)
-    finally:
-        _running.discard(turn)
     expected = None
     if after is None:
         expected = await desk.store.count_between(selection.org.org_id, selection.from_ms, selection.to_ms)
@@ -126,6 +121,19 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
         expected=expected,
         next=_cursor(selection, reading.next),
     )
+
+
+@contextmanager
+def turn() -> Iterator[None]:
+    """Of who goes through stored events. Raises StoreBusy while too many do."""
+    if len(_running) >= _MOST_RUNNING:
+        raise StoreBusy("others are going through the events: try again in a moment")
+    mine = object()
+    _running.add(mine)
+    try:
+        yield
+    finally:
+        _running.discard(mine)
 
 
 async def _judged(

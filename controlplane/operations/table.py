@@ -18,6 +18,7 @@ from controlplane.operations import (
     rehearsals,
     replays,
     rulesets,
+    suggestions,
 )
 from controlplane.operations.operation import Operation, Stream
 
@@ -48,6 +49,7 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     rehearsals.test,
     rehearsals.diff,
     replays.replay,
+    suggestions.suggest_ruleset,
     explained_events.explain_event,
     apps.add,
     apps.list_all,

@@ -90,6 +90,8 @@ def _folded_names(word: str) -> list[tuple[str, ...]]:
     except MalformedTarget as error:
         raise InvalidPattern(f"{word!r}: {error}") from None
     folded = readings[0].names[-1].folded
+    if not folded:
+        raise InvalidPattern(f"{word!r}: a path pattern has no empty and no dot segments")
     operation = qualified_operation(folded[-1])
     if operation is None:
         return [folded]

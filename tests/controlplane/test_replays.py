@@ -12,8 +12,9 @@ from controlplane.operations.actor import Actor, local_actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.explained_events import ExplainEvent, explain_event
 from controlplane.operations.operation import InvalidRequest
-from controlplane.operations.rehearsals import Source
+from controlplane.operations.rehearsals import CheckRuleset, Source, check
 from controlplane.operations.replays import Replayed, ReplayRuleset, replay, together
+from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 from controlplane.store import blocks
 from controlplane.store.interface import NotFound, StoreBusy
 from tests.controlplane.plane import Plane, ProxyClient, desk
@@ -203,6 +204,68 @@ async def test_another_organisation_s_traffic_is_unknown(plane: Plane, traffic: 
     await traffic.send([group_path(1)])
     with pytest.raises(NotFound):
         await explain_event.perform(desk(plane), stranger, ExplainEvent(org="acme", id="event-1"))
+
+
+# -- rules out of traffic
+
+
+async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_made_of(
+    plane: Plane, traffic: Traffic
+) -> None:
+    seen = [
+        *(f"GET /v1.0/users/{number}/messages" for number in range(5)),
+        "GET /v1.0/users?$top=20&$select=id",
+        "PATCH /v1.0/users('ada')",
+        "POST /v1.0/$batch",
+        "GET /v1.0/me/drive/root:/a/b:/content",
+        "DELETE /v1.0/groups/1/members/2/$ref",
+    ]
+    for request in seen:
+        method, _, target = request.partition(" ")
+        path, _, query = target.partition("?")
+        await traffic.send([{"method": method, "path": path, "query": query or None, "ruleId": "r1"}])
+    blocked = {"verdict": "block", "ruleId": "no", "path": "/v1.0/secrets"}
+    await traffic.send([blocked, {"verdict": "block", "reason": "invalidToken", "path": "/v1.0/x"}])
+    at_desk = desk(plane)
+    asked = SuggestRuleset(org="acme", app="payroll")
+    found = await suggest_ruleset.perform(at_desk, OPERATOR, asked)
+    assert (found.requests, found.blocked, found.left_out, found.complete) == (10, 1, 0, True)
+    assert found.yaml.splitlines()[:3] == [
+        (
+            "# Suggested from what payroll asked for, 10 times, "
+            "2026-11-20T12:00:00.000Z to 2026-11-21T12:00:00.000Z."
+        ),
+        "# What was seen is allowed, and nothing else: read it before it goes live.",
+        "# Not in it: 1 that were blocked.",
+    ]
+    assert {path for rule in found.rules for path in rule.paths} == {
+        "/v1.0/users",
+        "/v1.0/users/{user-id}/messages",
+        "/v1.0/users/ada",
+        "/v1.0/me/drive/items/{item-id}/content",
+        "/v1.0/groups/{group-id}/members/{member-id}/$ref",
+    }
+    assert (await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=found.yaml))).warnings == ()
+    told = await replayed(at_desk, source=Source(yaml=found.yaml))
+    assert (told.groups, told.unchanged, told.unasked) == ((), 11, 1)
+    both = await suggest_ruleset.perform(
+        at_desk, OPERATOR, SuggestRuleset(org="acme", app="payroll", include_blocked=True, name="all")
+    )
+    assert (both.blocked, both.requests) == (0, 11)
+    assert "/v1.0/secrets" in both.yaml
+    assert "name: all" in both.yaml
+
+
+async def test_a_suggestion_out_of_a_part_of_the_events_says_so(
+    plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)
+    await traffic.send([{"path": "/v1.0/old", "ruleId": "r", "time": "2026-11-21T10:00:00.000Z"}])
+    await traffic.send([{"path": "/v1.0/new", "ruleId": "r", "time": "2026-11-21T11:00:00.000Z"}])
+    asked = SuggestRuleset(org="acme", app="payroll", limit=1)
+    found = await suggest_ruleset.perform(desk(plane), OPERATOR, asked)
+    assert not found.complete
+    assert [rule.paths for rule in found.rules] == [("/v1.0/new",)]
 
 
 # -- one event explained

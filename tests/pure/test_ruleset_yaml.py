@@ -134,6 +134,7 @@ rules:
             "rules[0].transforms.strip_properties[0]",
             "without spaces and slashes",
         ),
+        ("{id: a, match: {path: [/x/%2e]}, verdict: allow}", "rules[0].match.path[0]", "no dot segments"),
         ("{id: a, match: {path: [/x]}, verdict: alow}", "rules[0].verdict", "did you mean `allow`"),
         ("{id: Default, match: {path: [/x]}, verdict: allow}", "rules[0].id", "reserved"),
         (

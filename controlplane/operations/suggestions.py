@@ -1,0 +1,113 @@
+"""The smallest ruleset that would have allowed what an application was seen to ask for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from controlplane.operations.actor import Actor
+from controlplane.operations.aside import aside
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Answer, Request, operation
+from controlplane.operations.recorded import Reading, select
+from controlplane.operations.replays import turn
+from proxy.policy.suggest import Observations, Suggestion, suggest
+from proxy.wire.audit_event import rfc3339
+
+MOST_AT_ONCE: Final = 10_000_000  # events
+_USUAL: Final = 1_000_000  # half a minute
+
+
+class SuggestRuleset(Request):
+    """Of the last day, unless it says otherwise."""
+
+    org: str
+    app: str
+    name: str | None = None  # of the ruleset; the application's if left out
+    hours: Annotated[float, msgspec.Meta(gt=0, le=24 * 3660)] | None = None
+    from_: str | None = msgspec.field(default=None, name="from")  # RFC 3339, a date, -2h
+    to: str | None = None
+    include_blocked: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL  # events to look at, about
+
+
+class SuggestedFacts(msgspec.Struct, rename="camel"):
+    """A rule with its evidence: all of it is in the text too."""
+
+    id: str
+    methods: tuple[str, ...]
+    paths: tuple[str, ...]
+    requests: int
+
+
+class Suggested(Answer):
+    yaml: str
+    from_: str = msgspec.field(name="from")
+    to: str
+    rules: tuple[SuggestedFacts, ...]
+    requests: int  # that it lets through
+    blocked: int  # that were blocked and are not in it
+    left_out: int  # that no rule can say
+    complete: bool  # False: only the newest events of the time were looked at
+
+
+@operation("ruleset.suggest", "POST", "/rulesets/suggest", changes=False)
+async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> Suggested:
+    """The smallest ruleset that would have allowed an application's traffic, with its evidence."""
+    selection = await select(
+        desk,
+        actor,
+        request.org,
+        app=request.app,
+        hours=request.hours,
+        from_=request.from_,
+        to=request.to,
+    )
+    assert selection.app is not None
+    observed, blocked = Observations(), 0
+    reading = Reading(desk, selection, None)
+    with turn():
+        async for event in reading.events(request.limit):
+            if event.rule_id is None:  # refused before any rule was asked
+                continue
+            if event.outcome.lets_through or request.include_blocked:
+                observed.add(event.method, event.target, event.time)
+            else:
+                blocked += 1
+    from_, to = rfc3339(selection.from_ms), rfc3339(selection.to_ms)
+    about = about_suggestion(selection.app.name, observed.count, blocked, f"{from_} to {to}")
+    found = await aside(suggest, observed, request.name or selection.app.name, about=about)
+    return Suggested(
+        yaml=found.yaml,
+        from_=from_,
+        to=to,
+        rules=suggested_facts(found),
+        requests=found.requests - found.left_out,
+        blocked=blocked,
+        left_out=found.left_out,
+        complete=reading.next is None,
+    )
+
+
+def about_suggestion(of: str, requests: int, blocked: int, when: str) -> list[str]:
+    """Lines for its head."""
+    lines = [
+        f"Suggested from what {of} asked for, {requests:,} times, {when}.",
+        "What was seen is allowed, and nothing else: read it before it goes live.",
+    ]
+    if blocked:
+        lines.append(f"Not in it: {blocked:,} that were blocked.")
+    return lines
+
+
+def suggested_facts(found: Suggestion) -> tuple[SuggestedFacts, ...]:
+    return tuple(
+        SuggestedFacts(
+            rule.id,
+            rule.methods,
+            tuple(path.pattern for path in rule.paths),
+            sum(path.evidence.count for path in rule.paths),
+        )
+        for rule in found.rules
+    )

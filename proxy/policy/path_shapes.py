@@ -1,0 +1,154 @@
+"""What of a path names resources and what is an id among many, told by the path alone."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from proxy.policy.canonical import Name, Target
+from proxy.policy.compile import importance_of
+from proxy.policy.odata import fold
+from proxy.policy.paths import MAX_PATTERN_SEGMENTS, InvalidPattern, parse_pattern
+
+# Collections of Graph whose members are named by a key: the segment after one is no resource's name, unless
+# it is one of a function's, an action's or a type's.
+_COLLECTION_NAMES = """
+    accesspackages agreements applications appmanagementpolicies approleassignedto approleassignments
+    apps assignments attachments calendargroups calendars calendarview calls channels chats childfolders
+    children classes columns contactfolders contacts contenttypes contracts conversations definitions
+    deletedfromteams deleteditems deviceappmanagementtasks devicecompliancepolicies deviceconfigurations
+    devices directoryaudits directoryobjects directoryroles directoryroletemplates domains drives events
+    extensions federatedidentitycredentials following grouplifecyclepolicies groups groupsettings
+    instances items joinedteams licensedetails lists mailfolders managedapppolicies manageddevices
+    memberof members messagerules messages messagesrules mobileapps namedlocations notebooks
+    oauth2permissiongrants onlinemeetings operations organization ownedobjects owners pages parents
+    participants people permissions photos places plans policies posts rejectedsenders replies
+    roleassignments roledefinitions rooms rubrics schools sectiongroups sections serviceprincipals
+    shares shifts signins sites siteupdates subscribedskus subscriptions tabs tasks teams teamsapps
+    threads thumbnails transitivememberof transitivemembers translations users versions windows
+    workbooks worksheets
+"""
+_COLLECTIONS: Final = frozenset(_COLLECTION_NAMES.split())
+_NAMES_WITH_PLURAL: Final = {"people": "person", "children": "child", "calendarview": "event"}
+
+_GUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_NAME: Final = re.compile(r"\$?[A-Za-z][A-Za-z0-9]*")  # of a resource, function, action or property
+_FUNCTION: Final = re.compile(
+    r"delta|recent|sharedWithMe|root|me|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
+)
+_ALWAYS_WORDS: Final = 2  # segments
+_LONG: Final = 16  # characters; a name as long as that has few digits in it
+_MANY_DIGITS: Final = 3
+
+
+Shape = tuple[str | None, ...]
+"""The folded words of a name; None where an id stands."""
+
+
+class Shaped(NamedTuple):
+    shape: Shape
+    spelled: tuple[str, ...]  # each segment as it came; an id decoded
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(text for word, text in zip(self.shape, self.spelled, strict=True) if word is None)
+
+
+def shapes_of(method: str, target: Target) -> list[Shaped] | None:
+    """Of every reading that has to be allowed for the request to be; None where a rule can't say one.
+
+    `method` in capitals.
+    """
+    found: dict[Shaped, None] = {}
+    for reading in target.readings:
+        if importance_of(reading.kind, method) == "shadow":
+            continue
+        shaped = [one for name in sorted(reading.names, key=_narrowness) if (one := _shaped(method, name))]
+        if not shaped:
+            return None
+        found[shaped[0]] = None
+    return list(found)
+
+
+def looks_like_id(text: str) -> bool:
+    """A GUID, a number, a mail address, or what else is no name of a resource."""
+    if _NAME.fullmatch(text) is None:
+        return True
+    digits = sum(char.isdecimal() for char in text)
+    capitals = sum(char.isupper() for char in text)
+    if len(text) >= _LONG and digits >= _MANY_DIGITS:
+        return True
+    return len(text) >= _LONG // 2 and 3 * capitals > len(text) and not text.isupper()
+
+
+def _narrowness(name: Name) -> tuple[bool, int, tuple[str, ...]]:
+    """A path between colons last, since it names files; with the name of a type before without."""
+    return any(word.endswith(":") for word in name.folded), -len(name.folded), name.folded
+
+
+def _shaped(method: str, name: Name) -> Shaped | None:
+    """None where a rule can't say it without saying more: version and first resource are words always."""
+    if len(name.folded) > MAX_PATTERN_SEGMENTS:
+        return None
+    shape: list[str | None] = []
+    spelled: list[str] = []
+    for at, (folded, exact) in enumerate(zip(name.folded, name.exact, strict=True)):
+        word = _word(folded, exact)
+        is_call = exact is not None and fold(exact) != folded
+        last = at == len(name.folded) - 1
+        if word is not None and (
+            at < _ALWAYS_WORDS or exact is None or is_call or not _is_id(shape[-1], word, method, last=last)
+        ):
+            shape.append(folded)
+            spelled.append(word)
+        elif exact is not None and at >= _ALWAYS_WORDS:
+            shape.append(None)
+            spelled.append(exact)
+        else:
+            return None
+    return Shaped(tuple(shape), tuple(spelled))
+
+
+@lru_cache(maxsize=8192)
+def _word(folded: str, exact: str | None) -> str | None:
+    """As a rule spells it: without a call's arguments; None where it can't."""
+    written = "" if exact is None else exact.partition("(")[0]
+    for spelled in (written if _NAME.fullmatch(written) else folded, folded, exact):
+        if spelled and fold(spelled) == folded and _is_a_word(spelled, folded):
+            return spelled
+    return None
+
+
+def _is_a_word(text: str, folded: str) -> bool:
+    try:
+        return any(pattern.segments == (folded,) for pattern in parse_pattern(f"/{text}"))
+    except (InvalidPattern, UnicodeError):
+        return False
+
+
+def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
+    """Whether the segment after `before` is one of many; a single one after a collection may still be."""
+    if word.startswith("$") or fold(word).startswith("microsoft.graph."):
+        return False
+    if looks_like_id(word):
+        return True
+    if before is None or fold(before) not in _COLLECTIONS or _FUNCTION.fullmatch(word):
+        return False
+    return not (last and method == "POST")  # an action: a POST goes to no member of a collection
+
+
+def parameter(collection: str | None) -> str:
+    name = re.sub(r"[^A-Za-z0-9]", "", collection or "")
+    folded = fold(name)
+    if folded in _NAMES_WITH_PLURAL:
+        return f"{_NAMES_WITH_PLURAL[folded]}-id"
+    if folded.endswith("ies"):
+        name = name[:-3] + "y"
+    elif folded.endswith(("sses", "shes", "ches", "xes")):
+        name = name[:-2]
+    elif folded.endswith("s") and not folded.endswith("ss"):
+        name = name[:-1]
+    else:
+        return "id"
+    return f"{name}-id" if name[:1].isalpha() else "id"

@@ -1,0 +1,370 @@
+"""The smallest ruleset that would have allowed what was seen, with the evidence for each rule beside it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Final
+
+import yaml
+
+from proxy.policy.abridged import CUT_MARK, without_secrets
+from proxy.policy.advice import ruleset_advice
+from proxy.policy.batch import is_batch
+from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of
+from proxy.policy.ruleset_yaml import parse_ruleset
+
+MAX_SHAPES: Final = 5_000  # of paths; what is beyond is counted, and named in the text
+MAX_SPELLINGS: Final = 20_000  # of words
+_MAX_SPELLINGS_OF_ONE: Final = 16
+MAX_OPTIONS: Final = 20  # of a path's queries
+MAX_SELECTED: Final = 60  # properties
+_SAMPLES: Final = 2
+_MAX_SAMPLE: Final = 160  # characters
+_SYSTEM_OPTIONS: Final = frozenset(
+    """
+    select filter orderby search expand apply compute top skip count format skiptoken deltatoken levels
+    """.split()  # noqa: SIM905
+)
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_PROPERTY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+@dataclass(slots=True)
+class Options:
+    """What was seen of the queries to one shape of a path."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    top: int = 0
+    selected: set[str] = field(default_factory=set)
+
+    def add(self, target: Target) -> None:
+        for name, values in target.options.items():
+            if name in self.counts or len(self.counts) < MAX_OPTIONS:
+                self.counts[name] += 1
+            if name == "top":
+                self.top = max([self.top, *(int(one) for one in values if _NUMBER.fullmatch(one))])
+            elif name == "select" and len(self.selected) < MAX_SELECTED:
+                self.selected.update(part.strip() for part in values[0].split(","))
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What was seen of one shape of a path."""
+
+    first: datetime
+    last: datetime
+    count: int = 0
+    methods: Counter[str] = field(default_factory=Counter)
+    ids: tuple[str, ...] = ()  # the first that were seen
+    several: list[bool] = field(default_factory=list)  # whether each had other values too
+    samples: list[str] = field(default_factory=list)
+    options: Options = field(default_factory=Options)
+
+    def add(self, method: str, target: Target, shaped: Shaped, time: datetime) -> None:
+        self.first, self.last = min(self.first, time), max(self.last, time)
+        ids = shaped.ids
+        if not self.count:
+            self.ids, self.several = ids, [False] * len(ids)
+        self.count += 1
+        self.methods[method] += 1
+        for at, (known, one) in enumerate(zip(self.ids, ids, strict=True)):
+            if known != one:
+                self.several[at] = True
+        sample = _sample(method, target)
+        if len(self.samples) < _SAMPLES and sample not in self.samples:
+            self.samples.append(sample)
+        self.options.add(target)
+
+    def together(self, other: Evidence) -> Evidence:
+        options = Options(
+            self.options.counts + other.options.counts,
+            max(self.options.top, other.options.top),
+            self.options.selected | other.options.selected,
+        )
+        return Evidence(
+            min(self.first, other.first),
+            max(self.last, other.last),
+            self.count + other.count,
+            self.methods + other.methods,
+            samples=[*self.samples, *other.samples][:_SAMPLES],
+            options=options,
+        )
+
+
+class Observations:
+    """What an application was seen to ask for; memory for each shape of a path alone."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.left_out = 0  # requests that no rule of ours can say
+        self.shapes: dict[Shape, Evidence] = {}
+        self._spellings: dict[str, Counter[str]] = {}
+
+    def add(self, method: str, target: str, time: datetime) -> None:
+        """A request that is to be allowed."""
+        self.count += 1
+        if CUT_MARK in target:
+            self.left_out += 1
+            return
+        try:
+            read = canonicalise(target)
+        except MalformedTarget:
+            self.left_out += 1
+            return
+        if is_batch(method, read):  # its parts are judged, and it needs no rule
+            return
+        found = shapes_of(method.upper(), read)
+        if found is None or _TOKEN.fullmatch(method) is None or not self._has_room(found):
+            self.left_out += 1
+            return
+        for shaped in found:
+            self._spell(shaped)
+            evidence = self.shapes.get(shaped.shape)
+            if evidence is None:
+                evidence = self.shapes[shaped.shape] = Evidence(time, time)
+            evidence.add(method.upper(), read, shaped, time)
+
+    def _has_room(self, found: Sequence[Shaped]) -> bool:
+        new = sum(shaped.shape not in self.shapes for shaped in found)
+        return len(self.shapes) + new <= MAX_SHAPES
+
+    def _spell(self, shaped: Shaped) -> None:
+        for word, text in zip(shaped.shape, shaped.spelled, strict=True):
+            if word is not None:
+                known = self._spellings.get(word)
+                if known is not None:
+                    if text in known or len(known) < _MAX_SPELLINGS_OF_ONE:
+                        known[text] += 1
+                elif len(self._spellings) < MAX_SPELLINGS:
+                    self._spellings[word] = Counter((text,))
+
+    def spelled(self, word: str) -> str:
+        """As it was seen most often."""
+        known = self._spellings.get(word)
+        return word if known is None else min(known, key=lambda text: (-known[text], text))
+
+
+# -- a ruleset
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestedPath:
+    pattern: str
+    methods: tuple[str, ...]
+    evidence: Evidence
+    allow_properties: tuple[str, ...] = ()  # a filter, where there are any
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestedRule:
+    id: str
+    paths: tuple[SuggestedPath, ...]
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return self.paths[0].methods
+
+    @property
+    def allow_properties(self) -> tuple[str, ...]:
+        return self.paths[0].allow_properties
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    yaml: str
+    rules: tuple[SuggestedRule, ...]
+    requests: int
+    left_out: int
+
+
+def suggest(
+    observed: Observations,
+    name: str,
+    *,
+    about: Sequence[str] = (),
+    allow_properties: Mapping[str, tuple[str, ...]] | None = None,
+) -> Suggestion:
+    """A ruleset of that name. `about` are lines for its head; `allow_properties` are of the patterns whose
+    answers can do without other properties."""
+    paths = _paths(observed, allow_properties or {})
+    rules = _rules(paths, together=not allow_properties)
+    text = _yaml(name, rules, about, observed)
+    if ruleset_advice(text, parse_ruleset(text)):  # its order matters: every path a rule of its own
+        rules = _rules(paths, together=False)
+        text = _yaml(name, rules, about, observed)
+    return Suggestion(text, tuple(rules), observed.count, observed.left_out)
+
+
+def _paths(observed: Observations, allowed: Mapping[str, tuple[str, ...]]) -> list[SuggestedPath]:
+    """Those with a word before those with a parameter in its place, which concern what the word does too."""
+    by_pattern: dict[str, SuggestedPath] = {}
+    for shape in sorted(observed.shapes, key=lambda shape: [word or "" for word in shape]):
+        evidence = observed.shapes[shape]
+        pattern = _pattern(observed, shape, evidence)
+        known = by_pattern.get(pattern.lower())
+        if known is not None:  # a word here, an id there
+            pattern, evidence = known.pattern, known.evidence.together(evidence)
+        by_pattern[pattern.lower()] = SuggestedPath(
+            pattern, _methods(evidence.methods), evidence, allowed.get(pattern, ())
+        )
+    return sorted(by_pattern.values(), key=lambda path: (_specificity(path.pattern), path.methods))
+
+
+def _specificity(pattern: str) -> tuple[tuple[bool, str], ...]:
+    return tuple((word.startswith("{"), word.lower()) for word in pattern.split("/"))
+
+
+def _pattern(observed: Observations, shape: Shape, evidence: Evidence) -> str:
+    ids = iter(zip(evidence.ids, evidence.several, strict=True))
+    words: list[str] = []
+    used: set[str] = set()
+    for at, word in enumerate(shape):
+        if word is not None:
+            words.append(observed.spelled(word))
+            continue
+        one, several = next(ids)
+        if not several and not looks_like_id(one):
+            words.append(one)
+            continue
+        words.append(f"{{{_unused(_parameter(observed, shape[at - 1]), used)}}}")
+    return "/" + "/".join(words)
+
+
+def _parameter(observed: Observations, collection: str | None) -> str:
+    return parameter(None if collection is None else observed.spelled(collection))
+
+
+def _unused(name: str, used: set[str]) -> str:
+    number = 2
+    found = name
+    while found in used:
+        found, number = f"{name}-{number}", number + 1
+    used.add(found)
+    return found
+
+
+def _methods(seen: Iterable[str]) -> tuple[str, ...]:
+    """GET stands for HEAD too."""
+    methods = set(seen)
+    return tuple(sorted(methods - {"HEAD"} if "GET" in methods else methods))
+
+
+def _rules(paths: Sequence[SuggestedPath], *, together: bool) -> list[SuggestedRule]:
+    """Paths of one resource with the same methods make one rule."""
+    used: set[str] = set()
+    if not together:
+        return [SuggestedRule(_unused(_rule_id(path, whole=True), used), (path,)) for path in paths]
+
+    def key(path: SuggestedPath) -> tuple[str, tuple[str, ...]]:
+        return _root(path.pattern).lower(), path.methods
+
+    return [
+        SuggestedRule(_unused(_rule_id(of_rule[0], whole=False), used), tuple(of_rule))
+        for _, each in groupby(sorted(paths, key=key), key)
+        for of_rule in [list(each)]
+    ]
+
+
+def _root(pattern: str) -> str:
+    """Version and resource, and of what belongs to the one who signed in, the resource below."""
+    words = pattern.split("/")
+    return "/".join(words[: 4 if words[2:3] == ["me"] else 3])
+
+
+def _rule_id(path: SuggestedPath, *, whole: bool) -> str:
+    words = (path.pattern if whole else _root(path.pattern)).split("/")[1:]
+    if words[0].lower() == "v1.0" and len(words) > 1:
+        words = words[1:]
+    parts = [re.sub(r"[^A-Za-z0-9]+", "-", word).strip("-") for word in [*words, *path.methods]]
+    text = "-".join(filter(None, parts)).lower()[:100]
+    return text if text[:1].isalnum() and text != "default" else f"rule-{text}"
+
+
+# -- its text
+
+
+def _yaml(name: str, rules: Sequence[SuggestedRule], about: Sequence[str], observed: Observations) -> str:
+    lines = [f"# {_plain(line)}" for line in about]
+    if observed.left_out:
+        lines.append(
+            f"# Left out, and so blocked: {_counted(observed.left_out, 'request')} that no rule says."
+        )
+    lines += ["version: 1", f"name: {_scalar(name)}", "default: block"]
+    lines.append("rules:" if rules else "rules: []")
+    for rule in rules:
+        lines += _rule_lines(rule)
+    return "\n".join(lines) + "\n"
+
+
+def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
+    evidence = [path.evidence for path in rule.paths]
+    count = sum(one.count for one in evidence)
+    first, last = min(one.first for one in evidence), max(one.last for one in evidence)
+    yield f"  # {_counted(count, 'request')}, {_time(first)} to {_time(last)}"
+    yield f"  - id: {rule.id}"
+    yield "    match:"
+    yield f"      methods: [{', '.join(map(_scalar, rule.methods))}]"
+    yield "      path:"
+    for path in rule.paths:
+        for comment in _evidence_lines(path):
+            yield f"        # {_plain(comment)}"
+        yield f"        - {_scalar(path.pattern)}"
+    if not rule.allow_properties:
+        yield "    verdict: allow"
+        return
+    yield "    verdict: filter"
+    yield "    transforms:"
+    yield f"      allow_properties: [{', '.join(map(_scalar, rule.allow_properties))}]"
+    yield "    guard_queries: true"
+
+
+def _evidence_lines(path: SuggestedPath) -> Iterator[str]:
+    evidence = path.evidence
+    methods = ", ".join(f"{count} {method}" for method, count in sorted(evidence.methods.items()))
+    yield f"{methods}: {'; '.join(evidence.samples)}"
+    if evidence.options.counts:
+        yield "query: " + "; ".join(_options_told(evidence))
+
+
+def _options_told(evidence: Evidence) -> Iterator[str]:
+    options = evidence.options
+    for name, count in sorted(options.counts.items()):
+        often = "always" if count == evidence.count else f"{count} times"
+        told = f"${name}" if name in _SYSTEM_OPTIONS else name
+        if name == "top" and options.top:
+            told += f" at most {options.top}"
+        if name == "select":
+            told += " " + ", ".join(sorted(options.selected, key=lambda text: (text.lower(), text)))
+        yield f"{told} ({often})"
+
+
+def _sample(method: str, target: Target) -> str:
+    query = "" if target.query is None else "?" + without_secrets(target.query)
+    text = f"{target.path}{query}"
+    return text if len(text) <= _MAX_SAMPLE else text[:_MAX_SAMPLE] + "…"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("s" if count != 1 else "")
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _plain(text: str) -> str:
+    """For a comment, which ends with its line."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _scalar(text: str) -> str:
+    """As YAML takes it for text within a list."""
+    dumped: str = yaml.safe_dump([text], default_flow_style=True, width=10_000, allow_unicode=True)
+    return dumped.strip()[1:-1]

@@ -1,0 +1,229 @@
+"""The smallest ruleset that would have allowed what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.policy.advice import ruleset_advice
+from proxy.policy.batch import envelope_decision, is_batch
+from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.compile import compile_ruleset
+from proxy.policy.decision import RequestFacts
+from proxy.policy.path_shapes import looks_like_id
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.suggest import Observations, Suggestion, suggest
+from tests.pure.test_meaning import RESOURCES, spelled
+
+NOON: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
+GUIDS: Final = ("b320ee12-b1cd-4cca-b648-a437be61c5cd", "7d54cb02-aaa3-4016-9f9c-a4b49422dd9b")
+
+
+def observed(*requests: str) -> Observations:
+    """Each `METHOD target`, a minute apart."""
+    seen = Observations()
+    for number, request in enumerate(requests):
+        method, _, target = request.partition(" ")
+        seen.add(method, target, NOON + timedelta(minutes=number))
+    return seen
+
+
+def suggested(*requests: str) -> Suggestion:
+    return suggest(observed(*requests), "payroll")
+
+
+def rules(found: Suggestion) -> list[tuple[list[str], list[str]]]:
+    """What the text says: methods and paths of each rule."""
+    ruleset = parse_ruleset(found.yaml)
+    return [(list(rule.match.methods), list(rule.match.path)) for rule in ruleset.rules]
+
+
+def paths(*requests: str) -> list[str]:
+    return [path for _, each in rules(suggested(*requests)) for path in each]
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        (["GET /v1.0/users"], ["/v1.0/users"]),
+        # what looks like an id is one, however few were seen
+        ([f"GET /v1.0/users/{GUIDS[0]}"], ["/v1.0/users/{user-id}"]),
+        (["GET /v1.0/users/ada@contoso.com/messages"], ["/v1.0/users/{user-id}/messages"]),
+        (["GET /v1.0/me/messages/AAMkADhMGAAA="], ["/v1.0/me/messages/{message-id}"]),
+        (["GET /v1.0/me/mailFolders/AAMkAGVmMDEzN"], ["/v1.0/me/mailFolders/{mailFolder-id}"]),
+        (["GET /v1.0/groups/17/owners/18"], ["/v1.0/groups/{group-id}/owners/{owner-id}"]),
+        (["GET /v1.0/me/events/1=/events/2="], ["/v1.0/me/events/{event-id}/events/{event-id-2}"]),
+        (["GET /v1.0/windowsThings/ab-1"], ["/v1.0/windowsThings/{windowsThing-id}"]),
+        # a name after a collection is an id once there are several
+        (["GET /v1.0/me/mailFolders/inbox"], ["/v1.0/me/mailFolders/inbox"]),
+        (
+            ["GET /v1.0/me/mailFolders/inbox", "GET /v1.0/me/mailFolders/drafts"],
+            ["/v1.0/me/mailFolders/{mailFolder-id}"],
+        ),
+        # never across names of resources
+        (["GET /v1.0/users", "GET /v1.0/groups"], ["/v1.0/groups", "/v1.0/users"]),
+        (
+            ["GET /v1.0/me/mailboxSettings/timeZone", "GET /v1.0/me/mailboxSettings/language"],
+            ["/v1.0/me/mailboxSettings/language", "/v1.0/me/mailboxSettings/timeZone"],
+        ),
+        # functions, actions and $-segments stay
+        (
+            ["GET /v1.0/users/delta", "GET /v1.0/users/$count", "GET /v1.0/users/7"],
+            ["/v1.0/users/$count", "/v1.0/users/delta", "/v1.0/users/{user-id}"],
+        ),
+        (["POST /v1.0/directoryObjects/getByIds"], ["/v1.0/directoryObjects/getByIds"]),
+        (["POST /v1.0/groups/7/members/$ref"], ["/v1.0/groups/{group-id}/members/$ref"]),
+        (["GET /v1.0/me/drive/root/delta(token='1')"], ["/v1.0/me/drive/root/delta"]),
+        (
+            ["POST /v1.0/users/7/microsoft.graph.sendMail"],
+            ["/v1.0/users/{user-id}/microsoft.graph.sendmail"],
+        ),
+        (
+            ["GET /v1.0/groups/7/members/microsoft.graph.user"],
+            ["/v1.0/groups/{group-id}/members/microsoft.graph.user"],
+        ),
+        # whatever the spelling
+        (
+            ["GET /V1.0/Users('ada')", "GET /v1.0/users/alan", "GET /v1.0/users/%61da"],
+            ["/v1.0/users/{user-id}"],
+        ),
+        (["GET /v1.0/me/drive/root:/a/b%20c.txt:/content"], ["/v1.0/me/drive/items/{item-id}/content"]),
+        # a batch needs no rule
+        (["POST /v1.0/$batch"], []),
+    ],
+)
+def test_paths_by_their_shape(requests: Sequence[str], expected: Sequence[str]) -> None:
+    assert paths(*requests) == list(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["users", "calendarView", "oauth2PermissionGrants", "getByIds", "inbox", "$ref"]
+)
+def test_a_name_is_no_id(text: str) -> None:
+    assert not looks_like_id(text)
+
+
+def test_methods_are_united_and_a_resource_s_paths_with_the_same_ones_make_one_rule() -> None:
+    found = suggested(
+        "GET /v1.0/users", "HEAD /v1.0/users", "GET /v1.0/users/7/manager", "GET /v1.0/users/7",
+        "PATCH /v1.0/users/8", "HEAD /v1.0/groups", "get /v1.0/users",
+    )  # fmt: skip
+    assert rules(found) == [
+        (["HEAD"], ["/v1.0/groups"]),
+        (["GET"], ["/v1.0/users", "/v1.0/users/{user-id}/manager"]),
+        (["GET", "PATCH"], ["/v1.0/users/{user-id}"]),
+    ]
+    assert [rule.id for rule in found.rules] == ["groups-head", "users-get", "users-get-patch"]
+
+
+def test_evidence_stands_beside_each_path() -> None:
+    found = suggest(
+        observed(
+            "GET /v1.0/users?$top=50&$select=id,displayName",
+            "GET /v1.0/users?$top=100&$select=mail&sig=geheim",
+            "GET /v1.0/users?$select=id",
+        ),
+        "payroll: nightly",
+        about=["Seen of payroll"],
+    )
+    assert found.yaml == (
+        "# Seen of payroll\n"
+        "version: 1\n"
+        "name: 'payroll: nightly'\n"
+        "default: block\n"
+        "rules:\n"
+        "  # 3 requests, 2026-11-21T12:00:00Z to 2026-11-21T12:02:00Z\n"
+        "  - id: users-get\n"
+        "    match:\n"
+        "      methods: [GET]\n"
+        "      path:\n"
+        "        # 3 GET: /v1.0/users?$top=50&$select=id,displayName; "
+        "/v1.0/users?$top=100&$select=mail&sig=***\n"
+        "        # query: $select displayName, id, mail (always); sig (1 times); $top at most 100 (2 times)\n"
+        "        - /v1.0/users\n"
+        "    verdict: allow\n"
+    )
+
+
+def test_what_no_rule_can_say_is_counted() -> None:
+    deep = "/v1.0" + "/a" * 40
+    found = suggested(f"GET {deep}", "GET /v1.0/%00", "GET /v1.0/users…[cut]", "GET /v1.0/users")
+    assert (found.requests, found.left_out) == (4, 3)
+    assert found.yaml.startswith("# Left out, and so blocked: 3 requests that no rule says.\nversion: 1\n")
+
+
+def test_nothing_seen_allows_nothing() -> None:
+    ruleset = parse_ruleset(suggested().yaml)
+    assert (ruleset.default, ruleset.rules) == ("block", ())
+
+
+# -- any traffic: the suggestion lets all of it through, is sound, and hangs on nothing but the traffic
+
+MORE: Final = (
+    "/v1.0/users/delta", "/v1.0/users/ada/calendarView", "/v1.0/groups/g1/members/$ref", "/v1.0/users/$count",
+    "/v1.0/me/mailFolders/inbox/messages/m1", "/v1.0/me/drive/root:/a/b:/content",
+    "/beta/users/x/photo/$value",
+    "/v1.0/sites/root/lists/L/items", "/v1.0/users/ada/microsoft.graph.getMemberGroups", "/v1.0/$batch",
+    "/v1.0/me/drive/items/i/workbook/worksheets/s/range(address='A1')", "/v1.0/users/a%2Fb", "/v1.0/x/y;z=1",
+)  # fmt: skip
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[tuple[str, str]]:
+    requests = []
+    for _ in range(draw(st.integers(1, 8))):
+        target = draw(st.one_of(st.sampled_from(MORE), spelled(draw(st.sampled_from(RESOURCES)), odd=True)))
+        requests.append((draw(st.sampled_from(["GET", "HEAD", "POST", "PATCH", "delete"])), target))
+    return requests
+
+
+def seen_of(requests: Iterable[tuple[str, str]]) -> Observations:
+    seen = Observations()
+    for method, target in requests:
+        seen.add(method, target, NOON)
+    return seen
+
+
+@settings(max_examples=80, deadline=None)
+@given(traffic(), st.randoms(use_true_random=False))
+def test_all_that_was_seen_is_allowed(requests: list[tuple[str, str]], random: Random) -> None:
+    kept = []
+    for method, target in requests:
+        if not seen_of([(method, target)]).left_out:
+            kept.append((method, target))
+    found = suggest(seen_of(kept), "any")
+    assert found.left_out == 0
+    ruleset = parse_ruleset(found.yaml)
+    assert ruleset_advice(found.yaml, ruleset) == ()
+    compiled = compile_ruleset(ruleset)
+    for method, target in kept:
+        facts = RequestFacts(method, canonicalise(target), (), "192.0.2.1", NOON.timestamp())
+        decision = compiled.plan(method, facts.target).decide(facts)
+        if is_batch(method, facts.target):
+            decision = envelope_decision(decision)
+        assert decision.verdict == "allow", (method, target, found.yaml)
+    shuffled = list(kept)
+    random.shuffle(shuffled)
+    assert rules(suggest(seen_of(shuffled), "any")) == rules(found)
+
+
+@settings(max_examples=40, deadline=None)
+@given(traffic(), traffic())
+def test_a_resource_that_was_not_seen_stays_blocked(
+    requests: list[tuple[str, str]], others: list[tuple[str, str]]
+) -> None:
+    """With none of its names among those that were seen."""
+    compiled = compile_ruleset(parse_ruleset(suggest(seen_of(requests), "any").yaml))
+    for method, target in others:
+        try:
+            facts = RequestFacts(method, canonicalise("/v1.0/unseen" + target), (), "", NOON.timestamp())
+            decision = compiled.plan(method, facts.target).decide(facts)
+        except MalformedTarget:
+            continue
+        assert decision.verdict == "block"
