@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.console import apps, drafts, operators, orgs, overview, record, rulesets, search
+from controlplane.console import (
+    apps,
+    drafts,
+    operators,
+    orgs,
+    overview,
+    proxies,
+    record,
+    rulesets,
+    search,
+)
 from controlplane.console.pages import PageRoute
 
-_MODULES: Final = (overview, search, drafts, rulesets, apps, orgs, operators, record)
+_MODULES: Final = (overview, search, drafts, rulesets, apps, proxies, orgs, operators, record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from markupsafe import Markup
@@ -77,6 +78,85 @@ def sparkline(counts: Sequence[int], kind: str) -> Markup:
         '<polygon class="area-{0}" points="0,30 {1} 100,30"/>'
         '<polyline class="line-{0}" points="{1}" vector-effect="non-scaling-stroke"/></svg>'
     ).format(kind, line)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values over time; where one is None, the line is broken."""
+
+    kind: str  # a class of the stylesheet
+    points: Sequence[tuple[int, float | None]]  # (time in ms, value), oldest first
+
+
+def curves(drawn: Sequence[Curve], label: str, titles: Sequence[str] = ()) -> Markup:
+    """Lines over one time axis and one scale from 0. `titles`: what is there at each point of the first."""
+    times = [at for curve in drawn for at, _ in curve.points]
+    first, span = min(times, default=0), max(max(times, default=0) - min(times, default=0), 1)
+    most = max((value for curve in drawn for _, value in curve.points if value is not None), default=0) or 1
+
+    def x(at: int) -> float:
+        return (at - first) / span * 100
+
+    def y(value: float) -> float:
+        return _HEIGHT - value / most * (_HEIGHT - 4) - 1
+
+    lines = [
+        Markup('<polyline class="line-{}" points="{}" vector-effect="non-scaling-stroke"/>').format(
+            curve.kind, " ".join(f"{_number(x(at))},{_number(y(value))}" for at, value in run)
+        )
+        for curve in drawn
+        for run in _runs(curve.points)
+    ]
+    moments = [x(at) for at, _ in drawn[0].points] if drawn and titles else []
+    edges = [0.0, *((one + other) / 2 for one, other in pairwise(moments)), 100.0]
+    reaches = [
+        Markup('<rect class="reach" x="{}" y="0" width="{}" height="100"><title>{}</title></rect>').format(
+            _number(start), _number(end - start), title
+        )
+        for start, end, title in zip(edges, edges[1:], titles, strict=False)
+    ]
+    return Markup(
+        '<svg class="curves" viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="{}">'
+        "{}{}</svg>"
+    ).format(label, Markup("").join(reaches), Markup("").join(lines))
+
+
+def _runs(points: Sequence[tuple[int, float | None]]) -> list[list[tuple[int, float]]]:
+    """The points by pieces without a break; a lone one is drawn as a short line."""
+    runs: list[list[tuple[int, float]]] = [[]]
+    for at, value in points:
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append((at, value))
+    return [run if len(run) > 1 else [run[0], (run[0][0] + 1, run[0][1])] for run in runs if run]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a strip, both ends included."""
+
+    kind: str
+    first: int
+    last: int
+    title: str
+
+
+def strip(whole: int, stretches: Sequence[Stretch], label: str) -> Markup:
+    """Numbers from 1 to `whole` as one bar; even a single one of a million is seen."""
+    parts = [
+        Markup('<rect class="fill-{}" x="{}" y="0" width="{}" height="10"><title>{}</title></rect>').format(
+            each.kind,
+            _number(min((each.first - 1) / max(whole, 1) * 1000, 996)),
+            _number(max((each.last - each.first + 1) / max(whole, 1) * 1000, 4)),
+            each.title,
+        )
+        for each in stretches
+    ]
+    return Markup(
+        '<svg class="strip" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" aria-label="{}">'
+        "{}</svg>"
+    ).format(label, Markup("").join(parts))
 
 
 def share(part: float, whole: float, kind: str) -> Markup:

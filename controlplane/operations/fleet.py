@@ -38,6 +38,7 @@ class ProxyHealth(Answer):
     proxy_id: str
     name: str
     orgs: tuple[str, ...]
+    whole: bool  # whether one may look at all of its organisations; else what is of all together is left out
     enabled: bool
     last_seen: str | None
     health: Health
@@ -216,6 +217,7 @@ class _View:
             "proxy_id": proxy.proxy_id,
             "name": proxy.name,
             "orgs": tuple(self._names[org_id] for org_id in proxy.org_ids if org_id in self._names),
+            "whole": is_whole,
             "enabled": proxy.enabled,
             "last_seen": None if proxy.last_seen_ms is None else rfc3339(proxy.last_seen_ms),
             "health": state.judgement.health,

@@ -34,6 +34,7 @@ from controlplane.store.interface import (
     RateLimits,
     Retention,
     Role,
+    Ruleset,
 )
 from controlplane.store.sqlite import SqliteStore
 from proxy.policy.canonical import canonicalise
@@ -265,20 +266,24 @@ class _Seeding:
     # What proxies say
 
     async def _report(self, seeded: Seeded) -> None:
+        rulesets = await self._store.rulesets(None)
         for name, (_, minutes) in PROXIES.items():
             if minutes is None:
                 continue
             proxy = seeded.proxies[name]
             for beat in range(12, -1, -1):
                 self._clock.wall = self._clock.steady = round(self._now_ms - minutes * 60_000) - beat * 30_000
-                await self._store.add_heartbeat(proxy.proxy_id, self._heartbeat(name, proxy, beat))
+                skew_ms = 41_000 if name == "edge-lab" else 0
+                await self._store.add_heartbeat(
+                    proxy.proxy_id, self._heartbeat(name, proxy, beat, rulesets), skew_ms
+                )
             for minute in range(60, 0, -1):
                 self._clock.wall = round(self._now_ms - (minutes + minute) * 60_000)
                 await self._store.add_metrics(
                     proxy.proxy_id, rfc3339(self._clock.wall), self._metrics(name, minute)
                 )
 
-    def _heartbeat(self, name: str, proxy: Proxy, beat: int) -> str:
+    def _heartbeat(self, name: str, proxy: Proxy, beat: int, rulesets: Sequence[Ruleset]) -> str:
         checks: dict[str, Any] = {
             each: {"status": "ok"} for each in ("sync", "credentials", "audit", "upstream", "tls")
         }
@@ -288,14 +293,25 @@ class _Seeding:
             checks["credentials"] = {"status": "failed", "detail": "the identity provider answers 401"}
         body = {
             "version": "0.1.0",
-            "uptimeSeconds": 91_000 - beat * 30,
+            # One began anew a moment ago.
+            "uptimeSeconds": (
+                130 - beat * 30 if name == "edge-amsterdam" and beat < 4 else 91_000 - beat * 30
+            ),
             "loadedRules": 31,
             "syncVersion": "7c1f09",
+            "syncAgeSeconds": 12.4,
             "checks": checks,
             "lastSeq": dict.fromkeys(proxy.org_ids, 4000),
             "auditPending": 640 if name == "edge-oslo-2" else 3,
             "oldestPendingSeconds": 95.0 if name == "edge-oslo-2" else 0.6,
         }
+        if name != "edge-lab":  # which is of a release that didn't say
+            late = 1 if name == "edge-oslo-2" else 0
+            body["rulesets"] = {
+                each.ruleset_id: max(1, each.version - late)
+                for each in rulesets
+                if each.org_id in proxy.org_ids
+            }
         return json.dumps(body)
 
     def _metrics(self, name: str, minute: int) -> str:

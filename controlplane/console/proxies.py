@@ -1,0 +1,356 @@
+"""/proxies: how each proxy is and why, its curves and its gaps, and what an operator does about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from controlplane.console import charts, text
+from controlplane.console.pages import (
+    NO_FORM,
+    Page,
+    PageRequest,
+    Redirect,
+    Refusal,
+    page,
+    problems,
+)
+from controlplane.fleet_health import direction, duration
+from controlplane.operations import fleet, proxies
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.fleet import ProxyDetails, ProxyHealth, SequenceFacts, WindowFacts
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
+from controlplane.search.query import rfc3339_ms
+from controlplane.store.interface import Org
+
+_CRUMB: Final = ("Proxies", "/proxies")
+_KINDS: Final = {
+    "ok": "good",
+    "stale": "warn",
+    "degraded": "warn",
+    "failed": "bad",
+    "never seen": "plain",
+    "disabled": "plain",
+}
+_ORDER: Final = ("failed", "stale", "degraded", "never seen", "ok", "disabled")
+_CHECK_KINDS: Final = {"ok": "good", "degraded": "warn", "failed": "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One proxy of the list."""
+
+    proxy: ProxyHealth
+    kind: str
+    health: str
+    rules: tuple[str, str]  # (kind, text)
+    spark: Markup | None
+    rate: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    title: str
+    legend: tuple[tuple[str, str], ...]  # (kind, text)
+    most: str
+    drawn: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """The event numbers of one organisation."""
+
+    org: str
+    sequence: SequenceFacts
+    strip: Markup
+
+
+@page("GET", "/proxies")
+async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    return await _list(desk, actor, request)
+
+
+@page("POST", "/proxies")
+async def add_proxy(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    """The page with the secrets is the answer to the form itself, so that it can't be opened again."""
+    try:
+        asked = proxies.AddProxy(name=request.form.get("name", ""), orgs=(request.form.get("first", ""),))
+        made = await perform(proxies.add, desk, actor, asked)
+    except Refusal as error:
+        return await _list(desk, actor, request, problems(error))
+    return _secrets_page(asked.name, made, "was added")
+
+
+@page("GET", "/proxies/{proxy}")
+async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    return await _details(desk, actor, request)
+
+
+@page("POST", "/proxies/{proxy}/disable")
+async def cut_off(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(proxies.disable, desk, actor, _reference(request))
+    said = f"{done.name} is refused from now on: it keeps its rules, and its events wait at the proxy."
+    return Redirect(request.link(f"/proxies/{done.proxy_id}"), said)
+
+
+@page("POST", "/proxies/{proxy}/enable")
+async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(proxies.enable, desk, actor, _reference(request))
+    return Redirect(request.link(f"/proxies/{done.proxy_id}"), f"{done.name} is taken again.")
+
+
+@page("POST", "/proxies/{proxy}/secrets")
+async def rotate(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    """Asked for by typing the name: the proxy is refused until it has the new secrets."""
+    found = await perform(fleet.show, desk, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
+    if request.form.get("name", "") != found.name:
+        refused = (f"To replace its secrets, write the proxy's name, {found.name}. Nothing was done.",)
+        return await _details(desk, actor, request, refused)
+    try:
+        made = await perform(proxies.rotate_secret, desk, actor, _reference(request))
+    except Refusal as error:
+        return await _details(desk, actor, request, problems(error))
+    return _secrets_page(found.name, made, "has new secrets; the old ones are refused from now on")
+
+
+@page("POST", "/proxies/{proxy}/grant")
+async def grant(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    org = request.form.get("grants", "")
+    try:
+        if not org:
+            raise InvalidRequest("Choose an organisation.")
+        asked = proxies.OrgOfProxy(proxy=request.place["proxy"], org=org)
+        done = await perform(proxies.grant, desk, actor, asked)
+    except Refusal as error:
+        return await _details(desk, actor, request, problems(error))
+    return Redirect(
+        request.link(f"/proxies/{done.proxy_id}"), f"{done.name} serves {org} from its next sync on."
+    )
+
+
+@page("POST", "/proxies/{proxy}/revoke")
+async def revoke(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    org = request.form.get("revokes", "")
+    asked = proxies.OrgOfProxy(proxy=request.place["proxy"], org=org)
+    done = await perform(proxies.revoke, desk, actor, asked)
+    said = (
+        f"Events of {org} from {done.name} are refused now, and it has no rules of it from its next sync on."
+    )
+    # Who may only look at that organisation can't look at the proxy any more.
+    return Redirect(request.link(f"/proxies/{done.proxy_id}" if done.orgs else "/proxies"), said)
+
+
+def _reference(request: PageRequest) -> proxies.ProxyReference:
+    return proxies.ProxyReference(proxy=request.place["proxy"])
+
+
+def _secrets_page(name: str, made: proxies.NewProxySecrets, done: str) -> Page:
+    values = {"name": name, "made": made, "done": done}
+    return Page("proxy_secrets.html", "Secrets", values, (_CRUMB, (name, f"/proxies/{made.proxy_id}")))
+
+
+# The list
+
+
+async def _list(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
+    org = request.org.org_id if request.org else None
+    found = await perform(fleet.list_all, desk, actor, fleet.ListFleet(org=org))
+    rows = sorted(map(_row, found.proxies), key=lambda row: (_ORDER.index(row.health), row.proxy.name))
+    counts = Counter(row.health for row in rows)
+    wanted = request.query.get("health", "")
+    values = {
+        "rows": [row for row in rows if wanted in ("", row.health)],
+        "total": len(rows),
+        "counts": [(health, counts[health], _KINDS[health]) for health in _ORDER if counts[health]],
+        "wanted": wanted,
+        "manageable": await _manageable(desk, actor),
+        "refused": refused,
+        "form": request.form if refused else NO_FORM,
+    }
+    return Page("proxies.html", "Proxies", values, status=422 if refused else 200)
+
+
+def _row(proxy: ProxyHealth) -> _Row:
+    health = "disabled" if not proxy.enabled else proxy.health
+    counts = [round(each * 1000) for each in proxy.requests_per_second]
+    rate = f"{_rate(proxy.requests_per_second[-1])} a second" if counts else ""
+    return _Row(
+        proxy,
+        _KINDS[health],
+        health,
+        _rules_in_short(proxy),
+        charts.sparkline(counts, "all") if counts else None,
+        rate,
+    )
+
+
+def _rules_in_short(proxy: ProxyHealth) -> tuple[str, str]:
+    """Which of its rulesets it enforces, and what is wrong with the others."""
+    states = Counter(each.state for each in proxy.rulesets)
+    if not proxy.rulesets:
+        return "plain", "none"
+    if states["behind"] + states["missing"]:
+        late = [each for each in proxy.rulesets if each.state in ("behind", "missing")]
+        first = late[0]
+        at = f"at {first.version} of {first.in_force}" if first.version else "missing"
+        more = f" and {len(late) - 1} more" if len(late) > 1 else ""
+        return "warn", f"{first.name} {at}{more}"
+    if states["unknown"]:
+        return "plain", "doesn't say"
+    return "good", "all current" if len(proxy.rulesets) > 1 else "current"
+
+
+async def _manageable(desk: Desk, actor: Actor) -> list[Org]:
+    return [org for org in await desk.orgs(actor) if actor.may("admin", org.org_id)]
+
+
+# One proxy
+
+
+async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
+    found = await perform(fleet.show, desk, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
+    manageable = [org.name for org in await _manageable(desk, actor)]
+    names = {org.org_id: org.name for org in await desk.orgs(actor)}
+    health = "disabled" if not found.enabled else found.health
+    checks = (found.heartbeat or {}).get("checks") or {}
+    values = {
+        "proxy": found,
+        "health": health,
+        "kind": _KINDS[health],
+        "checks": [
+            (name, each["status"], _CHECK_KINDS[each["status"]], each.get("detail") or "")
+            for name, each in checks.items()
+        ],
+        "facts": _facts(found),
+        "charts": _charts(found.windows),
+        "lanes": [_lane(names[each.org_id], each) for each in found.sequences],
+        "manages": found.whole and all(org in manageable for org in found.orgs) and bool(manageable),
+        "grantable": [org for org in manageable if org not in found.orgs],
+        "revocable": [org for org in found.orgs if org in manageable],
+        "window_table": [(each, request.link("/search", **_reach(each))) for each in found.windows[::-1]],
+        "duration": lambda seconds: duration(round(seconds * 1000)),
+        "ago": lambda moment: text.age(rfc3339_ms(moment) or 0, request.now_ms),
+        "refused": refused,
+    }
+    return Page("proxy.html", found.name, values, (_CRUMB,), status=422 if refused else 200)
+
+
+def _facts(proxy: ProxyDetails) -> list[tuple[str, str]]:
+    said: list[tuple[str, str]] = [
+        ("Version", proxy.version or "–"),
+        ("Up for", _for(proxy.uptime_seconds)),
+        ("Rules confirmed", _before(proxy.sync_age_seconds)),
+        ("Its clock", _skew(proxy.clock_skew_seconds)),
+    ]
+    if proxy.whole:
+        pending = "–" if proxy.audit_pending is None else text.number(proxy.audit_pending)
+        said += [
+            ("Events not delivered", pending),
+            ("The oldest of them", _for(proxy.oldest_pending_seconds)),
+        ]
+    return said
+
+
+def _for(seconds: float | None) -> str:
+    return "–" if seconds is None else duration(round(seconds * 1000))
+
+
+def _before(seconds: float | None) -> str:
+    return "it doesn't say" if seconds is None else f"{duration(round(seconds * 1000))} before that"
+
+
+def _skew(seconds: float | None) -> str:
+    if seconds is None:
+        return "not measured"
+    if abs(seconds) < 1:
+        return "agrees with ours"
+    return f"{duration(round(abs(seconds) * 1000))} {direction(round(seconds * 1000))}"
+
+
+def _charts(windows: Sequence[WindowFacts]) -> list[_Chart]:
+    if not windows:
+        return []
+    starts = [rfc3339_ms(each.start) or 0 for each in windows]
+    when = [text.moment(start) for start in starts]
+    rates = [each.requests_per_second for each in windows]
+    errors = [each.upstream_errors / max(each.requests, 1) * 100 for each in windows]
+    blocked = [each.blocked / max(each.requests, 1) * 100 for each in windows]
+    p50, p95 = [each.p50_ms for each in windows], [each.p95_ms for each in windows]
+
+    def drawn(title: str, *series: tuple[str, Sequence[float | None]], titles: Sequence[str]) -> Markup:
+        made = [charts.Curve(kind, list(zip(starts, values, strict=True))) for kind, values in series]
+        return charts.curves(made, title, titles)
+
+    def told(form: str, *series: Sequence[float | None]) -> list[str]:
+        """What is there at each point."""
+        lines = zip(when, *series, strict=True)
+        return [
+            f"{at} UTC: " + form.format(*("–" if v is None else _rate(v) for v in vs)) for at, *vs in lines
+        ]
+
+    def most(*series: Sequence[float | None]) -> float:
+        return max((value for values in series for value in values if value is not None), default=0)
+
+    return [
+        _Chart(
+            "Requests",
+            (),
+            f"up to {_rate(most(rates))} a second",
+            drawn("Requests a second", ("all", rates), titles=told("{} a second", rates)),
+        ),
+        _Chart(
+            "Errors",
+            (("block", "blocked"), ("log_only", "upstream failed")),
+            f"up to {_rate(most(errors, blocked))} %",
+            drawn(
+                "Share of requests that were blocked, and that the upstream failed",
+                ("block", blocked),
+                ("log_only", errors),
+                titles=told("{} % blocked, {} % failed upstream", blocked, errors),
+            ),
+        ),
+        _Chart(
+            "Latency",
+            (("all", "half within"), ("filter", "95 % within")),
+            f"up to {_rate(most(p50, p95))} ms",
+            drawn(
+                "Latency in milliseconds: half of the requests, and 95 % of them",
+                ("all", p50),
+                ("filter", p95),
+                titles=told("half within {} ms, 95 % within {} ms", p50, p95),
+            ),
+        ),
+    ]
+
+
+def _rate(value: float) -> str:
+    return text.number(value) if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _reach(window: WindowFacts) -> Mapping[str, str]:
+    return {"from": window.start, "to": window.end}
+
+
+def _lane(org: str, sequence: SequenceFacts) -> _Lane:
+    whole = sequence.highest_seq + sequence.undelivered
+    stretches = [charts.Stretch("allow", 1, sequence.highest_seq, f"1 to {sequence.highest_seq}: arrived")]
+    stretches += [
+        charts.Stretch("block", first, last, f"{first} to {last}: never came")
+        for first, last in sequence.missing
+    ]
+    if sequence.undelivered:
+        first = sequence.highest_seq + 1
+        stretches.append(charts.Stretch("log_only", first, whole, f"{first} to {whole}: still at the proxy"))
+    label = (
+        f"Event numbers 1 to {whole} of {org}: {sequence.missing_count} missing, "
+        f"{sequence.undelivered} still at the proxy"
+    )
+    return _Lane(
+        org, sequence, charts.strip(whole, stretches if sequence.highest_seq else stretches[1:], label)
+    )
