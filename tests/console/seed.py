@@ -186,7 +186,9 @@ def write_config(folder: Path) -> Path:
     """Settings that listen on ports of the system's choice."""
     config = folder / "controlplane.toml"
     config.write_text(
-        '[ControlPlane]\nListen = "127.0.0.1:0"\n[Console]\nListen = "127.0.0.1:0"\n'
+        # Long, so that no proxy falls silent while tests look at it.
+        '[ControlPlane]\nListen = "127.0.0.1:0"\nSyncIntervalSeconds = 300\n'
+        '[Console]\nListen = "127.0.0.1:0"\n'
         '[Store]\nPath = "controlplane.db"\n[Metrics]\nListen = []\n[Secrets]\nMasterKeyFile = "master.key"\n'
     )
     return config
