@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from controlplane.console import replaying, ruleset_text
@@ -29,10 +29,12 @@ from controlplane.operations.rehearsals import (
     Source,
 )
 from controlplane.operations.rulesets import ApplyRuleset, RulesetText, ShowRuleset
+from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 from controlplane.store.interface import NotFound, Org, StoreBusy
 
 METHODS: Final = tuple((each, each) for each in ("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"))
 HOURS: Final = (("1", "hour"), ("6", "6 hours"), ("24", "24 hours"), ("72", "3 days"), ("168", "week"))
+_EVENTS_OF_A_SUGGESTION: Final = 200_000  # of the newest ones; some seconds
 _NEW_TEXT: Final = """\
 version: 1
 name: new-ruleset
@@ -97,7 +99,8 @@ class _Tried:
 
 @page("GET", "/rulesets/new")
 async def begin(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    form = {"yaml": _NEW_TEXT, "into": request.org.name if request.org else ""}
+    # A link may bring the app whose traffic the rules are to be for.
+    form = {**dict(request.query), "yaml": _NEW_TEXT, "into": request.org.name if request.org else ""}
     return await _editor(desk, actor, request, _Draft("", None, form), _Tried())
 
 
@@ -132,6 +135,8 @@ async def _try(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft) ->
         values = await action(desk, actor, draft)
         if isinstance(values, Redirect):
             return Redirect(request.link(values.to), values.flash)
+        if isinstance(instead := values.get("instead"), dict):
+            draft = replace(draft, org=instead["into"], form={**draft.form, **instead})
         tried = _Tried(what, values)
     except (*Refusal, Forbidden) as error:
         lines = error.problems if isinstance(error, InvalidRequest) else (str(error),)
@@ -184,6 +189,26 @@ async def _replay(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
     judged = await bound_to(desk, actor, draft.org, draft.name) if draft.name else ()
     step = await replaying.step(desk, actor, draft.org, draft.yaml, judged, draft.form)
     return {"progress": step}
+
+
+async def _suggest(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+    """What is suggested takes the place of the draft's text."""
+    chosen = draft.form.get("suggest_app", "")
+    found = await perform(apps.list_all, desk, actor, ListApps(org=draft.org if draft.name else None))
+    app = next((each for each in found.apps if each.app_id == chosen), None)
+    if app is None:
+        raise InvalidRequest("choose the app whose traffic is to be allowed")
+    asked = SuggestRuleset(
+        org=app.org_id,
+        app=app.app_id,
+        name=draft.name,
+        hours=replaying.hours(draft.form.get("suggest_hours", "24")),
+        include_blocked=draft.form.get("suggest_blocked") == "yes",
+        limit=_EVENTS_OF_A_SUGGESTION,
+    )
+    suggested = await perform(suggest_ruleset, desk, actor, asked)
+    org = await desk.org(actor, "viewer", app.org_id)
+    return {"suggested": suggested, "instead": {"yaml": suggested.yaml, "into": org.name}}
 
 
 async def _review(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
@@ -266,6 +291,7 @@ _PANELS: Final = {
     "diff": "diff",
     "replay": "replay",
     "replay-on": "replay",
+    "suggest": "suggest",
 }
 _Action = Callable[[Desk, Actor, _Draft], Awaitable[dict[str, object] | Redirect]]
 _ACTIONS: Final[Mapping[str, _Action]] = {
@@ -275,6 +301,7 @@ _ACTIONS: Final[Mapping[str, _Action]] = {
     "diff": _diff,
     "replay": _replay,
     "replay-on": _replay,
+    "suggest": _suggest,
     "review": _review,
     "publish": _publish,
 }
@@ -297,7 +324,8 @@ async def _editor(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft,
     org = await _org(desk, actor, draft)
     name = draft.name
     own = place_of(draft.org, name) if name else "/rulesets"
-    found = await perform(apps.list_all, desk, actor, ListApps(org=org.org_id if org else None))
+    found = await perform(apps.list_all, desk, actor, ListApps(org=draft.org if name else None))
+    names = {each.org_id: each.name for each in await desk.orgs(actor)}
     editable = [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)]
     values = {
         **_shown(draft, org, tried),
@@ -310,16 +338,23 @@ async def _editor(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft,
         "apps": [
             *([(replaying.JUDGED_APPS, "those that it judges")] if name else []),
             (replaying.EVERY_APP, "every app"),
-            *((each.app_id, each.name) for each in found.apps),
+            *((each.app_id, each.name) for each in found.apps if org is None or each.org_id == org.org_id),
+        ],
+        "suggest_apps": [
+            (each.app_id, each.name if name else f"{each.name}, {names[each.org_id]}") for each in found.apps
         ],
         "cases_sample": _CASES_SAMPLE,
-        "opened": _PANELS.get(tried.what, "explain" if tried.what in ("", "check") else ""),
+        "opened": _PANELS.get(tried.what, _first_panel(draft) if tried.what in ("", "check") else ""),
         "back": own,
         "ruleset_path": own,
     }
     crumbs = (CRUMB, (name, own)) if name else (CRUMB,)
     status = 422 if tried.refused or values["why_not"] else 200
     return Page("draft.html", f"Edit {name}" if name else "New ruleset", values, crumbs, status)
+
+
+def _first_panel(draft: _Draft) -> str:
+    return "suggest" if draft.name is None else "explain"
 
 
 def _live(draft: _Draft, org: Org | None, tried: _Tried) -> Page:

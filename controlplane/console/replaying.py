@@ -80,7 +80,7 @@ async def step(
         source=Source(yaml=yaml, label="rules"),
         org=org,
         filter=_filter(judged, form.get("replay_app", JUDGED_APPS)),
-        hours=_hours(form),
+        hours=hours(form.get("replay_hours", "24")),
         limit=_EVENTS_OF_A_STEP,
         cursor=None if before is None else before.next,
     )
@@ -107,8 +107,8 @@ def _filter(judged: Sequence[AppFacts], chosen: str) -> str:
     return f"app:{','.join(ids)}" if ids else ""
 
 
-def _hours(form: Mapping[str, str]) -> float:
-    given = form.get("replay_hours", "24")
+def hours(given: str) -> float:
+    """As a form says it. Raises InvalidRequest."""
     if not (given.isascii() and given.isdecimal() and 0 < int(given) <= 24 * 366):
         raise InvalidRequest(f"{given} is no number of hours")
     return float(given)

@@ -256,3 +256,15 @@ def test_a_review_tells_what_would_have_become_of_the_last_day(visit: Visit) -> 
     expect(page.locator("#publish")).to_contain_text("requests would be judged otherwise")
     page.get_by_role("link", name="What changes").click()
     expect(page.locator("#replayed .groups > li").first).to_contain_text("newly allowed")
+
+
+def test_what_an_app_asked_for_becomes_a_draft(any_visit: Visit) -> None:
+    visit, page = any_visit, any_visit.page
+    app = visit.served.seeded.apps["power-bi"]
+    visit.go(f"/rulesets/new?suggest_app={app.app_id}")
+    page.get_by_role("button", name="Suggest rules").click()
+    expect(page.locator(".outline li").first).to_be_visible()
+    assert page.get_by_label("Organisation").input_value() == "fabrikam"
+    assert rules(page).input_value().startswith("# Suggested from what power-bi asked for")
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(page.locator("#checked")).to_contain_text("named power-bi")
