@@ -8,6 +8,8 @@ from typing import Final
 from controlplane.console import (
     apps,
     drafts,
+    events,
+    live,
     operators,
     orgs,
     overview,
@@ -18,7 +20,7 @@ from controlplane.console import (
 )
 from controlplane.console.pages import PageRoute
 
-_MODULES: Final = (overview, search, drafts, rulesets, apps, proxies, orgs, operators, record)
+_MODULES: Final = (overview, search, drafts, rulesets, apps, proxies, orgs, operators, record, live, events)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ async def found(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         await asyncio.gather(counting, return_exceptions=True)
         return Page("search.html", "Search", values, status=422)
     values["next"] = None if events.next is None else request.changed(cursor=events.next)
-    names = await _names(desk, actor)
+    names = await names_of(desk, actor)
     values["rows"] = [event_row(bytes(event), names) for event in events.events]
     if not events.events:
         counting.cancel()
@@ -163,22 +163,27 @@ def _export(request: PageRequest, form: str) -> str:
     return f"/admin/v1/audit/export?{urlencode({'format': form, **given})}"
 
 
-async def _names(desk: Desk, actor: Actor) -> dict[str, str]:
+async def names_of(desk: Desk, actor: Actor) -> dict[str, str]:
     names = {org.org_id: org.name for org in await desk.orgs(actor)}
     return names | {app.app_id: app.name for app in await desk.apps(actor, None)}
 
 
 def _refused(error: InvalidRequest, filter_: str) -> dict[str, object]:
-    if not isinstance(error, InvalidFilter):
-        return {"problems": error.problems}
+    if isinstance(error, InvalidFilter):
+        return {"mistake": mistake_in(filter_, error)}
+    return {"problems": error.problems}
+
+
+def mistake_in(filter_: str, error: InvalidFilter) -> Mistake:
     # The operation sees the filter without the white space around it.
     at = error.column - 1 + len(filter_) - len(filter_.lstrip())
-    return {
-        "mistake": Mistake(
-            shown(filter_[:at]), shown(filter_[at : at + 1]) or " ", shown(filter_[at + 1 :]),
-            at + 1, error.message,
-        )
-    }  # fmt: skip
+    return Mistake(
+        shown(filter_[:at]),
+        shown(filter_[at : at + 1]) or " ",
+        shown(filter_[at + 1 :]),
+        at + 1,
+        error.message,
+    )
 
 
 # What is counted

@@ -26,6 +26,7 @@ ARGUMENTS: Final = [
 DESKTOP: Final = (1280, 860)
 PHONE: Final = (390, 844)
 _LISTENING: Final = re.compile(r"admin API on (http://[^\s,]+)")
+_AGENT_API: Final = re.compile(r"listening on (http://[^\s,]+)")
 _VIOLATIONS: Final = """
 window.violations = [];
 addEventListener("securitypolicyviolation", (event) => {
@@ -39,6 +40,7 @@ class Served:
     """A control plane that runs, and what it was given."""
 
     address: str
+    agent_api: str
     seeded: Seeded
     sessions: dict[str, StorageState] = field(default_factory=dict)  # of operators that have signed in once
 
@@ -73,13 +75,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("console")
     with ThreadPoolExecutor(1) as thread:  # this one may be in the loop that drives the browser
         seeded = thread.submit(lambda: asyncio.run(seed(folder))).result()
-    with serving(seeded.config) as address:
-        yield Served(address, seeded)
+    with serving(seeded.config) as (address, agent_api):
+        yield Served(address, agent_api, seeded)
 
 
 @contextmanager
-def serving(config: Path) -> Iterator[str]:
-    """The control plane as a process; the address of its console."""
+def serving(config: Path) -> Iterator[tuple[str, str]]:
+    """The control plane as a process; the addresses of its console and of its agent API."""
     process = subprocess.Popen(
         [sys.executable, "-m", "controlplane", "--config", str(config)],
         cwd=ROOT,
@@ -95,7 +97,7 @@ def serving(config: Path) -> Iterator[str]:
                 break
         else:
             pytest.fail(f"no console: {lines}")
-        yield found[1]
+        yield found[1], _AGENT_API.findall("".join(lines))[0]
     finally:
         process.terminate()
         process.communicate(timeout=20)

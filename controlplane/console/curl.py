@@ -1,0 +1,31 @@
+"""Pure: a stored request as a command that sends it through the proxy again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from controlplane.console.event_rows import full_path, text_of
+from proxy.policy.abridged import CUT_MARK
+
+_PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+
+
+def curl_of(event: Mapping[str, Any]) -> str | None:
+    """For a POSIX shell, with $PROXY and $TOKEN to be set there; None where the target isn't known whole.
+
+    Neither curl nor the shell may find anything in the target: curl's globs and dot segments are turned off,
+    the shell gets it within single quotes, and a terminal gets no control character.
+    """
+    method, target = text_of(event, "method"), full_path(event)
+    if not method or not target.startswith("/") or CUT_MARK in target:
+        return None
+    how = "--head" if method == "HEAD" else f"--request {shlex.quote(quote(method, safe=_PRINTABLE))}"
+    body = " --data @body.json --header 'Content-Type: application/json'" if method in _WITH_BODY else ""
+    return (
+        f'curl --globoff --path-as-is {how}{body} --header "Authorization: Bearer $TOKEN"'
+        f' --url "$PROXY"{shlex.quote(quote(target, safe=_PRINTABLE))}'
+    )

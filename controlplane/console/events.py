@@ -1,0 +1,160 @@
+"""/events/{org}/{id}: one audit event, and why it came out as it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from controlplane.console import charts, terms
+from controlplane.console.curl import curl_of
+from controlplane.console.event_rows import EventRow, event_row, full_path, milliseconds, shown, text_of
+from controlplane.console.pages import Page, PageRequest, page
+from controlplane.operations.actor import Actor
+from controlplane.operations.audit import EventReference, RulesetOfEvent, SearchEvents, event, search
+from controlplane.operations.desk import Desk
+from controlplane.operations.explained_events import ExplainedEvent, ExplainEvent, explain_event
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
+from controlplane.search.query import rfc3339_ms
+from controlplane.store.interface import NotFound, StoreError
+from proxy.wire.audit_event import VERDICTS, rfc3339
+from proxy.wire.log_line import escaped
+
+_AROUND_MS: Final = 120_000
+_PARTS: Final = 20  # of a batch that are listed
+_BEFORE: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    number: int
+    text: str
+    is_the_rule: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    title: str
+    rows: Sequence[EventRow]
+    all: str  # the search that finds them
+
+
+@page("GET", "/events/{org}/{id}")
+async def one_event(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    org = await desk.org(actor, "viewer", request.place["org"])
+    details = await perform(event, desk, actor, EventReference(org.org_id, request.place["id"]))
+    body = bytes(details.event)
+    values: dict[str, Any] = orjson.loads(body)
+    explained, unexplained = await _explained(desk, actor, org.org_id, request.place["id"])
+    verdict = text_of(values, "verdict")
+    return Page(
+        "event.html",
+        f"{shown(text_of(values, 'method'))} {_shortened(shown(text_of(values, 'path')))}",
+        {
+            "event": {key: shown(text_of(values, key)) for key in values},
+            "has": frozenset(key for key, value in values.items() if value not in (None, "", [])),
+            "target": shown(full_path(values)),
+            "verdict": verdict if verdict in VERDICTS else "",
+            "details": details,
+            "transforms": _list(values, "transforms"),
+            "logged": _list(values, "loggedRuleIds"),
+            "timing": _timing(values),
+            "excerpt": [] if details.ruleset is None else _excerpt(details.ruleset),
+            "whole": [] if details.ruleset is None else _lines(details.ruleset),
+            "explained": explained,
+            "unexplained": unexplained,
+            "curl": curl_of(values),
+            "raw": escaped(orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()),
+            "related": await _related(desk, actor, request, org.org_id, values),
+        },
+        crumbs=(("Search", "/search"),),
+    )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 90 else f"{text[:89]}…"
+
+
+def _list(values: Mapping[str, Any], key: str) -> list[str]:
+    given = values.get(key)
+    return [shown(each) for each in given if isinstance(each, str)] if isinstance(given, list) else []
+
+
+def _timing(values: Mapping[str, Any]) -> dict[str, object] | None:
+    """What the upstream took of it all, and what is left for proxy and client."""
+    whole, upstream = values.get("durationMs"), values.get("upstreamMs")
+    if not isinstance(whole, int | float) or isinstance(whole, bool) or whole < 0:
+        return None
+    known = upstream if isinstance(upstream, int | float) and 0 <= upstream <= whole else None
+    return {
+        "whole": milliseconds(whole),
+        "upstream": None if known is None else milliseconds(known),
+        "rest": None if known is None else milliseconds(whole - known),
+        "bar": None if known is None else charts.share(known, whole, "all"),
+    }
+
+
+# The rule
+
+
+def _lines(ruleset: RulesetOfEvent) -> list[CodeLine]:
+    first, last = ruleset.rule_lines or (0, -1)
+    return [
+        CodeLine(number, shown(line), first <= number <= last)
+        for number, line in enumerate(ruleset.yaml.splitlines(), 1)
+    ]
+
+
+def _excerpt(ruleset: RulesetOfEvent) -> list[CodeLine]:
+    return [line for line in _lines(ruleset) if line.is_the_rule]
+
+
+async def _explained(
+    desk: Desk, actor: Actor, org_id: str, event_id: str
+) -> tuple[ExplainedEvent | None, str]:
+    """Each rule tried, or why that can't be told."""
+    try:
+        return await perform(explain_event, desk, actor, ExplainEvent(org_id, event_id)), ""
+    except (InvalidRequest, NotFound, StoreError) as error:
+        return None, str(error)
+
+
+# What belongs to it
+
+
+async def _related(
+    desk: Desk, actor: Actor, request: PageRequest, org_id: str, values: Mapping[str, Any]
+) -> list[Related]:
+    names = {org.org_id: org.name for org in await desk.orgs(actor)}
+    names |= {app.app_id: app.name for app in await desk.apps(actor, org_id)}
+    own_id, client = text_of(values, "requestId"), text_of(values, "clientId")
+    parent, at_ms = text_of(values, "parentRequestId"), rfc3339_ms(text_of(values, "time"))
+    asked: list[tuple[str, str | None, int, dict[str, str]]] = []
+    if parent:
+        asked.append(("The $batch request that it came in", terms.term("request", parent), 1, {}))
+        asked.append(("The other parts of the batch", terms.term("parent", parent), _PARTS, {}))
+    elif own_id:
+        asked.append(("Parts of this $batch", terms.term("parent", own_id), _PARTS, {}))
+    if client and at_ms is not None:
+        span = {"from": rfc3339(at_ms - _AROUND_MS), "to": rfc3339(at_ms + 1)}
+        title = "The same client in the two minutes before"
+        asked.append((title, terms.term("client", client), _BEFORE, span))
+    found = []
+    for title, filter_, limit, span in asked:
+        if filter_ is None:
+            continue
+        wanted = SearchEvents(
+            filter=filter_, org=org_id, from_=span.get("from"), to=span.get("to"), limit=limit + 1
+        )
+        events = [bytes(each) for each in (await perform(search, desk, actor, wanted)).events]
+        others = [each for each in events if orjson.loads(each).get("id") != values.get("id")][:limit]
+        if others:
+            rows = [event_row(each, names) for each in others]
+            org_name = names.get(org_id, org_id)
+            found.append(
+                Related(title, rows, request.link("/search", **{"org": org_name, "q": filter_, **span}))
+            )
+    return found

@@ -1,0 +1,55 @@
+"""/live: audit events as they come, without a script a list that is fetched again every few seconds."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from controlplane.console.event_rows import EventRow, event_row
+from controlplane.console.pages import Page, PageRequest, page
+from controlplane.console.search import mistake_in, names_of
+from controlplane.operations.actor import Actor
+from controlplane.operations.audit import InvalidFilter, SearchEvents, search
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
+from proxy.wire.audit_event import REASONS, VERDICTS
+
+_ROWS: Final = 50
+_NO_ROW: Final = EventRow(*("",) * len(EventRow.__slots__))
+
+
+@page("GET", "/live")
+async def live(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    values: dict[str, object] = {
+        "q": request.query.get("q", ""),
+        "paused": request.query.get("paused") == "1",
+        "problems": (),
+        "mistake": None,
+        "rows": (),
+        "tail": "",
+        "no_row": _NO_ROW,
+        "verdicts": VERDICTS,
+        "names": "{}",
+        "reasons": msgspec.json.encode(dict(REASONS)).decode(),
+    }
+    wanted, org_id = request.query.get("q", "").strip(), request.org.org_id if request.org else None
+    try:
+        found = await perform(search, desk, actor, SearchEvents(filter=wanted, org=org_id, limit=_ROWS))
+    except InvalidRequest as error:
+        if isinstance(error, InvalidFilter):
+            values["mistake"] = mistake_in(str(values["q"]), error)
+        else:
+            values["problems"] = error.problems
+        return Page("live.html", "Live", values, status=422)
+    names = await names_of(desk, actor)
+    members = {"filter": wanted, "org": org_id}
+    query = urlencode({name: value for name, value in members.items() if value})
+    values |= {
+        "rows": [event_row(bytes(event), names) for event in found.events],
+        "tail": f"/admin/v1/audit/tail?{query}",
+        "names": msgspec.json.encode(names).decode(),
+    }
+    return Page("live.html", "Live", values)

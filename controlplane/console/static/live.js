@@ -1,0 +1,179 @@
+// Audit events as they come: rows made of the page's own template, their texts set as text.
+
+const MOST_ROWS = 200;
+const MOST_HELD = 200; // while paused; of more, the newest
+const SAID_EVERY_MS = 5000; // so that who listens isn't talked over
+const AGAIN_AFTER_MS = 5000;
+// What may turn a line round, hide a part of it or break it; as the server escapes it.
+const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
+
+const place = document.querySelector("[data-live]");
+if (place) follow(place);
+
+function follow(place) {
+  const table = place.querySelector(".events");
+  const body = table.querySelector("tbody");
+  const template = place.querySelector("template").content;
+  const names = JSON.parse(place.dataset.names);
+  const reasons = JSON.parse(place.dataset.reasons);
+  const verdicts = place.dataset.verdicts.split(" ");
+  const state = document.querySelector("[data-live-state]");
+  const said = document.querySelector("[data-live-said]");
+  const pause = document.querySelector("[data-pause]");
+  const shown = new Set([...body.querySelectorAll(".request a")].map((link) => link.getAttribute("href")));
+  let paused = "paused" in place.dataset;
+  let held = [];
+  let heldCount = 0;
+  let arrived = 0;
+  let source = null;
+
+  const tell = (kind, words) => {
+    state.dataset.state = kind;
+    state.querySelector("span").textContent = words;
+  };
+
+  function connect() {
+    source = new EventSource(place.dataset.tail);
+    source.onopen = async () => {
+      if (!paused) tell("open", "Live");
+      await catchUp();
+    };
+    source.onerror = () => {
+      if (source.readyState === EventSource.CLOSED) {
+        // Refused, not interrupted: the browser doesn't come back by itself.
+        tell("failed", "Not connected");
+        setTimeout(connect, AGAIN_AFTER_MS);
+      } else if (!paused) {
+        tell("waiting", "Connecting again");
+      }
+    };
+    source.onmessage = (message) => take(JSON.parse(message.data));
+    source.addEventListener("gap", () => (said.textContent = "Some events were passed over: search for them."));
+  }
+
+  // What came between the page and the connection.
+  let caughtUp = false;
+  async function catchUp() {
+    if (caughtUp || paused) return;
+    caughtUp = true;
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (!answer.ok || answer.redirected) return;
+    const text = await answer.text();
+    const rows = new DOMParser().parseFromString(text, "text/html").querySelectorAll("[data-live] .events tbody tr");
+    for (const row of [...rows].reverse()) {
+      const key = row.querySelector(".request a").getAttribute("href");
+      if (!shown.has(key)) show(document.importNode(row, true), key);
+    }
+  }
+
+  function take(event) {
+    if (!paused) {
+      add(event);
+      return;
+    }
+    held.push(event);
+    heldCount += 1;
+    if (held.length > MOST_HELD) held.shift();
+    tell("paused", `Paused, ${heldCount} new`);
+  }
+
+  function add(event) {
+    const row = document.importNode(template.querySelector("tr"), true);
+    const link = row.querySelector(".request a");
+    const org = names[event.orgId] ?? text(event.orgId);
+    const base = new URL(place.dataset.link, location.href);
+    base.pathname = `/events/${encodeURIComponent(org)}/${encodeURIComponent(text(event.id))}`;
+    const key = base.pathname + base.search;
+    if (shown.has(key)) return;
+    link.setAttribute("href", key);
+    const at = row.querySelector(".at");
+    at.replaceChildren(time(event.time));
+    const verdict = verdicts.indexOf(event.verdict);
+    if (verdict >= 0) {
+      row.querySelector(".verdict").append(document.importNode(template.querySelectorAll(".badge")[verdict], true));
+    }
+    row.querySelector(".status").textContent = text(event.status);
+    link.querySelector("b").textContent = safe(event.method);
+    link.querySelector("span").textContent = safe(text(event.path) + (event.query ? `?${event.query}` : "")).slice(0, 400);
+    row.querySelector(".app span").textContent = safe(names[event.appId] ?? event.appId);
+    const of = row.querySelector(".app .of");
+    if (of) of.textContent = safe(org);
+    row.querySelector(".rule").textContent = event.ruleId ? `rule ${safe(event.ruleId)}` : "";
+    if (event.reason) {
+      const why = document.createElement("span");
+      why.className = "hidden";
+      why.textContent = `: ${reasons[event.reason] ?? safe(event.reason)}`;
+      row.querySelector(".rule").append(why);
+    }
+    row.querySelector(".took").textContent = milliseconds(event.durationMs);
+    row.classList.add("new");
+    show(row, key);
+    arrived += 1;
+  }
+
+  function show(row, key) {
+    shown.add(key);
+    body.prepend(row);
+    table.hidden = false;
+    document.querySelector("[data-live-empty]")?.remove();
+    while (body.rows.length > MOST_ROWS) {
+      const last = body.rows[body.rows.length - 1];
+      shown.delete(last.querySelector(".request a").getAttribute("href"));
+      last.remove();
+    }
+  }
+
+  pause?.addEventListener("click", (click) => {
+    click.preventDefault();
+    paused = !paused;
+    const url = new URL(location.href);
+    if (paused) url.searchParams.set("paused", "1");
+    else url.searchParams.delete("paused");
+    history.replaceState(null, "", url);
+    pause.querySelector("span").textContent = paused ? "Go on" : "Pause";
+    if (paused) {
+      tell("paused", "Paused");
+      return;
+    }
+    for (const event of held) add(event);
+    held = [];
+    heldCount = 0;
+    const isOpen = source.readyState === EventSource.OPEN;
+    tell(isOpen ? "open" : "waiting", isOpen ? "Live" : "Connecting again");
+    if (isOpen) catchUp();
+  });
+
+  setInterval(() => {
+    if (arrived === 0) return;
+    said.textContent = `${arrived} new ${arrived === 1 ? "event" : "events"}.`;
+    arrived = 0;
+  }, SAID_EVERY_MS);
+  connect();
+}
+
+function text(value) {
+  return value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
+}
+
+function safe(value) {
+  return text(value).replace(UNSAFE, (found) => `\\u${found.codePointAt(0).toString(16).padStart(4, "0")}`);
+}
+
+function milliseconds(value) {
+  if (typeof value !== "number") return "";
+  if (value >= 10000) return `${(value / 1000).toFixed(1)} s`;
+  return value >= 10 ? `${value.toFixed(0)} ms` : `${value.toFixed(1)} ms`;
+}
+
+function time(value) {
+  const moment = new Date(text(value));
+  if (Number.isNaN(moment.getTime())) return document.createTextNode(safe(value));
+  const element = document.createElement("time");
+  element.dateTime = moment.toISOString();
+  element.textContent = moment.toISOString().slice(0, 19).replace("T", " ");
+  const zone = document.createElement("span");
+  zone.className = "zone";
+  zone.textContent = " UTC";
+  element.append(zone);
+  return element;
+}
