@@ -17,10 +17,24 @@ from controlplane.console import (
     record,
     rulesets,
     search,
+    stops,
 )
 from controlplane.console.pages import PageRoute
 
-_MODULES: Final = (overview, search, drafts, rulesets, apps, proxies, orgs, operators, record, live, events)
+_MODULES: Final = (
+    apps,
+    drafts,
+    events,
+    live,
+    operators,
+    orgs,
+    overview,
+    proxies,
+    record,
+    rulesets,
+    search,
+    stops,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,7 @@ GROUPS: Final = (
             Entry("/rulesets", "Rulesets", "ruleset", "r"),
             Entry("/apps", "Apps", "app", "a"),
             Entry("/proxies", "Proxies", "proxy", "p"),
+            Entry("/stops", "Emergency stop", "stop", "x"),
         ),
     ),
     (

@@ -20,7 +20,9 @@ from controlplane.console.rendering import environment, read_static
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
-from controlplane.operations.perform import refusal_code
+from controlplane.operations.emergency import Everything
+from controlplane.operations.emergency import list_all as list_stops
+from controlplane.operations.perform import perform, refusal_code
 from controlplane.store.interface import Role, StoreError
 
 _log = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ class Console:
             "administered": [org for org in orgs if actor.may("admin", org.org_id)],
             "org_names": {org.org_id: org.name for org in orgs},
             "groups": _navigation(),
+            "stops": (await perform(list_stops, self._desk, actor, Everything())).stops,
             "flash": flash,
             "page": page,
             **page.values,

@@ -31,6 +31,8 @@ PAGES = (
     "/record",
     "/record?operation=app&from=-1h",
     "/record?from=soon",
+    "/stops",
+    "/stops?org=contoso",
     "/rulesets",
     "/rulesets?org=adventure-works",
     "/rulesets/new",

@@ -1,0 +1,83 @@
+"""/stops: what is stopped in an emergency, by whom and why; stop more, or lift it."""
+
+from __future__ import annotations
+
+from controlplane.console.pages import NO_FORM, Page, PageRequest, Redirect, Refusal, filled, page, problems
+from controlplane.operations.actor import Actor
+from controlplane.operations.apps import ListApps
+from controlplane.operations.apps import list_all as list_apps
+from controlplane.operations.desk import Desk
+from controlplane.operations.emergency import (
+    AllToStop,
+    AppToStop,
+    Everything,
+    OrgToStop,
+    StoppedApp,
+    StoppedOrg,
+    lift_all,
+    lift_app,
+    lift_org,
+    list_all,
+    stop_all,
+    stop_app,
+    stop_org,
+)
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
+
+
+@page("GET", "/stops")
+async def stops(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    return await _page(desk, actor, request)
+
+
+@page("POST", "/stops")
+async def stop(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    try:
+        what = await _stop(desk, actor, request)
+    except Refusal as error:
+        return await _page(desk, actor, request, problems(error))
+    return Redirect(request.link("/stops"), f"Proxies refuse {what} from their next sync on.")
+
+
+@page("POST", "/stops/lift")
+async def lift(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    scope = request.form.get("scope")
+    try:
+        if scope == "app":
+            await perform(lift_app, desk, actor, filled(StoppedApp, request.form))
+        elif scope == "org":
+            await perform(lift_org, desk, actor, filled(StoppedOrg, request.form))
+        else:
+            await perform(lift_all, desk, actor, Everything())
+    except Refusal as error:
+        return await _page(desk, actor, request, problems(error))
+    return Redirect(request.link("/stops"), "The stop is lifted.")
+
+
+async def _stop(desk: Desk, actor: Actor, request: PageRequest) -> str:
+    """What was stopped, in words."""
+    scope = request.form.get("scope")
+    if scope == "app":
+        return f"the app {(await perform(stop_app, desk, actor, filled(AppToStop, request.form))).app}"
+    if scope == "org":
+        stopped = await perform(stop_org, desk, actor, filled(OrgToStop, request.form))
+        return f"every app of {stopped.org}"
+    if request.form.get("sure") != "yes":
+        raise InvalidRequest("To stop everything, say that you mean it.")
+    await perform(stop_all, desk, actor, filled(AllToStop, request.form))
+    return "every app of every organisation"
+
+
+async def _page(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
+    found = await perform(list_all, desk, actor, Everything())
+    org = request.org.org_id if request.org else None
+    apps = await perform(list_apps, desk, actor, ListApps(org=org))
+    values = {
+        "found": found.stops,
+        "apps": [each for each in apps.apps if actor.may("editor", each.org_id)],
+        "stoppable": [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)],
+        "refused": refused,
+        "form": request.form if refused else NO_FORM,
+    }
+    return Page("stops.html", "Emergency stop", values, status=422 if refused else 200)
