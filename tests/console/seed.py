@@ -14,15 +14,22 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from controlplane.integrity import begin_chain
+from controlplane.operations import apps, orgs
+from controlplane.operations.actor import Actor, Forbidden
+from controlplane.operations.desk import Desk
+from controlplane.operations.operation import Operation, Request
+from controlplane.operations.perform import perform
 from controlplane.registry import Registry, open_vault
+from controlplane.search.interface import SearchIndex
 from controlplane.search.query import rfc3339_ms
-from controlplane.secrets import hash_password
+from controlplane.secrets import Vault, hash_password
 from controlplane.settings import Settings, read_settings
 from controlplane.store.interface import (
     EVERY_ORG,
@@ -37,6 +44,7 @@ from controlplane.store.interface import (
     Ruleset,
 )
 from controlplane.store.sqlite import SqliteStore
+from controlplane.tail import Tail
 from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import CompiledRuleset, compile_ruleset
 from proxy.policy.facts import RequestFacts
@@ -229,13 +237,11 @@ class _Seeding:
         for traffic in TRAFFIC:
             await self._registry.add_app(traffic.name, traffic.org, traffic.ruleset)
             self._clock.advance(hours=3)
-        await self._registry.set_app_enabled("helpdesk", "fabrikam", False)
         vault = await open_vault(self._settings.secrets, self._store)
         for name, (org_names, _) in PROXIES.items():
             await self._registry.add_proxy(vault, name, org_names)
             self._clock.advance(hours=2)
-        self._clock.wall = self._clock.steady = self._now_ms - 3 * 3_600_000
-        await self._registry.rotate_secret("payroll", "contoso", 24 * 3_600_000)
+        await self._operate(vault)
         seeded = Seeded(
             config,
             self._now_ms,
@@ -247,6 +253,34 @@ class _Seeding:
         await self._report(seeded)
         await self._commit(seeded)
         return seeded
+
+    async def _operate(self, vault: Vault) -> None:
+        """What operators did lately, and one of them tried."""
+
+        async def opened() -> Vault:
+            return vault
+
+        async def index() -> SearchIndex:
+            raise AssertionError("nothing here searches")
+
+        desk = Desk(
+            self._settings, self._store, self._registry, self._clock, opened, index, Tail(self._store)
+        )
+        actors = {
+            each.name: Actor(each.name, each.roles, "10.0.4.17") for each in await self._store.operators()
+        }
+        a_day = 86_400
+        done: Sequence[tuple[int, str, Operation[Any, Any], Request]] = (
+            (50, "ada", orgs.set_retention, orgs.SetRetention(org="northwind", retention="7y")),
+            (28, "edith", apps.bind, apps.BindApp(app="device-audit", ruleset="device-inventory")),
+            (9, "victor", apps.disable, apps.AppReference(app="payroll")),
+            (8, "ada", apps.disable, apps.AppReference(app="helpdesk")),
+            (3, "ada", apps.rotate_secret, apps.RotateSecret(app="payroll", grace_seconds=a_day)),
+        )
+        for hours, name, operation, request in done:
+            self._clock.wall = self._clock.steady = self._now_ms - hours * 3_600_000
+            with suppress(Forbidden):
+                await perform(operation, desk, actors[name], request)
 
     async def _add_operators(self) -> None:
         org_ids = {org.name: org.org_id for org in await self._store.orgs()} | {EVERY_ORG: EVERY_ORG}
