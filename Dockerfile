@@ -24,7 +24,7 @@ VOLUME /var/lib/graphward
 STOPSIGNAL SIGTERM
 
 FROM base AS controlplane
-EXPOSE 8090
+EXPOSE 8090 8091
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["python", "-c", "import urllib.request as http; http.urlopen('http://127.0.0.1:9091/healthz', timeout=4)"]
 ENTRYPOINT ["python", "-m", "controlplane", "--config", "/etc/graphward/controlplane.toml"]
 

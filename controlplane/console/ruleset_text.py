@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from proxy.policy import yaml_document
 
+MAX_LISTED_LINES: Final = 10_000
 MAX_COMPARED_LINES: Final = 4000  # of either text; beyond, the comparison by rules has to do
 _AROUND: Final = 3  # lines that are shown before and after a change
 _TOKEN: Final = re.compile(
@@ -64,7 +65,10 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
     )
 
 
-def listing(text: str) -> tuple[Line, ...]:
+def listing(text: str) -> tuple[Line, ...] | None:
+    """None where the text is too long to be shown line by line."""
+    if text.count("\n") > MAX_LISTED_LINES:
+        return None
     begins = {place.line: place.id for place in rule_places(text)}
     return tuple(
         Line(number, _coloured(line), begins.get(number))

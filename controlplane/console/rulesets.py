@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote
 
 from controlplane.console import ruleset_text
@@ -26,7 +27,8 @@ from controlplane.operations.rulesets import (
 )
 from controlplane.store.interface import NotFound
 
-CRUMB = ("Rulesets", "/rulesets")
+_MOST_OUTLINED: Final = 500  # rules; the text has them all
+CRUMB: Final = ("Rulesets", "/rulesets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,14 @@ async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org, version=_version(request, "version"))
     )
     history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    places = await aside(ruleset_text.rule_places, shown.yaml)
     values = {
         "shown": shown,
         "in_force": history.versions[0].version,
         "versions": history.versions,
-        "lines": ruleset_text.listing(shown.yaml),
-        "rules": ruleset_text.rule_places(shown.yaml),
+        "lines": await aside(ruleset_text.listing, shown.yaml),
+        "rules": places[:_MOST_OUTLINED],
+        "further_rules": max(0, len(places) - _MOST_OUTLINED),
         "apps": await bound_to(desk, actor, org, shown.name),
         "shadowed": await in_shadow(desk, actor, org, shown.name),
         "rollout": await perform(fleet.rollout, desk, actor, RolloutRequest(ruleset=name, org=org)),
