@@ -30,9 +30,9 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         seeded = asyncio.run(seed(Path(folder)))
-        with serving(seeded.config) as address, sync_playwright() as playwright:
+        with serving(seeded.config) as addresses, sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-            served = Served(address, seeded)
+            served = Served(*addresses, seeded)
             for name, (path, size, dark) in PICTURES.items():
                 with visiting(chromium, served, size=size, dark=dark) as visit:
                     visit.go(path.format(payroll=seeded.apps["payroll"].app_id))
