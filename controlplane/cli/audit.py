@@ -1,9 +1,14 @@
-"""`audit`: search the audit events."""
+"""`audit`: find audit events, count them, look into one, follow them, take them away."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 
 import typer
 
@@ -14,15 +19,15 @@ from controlplane.cli.context import (
     Cli,
     CommandFailed,
     Json,
-    Open,
+    OneOrg,
+    print_facts,
+    print_json,
     print_list,
     write_json,
 )
-from controlplane.clock import SystemClock
 
 if TYPE_CHECKING:
-    from controlplane.search.interface import SearchPage, SearchQuery
-    from controlplane.search.query import Resolver
+    from controlplane.operations.audit import EventPage
 
 app = typer.Typer()
 
@@ -32,6 +37,24 @@ _COLUMNS: Final = {
     "status": "status", "verdict": "verdict", "ruleId": "rule", "reason": "reason", "durationMs": "ms",
 }  # fmt: skip
 _TIME_HELP: Final = "RFC 3339, a date, or -15m, -2h, -7d."
+# What a member of a request is called on the command line.
+_OPTIONS: Final = {
+    "filter": "FILTER", "from": "--from", "to": "--to", "cursor": "--cursor", "fields": "--field",
+    "after": "--after",
+}  # fmt: skip
+_BAR: Final = 40  # characters
+_AGAIN_AFTER_SECONDS: Final = 2.0
+
+_Filter = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILTER]", help="Like: verdict:block path:/v1.0/users/* -rule:r7 status:>=400"),
+]
+_From = Annotated[
+    str | None, typer.Option("--from", metavar="T", help=f"Events of this time and later: {_TIME_HELP}")
+]
+_To = Annotated[str | None, typer.Option("--to", metavar="T", help=f"Events before this time: {_TIME_HELP}")]
+# A filter may begin with "-", and may come as one argument or as several.
+_FILTERED: Final = {"ignore_unknown_options": True}
 
 
 @app.callback()
@@ -39,23 +62,13 @@ def audit() -> None:
     """Audit events."""
 
 
-# A filter may begin with "-", and may come as one argument or as several.
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command(context_settings=_FILTERED)
 def search(
     ctx: typer.Context,
-    filter_: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[FILTER]", help="Like: verdict:block path:/v1.0/users/* -rule:r7 status:>=400"
-        ),
-    ] = None,
+    filter_: _Filter = None,
     org: AnyOrg = None,
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="T", help=f"Events of this time and later: {_TIME_HELP}")
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="T", help=f"Events before this time: {_TIME_HELP}")
-    ] = None,
+    from_: _From = None,
+    to: _To = None,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, max=_MAX_LIMIT, help="Events of one page.")
     ] = 100,
@@ -65,120 +78,299 @@ def search(
     json: Json = False,
 ) -> None:
     """Find audit events, newest first. Everything that was accepted before is found."""
-    from controlplane.search.interface import CursorError, IndexUnavailableError
-    from controlplane.search.query import QueryError
+    from controlplane.operations import audit as operations
 
     cli: Cli = ctx.obj
-    text = _joined(filter_ or [])
-
-    async def work(opened: Open) -> tuple[SearchPage, dict[str, str]]:
-        names = await _names(opened)
-        query = await _query(opened, text, org, from_, to, limit, cursor)
-        return await _search(opened, query), names
-
-    try:
-        page, names = cli.run(work)
-    except QueryError as error:
-        raise CommandFailed(INVALID_INPUT, f"FILTER: {error}") from None
-    except CursorError as error:
-        raise CommandFailed(INVALID_INPUT, f"--cursor: {error}") from None
-    except IndexUnavailableError as error:
-        raise CommandFailed(FAILED, str(error)) from None
+    asked = operations.SearchEvents(_joined(filter_), org, from_, to, limit, cursor)
+    with _named_as_options():
+        page = cli.call(operations.search, asked)
     if json:
-        _print_json(page)
+        _print_page(page)
     else:
-        _print_table(page, names)
+        _print_table(page, _names(cli))
 
 
-def _joined(arguments: list[str]) -> str:
-    for argument in arguments:
-        if argument.startswith("--"):
-            raise CommandFailed(INVALID_INPUT, f"No such option: {argument}")
-    return " ".join(arguments)
+@app.command(context_settings=_FILTERED)
+def facets(
+    ctx: typer.Context,
+    filter_: _Filter = None,
+    org: AnyOrg = None,
+    from_: _From = None,
+    to: _To = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option("--field", metavar="NAME", help="A field of a filter; several are given one by one."),
+    ] = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=100, help="Values of each.")] = 10,
+    json: Json = False,
+) -> None:
+    """The most frequent values of some fields among the events."""
+    from controlplane.operations import audit as operations
+
+    cli: Cli = ctx.obj
+    fields = tuple(field) if field else operations.DEFAULT_FACETS
+    asked = operations.CountValues(_joined(filter_), org, from_, to, fields, top)
+    with _named_as_options():
+        found = cli.call(operations.facets, asked)
+    if json:
+        print_json(found)
+        return
+    rows = [
+        {"field": facet.field, "value": each.name or each.value, "events": each.count}
+        for facet in found.facets
+        for each in facet.values
+    ]
+    print_list("events", rows, as_json=False)
+    if not found.complete:
+        sys.stdout.write(f"of the newest {found.counted} events\n")
 
 
-async def _query(
-    opened: Open,
-    text: str,
-    org: str | None,
-    from_: str | None,
-    to: str | None,
-    limit: int,
-    cursor: str | None,
-) -> SearchQuery:
-    from controlplane.search.interface import SearchQuery
-    from controlplane.search.query import parse_filter
+@app.command(context_settings=_FILTERED)
+def histogram(
+    ctx: typer.Context,
+    filter_: _Filter = None,
+    org: AnyOrg = None,
+    from_: _From = None,
+    to: _To = None,
+    json: Json = False,
+) -> None:
+    """How many events there are in each interval of the time."""
+    from controlplane.operations import audit as operations
 
-    now_ms = SystemClock().wall_ms()
-    return SearchQuery(
-        org_ids=None if org is None else ((await opened.registry.org(org)).org_id,),
-        filter=parse_filter(text, await _resolver(opened), now_ms=now_ms),
-        from_ms=_time("--from", from_, now_ms),
-        to_ms=_time("--to", to, now_ms),
-        limit=limit,
-        cursor=cursor,
+    cli: Cli = ctx.obj
+    with _named_as_options():
+        found = cli.call(operations.histogram, operations.Selection(_joined(filter_), org, from_, to))
+    if json:
+        print_json(found)
+        return
+    most = max((bucket.count for bucket in found.buckets), default=1)
+    rows = [
+        {"from": bucket.start, "events": bucket.count, "": "█" * max(1, bucket.count * _BAR // most)}
+        for bucket in found.buckets
+    ]
+    print_list("events", rows, as_json=False)
+    if not found.complete:
+        sys.stdout.write("of the newest events only: there are more\n")
+
+
+@app.command()
+def event(
+    ctx: typer.Context,
+    event_id: Annotated[str, typer.Argument(metavar="ID")],
+    org: OneOrg,
+    json: Json = False,
+) -> None:
+    """One audit event, with everything known about it."""
+    import orjson
+
+    from controlplane.operations import audit as operations
+
+    cli: Cli = ctx.obj
+    found = cli.call(operations.event, operations.EventReference(org, event_id))
+    if json:
+        print_json(found)
+        return
+    known = {
+        name: value for name, value in orjson.loads(bytes(found.event)).items() if value not in (None, [])
+    }
+    ruleset = found.ruleset
+    print_facts(
+        known
+        | {"why": found.reason, "org": found.org_name, "proxy": found.proxy_name, "app": found.app_name}
+        | {"ruleset": None if ruleset is None else f"{ruleset.name}@{ruleset.version}"},
+        as_json=False,
     )
 
 
-def _time(option: str, text: str | None, now_ms: int) -> int | None:
-    from controlplane.search.query import QueryError, parse_time
+@app.command(context_settings=_FILTERED)
+def export(
+    ctx: typer.Context,
+    filter_: _Filter = None,
+    org: AnyOrg = None,
+    from_: _From = None,
+    to: _To = None,
+    format_: Annotated[
+        Literal["csv", "ndjson"], typer.Option("--format", help="A line of JSON for each, or a table.")
+    ] = "ndjson",
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Instead of standard output.")
+    ] = None,
+) -> None:
+    """All audit events that match, newest first."""
+    from controlplane.operations import audit as operations
 
-    if text is None:
-        return None
+    cli: Cli = ctx.obj
+    asked = operations.ExportEvents(_joined(filter_), org, from_, to, format_)
+    with _named_as_options(), _written(output) as write, _counted() as count:
+
+        def take(piece: bytes) -> None:
+            write(piece)
+            count(piece)
+
+        cli.stream(operations.export, asked, take)
+
+
+@app.command(context_settings=_FILTERED)
+def tail(
+    ctx: typer.Context,
+    filter_: _Filter = None,
+    org: AnyOrg = None,
+    json: Json = False,
+) -> None:
+    """Print audit events as they are stored, until it is interrupted."""
+    from controlplane.operations import audit as operations
+
+    cli: Cli = ctx.obj
+    text, names = _joined(filter_), {} if json else _names(cli)
+    reader = _Events(lambda body: _print_line(body, names, as_json=json))
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), _named_as_options():
+        while True:
+            begun = reader.place
+            asked = operations.TailEvents(text, org, reader.place)
+            try:
+                cli.stream(operations.tail, asked, reader.take)
+            except (CommandFailed, OSError) as error:
+                # The first time it is a mistake; later the server may be on its way back.
+                if begun is None or isinstance(error, BrokenPipeError):
+                    raise
+                time.sleep(_AGAIN_AFTER_SECONDS)
+
+
+def _joined(arguments: list[str] | None) -> str:
+    for argument in arguments or ():
+        if argument.startswith("--"):
+            raise CommandFailed(INVALID_INPUT, f"No such option: {argument}")
+    return " ".join(arguments or ())
+
+
+@contextlib.contextmanager
+def _named_as_options() -> Iterator[None]:
     try:
-        return parse_time(text, now_ms)
-    except QueryError as error:
-        raise CommandFailed(INVALID_INPUT, f"{option}: {error.message}") from None
+        yield
+    except CommandFailed as failed:
+        if failed.status != INVALID_INPUT:
+            raise
+        raise CommandFailed(INVALID_INPUT, *map(_named, failed.lines)) from None
 
 
-async def _resolver(opened: Open) -> Resolver:
-    """Names as the registry knows them now; several organisations may use the same one."""
-    ids: dict[tuple[str, str], list[str]] = {}
-    for org in await opened.store.orgs():
-        ids.setdefault(("org", org.name), []).append(org.org_id)
-    for proxy in await opened.store.proxies():
-        ids.setdefault(("proxy", proxy.name), []).append(proxy.proxy_id)
-    for identity in await opened.store.apps(None):
-        ids.setdefault(("app", identity.name), []).append(identity.app_id)
-    return lambda field, name: ids.get((field, name), [])
+def _named(problem: str) -> str:
+    member, colon, rest = problem.partition(": ")
+    return f"{_OPTIONS[member]}{colon}{rest}" if member in _OPTIONS else problem
 
 
-async def _names(opened: Open) -> dict[str, str]:
-    orgs = {org.org_id: org.name for org in await opened.store.orgs()}
-    return orgs | {identity.app_id: identity.name for identity in await opened.store.apps(None)}
+def _names(cli: Cli) -> dict[str, str]:
+    from controlplane.operations import apps, orgs
+
+    names = {org.org_id: org.name for org in cli.call(orgs.list_all, orgs.ListOrgs()).orgs}
+    return names | {app.app_id: app.name for app in cli.call(apps.list_all, apps.ListApps()).apps}
 
 
-async def _search(opened: Open, query: SearchQuery) -> SearchPage:
-    from controlplane.forwarder import Forwarder
-    from controlplane.search import open_index
-
-    index = await open_index(opened.settings.search_index, opened.settings.store.path)
-    try:
-        # What was accepted is found, whether or not a server runs and however far its forwarder is.
-        await Forwarder(opened.store, index).drain()
-        return await index.search(query)
-    finally:
-        await index.close()
-
-
-def _print_json(page: SearchPage) -> None:
+def _print_page(page: EventPage) -> None:
     """The events as they came, byte for byte."""
     import msgspec
 
-    events = b", ".join(page.events)
+    events = b", ".join(map(bytes, page.events))
     write_json(b'{"events": [%b], "next": %b}' % (events, msgspec.json.encode(page.next)))
 
 
-def _print_table(page: SearchPage, names: dict[str, str]) -> None:
-    import orjson
-
-    rows: list[dict[str, Any]] = []
-    for body in page.events:
-        event = orjson.loads(body)
-        values = {title: event.get(key) for key, title in _COLUMNS.items()}
-        rows.append(
-            values | {title: names.get(str(values[title]), values[title]) for title in ("org", "app")}
-        )
-    print_list("events", rows, as_json=False)
+def _print_table(page: EventPage, names: dict[str, str]) -> None:
+    print_list("events", [_row(bytes(body), names) for body in page.events], as_json=False)
     if page.next is not None:
         sys.stdout.write(f"more: --cursor {page.next}\n")
+
+
+def _row(body: bytes, names: dict[str, str]) -> dict[str, Any]:
+    import orjson
+
+    made = orjson.loads(body)
+    values = {title: made.get(key) for key, title in _COLUMNS.items()}
+    return values | {title: names.get(str(values[title]), values[title]) for title in ("org", "app")}
+
+
+# What comes in pieces
+
+
+def _print_line(body: bytes, names: dict[str, str], *, as_json: bool) -> None:
+    from proxy.wire.log_line import one_line
+
+    if as_json:
+        write_json(body)
+    else:
+        row = {name: value for name, value in _row(body, names).items() if value is not None}
+        sys.stdout.write("  ".join(one_line(str(value)) for value in row.values()) + "\n")
+    sys.stdout.flush()
+
+
+class _Events:
+    """Server-sent events out of pieces that end anywhere."""
+
+    def __init__(self, show: Callable[[bytes], None]) -> None:
+        self._show = show
+        self._left = b""
+        self.place: str | None = None  # after the last event that came whole
+
+    def take(self, piece: bytes) -> None:
+        *blocks, self._left = (self._left + piece).split(b"\n\n")
+        for block in blocks:
+            fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
+            if b"event" in fields:
+                sys.stderr.write(f"{fields[b'data'].decode()}\n")
+            elif b"data" in fields:
+                self._show(fields[b"data"])
+            if b"id" in fields:
+                self.place = fields[b"id"].decode()
+
+
+@contextlib.contextmanager
+def _written(output: Path | None) -> Iterator[Callable[[bytes], None]]:
+    """To standard output, or to a file that is there once it is whole."""
+    if output is None:
+        yield _write
+        return
+    part = output.with_name(f"{output.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield lambda piece: _write_to(file, piece)
+        part.replace(output)
+    except OSError as error:
+        raise CommandFailed(FAILED, f"{error.filename or output}: {error.strerror}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_to(file: BinaryIO, piece: bytes) -> None:
+    file.write(piece)
+
+
+def _write(piece: bytes) -> None:
+    if sys.stdout.isatty():
+        from proxy.wire.log_line import escaped
+
+        piece = b"\n".join(escaped(line).encode() for line in piece.decode().split("\n"))
+    try:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # Who reads has enough; that nothing more can be written at the end is no news either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise CommandFailed(FAILED) from None
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[Callable[[bytes], None]]:
+    """How far it has come, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda piece: None
+        return
+    lines = 0
+
+    def count(piece: bytes) -> None:
+        nonlocal lines
+        lines += piece.count(b"\n")
+        sys.stderr.write(f"\r{lines} lines")
+        sys.stderr.flush()
+
+    try:
+        yield count
+    finally:
+        sys.stderr.write("\r\x1b[K")

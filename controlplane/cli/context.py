@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 FAILED = 1
 INVALID_INPUT = 2
+_POLL_SECONDS = 0.5  # for events that a server beside us stores
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OneOrg = Annotated[str, typer.Option("--org", metavar="ORG", help="The organisation, by id or name.")]
@@ -170,7 +171,8 @@ class Cli:
                 return await _filled_index(settings, store, stack)
 
             registry = Registry(store, clock)
-            desk = Desk(settings, store, registry, clock, vault, index, Tail(store))
+            tail = Tail(store, poll_seconds=_POLL_SECONDS)
+            desk = Desk(settings, store, registry, clock, vault, index, tail)
             yield Open(settings, store, registry, desk)
 
 

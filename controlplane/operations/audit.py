@@ -287,14 +287,14 @@ class ExportEvents(Selection):
 async def export(desk: Desk, actor: Actor, request: ExportEvents) -> Streamed:
     """All audit events that match, newest first, as CSV or as a line of JSON for each."""
     query = await _query(desk, actor, request)
-    first = await _asked(desk, lambda index: index.search(query))
+    index = await _answer(desk.index())
     form = FORMATS[request.format]
-    pieces = _exported(desk, query, first, form)
+    pieces = _exported(index, query, await _answer(index.search(query)), form)
     return Streamed(form.media_type, pieces, f"audit-events.{request.format}")
 
 
 async def _exported(
-    desk: Desk, query: SearchQuery, page: SearchPage, form: Form
+    index: SearchIndex, query: SearchQuery, page: SearchPage, form: Form
 ) -> AsyncGenerator[bytes, None]:
     """A page at a time, however many there are."""
     if form.head:
@@ -304,15 +304,11 @@ async def _exported(
             yield await asyncio.to_thread(_lines, page, form)
         if page.next is None:
             return
-        page = await _page_after(desk, query, page.next)
+        page = await _answer(index.search(replace(query, cursor=page.next)))
 
 
 def _lines(page: SearchPage, form: Form) -> bytes:
     return b"".join(map(form.line, page.events))
-
-
-async def _page_after(desk: Desk, query: SearchQuery, cursor: str) -> SearchPage:
-    return await _asked(desk, lambda index: index.search(replace(query, cursor=cursor)))
 
 
 # Followed
@@ -449,8 +445,13 @@ async def _resolver(desk: Desk, actor: Actor) -> Resolver:
 
 
 async def _asked(desk: Desk, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
+    index = await _answer(desk.index())
+    return await _answer(ask(index))
+
+
+async def _answer(asked: Awaitable[T]) -> T:
     try:
-        return await ask(await desk.index())
+        return await asked
     except CursorError as error:
         raise InvalidRequest(f"cursor: {error}") from None
     except IndexUnavailableError as error:

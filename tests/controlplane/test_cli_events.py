@@ -1,0 +1,148 @@
+"""`audit` beyond `search`: counted, looked into, taken away, followed; beside the store and at a server."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane.plane import Plane, event
+from tests.controlplane.processes import ROOT
+from tests.controlplane.test_cli_remote import Commands, commands  # noqa: F401 - a fixture
+
+WAYS = ("store", "server")
+
+
+async def keep(plane: Plane, *numbers: int, name: str = "acme", **members: Any) -> str:
+    """Events of the organisation, through a proxy of its own."""
+    org_id = await plane.org(name)
+    proxy = await plane.proxy(f"edge-{name}", name)
+    made = [event(org_id, number, time=f"2026-11-21T04:{number:02}:00.000Z", **members) for number in numbers]
+    assert (await proxy.audit({"batchId": "b1", "events": made})).status == 202
+    return org_id
+
+
+@pytest.mark.parametrize("where", WAYS)
+async def test_events_are_counted(commands: Commands, plane: Plane, where: str) -> None:  # noqa: F811
+    await keep(plane, *range(6))
+    await keep(plane, 7, name="beta", verdict="block")
+    found: Any = await commands.facts(where, "audit", "facets", "--field", "verdict", "--field", "org")
+    assert [each["field"] for each in found["facets"]] == ["verdict", "org"]
+    assert found["facets"][0]["values"][0] == {"value": "allow", "name": None, "count": 6}
+    assert [each["name"] for each in found["facets"][1]["values"]] == ["acme", "beta"]
+    status, out, err = await commands.run(where, "audit", "facets", "-verdict:allow", "--field", "org")
+    assert (status, err) == (0, "")
+    assert "beta" in out
+    assert "acme" not in out
+    times: Any = await commands.facts(where, "audit", "histogram", "--org", "acme", "--from", "2026-11-21")
+    assert sum(bucket["count"] for bucket in times["buckets"]) == 6
+    status, out, _ = await commands.run(where, "audit", "histogram", "verdict:block")
+    assert "█" * 40 in out
+
+
+@pytest.mark.parametrize("where", WAYS)
+async def test_one_event_is_shown(commands: Commands, plane: Plane, where: str) -> None:  # noqa: F811
+    await keep(plane, 3, reason="rule", path="/a\x1b[31m")
+    found: Any = await commands.facts(where, "audit", "event", "event-3", "--org", "acme")
+    assert (found["event"]["seq"], found["orgName"], found["reason"]) == (3, "acme", "a request rule decided")
+    status, out, _ = await commands.run(where, "audit", "event", "event-3", "--org", "acme")
+    assert status == 0
+    assert "a request rule decided" in out
+    assert "\x1b" not in out
+    status, out, err = await commands.run(where, "audit", "event", "event-4", "--org", "acme")
+    assert (status, out, len(err.splitlines())) == (1, "", 1)
+
+
+@pytest.mark.parametrize("where", WAYS)
+async def test_events_are_taken_away_whole(
+    commands: Commands,  # noqa: F811
+    plane: Plane,
+    tmp_path: Path,
+    where: str,
+) -> None:
+    await keep(plane, *range(5), path="=1+1")
+    status, out, err = await commands.run(where, "audit", "export", "-seq:0")
+    assert (status, err) == (0, "")
+    assert [json.loads(line)["seq"] for line in out.splitlines()] == [4, 3, 2, 1]
+    file = tmp_path / "events.csv"
+    status, out, err = await commands.run(where, "audit", "export", "--format", "csv", "--output", str(file))
+    assert (status, out, err) == (0, "", "")
+    text = await asyncio.to_thread(file.read_text, "utf-8")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row["seq"] for row in rows] == ["4", "3", "2", "1", "0"]
+    assert {row["path"] for row in rows} == {"'=1+1"}
+    # What can't be had leaves no file that looks like it.
+    nothing = tmp_path / "nothing.csv"
+    status, _, _ = await commands.run(where, "audit", "export", "--org", "nobody", "--output", str(nothing))
+    assert status == 1
+    assert [name for name in os.listdir(tmp_path) if ".csv" in name] == ["events.csv"]
+
+
+@pytest.mark.parametrize("where", WAYS)
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["facets", "verdikt:x"], "FILTER: column 1: unknown field 'verdikt': did you mean verdict?"),
+        (["histogram", "--from", "yesterday"], "--from: 'yesterday' is not a time"),
+        (["facets", "--field", "colour"], "--field: 'colour' is not one of "),
+        (["export", '"open'], "FILTER: column 1: this quote is not closed"),
+        (["tail", "status:many"], "FILTER: column 8: 'many' is not a number"),
+    ],
+)
+async def test_a_mistake_is_one_line_and_status_2(
+    commands: Commands,  # noqa: F811
+    where: str,
+    arguments: list[str],
+    says: str,
+) -> None:
+    status, out, err = await commands.run(where, "audit", *arguments)
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(says)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("where", WAYS)
+async def test_events_are_printed_as_they_are_stored_until_it_is_interrupted(
+    commands: Commands,  # noqa: F811
+    plane: Plane,
+    where: str,
+) -> None:
+    org_id = await plane.org("acme")
+    proxy = await plane.proxy("edge", "acme")
+    there = {
+        "store": ["--config", str(commands.config)],
+        "server": ["--url", commands.url, "--token-file", str(commands.token_file)],
+    }[where]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "controlplane", *there, "audit", "tail", "-path:/quiet", "--json",
+        cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = asyncio.create_task(process.stdout.readline())
+        number = 0
+        async with asyncio.timeout(60):
+            while not line.done():  # until it listens
+                number += 1
+                made = [event(org_id, number), event(org_id, -number, seq=None, path="/quiet")]
+                assert (await proxy.audit({"batchId": f"b{number}", "events": made})).status == 202
+                plane.clock.advance(seconds=2)
+                await asyncio.wait([line], timeout=0.2)
+            first = json.loads(await line)["seq"]
+            following = [json.loads(await process.stdout.readline())["seq"] for _ in range(number - first)]
+        assert following == list(range(first + 1, number + 1))
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(20):
+            assert (await process.wait(), await process.stdout.read()) == (0, b"")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
