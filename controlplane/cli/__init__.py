@@ -25,7 +25,8 @@ cli = typer.Typer(
 cli.add_typer(
     org.app, name="org", help="Organisations: their names and how long their audit events are kept."
 )
-cli.add_typer(proxy.app, name="proxy", help="Proxy instances: their credentials and organisations.")
+cli.add_typer(proxy.app, name="proxy", help="Proxy instances: how they are, credentials, organisations.")
+cli.add_typer(proxy.app, name="proxies", help="The same as proxy.")
 ruleset.app.add_typer(rehearsal.app)
 cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")

@@ -1,14 +1,31 @@
-"""`proxy`: add, list, show, grant, revoke, rotate-secret, disable, enable."""
+"""`proxy`, or `proxies`: add, list, show, wait, grant, revoke, rotate-secret, disable, enable."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, print_facts, print_list
+from controlplane.cli.context import (
+    AnyOrg,
+    Cli,
+    Json,
+    OneOrg,
+    facts_of,
+    print_facts,
+    print_json,
+    print_list,
+)
+from controlplane.cli.rollout import Timeout, conclude, rollout_row, wait_for
+
+if TYPE_CHECKING:
+    from controlplane.operations.fleet import ProxyDetails, ProxyHealth
 
 app = typer.Typer()
+
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_MOST_BARS: Final = 40
 
 _Proxy = Annotated[str, typer.Argument(metavar="PROXY", help="Id or name.")]
 
@@ -45,7 +62,8 @@ def list_proxies(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> 
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
-    print_list("proxies", cli.call(fleet.list_all, fleet.ListFleet(org)).proxies, as_json=json)
+    found = cli.call(fleet.list_all, fleet.ListFleet(org)).proxies
+    print_list("proxies", found if json else list(map(_row, found)), as_json=json)
 
 
 @app.command()
@@ -54,7 +72,32 @@ def show(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
     from controlplane.operations import fleet
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(fleet.show, fleet.ProxyReference(proxy)), as_json=json)
+    found = cli.call(fleet.show, fleet.ProxyReference(proxy))
+    print_facts(found if json else _told(found), as_json=json)
+
+
+@app.command()
+def wait(
+    ctx: typer.Context,
+    ruleset: Annotated[str, typer.Option("--ruleset", metavar="NAME", help="Id or name.")],
+    version: Annotated[
+        int | None, typer.Option("--version", metavar="V", help="By default the one in force.")
+    ] = None,
+    org: AnyOrg = None,
+    timeout: Timeout = 120,
+    every: Annotated[
+        bool, typer.Option("--all", help="Wait also for proxies that have not been heard of for long.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Wait until every live proxy that serves the ruleset's organisation enforces that version of it, or a
+    later one. When time runs out, the laggards are named and the exit status is 1."""
+    waited = wait_for(ctx.obj, ruleset, version, org, timeout=timeout, with_lost=every)
+    if json:
+        print_json(waited.facts)
+    else:
+        print_list("proxies", list(map(rollout_row, waited.rollout.proxies)), as_json=False)
+    conclude(waited)
 
 
 @app.command()
@@ -91,3 +134,41 @@ def enable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 
     cli: Cli = ctx.obj
     print_facts(cli.call(proxies.enable, proxies.ProxyReference(proxy)), as_json=json)
+
+
+def _row(proxy: ProxyHealth) -> dict[str, Any]:
+    """What a person reads of a proxy in a list."""
+    current = sum(each.state == "enforced" for each in proxy.rulesets)
+    return {
+        "name": proxy.name,
+        "orgs": proxy.orgs,
+        "enabled": proxy.enabled,
+        "lastSeen": proxy.last_seen,
+        "health": proxy.health,
+        "version": proxy.version,
+        "rules": f"{current} of {len(proxy.rulesets)}",
+        "pending": proxy.audit_pending,
+        "requests": _bars(proxy.requests_per_second[-10:]),
+        "why": "; ".join(proxy.reasons),
+        "proxyId": proxy.proxy_id,
+    }
+
+
+def _told(proxy: ProxyDetails) -> dict[str, Any]:
+    """All of it, with the long lists drawn or counted: `--json` has them whole."""
+    facts = facts_of(proxy)
+    rates = [each.requests_per_second for each in proxy.windows]
+    slow = [each.p95_ms or 0.0 for each in proxy.windows]
+    facts["requestsPerSecond"] = f"{_bars(rates)} up to {max(rates):g}" if rates else None
+    facts["windows"] = f"{_bars(slow)} 95 % within up to {max(slow):g} ms" if slow else None
+    facts["heartbeats"] = f"{len(proxy.heartbeats)} of them, with --json"
+    facts["rulesets"] = [
+        f"{each.name} {each.version or '-'} of {each.in_force} ({each.state})" for each in proxy.rulesets
+    ]
+    return facts
+
+
+def _bars(values: Sequence[float]) -> str:
+    values = values[-_MOST_BARS:]
+    most = max(values, default=0) or 1
+    return "".join(_BARS[min(int(value / most * len(_BARS)), len(_BARS) - 1)] for value in values)

@@ -21,6 +21,7 @@ from controlplane.cli.context import (
     print_json,
     print_list,
 )
+from controlplane.cli.rollout import Timeout, conclude, wait_for
 
 if TYPE_CHECKING:
     from controlplane.operations.rehearsals import ProblemFacts
@@ -54,6 +55,10 @@ def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     org: OneOrg,
     note: _Note = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Until every live proxy enforces it, as `proxy wait` does.")
+    ] = False,
+    timeout: Timeout = 120,
     json: Json = False,
 ) -> None:
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the file's `name`. What
@@ -65,7 +70,15 @@ def apply(
     applied = cli.call(rulesets.apply, asked)
     _warn(file, applied.warnings)
     facts = {name: value for name, value in facts_of(applied).items() if name != "warnings"}
-    print_facts(facts, as_json=json)
+    if not wait:
+        print_facts(facts, as_json=json)
+        return
+    if not json:
+        print_facts(facts, as_json=False)
+    waited = wait_for(cli, applied.ruleset_id, applied.version, org, timeout=timeout)
+    if json:
+        print_json({**facts, "rollout": waited.facts})
+    conclude(waited)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli import main
-from tests.controlplane.plane import RULESET, Plane
+from tests.controlplane.plane import RULESET, Plane, ProxyClient
+from tests.controlplane.test_fleet import beat
 
 PASSWORD = "correct horse battery staple"
 
@@ -136,3 +137,40 @@ def test_a_token_goes_nowhere_that_it_could_be_read(
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert told in err
+
+
+async def test_waiting_is_the_same_at_the_server(
+    commands: Commands, plane: Plane, proxy: ProxyClient
+) -> None:
+    ruleset_id = await plane.ruleset("acme", "hr")
+    await beat(proxy, rulesets={ruleset_id: 1})
+    wait = ("proxies", "wait", "--ruleset", "hr", "--json")
+    status, out, err = await commands.run("server", *wait)
+    assert (status, err) == (0, "")
+    assert json.loads(out)["proxies"][0]["state"] == "enforced"
+    await plane.ruleset("acme", "hr", RULESET.format(name="hr") + "# 2\n")
+    waiting = asyncio.create_task(commands.run("server", *wait, "--version", "2", "--timeout", "60"))
+    await asyncio.sleep(0)
+    await beat(proxy, rulesets={ruleset_id: 2})
+    status, out, err = await waiting
+    assert (status, err, json.loads(out)["proxies"][0]["version"]) == (0, "", 2)
+    await plane.ruleset("acme", "hr", RULESET.format(name="hr") + "# 3\n")
+    plane.clock.advance(seconds=7)
+    status, out, err = await commands.run("server", *wait, "--timeout", "0")
+    assert (status, err) == (
+        1,
+        "edge-1 does not enforce hr version 3: it enforces version 2, 7 s after it came into force\n",
+    )
+
+
+async def test_a_list_for_people_names_health_and_why(
+    commands: Commands, plane: Plane, proxy: ProxyClient
+) -> None:
+    await beat(proxy, checks={"vault": {"status": "degraded", "detail": "slow \x1b[31m"}})
+    _, out, _ = await commands.run("server", "proxy", "list")
+    assert "vault degraded: slow \\u001b[31m" in out
+    assert {"lastSeen", "health", "why", "proxyId"} <= set(out.split())
+    _, out, _ = await commands.run("server", "proxies", "show", "edge-1")
+    assert "\x1b" not in out
+    lines = dict(line.split("  ", 1) for line in out.splitlines())
+    assert {"proxyId", "heartbeat", "metrics", "sequences", "health"} <= set(lines)

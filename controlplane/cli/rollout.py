@@ -1,0 +1,146 @@
+"""Waiting until a version of a ruleset is enforced everywhere: `proxy wait` and `ruleset apply --wait`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from controlplane.cli.context import FAILED, Cli, CommandFailed, facts_of
+
+if TYPE_CHECKING:
+    from controlplane.operations.fleet import ProxyRollout, Rollout
+
+_POLL_SECONDS: Final = 0.5
+_MOST_NAMED: Final = 4  # in the progress line
+
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="S", min=0, help="Give up after so many seconds.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    rollout: Rollout
+    seconds: float
+    with_lost: bool  # whether proxies that nobody has heard of for long are waited for too
+
+    @property
+    def laggards(self) -> list[ProxyRollout]:
+        late = ("behind", "unknown", "lost") if self.with_lost else ("behind", "unknown")
+        return [each for each in self.rollout.proxies if each.state in late]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {**facts_of(self.rollout), "waitedSeconds": round(self.seconds, 1)}
+
+
+def wait_for(
+    cli: Cli, ruleset: str, version: int | None, org: str | None, *, timeout: float, with_lost: bool = False
+) -> Waited:
+    """Until no proxy lags behind, or the time is over. While it lasts, a control plane that restarts is asked
+    again; one that can't be asked at first is an error."""
+    from controlplane.operations import fleet
+
+    asked = fleet.RolloutRequest(ruleset=ruleset, version=version, org=org)
+    began = time.monotonic()
+    found = cli.call(fleet.rollout, asked)
+    # A rollback or a later version must not move the goal while we wait.
+    asked = fleet.RolloutRequest(ruleset=found.ruleset_id, version=found.version, org=org)
+    with _progress() as show:
+        while True:
+            waited = Waited(found, time.monotonic() - began, with_lost)
+            if not waited.laggards or waited.seconds >= timeout:
+                return waited
+            show(_told(waited))
+            time.sleep(min(_POLL_SECONDS, max(0.0, timeout - waited.seconds)))
+            try:
+                found = cli.call(fleet.rollout, asked)
+            except CommandFailed as failed:
+                show(f"asking again: {failed.lines[0]}")
+
+
+def conclude(waited: Waited) -> None:
+    """Names who was not waited for; fails and names the laggards where there are any."""
+    rollout = waited.rollout
+    what = f"{rollout.name} version {rollout.version}"
+    for each in rollout.proxies:
+        if each.state == "disabled" or (each.state == "lost" and not waited.with_lost):
+            typer.echo(f"{each.name} was not waited for: {_why_not(each)}", err=True)
+    if waited.laggards:
+        lines = (f"{each.name} does not enforce {what}: {_behind(each)}" for each in waited.laggards)
+        raise CommandFailed(FAILED, *lines)
+
+
+def rollout_row(each: ProxyRollout) -> dict[str, Any]:
+    """What a person reads of where a proxy stands."""
+    behind = each.behind_seconds
+    return {
+        "name": each.name,
+        "state": each.state,
+        "version": each.version,
+        "behind": None if behind is None or each.state == "disabled" else _for(behind),
+    }
+
+
+def _why_not(each: ProxyRollout) -> str:
+    if each.state == "disabled":
+        return "it is disabled"
+    if each.heartbeat_age_seconds is None:
+        return "it has never sent a heartbeat"
+    return f"it was last heard of {_for(each.heartbeat_age_seconds)} ago"
+
+
+def _behind(each: ProxyRollout) -> str:
+    if each.state == "unknown":
+        at = "it doesn't say what it enforces"
+    elif each.state == "lost":
+        at = _why_not(each)
+    else:
+        at = f"it enforces version {each.version}" if each.version else "it has none of it"
+    return (
+        at if each.behind_seconds is None else f"{at}, {_for(each.behind_seconds)} after it came into force"
+    )
+
+
+def _told(waited: Waited) -> str:
+    rollout, late = waited.rollout, waited.laggards
+    arrived = sum(each.state == "enforced" for each in rollout.proxies)
+    names = ", ".join(f"{each.name} ({_short(each)})" for each in late[:_MOST_NAMED])
+    more = f" and {len(late) - _MOST_NAMED} more" if len(late) > _MOST_NAMED else ""
+    return (
+        f"{rollout.name} version {rollout.version}: {arrived} of {arrived + len(late)} proxies enforce it; "
+        f"waiting for {names}{more}, {_for(waited.seconds)}"
+    )
+
+
+def _short(each: ProxyRollout) -> str:
+    return {"unknown": "doesn't say", "lost": "silent"}.get(
+        each.state, f"at version {each.version}" if each.version else "has none"
+    )
+
+
+def _for(seconds: float) -> str:
+    from controlplane.fleet_health import duration
+
+    return duration(round(seconds * 1000))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """One line that changes, on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    from proxy.wire.log_line import one_line
+
+    with Console(stderr=True).status("") as status:
+        yield lambda text: status.update(escape(one_line(text)))
