@@ -16,6 +16,7 @@ from aiohttp import web
 
 from controlplane.admin import api as admin_api
 from controlplane.admin.gate import GATE, Gate, gate_keeper
+from controlplane.admin.single_sign_on import add_single_sign_on
 from controlplane.agent_api import AgentApi
 from controlplane.clock import Clock, SystemClock
 from controlplane.connections import HANDSHAKE_SECONDS, Connections, allow_all_descriptors
@@ -77,7 +78,9 @@ def build_console(settings: Settings, desk: Desk) -> web.Application:
     gate = Gate(
         desk,
         # A browser takes such a cookie over TLS only, which on loopback may well be absent.
-        secure=settings.console.cert_file is not None or not loopback,
+        secure=settings.console.cert_file is not None
+        or settings.console.public_base_url.startswith("https:")
+        or not loopback,
         body_timeout_seconds=settings.control_plane.body_timeout_seconds,
     )
     console = Console(desk)
@@ -85,6 +88,7 @@ def build_console(settings: Settings, desk: Desk) -> web.Application:
     app[GATE] = gate
     app.on_response_prepare.append(strict_headers)
     app.add_routes([*admin_api.routes(), *console.routes()])
+    add_single_sign_on(app, settings.console)
     return app
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
+from urllib.parse import urlsplit
 
 from proxy.config import Address, SettingsError, load_settings, setting
 
@@ -46,6 +47,18 @@ class ConsoleSettings:
         default=None, readable=True, doc="certificate chain (PEM); with KeyFile it turns on TLS"
     )
     key_file: Path | None = setting(default=None, readable=True, doc="private key (PEM) of CertFile")
+    public_base_url: str = setting(
+        default="", url=True, doc="the address that browsers use, where it isn't Listen's; for single sign-on"
+    )
+    oidc_issuer: str = setting(
+        default="",
+        url=True,
+        doc="issuer of an OpenID Connect provider, at which operators may sign in too",
+    )
+    oidc_client_id: str = setting(default="", doc="what this console is registered as at the provider")
+    oidc_client_secret: str = setting(
+        default="", secret=True, doc="the secret of that registration, if it has one"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +158,20 @@ class Settings:
         for name, listener in (("ControlPlane", self.control_plane), ("Console", self.console)):
             if (listener.cert_file is None) != (listener.key_file is None):
                 yield f"{name}.CertFile", "CertFile and KeyFile are given together or not at all"
+        if self.console.oidc_issuer and not self.console.oidc_client_id:
+            yield "Console.OidcClientId", "must be given where there is an OidcIssuer"
+        if self.console.oidc_issuer and not self.console.public_base_url:
+            yield "Console.PublicBaseUrl", "must be given where there is an OidcIssuer: it leads back here"
+        if _is_plain(self.console.oidc_issuer):
+            yield "Console.OidcIssuer", "must be an https:// address"
         if self.search_index.kind == "opensearch" and not self.search_index.url:
             yield "SearchIndex.Url", "must be given where Kind is opensearch"
+
+
+def _is_plain(url: str) -> bool:
+    """Whether others could read and change what goes there."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
 
 
 def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:

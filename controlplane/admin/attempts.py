@@ -27,9 +27,9 @@ class Attempts:
         self._clock = clock
         self._failed: OrderedDict[Hashable, deque[int]] = OrderedDict()  # least lately used first
 
-    def begin(self, name: str, address: str) -> int:
+    def begin(self, name: str | None, address: str) -> int:
         """Counts an attempt as failed until forgiven, so that many at once can't all be the last one. How
-        many seconds it must wait; 0 where it may be made."""
+        many seconds it must wait; 0 where it may be made. Without a name, only the address is limited."""
         now = self._clock.steady_ms()
         windows = [(self._window(key, now), most) for key, most in _limits(name, address)]
         wait_ms = max(
@@ -41,13 +41,14 @@ class Attempts:
             window.append(now)
         return 0
 
-    def forgive(self, name: str, address: str) -> None:
+    def forgive(self, name: str | None, address: str) -> None:
         """The attempt succeeded: what this name failed from this address counts no more."""
         for key, _ in _limits(name, address):
             window = self._failed.get(key)
             if window:
                 window.pop()
-        self._failed.pop((name.casefold(), _network(address)), None)
+        if name is not None:
+            self._failed.pop(("both", name.casefold(), _network(address)), None)
 
     def _window(self, key: Hashable, now: int) -> deque[int]:
         window = self._failed.setdefault(key, deque())
@@ -59,11 +60,12 @@ class Attempts:
         return window
 
 
-def _limits(name: str, address: str) -> Iterator[tuple[Hashable, int]]:
-    name, network = name.casefold(), _network(address)
-    yield (name, network), _MOST_OF_BOTH
+def _limits(name: str | None, address: str) -> Iterator[tuple[Hashable, int]]:
+    network = _network(address)
     yield ("address", network), _MOST_OF_ADDRESS
-    yield ("name", name), _MOST_OF_NAME
+    if name is not None:
+        yield ("both", name.casefold(), network), _MOST_OF_BOTH
+        yield ("name", name.casefold()), _MOST_OF_NAME
 
 
 def _network(address: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -53,13 +53,13 @@ class Gate:
         self._body_timeout_seconds = body_timeout_seconds
         self._attempts = Attempts(desk.clock)
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
-        self._secure = secure
+        self.secure = secure
         self._nobodys_hash = hash_password(secrets.token_urlsafe(32))
 
     @property
     def _cookie(self) -> str:
         # The prefix binds the cookie to this very host, over TLS only (RFC 6265bis section 4.1.3).
-        return "__Host-graphward" if self._secure else "graphward"
+        return "__Host-graphward" if self.secure else "graphward"
 
     # Who asks
 
@@ -151,22 +151,17 @@ class Gate:
     ) -> Actor:
         """Begins a session, whose cookie `response` carries. Refused `unauthenticated` or
         `tooManyAttempts`, in the same words and time whether or not there is such an operator."""
-        address = _address(request)
-        wait = self._attempts.begin(name, address)
-        if wait:
-            raise Refused(
-                "tooManyAttempts", f"too many failed sign-ins; try again in {wait} s", Retry_After=str(wait)
-            )
-        operator = await self.desk.store.operator(name)
+        self.begin_attempt(request, name)
+        operator = await self._named(name)
         hashed = operator.password_hash if operator is not None and operator.enabled else None
         async with self._hashing:
             right = await asyncio.to_thread(
                 is_password, hashed or self._nobodys_hash, password[: _LONGEST_PASSWORD + 1]
             )
         if operator is None or hashed is None or not right:
-            await self._record("session.sign-in", operator, address, "unauthenticated")
+            await self._record_sign_in(request, operator, "unauthenticated")
             raise Refused("unauthenticated", "name or password is wrong")
-        self._attempts.forgive(name, address)
+        self.forgive_attempt(request, name)
         return await self.begin_session(request, response, operator)
 
     async def begin_session(
@@ -178,9 +173,9 @@ class Gate:
             await self.desk.store.remove_session(digest(before))
         session_id = secrets.token_urlsafe(32)
         await self.desk.store.add_session(digest(session_id), operator.operator_id)
-        await self._record("session.sign-in", operator, _address(request), "done")
+        await self._record_sign_in(request, operator, "done")
         response.set_cookie(
-            self._cookie, session_id, path="/", httponly=True, secure=self._secure, samesite="Lax"
+            self._cookie, session_id, path="/", httponly=True, secure=self.secure, samesite="Lax"
         )
         actor = _actor_of(operator, request)
         request[_ASKER] = _Asker(actor, session_id)
@@ -191,15 +186,39 @@ class Gate:
         asker = await self.asker(request)
         if asker.session_id is not None and asker.actor is not None:
             await self.desk.store.remove_session(digest(asker.session_id))
-        response.del_cookie(self._cookie, path="/", httponly=True, secure=self._secure, samesite="Lax")
+        response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
-    async def _record(self, operation: str, operator: Operator | None, address: str, outcome: str) -> None:
+    async def operator_known_as(self, request: web.Request, names: Iterable[str]) -> Operator:
+        """The one operator of any of these names, whom somebody else has vouched for."""
+        found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
+        operator = next(iter(found.values())) if len(found) == 1 else None
+        if operator is None or not operator.enabled:
+            await self._record_sign_in(request, operator, "unauthenticated")
+            raise Refused("unauthenticated", "no operator here has the name that you signed in with")
+        return operator
+
+    def begin_attempt(self, request: web.Request, name: str | None) -> None:
+        """Counts as failed until forgiven. Refused `tooManyAttempts`."""
+        wait = self._attempts.begin(name, _address(request))
+        if wait:
+            raise Refused(
+                "tooManyAttempts", f"too many failed sign-ins; try again in {wait} s", Retry_After=str(wait)
+            )
+
+    def forgive_attempt(self, request: web.Request, name: str | None) -> None:
+        self._attempts.forgive(name, _address(request))
+
+    async def _named(self, name: str) -> Operator | None:
+        """Not by id, which somebody may have as a name elsewhere."""
+        operator = await self.desk.store.operator(name)
+        return operator if operator is not None and operator.name.casefold() == name.casefold() else None
+
+    async def _record_sign_in(self, request: web.Request, operator: Operator | None, outcome: str) -> None:
         # What a stranger typed is not kept: it may be a password in the wrong field.
         name = operator.name if operator is not None else "unknown"
+        line = NewRecord(name, _address(request), "session.sign-in", "{}")
         store = self.desk.store
-        await store.end_record(
-            await store.begin_record(NewRecord(name, address, operation, "{}")), outcome, ()
-        )
+        await store.end_record(await store.begin_record(line), outcome, ())
 
 
 GATE: Final = web.AppKey("gate", Gate)

@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from controlplane.admin.gate import GATE, csrf_token
+from controlplane.admin.single_sign_on import is_offered, link_to_begin
 from controlplane.console import text
 from controlplane.console.areas import GROUPS, ROUTES, Entry
 from controlplane.console.pages import NO_FORM, Page, PageRequest, PageRoute, Redirect
@@ -180,7 +181,12 @@ class Console:
         self, request: web.Request, wanted: str, name: str = "", error: Refused | None = None
     ) -> web.Response:
         said = error.message if error else ""
-        values = {"next": wanted, "name": name, "refused": [f"{said[:1].upper()}{said[1:]}."] if said else []}
+        values = {
+            "next": wanted,
+            "name": name,
+            "refused": [f"{said[:1].upper()}{said[1:]}."] if said else [],
+            "single_sign_on": link_to_begin(wanted) if is_offered(request) else None,
+        }
         response = self._html(
             "login.html", {**_common(request, self._plain(request)), **values}, error.status if error else 200
         )

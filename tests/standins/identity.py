@@ -1,20 +1,24 @@
-"""Stand-in for the identity provider: client credentials in, upstream tokens out, and the ways it fails."""
+"""Stand-in for the identity provider: client credentials in, upstream tokens out, people's sign-ins by OpenID
+Connect, and the ways it fails."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from tests.standins.certificates import ServerCertificate
@@ -55,6 +59,10 @@ class IdentityStandIn(StandIn):
         self._ends: dict[str, float] = {}
         self._clients: dict[str, str] = {}
 
+    @cached_property
+    def people(self) -> SignIns:
+        return SignIns()
+
     @property
     def tokens(self) -> list[str]:
         """Every token that was ever issued, oldest first."""
@@ -78,8 +86,9 @@ class IdentityStandIn(StandIn):
         self._ends |= dict.fromkeys(tokens, float("-inf"))
 
     async def answer(self, request: Received) -> Answer:
-        if request.path == f"/{TENANT}/v2.0/.well-known/openid-configuration":
-            return _json(200, self._discovery())
+        published = self._published(request)
+        if published is not None:
+            return published
         if request.path != f"/{TENANT}/oauth2/v2.0/token" or request.method != "POST":
             return _json(404, {"error": "not_found"})
         match self.mode:
@@ -106,7 +115,20 @@ class IdentityStandIn(StandIn):
             await gate.wait()
         return self._token(form)
 
+    def _published(self, request: Received) -> Answer | None:
+        """What answers also while no token is to be had."""
+        match request.path.removeprefix(f"/{TENANT}/"):
+            case "v2.0/.well-known/openid-configuration":
+                return _json(200, self._discovery())
+            case "discovery/v2.0/keys":
+                return _json(200, {"keys": self.people.published})
+            case "oauth2/v2.0/authorize":
+                return self.people.begin(dict(parse_qsl(request.query)))
+        return None
+
     def _token(self, form: dict[str, str]) -> Answer:
+        if form.get("grant_type") == "authorization_code":
+            return self.people.finish(form, f"{self.base_url}/{TENANT}/v2.0")
         if form.get("grant_type") != "client_credentials" or not form.get("scope", "").endswith("/.default"):
             return _json(400, {"error": "invalid_request", "error_description": "AADSTS900144"})
         client_id = form.get("client_id", "")
@@ -175,7 +197,66 @@ class IdentityStandIn(StandIn):
             "authorization_endpoint": f"{tenant}/oauth2/v2.0/authorize",
             "issuer": f"{tenant}/v2.0",
             "jwks_uri": f"{tenant}/discovery/v2.0/keys",
+            "token_endpoint_auth_methods_supported": ["client_secret_post"],
         }
+
+
+class SignIns:
+    """Of the one person who sits at the browser: what is said of them, and what is wrong with saying it."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, object] = {"preferred_username": "ada@contoso.com"}
+        self.changed: dict[str, object] = {}  # members of the ID token as they should not be
+        self.algorithm = "RS256"
+        self.key: object = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.key_id = "key-1"
+        self.published = [self.jwk()]
+        self.asked: list[dict[str, str]] = []
+        self._codes: dict[str, dict[str, str]] = {}
+
+    def jwk(self) -> dict[str, object]:
+        """The public half of the key, as a provider publishes it."""
+        assert isinstance(self.key, rsa.RSAPrivateKey)
+        found = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
+        return {**found, "kid": self.key_id, "use": "sig"}
+
+    def begin(self, query: dict[str, str]) -> Answer:
+        """The person consents at once, and is sent back with a code."""
+        self.asked.append(query)
+        wanted = {"response_type": "code", "code_challenge_method": "S256", "client_id": CLIENT_ID}
+        if any(query.get(name) != value for name, value in wanted.items()) or "openid" not in query["scope"]:
+            return _json(400, {"error": "invalid_request"})
+        code = secrets.token_urlsafe(16)
+        self._codes[code] = query
+        back = f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
+        return Answer(302, (("Location", back),))
+
+    def finish(self, form: dict[str, str], issuer: str) -> Answer:
+        """A code is good once, for who holds the verifier of its challenge (RFC 7636 section 4.6)."""
+        query = self._codes.pop(form.get("code", ""), None)
+        digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if (
+            query is None
+            or query["code_challenge"] != challenge
+            or query["redirect_uri"] != form.get("redirect_uri")
+            or form.get("client_secret") != CLIENT_SECRET
+        ):
+            return _json(400, {"error": "invalid_grant"})
+        now = int(time.time())
+        claims = {
+            "iss": issuer,
+            "aud": CLIENT_ID,
+            "sub": "person-1",
+            "nonce": query["nonce"],
+            "iat": now,
+            "exp": now + 600,
+            **self.claims,
+            **self.changed,
+        }
+        kept = {name: value for name, value in claims.items() if value is not None}
+        token = jwt.encode(kept, self.key, self.algorithm, {"kid": self.key_id})  # type: ignore[arg-type]
+        return _json(200, {"token_type": "Bearer", "expires_in": 600, "id_token": token, "access_token": "-"})
 
 
 def _json(status: int, body: dict[str, object], *headers: tuple[str, str]) -> Answer:
