@@ -23,12 +23,15 @@ from controlplane.operations.apps import (
     BindApp,
     ListApps,
     RotateSecret,
+    SetShadow,
     add,
     bind,
     disable,
     enable,
     list_all,
+    promote_shadow,
     rotate_secret,
+    shadow,
     show,
 )
 from controlplane.operations.desk import Desk
@@ -89,6 +92,29 @@ async def bind_to(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redi
     try:
         asked = filled(BindApp, request.form, app=request.place["app"])
         bound = await perform(bind, desk, actor, asked)
+    except Refusal as error:
+        return await _details(desk, actor, request, problems(error))
+    said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."
+    return Redirect(request.link(f"/apps/{bound.app_id}"), said)
+
+
+@page("POST", "/apps/{app}/shadow")
+async def try_beside(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    """Without a ruleset the trial ends."""
+    try:
+        asked = filled(SetShadow, request.form, app=request.place["app"])
+        tried = await perform(shadow, desk, actor, asked)
+    except Refusal as error:
+        return await _details(desk, actor, request, problems(error))
+    said = f"is tried on {tried.name} from the proxies' next sync on."
+    said = f"{tried.shadow_ruleset} {said}" if tried.shadow_ruleset else f"No ruleset {said}"
+    return Redirect(request.link(f"/apps/{tried.app_id}"), said)
+
+
+@page("POST", "/apps/{app}/promote-shadow")
+async def switch_over(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    try:
+        bound = await perform(promote_shadow, desk, actor, AppReference(app=request.place["app"]))
     except Refusal as error:
         return await _details(desk, actor, request, problems(error))
     said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."

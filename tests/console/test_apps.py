@@ -103,3 +103,25 @@ def test_a_foreign_app_is_as_unknown_as_one_that_never_was(browser: Browser, ser
         foreign = visit.go(f"/apps/{served.seeded.apps['power-bi'].app_id}")
         assert foreign.status == 404
         assert "power-bi" not in visit.page.content()
+
+
+def test_a_ruleset_is_tried_compared_and_put_in_force(browser: Browser, served: Served) -> None:
+    with visiting(browser, served) as visit:
+        page = visit.page
+        visit.go(f"/apps/{served.seeded.apps['device-audit'].app_id}")
+        before = page.get_by_text("Judged by").inner_text().removeprefix("Judged by ")
+        page.get_by_label("Try", exact=True).select_option("hr-sync")
+        page.get_by_role("button", name="Try it").click()
+        assert "hr-sync is tried on device-audit" in page.get_by_role("status").inner_text()
+        where = page.get_by_role("link", name="What a switch would block").get_attribute("href") or ""
+        assert visit.go(where).status == 200
+        assert page.get_by_role("alert").count() == 0  # the filter is understood
+        page.go_back()
+        page.get_by_role("button", name="Let it judge from now on").click()
+        assert "hr-sync judges device-audit" in page.get_by_role("status").inner_text()
+        page.get_by_label("Try", exact=True).select_option(before)
+        page.get_by_role("button", name="Try it").click()
+        page.get_by_role("button", name="End the trial").click()
+        assert "No ruleset is tried" in page.get_by_role("status").inner_text()
+        page.get_by_label("Let another judge it").select_option(before)
+        page.get_by_role("button", name="Bind").click()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Browser
 
 from tests.console.conftest import Served, visiting
+from tests.console.looks import complaints
 
 
 def test_an_editor_stops_an_app_everybody_sees_it_and_an_admin_lifts_it(
@@ -19,13 +20,19 @@ def test_an_editor_stops_an_app_everybody_sees_it_and_an_admin_lifts_it(
         editor.page.get_by_role("button", name="Stop the app").click()
         assert "refuse the app hr-portal" in editor.page.get_by_role("status").inner_text()
         assert editor.page.get_by_role("button", name="Lift").count() == 0
+        editor.go(f"/apps/{app.app_id}")
+        assert editor.page.locator(".heading").get_by_text("stopped", exact=True).is_visible()
+        editor.go("/stops")
         assert editor.page.get_by_role("button", name="Stop everything").count() == 0
 
         admin.go("/orgs")
-        admin.page.get_by_text("hr-portal is stopped").get_by_role("link", name="Look into it").click()
+        admin.page.get_by_text("hr-portal (it asks for everybody's mail) is stopped").get_by_role(
+            "link", name="Look into it"
+        ).click()
         row = admin.page.get_by_role("row", name="hr-portal")
         assert "everybody's mail" in row.inner_text()
-        row.get_by_role("button", name="Lift").click()
+        row.get_by_role("button", name="Lift the stop of hr-portal").click()
+        row.get_by_role("button", name="Lift it").click()
         admin.page.get_by_text("Nothing is stopped").wait_for()
         assert [*editor.all_complaints(), *admin.all_complaints()] == []
 
@@ -41,5 +48,10 @@ def test_everything_is_stopped_by_who_means_it(browser: Browser, served: Served)
         visit.page.get_by_label("Refuse every request of every organisation").check()
         visit.page.get_by_role("button", name="Stop everything").click()
         assert "every app of every organisation" in visit.page.get_by_role("status").inner_text()
+        for path in ("/", "/stops", "/apps"):
+            visit.go(path)
+            assert complaints(visit.page) == [], path
+        visit.go("/stops")
         visit.page.get_by_role("button", name="Lift the stop of everything").click()
+        visit.page.get_by_role("button", name="Lift it").click()
         visit.page.get_by_text("Nothing is stopped").wait_for()
