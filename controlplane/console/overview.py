@@ -44,7 +44,7 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "blocked_apps": _ranked(counted, "app", blocked["app"]),
         "blocked_rules": _ranked(counted, "rule", blocked["rule"]),
         "proxies": fleet.proxies,
-        "unwell": [proxy for proxy in fleet.proxies if proxy.health != "ok"],
+        "unwell": [proxy for proxy in fleet.proxies if proxy.enabled and proxy.health != "ok"],
         "done": [line for line in done.lines if not line.operation.startswith("session.")][:_TOP],
     }
     return Page("overview.html", "Overview", values)
