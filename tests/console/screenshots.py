@@ -21,6 +21,7 @@ PICTURES: Final = {
     "overview-dark": ("/?org=contoso", WINDOW, True),
     "search": ("/search?q=verdict:block&from=-24h", WINDOW, False),
     "ruleset": ("/rulesets/contoso/hr-sync", (1180, 620), False),
+    "draft": ("/rulesets/contoso/hr-sync/edit?method=POST&target=/v1.0/users", (1180, 720), False),
     "proxies": ("/proxies", WINDOW, True),
     "app-phone": ("/apps/{payroll}", PHONE, False),
 }

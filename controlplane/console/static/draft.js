@@ -175,6 +175,8 @@ function setUpTrying() {
     }
   });
   if (!form.querySelector("#checked").childElementCount) check();
+  // A link may bring a request to explain.
+  if (form.elements.target.value && form.dataset.fresh === "yes") tryOut("explain");
 }
 
 async function tryOut(what, button) {
