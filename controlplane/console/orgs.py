@@ -16,8 +16,18 @@ from controlplane.console.pages import (
 )
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
-from controlplane.operations.orgs import AddOrg, ListOrgs, SetRetention, add, list_all, set_retention
+from controlplane.operations.orgs import (
+    AddOrg,
+    ListOrgs,
+    OrgReference,
+    SetRetention,
+    add,
+    list_all,
+    set_retention,
+    show,
+)
 from controlplane.operations.perform import perform
+from controlplane.store.interface import RETENTION_MS
 
 _TIERS: Final = (("base", "30 days"), ("90d", "90 days"), ("1y", "1 year"), ("7y", "7 years"))
 
@@ -37,8 +47,14 @@ async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redi
 
 
 @page("POST", "/orgs/{org_id}/retention")
-async def keep(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def keep(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    """What a shorter tier purges can't be had back, so that one is asked whether one means it."""
     asked = filled(SetRetention, request.form, org=request.place["org_id"])
+    org = await perform(show, desk, actor, OrgReference(org=asked.org))
+    shorter = RETENTION_MS[asked.retention] < RETENTION_MS[org.retention]
+    if shorter and request.form.get("sure") != "yes":
+        values = {"org": org, "wanted": asked.retention, "tiers": dict(_TIERS)}
+        return Page("org_shorter.html", f"Keep less of {org.name}?", values, (("Organisations", "/orgs"),))
     kept = await perform(set_retention, desk, actor, asked)
     return Redirect(
         request.link("/orgs"), f"Events of {kept.name} are kept for {dict(_TIERS)[kept.retention]}."
