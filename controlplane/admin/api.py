@@ -17,11 +17,13 @@ from controlplane.admin.json_text import decoded, json_response, named
 from controlplane.admin.openapi import ROOT, description
 from controlplane.admin.sessions import SESSION_PATH
 from controlplane.errors import Refused
+from controlplane.operations.actor import Actor
 from controlplane.operations.operation import EVENTS, InvalidRequest, Operation, Request, Stream, Streamed
 from controlplane.operations.perform import refusal_code
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.requests import no_continue_yet
 
+_LOOKED_AGAIN_SECONDS: Final = 10.0  # at who is asking, while an answer goes on
 _STALLED_SECONDS: Final = 30.0  # in which a reader must take the next piece
 R = TypeVar("R", bound=Request)
 _log = logging.getLogger(__name__)
@@ -78,15 +80,22 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
             response.headers["Content-Disposition"] = f'attachment; filename="{streamed.file_name}"'
         async with aclosing(streamed.pieces):
             await response.prepare(request)
-            await _send(request, response, streamed)
+            await _send(request, response, streamed, actor)
         return response
 
     return handle
 
 
-async def _send(request: web.Request, response: web.StreamResponse, streamed: Streamed) -> None:
+async def _send(request: web.Request, response: web.StreamResponse, streamed: Streamed, actor: Actor) -> None:
+    clock = asyncio.get_running_loop().time
+    looked = clock()
     try:
         async for piece in streamed.pieces:
+            if clock() - looked >= _LOOKED_AGAIN_SECONDS:
+                # Who was signed out, disabled or given other roles since reads nothing further.
+                if not await request.app[GATE].is_still(request, actor):
+                    return
+                looked = clock()
             async with asyncio.timeout(_STALLED_SECONDS):
                 await response.write(piece)
     except ConnectionError:

@@ -72,6 +72,10 @@ class Gate:
                 connection_of(request).proved()
         return known
 
+    async def is_still(self, request: web.Request, actor: Actor) -> bool:
+        """Whether the request would be the same actor's if it came now."""
+        return (await self._asker(request)).actor == actor
+
     async def _asker(self, request: web.Request) -> _Asker:
         given = request.headers.getall("Authorization", ())
         if given:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,7 +14,8 @@ import pytest
 from controlplane.operations.actor import Role
 from controlplane.secrets import digest, hash_password, mint
 from controlplane.store.interface import Operator, OperatorToken, RecordQuery
-from tests.controlplane.plane import Answer, FakeClock, Plane
+from tests.controlplane.plane import Answer, FakeClock, Plane, ProxyClient, batch, started
+from tests.standins.certificates import CertificateAuthority
 
 PASSWORD = "correct horse battery staple"
 
@@ -251,6 +253,67 @@ async def test_guessing_ends_soon_and_says_nothing_about_who_exists(
 async def test_one_address_guesses_in_few_names(plane: Plane, browser: Browser) -> None:
     statuses = [(await browser.sign_in(f"nobody-{number}", "wrong")).status for number in range(21)]
     assert statuses == [401] * 20 + [429]
+
+
+async def test_who_is_disabled_reads_no_further_in_an_answer_that_goes_on(
+    plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.admin.api._LOOKED_AGAIN_SECONDS", 0)
+    token = await operator(plane, "ada", {"acme": "viewer"})
+    url, headers = f"{plane.console_url}/admin/v1/audit/tail", {"Authorization": f"Bearer {token}"}
+    async with plane.session.get(url, headers=headers) as response:
+        await response.content.readuntil(b"\n\n")
+        await proxy.audit(batch("b1", proxy.org_ids[0], [1]))
+        assert b"event-1" in await response.content.readuntil(b"\n\n")
+        await plane.store.set_operator_enabled("id-of-ada", False)
+        await proxy.audit(batch("b2", proxy.org_ids[0], [2]))
+        assert b"event-2" not in await response.content.read()
+
+
+async def test_over_tls_the_cookie_is_bound_to_this_very_host(tmp_path: Path, clock: FakeClock) -> None:
+    authority = CertificateAuthority(tmp_path)
+    certificate = authority.server()
+    section = (
+        f'Listen = "127.0.0.1:0"\nCertFile = "{certificate.cert_file}"\nKeyFile = "{certificate.key_file}"'
+    )
+    async with started(tmp_path, clock, Console=section) as plane:
+        assert plane.console_url.startswith("https://")
+        await operator(plane, "ada", {"*": "admin"})
+        connector = aiohttp.TCPConnector(ssl=authority.client_context())
+        async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+            browser = Browser(session, plane.console_url)
+            answer = await browser.sign_in("ada")
+            attributes = answer.headers["Set-Cookie"].split("; ")
+            assert attributes[0].startswith("__Host-graphward=")
+            assert {"HttpOnly", "SameSite=Lax", "Path=/", "Secure"} <= set(attributes)
+            assert (await browser.send("GET", "/orgs")).status == 200
+
+
+async def test_a_form_of_another_site_is_none_of_ours(plane: Plane, browser: Browser) -> None:
+    """A page elsewhere can send a form with our cookie; it can't know the token."""
+    await operator(plane, "ada", {"*": "admin"})
+    await browser.sign_in("ada")
+    url, headers = f"{plane.console_url}/orgs", {"Cookie": browser.cookie}
+    for fields in ({"name": "acme"}, {"name": "acme", "csrf": "0" * 64}):
+        async with browser.session.post(url, data=fields, headers=headers) as response:
+            assert response.status == 403
+    assert await plane.store.orgs() == []
+    fields = {"name": "acme", "csrf": browser.csrf}
+    async with browser.session.post(url, data=fields, headers=headers, allow_redirects=False) as response:
+        assert response.status == 303
+    assert [org.name for org in await plane.store.orgs()] == ["acme"]
+
+
+async def test_a_stranger_s_body_is_small_and_nobody_s_is_endless(
+    plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.admin.gate._MAX_BODY_BYTES", 100_000)
+    answer = await browser.send("POST", "/session", {"name": "x" * 20_000, "password": "y"})
+    assert (answer.status, answer.code) == (413, "payloadTooLarge")
+    token = await operator(plane, "ada", {"*": "admin"})
+    assert (await call(plane, token, "POST", "/rulesets/check", {"yaml": "#" * 90_000})).status == 200
+    large = {"yaml": "#" * 100_000}
+    assert (await call(plane, token, "POST", "/rulesets/check", large)).status == 413
 
 
 async def test_the_agent_api_s_listener_has_no_admin_api(plane: Plane) -> None:
