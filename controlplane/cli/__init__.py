@@ -11,7 +11,19 @@ from typing import Annotated
 import typer
 
 from controlplane.cli import app as app_commands
-from controlplane.cli import audit, doctor, integrity, kill, operator, org, proxy, record, rehearsal, ruleset
+from controlplane.cli import (
+    audit,
+    doctor,
+    integrity,
+    kill,
+    operator,
+    org,
+    proxy,
+    record,
+    rehearsal,
+    ruleset,
+    traffic,
+)
 from controlplane.cli.context import FAILED, INVALID_INPUT, Cli, CommandFailed
 from controlplane.own_process import keep_to_itself
 
@@ -28,6 +40,7 @@ cli.add_typer(
 cli.add_typer(proxy.app, name="proxy", help="Proxy instances: how they are, credentials, organisations.")
 cli.add_typer(proxy.app, name="proxies", help="The same as proxy.")
 ruleset.app.add_typer(rehearsal.app)
+ruleset.app.add_typer(traffic.app)
 cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")
 cli.add_typer(kill.stop, name="kill", help="Emergency stop: of an app, an organisation or everything.")

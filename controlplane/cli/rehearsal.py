@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_Source = Annotated[
+RulesetSource = Annotated[
     str,
     typer.Argument(metavar="FILE|NAME", help="A file, or a stored ruleset: NAME or NAME@VERSION."),
 ]
@@ -41,7 +41,7 @@ _Source = Annotated[
 @app.command()
 def explain(
     ctx: typer.Context,
-    source: _Source,
+    source: RulesetSource,
     target: Annotated[str, typer.Option("--target", help="Path and query, as the application sends them.")],
     method: Annotated[str, typer.Option("--method")] = "GET",
     header: Annotated[
@@ -72,7 +72,7 @@ def explain(
     from controlplane.operations.rehearsals import field_lines
     from proxy.policy.explain import Explainer, SampleRequest
 
-    ruleset = _ruleset(ctx.obj, source, org)
+    ruleset = ruleset_of(ctx.obj, source, org)
     with complaining():
         fields, answer_fields = field_lines(tuple(header or ())), field_lines(tuple(answer_header or ()))
     sample = SampleRequest(method, target, fields, ip, _moment(time), None if body is None else _bytes(body))
@@ -86,7 +86,7 @@ def explain(
 @app.command("test")
 def run_tests(
     ctx: typer.Context,
-    source: _Source,
+    source: RulesetSource,
     cases: Annotated[
         Path | None,
         typer.Argument(metavar="[CASES]", help="rules.test.yaml beside rules.yaml, if left out."),
@@ -100,7 +100,7 @@ def run_tests(
     """Try a ruleset on cases: requests with the verdict expected. Exit 1 if one has another."""
     from controlplane.operations.rehearsals import run
 
-    ruleset = _ruleset(ctx.obj, source, org)
+    ruleset = ruleset_of(ctx.obj, source, org)
     file = _cases_beside(source) if cases is None else cases
     with complaining():
         outcome = run(ruleset, str(file), read_text(file))
@@ -127,7 +127,7 @@ def diff(
     from controlplane.operations.rehearsals import difference
     from proxy.policy.ruleset_diff import diff_rulesets
 
-    found = difference(diff_rulesets(_ruleset(ctx.obj, old, org), _ruleset(ctx.obj, new, org)))
+    found = difference(diff_rulesets(ruleset_of(ctx.obj, old, org), ruleset_of(ctx.obj, new, org)))
     if json:
         print_json(found)
     else:
@@ -165,7 +165,7 @@ def _cases_beside(source: str) -> Path:
     return path.with_suffix(f".test{path.suffix}")
 
 
-def _ruleset(cli: Cli, source: str, org: str | None) -> Ruleset:
+def ruleset_of(cli: Cli, source: str, org: str | None) -> Ruleset:
     label, text = ruleset_text(cli, source, org)
     return parsed(label, text)
 

@@ -202,6 +202,11 @@ def suggest(
     return Suggestion(text, tuple(rules), observed.count, observed.left_out)
 
 
+def patterns(observed: Observations) -> dict[Shape, str]:
+    """What each shape of a path is called in the ruleset."""
+    return {shape: _pattern(observed, shape, evidence) for shape, evidence in observed.shapes.items()}
+
+
 def _paths(observed: Observations, allowed: Mapping[str, tuple[str, ...]]) -> list[SuggestedPath]:
     """Those with a word before those with a parameter in its place, which concern what the word does too."""
     by_pattern: dict[str, SuggestedPath] = {}

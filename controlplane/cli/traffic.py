@@ -1,0 +1,417 @@
+"""`ruleset`: replay and suggest, on stored events or on a HAR file."""
+
+from __future__ import annotations
+
+import sys
+import time as clock
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from controlplane.cli.context import (
+    FAILED,
+    INVALID_INPUT,
+    Cli,
+    CommandFailed,
+    Json,
+    facts_of,
+    print_json,
+)
+from controlplane.cli.rehearsal import RulesetSource, ruleset_of, ruleset_text
+
+if TYPE_CHECKING:
+    from controlplane.operations.rehearsals import Source
+    from controlplane.operations.replays import (
+        ChangeFacts,
+        OutcomeFacts,
+        Replayed,
+        ReplayRuleset,
+        SampleFacts,
+    )
+    from controlplane.operations.suggestions import Suggested
+    from proxy.policy.har import Har
+    from proxy.policy.har_traffic import Foreseen
+
+app = typer.Typer()
+
+_TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
+_AT_ONCE = 50_000  # events, after which progress is told
+_MAX_BODY = 400  # characters of one that are shown
+
+_Org = Annotated[
+    str | None, typer.Option("--org", metavar="ORG", help="Whose events: an organisation's id or name.")
+]
+_Hours = Annotated[
+    float | None, typer.Option("--hours", metavar="N", help="Events of the last N hours; 24 if left out.")
+]
+_From = Annotated[
+    str | None, typer.Option("--from", metavar="T", help=f"Events of this time and later: {_TIME_HELP}")
+]
+_To = Annotated[str | None, typer.Option("--to", metavar="T", help=f"Events before this time: {_TIME_HELP}")]
+_Har = Annotated[
+    Path | None,
+    typer.Option("--har", metavar="FILE", help="Not events but the requests of a HAR file; it stays here."),
+]
+_Base = Annotated[str, typer.Option("--base", metavar="URL", help="The graph API's address in the HAR file.")]
+_DEFAULT_BASE = "https://graph.microsoft.com"
+
+
+@app.command()
+def replay(
+    ctx: typer.Context,
+    source: RulesetSource,
+    org: _Org = None,
+    application: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Only this app identity's.")
+    ] = None,
+    hours: _Hours = None,
+    from_: _From = None,
+    to: _To = None,
+    filter_: Annotated[
+        str, typer.Option("--filter", metavar="FILTER", help="Only these, as for `audit search`.")
+    ] = "",
+    har: _Har = None,
+    base: _Base = _DEFAULT_BASE,
+    json: Json = False,
+) -> None:
+    """What a draft would change: stored events whose verdict would be another, by rule and application."""
+    cli: Cli = ctx.obj
+    if har is not None:
+        if application or hours or from_ or to or filter_:
+            raise CommandFailed(INVALID_INPUT, "--har: a file has no time, application or filter")
+        _replay_file(cli, source, org, har, base, as_json=json)
+        return
+    if org is None:
+        raise CommandFailed(INVALID_INPUT, "Missing option '--org', or '--har' for a file.")
+    from controlplane.operations.replays import ReplayRuleset
+
+    asked = ReplayRuleset(
+        source=_source(cli, source),
+        org=org,
+        app=application,
+        hours=hours,
+        from_=from_,
+        to=to,
+        filter=filter_,
+        limit=_AT_ONCE,
+    )
+    begun = clock.monotonic()
+    told, interrupted = _replayed(cli, asked)
+    if json:
+        print_json(told)
+    else:
+        _print(_replay_told(told, clock.monotonic() - begun))
+    if interrupted:
+        raise CommandFailed(FAILED, f"interrupted: {told.looked_at:,} events were looked at")
+
+
+def _source(cli: Cli, source: str) -> Source:
+    from controlplane.operations.rehearsals import Source
+
+    path = Path(source)
+    if path.exists() or "/" in source or path.suffix in (".yaml", ".yml"):
+        label, text = ruleset_text(cli, source, None)
+        return Source(yaml=text, label=label)
+    return Source(ruleset=source)
+
+
+def _replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
+    """Everything, in requests of some seconds; what was counted so far where it is interrupted."""
+    from controlplane.operations.replays import replay as operation
+    from controlplane.operations.replays import together
+
+    told = cli.call(operation, asked)
+    with _Progress() as progress:
+        try:
+            while told.next is not None:
+                progress.show(told.looked_at, told.expected)
+                asked = msgspec.structs.replace(asked, cursor=told.next)
+                told = together(told, cli.call(operation, asked))
+        except KeyboardInterrupt:
+            return told, True
+    return told, False
+
+
+class _Progress:
+    """One line on a terminal, which is gone at the end."""
+
+    def __init__(self) -> None:
+        self._shown = False
+        self._begun = clock.monotonic()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def show(self, done: int, expected: int | None) -> None:
+        if not sys.stderr.isatty():
+            return
+        rate = done / max(clock.monotonic() - self._begun, 0.001)
+        of = f" of about {expected:,}" if expected is not None and expected > done else ""
+        sys.stderr.write(f"\r\x1b[K{done:,}{of} events, {rate:,.0f} a second")
+        sys.stderr.flush()
+        self._shown = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+@app.command()
+def suggest(
+    ctx: typer.Context,
+    application: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="The app identity whose events they are.")
+    ] = None,
+    org: _Org = None,
+    hours: _Hours = None,
+    from_: _From = None,
+    to: _To = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NEW", help="The ruleset's; the app's if left out.")
+    ] = None,
+    include_blocked: Annotated[
+        bool, typer.Option("--include-blocked", help="Allow what was blocked too.")
+    ] = False,
+    har: _Har = None,
+    base: _Base = _DEFAULT_BASE,
+    json: Json = False,
+) -> None:
+    """The smallest ruleset that would have allowed what an application asked for, with its evidence."""
+    from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
+
+    cli: Cli = ctx.obj
+    if har is not None:
+        if application or org or hours or from_ or to or include_blocked:
+            raise CommandFailed(INVALID_INPUT, "--har: a file has no time, application or organisation")
+        _print_suggestion(_suggested_by(har, base, name), as_json=json)
+        return
+    if application is None or org is None:
+        missing = "--app" if application is None else "--org"
+        raise CommandFailed(INVALID_INPUT, f"Missing option '{missing}', or '--har' for a file.")
+    asked = SuggestRuleset(
+        org=org,
+        app=application,
+        name=name,
+        hours=hours,
+        from_=from_,
+        to=to,
+        include_blocked=include_blocked,
+    )
+    _print_suggestion(cli.call(suggest_ruleset, asked), as_json=json)
+
+
+def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
+    """The text alone on standard output, so that it can become a file."""
+    if as_json:
+        print_json(facts_of(found))
+        return
+    sys.stdout.write("".join(_shown(line) + "\n" for line in found.yaml.splitlines()))
+    if not found.complete:
+        typer.echo("only the newest events of that time were looked at: name a shorter one", err=True)
+
+
+# -- HAR files, which are read here and never sent anywhere: they hold credentials
+
+
+def _replay_file(cli: Cli, source: str, org: str | None, file: Path, base: str, *, as_json: bool) -> None:
+    from proxy.policy.har_traffic import foresee
+
+    ruleset = ruleset_of(cli, source, org)
+    har = _read_har(file, base)
+    groups: dict[tuple[object, ...], list[Foreseen]] = {}
+    for one in foresee(ruleset, har.exchanges):
+        groups.setdefault((one.outcome,), []).append(one)
+    ranked = sorted(groups.values(), key=lambda group: (-len(group), group[0].exchange.number))
+    if as_json:
+        print_json(
+            {
+                "requests": len(har.exchanges),
+                "elsewhere": har.elsewhere,
+                "preflights": har.preflights,
+                "groups": [_foreseen_facts(group) for group in ranked],
+            }
+        )
+    else:
+        _print(_foreseen_told(har, ranked))
+
+
+def _read_har(file: Path, base: str) -> Har:
+    from proxy.policy.har import InvalidHar, parse_har
+
+    try:
+        return parse_har(file.read_bytes(), base)
+    except OSError as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
+    except InvalidHar as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: {error}") from None
+
+
+def _suggested_by(file: Path, base: str, name: str | None) -> Suggested:
+    from controlplane.operations.suggestions import Suggested, about_suggestion, suggested_facts
+    from proxy.policy.har_traffic import suggest_for
+    from proxy.wire.audit_event import rfc3339
+
+    har = _read_har(file, base)
+    times = [round(exchange.time.timestamp() * 1000) for exchange in har.exchanges]
+    from_, to = rfc3339(min(times)), rfc3339(max(times))
+    about = about_suggestion(f"the application in {file.name}", len(times), 0, f"{from_} to {to}")
+    found = suggest_for(har.exchanges, name or file.stem, about=about)
+    return Suggested(
+        yaml=found.yaml,
+        from_=from_,
+        to=to,
+        rules=suggested_facts(found),
+        requests=found.requests - found.left_out,
+        blocked=0,
+        left_out=found.left_out,
+        complete=True,
+    )
+
+
+def _foreseen_facts(group: list[Foreseen]) -> dict[str, object]:
+    from controlplane.operations.replays import outcome_facts
+    from proxy.policy.replay import Outcome
+
+    outcome = group[0].outcome
+    possible = (outcome,) if isinstance(outcome, Outcome) else outcome.possible
+    return {
+        "after": [outcome_facts(one) for one in possible],
+        "missing": () if isinstance(outcome, Outcome) else outcome.missing,
+        "count": len(group),
+        "requests": [
+            {
+                "entry": one.exchange.number,
+                "part": one.exchange.part or None,
+                "method": one.exchange.method,
+                "target": _masked(one.exchange.target),
+                "status": None if one.exchange.answer is None else one.exchange.answer.status,
+                "removed": one.removed,
+                "body": None if one.body is None else one.body.decode("utf-8", "replace"),
+            }
+            for one in group
+        ],
+    }
+
+
+_FEW = 5  # requests of a group that are shown
+
+
+def _foreseen_told(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
+    from controlplane.operations.replays import outcome_facts
+    from proxy.policy.replay import Outcome
+
+    passed_over = f", {har.elsewhere:,} to other addresses passed over" if har.elsewhere else ""
+    yield f"{_counted(len(har.exchanges), 'request')}{passed_over}"
+    for group in groups:
+        outcome = group[0].outcome
+        possible = (outcome,) if isinstance(outcome, Outcome) else outcome.possible
+        yield ""
+        yield f"{len(group):,} {' or '.join(_outcome_told(outcome_facts(one)) for one in possible)}"
+        if not isinstance(outcome, Outcome):
+            yield f"  hangs on {', '.join(outcome.missing)}"
+        for one in group[:_FEW]:
+            yield f"  {one.exchange.method} {_masked(one.exchange.target)}"
+            if one.removed:
+                yield f"    without {', '.join(one.removed)}"
+                yield f"    {_cut((one.body or b'').decode('utf-8', 'replace'))}"
+        if len(group) > _FEW:
+            yield f"  and {len(group) - _FEW:,} more"
+
+
+def _masked(target: str) -> str:
+    from proxy.policy.abridged import without_secrets
+
+    path, mark, query = target.partition("?")
+    return path + mark + without_secrets(query)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_BODY else text[:_MAX_BODY] + "…"
+
+
+# -- a replay to be read
+
+_TITLES = {
+    "newlyBlocked": "would be blocked",
+    "unclear": "unclear: the verdict hangs on what isn't stored",
+    "newlyAllowed": "would be allowed",
+    "transforms": "would be filtered otherwise",
+    "recordedAs": "would be recorded otherwise",
+}
+
+
+def _replay_told(told: Replayed, seconds: float) -> Iterator[str]:
+    yield f"{told.from_} to {told.to}: {_counted(told.events, 'event')}, {seconds:.1f} s"
+    width = max(len(f"{count:,}") for count in (told.unchanged, told.changed, told.unclear, told.unasked))
+    by_another = f", {told.by_another_rule:,} of them by another rule" if told.by_another_rule else ""
+    yield f"  {told.unchanged:{width},} unchanged{by_another}"
+    yield f"  {told.changed:{width},} would change"
+    if told.unclear:
+        yield f"  {told.unclear:{width},} unclear"
+    if told.unasked:
+        yield f"  {told.unasked:{width},} refused before any rule was asked"
+    for change, title in _TITLES.items():
+        groups = [group for group in told.groups if group.change == change]
+        if groups:
+            yield ""
+            yield title
+        for group in groups:
+            yield from _change_told(group)
+    if told.ungrouped:
+        yield ""
+        yield f"and {told.ungrouped:,} more, in too many ways to tell"
+
+
+def _change_told(group: ChangeFacts) -> Iterator[str]:
+    who = group.app or group.app_id or "no application"
+    after = " or ".join(_outcome_told(one) for one in group.after) or "not known"
+    yield f"  {group.count:,} of {who}: {_outcome_told(group.before)}, then {after}"
+    if group.change == "transforms":
+        yield from _transforms_told(group.before, group.after[0])
+    if group.missing:
+        yield f"    hangs on {', '.join(group.missing)}"
+    yield from map(_sample_told, group.samples)
+
+
+def _sample_told(sample: SampleFacts) -> str:
+    return f"    {sample.time}  {sample.method} {_cut(sample.target)}"
+
+
+def _transforms_told(before: OutcomeFacts, after: OutcomeFacts) -> Iterator[str]:
+    first, second = set(before.transforms), set(after.transforms)
+    if second - first:
+        yield f"    new   {', '.join(sorted(second - first))}"
+    if first - second:
+        yield f"    gone  {', '.join(sorted(first - second))}"
+
+
+_DONE = {
+    "allow": "allowed",
+    "filter": "filtered",
+    "block": "blocked",
+    "log_only": "logged",
+    "refused": "refused",
+}
+
+
+def _outcome_told(outcome: OutcomeFacts) -> str:
+    reason = "as" if outcome.verdict == "refused" else "by"
+    return f"{_DONE.get(outcome.verdict, outcome.verdict)} {reason} {outcome.by}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("s" if count != 1 else "")
+
+
+def _print(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(f"{_shown(line)}\n" for line in lines)
+
+
+def _shown(line: str) -> str:
+    from proxy.wire.log_line import one_line
+
+    return one_line(line)

@@ -1,0 +1,152 @@
+"""What rules make of the traffic of a HAR file, and the rules that let all of it through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.explain import Explainer, SampleRequest
+from proxy.policy.filters import FilterFailed, compile_filter
+from proxy.policy.har import Exchange
+from proxy.policy.path_shapes import shapes_of
+from proxy.policy.queries import QueryGuard
+from proxy.policy.replay import Outcome, Unclear, outcome_of
+from proxy.policy.ruleset import Ruleset
+from proxy.policy.suggest import Observations, Suggestion, patterns, suggest
+from proxy.policy.transforms import Transforms
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What becomes of one exchange."""
+
+    exchange: Exchange
+    outcome: Outcome | Unclear
+    body: bytes | None = None  # the answer's, as the application gets it
+    removed: tuple[str, ...] = ()  # properties that it had, by their paths
+
+
+def foresee(ruleset: Ruleset, exchanges: Iterable[Exchange]) -> Iterator[Foreseen]:
+    explainer = Explainer(ruleset)
+    for exchange in exchanges:
+        told = explainer.explain(_sample(exchange), exchange.answer)
+        if told.possible:
+            yield Foreseen(exchange, Unclear(tuple(map(outcome_of, told.possible)), told.missing))
+            continue
+        judgement = told.refused or told.decision
+        assert judgement is not None
+        before = exchange.answer_body
+        removed = _removed(before, told.body) if told.body != before else ()
+        yield Foreseen(exchange, outcome_of(judgement), told.body, removed)
+
+
+def _sample(exchange: Exchange) -> SampleRequest:
+    return SampleRequest(
+        exchange.method,
+        exchange.target,
+        exchange.headers,
+        now=exchange.time.timestamp(),
+        body=exchange.body,
+        unknown=exchange.unknown,
+    )
+
+
+def _removed(before: bytes | None, after: bytes | None) -> tuple[str, ...]:
+    """Properties of JSON that are there before and not after; dots walk into objects and arrays."""
+    if not before or not after:
+        return ()
+    try:
+        first, second = json.loads(before), json.loads(after)
+    except (ValueError, RecursionError):
+        return ()
+    found: dict[str, None] = {}
+    _compare(first, second, "", found)
+    return tuple(sorted(name.removeprefix("value.") for name in found))
+
+
+def _compare(before: object, after: object, path: str, found: dict[str, None]) -> None:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name, value in before.items():
+            where = f"{path}.{name}" if path else name
+            if name in after:
+                _compare(value, after[name], where, found)
+            else:
+                found[where] = None
+    elif isinstance(before, list) and isinstance(after, list):
+        for one, other in zip(before, after, strict=False):
+            _compare(one, other, path, found)
+
+
+# -- rules out of traffic
+
+
+def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str] = ()) -> Suggestion:
+    """Where an application always names the properties that it wants, answers are filtered to those."""
+    observed = Observations()
+    for exchange in exchanges:
+        observed.add(exchange.method, exchange.target, exchange.time)
+    allowed = _allowed_properties(observed, exchanges)
+    return suggest(observed, name, about=about, allow_properties=allowed)
+
+
+def _allowed_properties(observed: Observations, exchanges: Sequence[Exchange]) -> dict[str, tuple[str, ...]]:
+    """By pattern, of those of which every request was a GET that named them, and whose every answer a filter
+    to those leaves as it came."""
+    pattern_of = patterns(observed)
+    by_pattern: dict[str, list[tuple[Target, Exchange]]] = {}
+    for exchange in exchanges:
+        try:
+            target = canonicalise(exchange.target)
+        except MalformedTarget:
+            continue
+        for shaped in shapes_of(exchange.method.upper(), target) or ():
+            if shaped.shape in pattern_of:
+                by_pattern.setdefault(pattern_of[shaped.shape], []).append((target, exchange))
+    found = {pattern: _selected(seen) for pattern, seen in by_pattern.items()}
+    return {pattern: names for pattern, names in found.items() if names}
+
+
+def _selected(seen: Sequence[tuple[Target, Exchange]]) -> tuple[str, ...]:
+    names: dict[str, str] = {}
+    for target, exchange in seen:
+        selected = target.options.get("select", ())
+        if exchange.method.upper() != "GET" or len(selected) != 1 or "expand" in target.options:
+            return ()
+        for name in selected[0].split(","):
+            if not name.strip().isidentifier():
+                return ()
+            names.setdefault(name.strip().lower(), name.strip())
+    for _ in range(2):  # what comes unasked, such as an id, stays
+        transforms = Transforms(allow=tuple(sorted(names.values(), key=str.lower)))
+        removed = _removed_by(transforms, seen)
+        if removed is None:
+            return ()
+        if not removed:
+            return transforms.allow or ()
+        for name in removed:
+            names.setdefault(name.lower(), name)
+    return ()
+
+
+def _removed_by(transforms: Transforms, seen: Sequence[tuple[Target, Exchange]]) -> set[str] | None:
+    """What a filter would take out of the answers; None where it can't vouch for one, or blocks a request."""
+    guard, made = QueryGuard(transforms), compile_filter(transforms)
+    removed: set[str] = set()
+    for target, exchange in seen:
+        answer = exchange.answer
+        if answer is None or answer.body is None or guard.is_probed_by(target):
+            return None
+        if not 200 <= answer.status < 300:
+            continue
+        try:
+            after = made.apply(answer.body)
+        except FilterFailed:
+            return None
+        if after != answer.body:
+            names = _removed(answer.body, after)
+            if not names or any("." in name or "@" in name for name in names):
+                return None
+            removed.update(names)
+    return removed
