@@ -25,8 +25,9 @@ from controlplane.cli.context import (
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ruleset
 
 if TYPE_CHECKING:
+    from controlplane.operations.explained_events import ExplainedEvent
     from controlplane.operations.explanations import AskedFacts, AttemptFacts, Explained, ReadingFacts
-    from controlplane.operations.rehearsals import RulesetDifference
+    from controlplane.operations.rehearsals import RulesetDifference, Source
     from proxy.policy.decision import AnswerFacts
     from proxy.policy.ruleset import Ruleset
 
@@ -41,8 +42,19 @@ RulesetSource = Annotated[
 @app.command()
 def explain(
     ctx: typer.Context,
-    source: RulesetSource,
-    target: Annotated[str, typer.Option("--target", help="Path and query, as the application sends them.")],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE|NAME]",
+            help="A file, or a stored ruleset: NAME, NAME@VERSION. Of an --event, what judged it.",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="Path and query, as the application sends them.")
+    ] = None,
+    event: Annotated[
+        str | None, typer.Option("--event", metavar="ID", help="Not a target but a stored event of --org.")
+    ] = None,
     method: Annotated[str, typer.Option("--method")] = "GET",
     header: Annotated[
         list[str] | None, typer.Option("--header", metavar="NAME:VALUE", help="A field of the request.")
@@ -72,6 +84,14 @@ def explain(
     from controlplane.operations.rehearsals import field_lines
     from proxy.policy.explain import Explainer, SampleRequest
 
+    if event is not None:
+        if target is not None or org is None:
+            raise CommandFailed(INVALID_INPUT, "--event: an event of --org, and no --target")
+        _explain_event(ctx.obj, source, org, event, as_json=json)
+        return
+    if source is None or target is None:
+        missing = "Missing argument 'FILE|NAME'" if source is None else "Missing option '--target'"
+        raise CommandFailed(INVALID_INPUT, f"{missing}, or '--event' for a stored event.")
     ruleset = ruleset_of(ctx.obj, source, org)
     with complaining():
         fields, answer_fields = field_lines(tuple(header or ())), field_lines(tuple(answer_header or ()))
@@ -81,6 +101,31 @@ def explain(
         print_json(told)
     else:
         sys.stdout.writelines(f"{_shown(line)}\n" for line in _told(told))
+
+
+def _explain_event(cli: Cli, source: str | None, org: str, event: str, *, as_json: bool) -> None:
+    from controlplane.operations.explained_events import ExplainEvent, explain_event
+
+    draft = None if source is None else source_of(cli, source)
+    told = cli.call(explain_event, ExplainEvent(org=org, id=event, source=draft))
+    if as_json:
+        print_json(told)
+    else:
+        sys.stdout.writelines(f"{_shown(line)}\n" for line in _event_told(told, is_draft=draft is not None))
+
+
+def _event_told(told: ExplainedEvent, *, is_draft: bool) -> Iterator[str]:
+    yield f"event       {told.method} {told.target}"
+    yield f"recorded    {told.recorded.verdict} by {told.recorded.by}: {told.recorded_reason}"
+    if not told.reached_rules:
+        yield "            no rule was asked; this is what they would have said"
+    yield f"judged by   {told.judged_by}"
+    yield from _told(told)
+    if told.reached_rules and not told.fits:
+        yield ""
+        yield "this is not what was recorded" + (
+            "" if is_draft else ": other rules may have been bound to the application then"
+        )
 
 
 @app.command("test")
@@ -172,9 +217,8 @@ def ruleset_of(cli: Cli, source: str, org: str | None) -> Ruleset:
 
 def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
     """What to call it in messages, and its text: a file if there is one, else a version out of the store."""
-    path = Path(source)
-    if path.exists() or "/" in source or path.suffix in (".yaml", ".yml"):
-        return source, read_text(path)
+    if _is_file(source):
+        return source, read_text(Path(source))
     if not cli.has_store:
         raise CommandFailed(
             INVALID_INPUT, f"{source}: no such file, and without --config no ruleset can be looked up"
@@ -183,6 +227,21 @@ def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
     if not at or not (number.isascii() and number.isdecimal() and len(number) < 10):
         name, number = source, "0"
     return source, stored_ruleset(cli, name, org, int(number) or None).yaml
+
+
+def source_of(cli: Cli, source: str) -> Source:
+    """For an operation: a file's text, or a ruleset that it is to look up."""
+    from controlplane.operations.rehearsals import Source
+
+    if not _is_file(source):
+        return Source(ruleset=source)
+    label, text = ruleset_text(cli, source, None)
+    return Source(yaml=text, label=label)
+
+
+def _is_file(source: str) -> bool:
+    path = Path(source)
+    return path.exists() or "/" in source or path.suffix in (".yaml", ".yml")
 
 
 def _answer(
@@ -233,6 +292,10 @@ _IMPORTANCE = {
 
 
 def _told(told: Explained) -> Iterator[str]:
+    for one in told.possible:
+        yield f"possible    {one.verdict} by {one.rule_id or one.reason}"
+    if told.missing:
+        yield f"hangs on    {', '.join(told.missing)}"
     if told.refused is not None:
         yield f"refused     {told.refused.status} {told.refused.reason}: {told.refused.message}"
     if told.verdict is not None:
@@ -292,12 +355,16 @@ def _attempt_told(attempt: AttemptFacts) -> str:
             said = "filter, perhaps, and the search goes on"
         case "unreadable":
             said = "can't be judged"
+        case "unknown":
+            said = f"{attempt.verdict}, if"
         case "decides":
             said = attempt.verdict
     return f"{said}: {why}" if why else said
 
 
 def _asked_told(asked: AskedFacts) -> str:
+    if asked.holds == "unknown":
+        return f"{asked.part} {asked.wants}, which isn't stored"
     found = ", ".join(asked.found) or "nothing"
     return f"{asked.part}: {found}, where the rule wants {asked.wants}"
 

@@ -20,10 +20,9 @@ from controlplane.cli.context import (
     facts_of,
     print_json,
 )
-from controlplane.cli.rehearsal import RulesetSource, ruleset_of, ruleset_text
+from controlplane.cli.rehearsal import RulesetSource, ruleset_of, source_of
 
 if TYPE_CHECKING:
-    from controlplane.operations.rehearsals import Source
     from controlplane.operations.replays import (
         ChangeFacts,
         OutcomeFacts,
@@ -65,8 +64,16 @@ def replay(
     source: RulesetSource,
     org: _Org = None,
     application: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="Only this app identity's.")
+        str | None,
+        typer.Option(
+            "--app",
+            metavar="APP",
+            help="Only this app identity's; without it, of those bound to the ruleset of the draft's name.",
+        ),
     ] = None,
+    every_app: Annotated[
+        bool, typer.Option("--every-app", help="Of every app identity, whatever it is bound to.")
+    ] = False,
     hours: _Hours = None,
     from_: _From = None,
     to: _To = None,
@@ -80,7 +87,7 @@ def replay(
     """What a draft would change: stored events whose verdict would be another, by rule and application."""
     cli: Cli = ctx.obj
     if har is not None:
-        if application or hours or from_ or to or filter_:
+        if application or every_app or hours or from_ or to or filter_:
             raise CommandFailed(INVALID_INPUT, "--har: a file has no time, application or filter")
         _replay_file(cli, source, org, har, base, as_json=json)
         return
@@ -89,9 +96,10 @@ def replay(
     from controlplane.operations.replays import ReplayRuleset
 
     asked = ReplayRuleset(
-        source=_source(cli, source),
+        source=source_of(cli, source),
         org=org,
         app=application,
+        every_app=every_app,
         hours=hours,
         from_=from_,
         to=to,
@@ -106,16 +114,6 @@ def replay(
         _print(_replay_told(told, clock.monotonic() - begun))
     if interrupted:
         raise CommandFailed(FAILED, f"interrupted: {told.looked_at:,} events were looked at")
-
-
-def _source(cli: Cli, source: str) -> Source:
-    from controlplane.operations.rehearsals import Source
-
-    path = Path(source)
-    if path.exists() or "/" in source or path.suffix in (".yaml", ".yml"):
-        label, text = ruleset_text(cli, source, None)
-        return Source(yaml=text, label=label)
-    return Source(ruleset=source)
 
 
 def _replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
@@ -253,13 +251,17 @@ def _read_har(file: Path, base: str) -> Har:
 def _suggested_by(file: Path, base: str, name: str | None) -> Suggested:
     from controlplane.operations.suggestions import Suggested, about_suggestion, suggested_facts
     from proxy.policy.har_traffic import suggest_for
+    from proxy.policy.ruleset_yaml import InvalidRuleset
     from proxy.wire.audit_event import rfc3339
 
     har = _read_har(file, base)
     times = [round(exchange.time.timestamp() * 1000) for exchange in har.exchanges]
     from_, to = rfc3339(min(times)), rfc3339(max(times))
     about = about_suggestion(f"the application in {file.name}", len(times), 0, f"{from_} to {to}")
-    found = suggest_for(har.exchanges, name or file.stem, about=about)
+    try:
+        found = suggest_for(har.exchanges, file.stem if name is None else name, about=about)
+    except InvalidRuleset as error:
+        raise CommandFailed(INVALID_INPUT, f"name: {error.problems[0].message}") from None
     return Suggested(
         yaml=found.yaml,
         from_=from_,
@@ -345,7 +347,8 @@ _TITLES = {
 
 
 def _replay_told(told: Replayed, seconds: float) -> Iterator[str]:
-    yield f"{told.from_} to {told.to}: {_counted(told.events, 'event')}, {seconds:.1f} s"
+    of = ", ".join(told.apps) or "every application"
+    yield f"{told.from_} to {told.to}, {of}: {_counted(told.events, 'event')}, {seconds:.1f} s"
     width = max(len(f"{count:,}") for count in (told.unchanged, told.changed, told.unclear, told.unasked))
     by_another = f", {told.by_another_rule:,} of them by another rule" if told.by_another_rule else ""
     yield f"  {told.unchanged:{width},} unchanged{by_another}"
@@ -369,7 +372,7 @@ def _replay_told(told: Replayed, seconds: float) -> Iterator[str]:
 def _change_told(group: ChangeFacts) -> Iterator[str]:
     who = group.app or group.app_id or "no application"
     after = " or ".join(_outcome_told(one) for one in group.after) or "not known"
-    yield f"  {group.count:,} of {who}: {_outcome_told(group.before)}, then {after}"
+    yield f"  {group.count:,} of {who}: {_outcome_told(group.before)} → {after}"
     if group.change == "transforms":
         yield from _transforms_told(group.before, group.after[0])
     if group.missing:

@@ -37,13 +37,13 @@ class Selection:
     """Which of an organisation's events."""
 
     org: Org
-    app: App | None
+    apps: tuple[App, ...]  # none: of every one
     from_ms: int
     to_ms: int
     filter: Filter = EVERYTHING
 
     def takes(self, event: Event, body: bytes) -> bool:
-        if self.app is not None and event.app_id != self.app.app_id:
+        if self.apps and all(event.app_id != app.app_id for app in self.apps):
             return False
         if not self.filter.terms:
             return True
@@ -72,8 +72,8 @@ async def select(
         terms = parse_filter(filter_, await _resolver(desk, found), now_ms=desk.clock.wall_ms())
     except QueryError as error:
         raise InvalidRequest(f"filter: {error}") from None
-    identity = None if app is None else await desk.app(actor, "viewer", app, found.org_id)
-    return Selection(found, identity, from_ms, to_ms, terms)
+    apps = () if app is None else (await desk.app(actor, "viewer", app, found.org_id),)
+    return Selection(found, apps, from_ms, to_ms, terms)
 
 
 def _window(now_ms: int, hours: float | None, from_: str | None, to: str | None) -> tuple[int, int]:

@@ -30,11 +30,13 @@ _running: set[object] = set()
 
 
 class ReplayRuleset(Request):
-    """Of the last day, unless it says otherwise."""
+    """Of the last day, and of the applications that are bound to the ruleset of the draft's name, unless it
+    says otherwise. Where none is, every application's."""
 
     source: Source
     org: str
     app: str | None = None
+    every_app: bool = False
     hours: Annotated[float, msgspec.Meta(gt=0, le=24 * 3660)] | None = None
     from_: str | None = msgspec.field(default=None, name="from")  # RFC 3339, a date, -2h
     to: str | None = None
@@ -78,6 +80,7 @@ class Replayed(Answer):
 
     from_: str = msgspec.field(name="from")
     to: str
+    apps: tuple[str, ...]  # whose events were judged, by name; none: every application's
     events: int
     unasked: int  # refused before any rule was asked, so that rules change nothing
     unchanged: int
@@ -100,6 +103,10 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
     """What a draft would change for stored events: each verdict that would be another, by rule and app."""
     selection, after = await _selected(desk, actor, request)
     draft = await _draft(desk, actor, request)
+    if request.app is None and not request.every_app:
+        apps = await desk.store.apps(selection.org.org_id)
+        bound = tuple(app for app in apps if app.ruleset_name == draft.name)
+        selection = replace(selection, apps=bound)
     with turn():
         tally, reading = await _judged(desk, selection, draft, after, request.limit)
     expected = None
@@ -109,6 +116,7 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
     return Replayed(
         from_=rfc3339(selection.from_ms),
         to=rfc3339(selection.to_ms),
+        apps=tuple(app.name for app in selection.apps),
         events=tally.events,
         unasked=tally.unasked,
         unchanged=tally.unchanged,

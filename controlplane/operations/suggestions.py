@@ -9,9 +9,10 @@ import msgspec
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.desk import Desk
-from controlplane.operations.operation import Answer, Request, operation
+from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import Reading, select
 from controlplane.operations.replays import turn
+from proxy.policy.ruleset_yaml import InvalidRuleset
 from proxy.policy.suggest import Observations, Suggestion, suggest
 from proxy.wire.audit_event import rfc3339
 
@@ -64,7 +65,7 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
         from_=request.from_,
         to=request.to,
     )
-    assert selection.app is not None
+    (app,) = selection.apps
     observed, blocked = Observations(), 0
     reading = Reading(desk, selection, None)
     with turn():
@@ -72,12 +73,17 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
             if event.rule_id is None:  # refused before any rule was asked
                 continue
             if event.outcome.lets_through or request.include_blocked:
-                observed.add(event.method, event.target, event.time)
+                observed.add(event.method, event.target, event.time, event.outcome.transforms)
             else:
                 blocked += 1
     from_, to = rfc3339(selection.from_ms), rfc3339(selection.to_ms)
-    about = about_suggestion(selection.app.name, observed.count, blocked, f"{from_} to {to}")
-    found = await aside(suggest, observed, request.name or selection.app.name, about=about)
+    about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
+    try:
+        found = await aside(
+            suggest, observed, app.name if request.name is None else request.name, about=about
+        )
+    except InvalidRuleset as error:
+        raise InvalidRequest(f"name: {error.problems[0].message}") from None
     return Suggested(
         yaml=found.yaml,
         from_=from_,

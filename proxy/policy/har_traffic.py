@@ -14,7 +14,7 @@ from proxy.policy.path_shapes import shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.replay import Outcome, Unclear, outcome_of
 from proxy.policy.ruleset import Ruleset
-from proxy.policy.suggest import Observations, Suggestion, patterns, suggest
+from proxy.policy.suggest import Filter, Observations, Suggestion, patterns, suggest
 from proxy.policy.transforms import Transforms
 
 
@@ -87,13 +87,12 @@ def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str
     observed = Observations()
     for exchange in exchanges:
         observed.add(exchange.method, exchange.target, exchange.time)
-    allowed = _allowed_properties(observed, exchanges)
-    return suggest(observed, name, about=about, allow_properties=allowed)
+    return suggest(observed, name, about=about, filters=_filters(observed, exchanges))
 
 
-def _allowed_properties(observed: Observations, exchanges: Sequence[Exchange]) -> dict[str, tuple[str, ...]]:
-    """By pattern, of those of which every request was a GET that named them, and whose every answer a filter
-    to those leaves as it came."""
+def _filters(observed: Observations, exchanges: Sequence[Exchange]) -> dict[str, Filter]:
+    """By pattern, of those of which every request was a GET that named the properties that it wants, and
+    whose every answer a filter to those leaves as it came."""
     pattern_of = patterns(observed)
     by_pattern: dict[str, list[tuple[Target, Exchange]]] = {}
     for exchange in exchanges:
@@ -105,29 +104,29 @@ def _allowed_properties(observed: Observations, exchanges: Sequence[Exchange]) -
             if shaped.shape in pattern_of:
                 by_pattern.setdefault(pattern_of[shaped.shape], []).append((target, exchange))
     found = {pattern: _selected(seen) for pattern, seen in by_pattern.items()}
-    return {pattern: names for pattern, names in found.items() if names}
+    return {pattern: Filter(one, guards=True) for pattern, one in found.items() if one is not None}
 
 
-def _selected(seen: Sequence[tuple[Target, Exchange]]) -> tuple[str, ...]:
+def _selected(seen: Sequence[tuple[Target, Exchange]]) -> Transforms | None:
     names: dict[str, str] = {}
     for target, exchange in seen:
         selected = target.options.get("select", ())
         if exchange.method.upper() != "GET" or len(selected) != 1 or "expand" in target.options:
-            return ()
+            return None
         for name in selected[0].split(","):
             if not name.strip().isidentifier():
-                return ()
+                return None
             names.setdefault(name.strip().lower(), name.strip())
     for _ in range(2):  # what comes unasked, such as an id, stays
         transforms = Transforms(allow=tuple(sorted(names.values(), key=str.lower)))
         removed = _removed_by(transforms, seen)
         if removed is None:
-            return ()
+            return None
         if not removed:
-            return transforms.allow or ()
+            return transforms
         for name in removed:
             names.setdefault(name.lower(), name)
-    return ()
+    return None
 
 
 def _removed_by(transforms: Transforms, seen: Sequence[tuple[Target, Exchange]]) -> set[str] | None:

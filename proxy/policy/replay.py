@@ -126,6 +126,7 @@ class Replay:
     """One draft, compiled once for any number of events."""
 
     def __init__(self, draft: Ruleset) -> None:
+        self.name = draft.name
         self._rules = partly_known_rules(draft)
         self._guesses = Guesses()
         self._asks_ip = any(rule.ip is not None for rule in draft.rules)

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import yaml
 
@@ -17,7 +18,9 @@ from proxy.policy.advice import ruleset_advice
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of
+from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.transforms import Transforms
 
 MAX_SHAPES: Final = 5_000  # of paths; what is beyond is counted, and named in the text
 MAX_SPELLINGS: Final = 20_000  # of words
@@ -32,8 +35,14 @@ _SYSTEM_OPTIONS: Final = frozenset(
     """.split()  # noqa: SIM905
 )
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
-_PROPERTY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # of a property
+_FEW: Final = 16
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class Filter(NamedTuple):
+    transforms: Transforms
+    guards: bool  # queries too
 
 
 @dataclass(slots=True)
@@ -66,8 +75,12 @@ class Evidence:
     several: list[bool] = field(default_factory=list)  # whether each had other values too
     samples: list[str] = field(default_factory=list)
     options: Options = field(default_factory=Options)
+    transforms: Counter[Transforms] = field(default_factory=Counter)  # that answers were filtered by
+    is_probed: bool = False  # a query named what they hide
 
-    def add(self, method: str, target: Target, shaped: Shaped, time: datetime) -> None:
+    def add(
+        self, method: str, target: Target, shaped: Shaped, time: datetime, transforms: Transforms | None
+    ) -> None:
         self.first, self.last = min(self.first, time), max(self.last, time)
         ids = shaped.ids
         if not self.count:
@@ -81,6 +94,19 @@ class Evidence:
         if len(self.samples) < _SAMPLES and sample not in self.samples:
             self.samples.append(sample)
         self.options.add(target)
+        if transforms is not None and (transforms in self.transforms or len(self.transforms) < _FEW):
+            self.transforms[transforms] += 1
+            self.is_probed = self.is_probed or _guard(transforms).is_probed_by(target)
+
+    @property
+    def filter(self) -> Filter | None:
+        """What every answer was filtered by."""
+        if list(self.transforms.values()) != [self.count]:
+            return None
+        (transforms,) = self.transforms
+        if transforms.allow is not None:  # a rule has one list or the other
+            transforms = Transforms(allow=transforms.allow)
+        return Filter(transforms, guards=not self.is_probed)
 
     def together(self, other: Evidence) -> Evidence:
         options = Options(
@@ -95,6 +121,8 @@ class Evidence:
             self.methods + other.methods,
             samples=[*self.samples, *other.samples][:_SAMPLES],
             options=options,
+            transforms=self.transforms + other.transforms,
+            is_probed=self.is_probed or other.is_probed,
         )
 
 
@@ -107,8 +135,8 @@ class Observations:
         self.shapes: dict[Shape, Evidence] = {}
         self._spellings: dict[str, Counter[str]] = {}
 
-    def add(self, method: str, target: str, time: datetime) -> None:
-        """A request that is to be allowed."""
+    def add(self, method: str, target: str, time: datetime, transforms: Sequence[str] = ()) -> None:
+        """A request that is to be allowed, and what its answer was filtered by, as its event names it."""
         self.count += 1
         if CUT_MARK in target:
             self.left_out += 1
@@ -129,7 +157,7 @@ class Observations:
             evidence = self.shapes.get(shaped.shape)
             if evidence is None:
                 evidence = self.shapes[shaped.shape] = Evidence(time, time)
-            evidence.add(method.upper(), read, shaped, time)
+            evidence.add(method.upper(), read, shaped, time, _transforms(tuple(transforms)))
 
     def _has_room(self, found: Sequence[Shaped]) -> bool:
         new = sum(shaped.shape not in self.shapes for shaped in found)
@@ -151,6 +179,22 @@ class Observations:
         return word if known is None else min(known, key=lambda text: (-known[text], text))
 
 
+@lru_cache(maxsize=256)
+def _transforms(names: tuple[str, ...]) -> Transforms | None:
+    """Of `strip:a` and `allow:b`; None where there are none, or none that a rule could name."""
+    strips = [name.removeprefix("strip:") for name in names if name.startswith("strip:")]
+    allows = [name.removeprefix("allow:") for name in names if name.startswith("allow:")]
+    known = [*strips, *allows]
+    if not known or len(known) < len(names) or any(_DOTTED.fullmatch(name) is None for name in known):
+        return None
+    return Transforms(tuple(sorted(strips)), tuple(sorted(allows)) if allows else None)
+
+
+@lru_cache(maxsize=256)
+def _guard(transforms: Transforms) -> QueryGuard:
+    return QueryGuard(transforms)
+
+
 # -- a ruleset
 
 
@@ -159,7 +203,7 @@ class SuggestedPath:
     pattern: str
     methods: tuple[str, ...]
     evidence: Evidence
-    allow_properties: tuple[str, ...] = ()  # a filter, where there are any
+    filter: Filter | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +216,8 @@ class SuggestedRule:
         return self.paths[0].methods
 
     @property
-    def allow_properties(self) -> tuple[str, ...]:
-        return self.paths[0].allow_properties
+    def filter(self) -> Filter | None:
+        return self.paths[0].filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +233,15 @@ def suggest(
     name: str,
     *,
     about: Sequence[str] = (),
-    allow_properties: Mapping[str, tuple[str, ...]] | None = None,
+    filters: Mapping[str, Filter] | None = None,
 ) -> Suggestion:
-    """A ruleset of that name. `about` are lines for its head; `allow_properties` are of the patterns whose
-    answers can do without other properties."""
-    paths = _paths(observed, allow_properties or {})
-    rules = _rules(paths, together=not allow_properties)
+    """A ruleset of that name. `about` are lines for its head; `filters` are of patterns, beside those by
+    which all answers were filtered already. Raises InvalidRuleset where the name can't be one."""
+    paths = _paths(observed, filters or {})
+    rules = _rules(paths, in_order=any(path.filter is not None for path in paths))
     text = _yaml(name, rules, about, observed)
-    if ruleset_advice(text, parse_ruleset(text)):  # its order matters: every path a rule of its own
-        rules = _rules(paths, together=False)
+    if ruleset_advice(text, parse_ruleset(text)):
+        rules = _rules(paths, in_order=True)
         text = _yaml(name, rules, about, observed)
     return Suggestion(text, tuple(rules), observed.count, observed.left_out)
 
@@ -207,8 +251,7 @@ def patterns(observed: Observations) -> dict[Shape, str]:
     return {shape: _pattern(observed, shape, evidence) for shape, evidence in observed.shapes.items()}
 
 
-def _paths(observed: Observations, allowed: Mapping[str, tuple[str, ...]]) -> list[SuggestedPath]:
-    """Those with a word before those with a parameter in its place, which concern what the word does too."""
+def _paths(observed: Observations, filters: Mapping[str, Filter]) -> list[SuggestedPath]:
     by_pattern: dict[str, SuggestedPath] = {}
     for shape in sorted(observed.shapes, key=lambda shape: [word or "" for word in shape]):
         evidence = observed.shapes[shape]
@@ -217,9 +260,9 @@ def _paths(observed: Observations, allowed: Mapping[str, tuple[str, ...]]) -> li
         if known is not None:  # a word here, an id there
             pattern, evidence = known.pattern, known.evidence.together(evidence)
         by_pattern[pattern.lower()] = SuggestedPath(
-            pattern, _methods(evidence.methods), evidence, allowed.get(pattern, ())
+            pattern, _methods(evidence.methods), evidence, filters.get(pattern) or evidence.filter
         )
-    return sorted(by_pattern.values(), key=lambda path: (_specificity(path.pattern), path.methods))
+    return sorted(by_pattern.values(), key=lambda path: _specificity(path.pattern))
 
 
 def _specificity(pattern: str) -> tuple[tuple[bool, str], ...]:
@@ -261,20 +304,31 @@ def _methods(seen: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(methods - {"HEAD"} if "GET" in methods else methods))
 
 
-def _rules(paths: Sequence[SuggestedPath], *, together: bool) -> list[SuggestedRule]:
-    """Paths of one resource with the same methods make one rule."""
+def _rules(paths: Sequence[SuggestedPath], *, in_order: bool) -> list[SuggestedRule]:
+    """Paths of one resource that are allowed alike make one rule.
+
+    In order: a word before a parameter in its place, which stands for the word too, and what is below a path
+    before the path itself, whose filter blocks the properties that it hides.
+    """
+
+    def kind(path: SuggestedPath) -> tuple[object, ...]:
+        return _root(path.pattern).lower(), path.methods, path.filter
+
+    if in_order:
+        paths = sorted(paths, key=_place_in_order)
+    else:
+        paths = sorted(paths, key=lambda path: (_root(path.pattern).lower(), path.methods))
     used: set[str] = set()
-    if not together:
-        return [SuggestedRule(_unused(_rule_id(path, whole=True), used), (path,)) for path in paths]
-
-    def key(path: SuggestedPath) -> tuple[str, tuple[str, ...]]:
-        return _root(path.pattern).lower(), path.methods
-
     return [
-        SuggestedRule(_unused(_rule_id(of_rule[0], whole=False), used), tuple(of_rule))
-        for _, each in groupby(sorted(paths, key=key), key)
+        SuggestedRule(_unused(_rule_id(of_rule[0]), used), tuple(of_rule))
+        for _, each in groupby(paths, kind)
         for of_rule in [list(each)]
     ]
+
+
+def _place_in_order(path: SuggestedPath) -> tuple[object, ...]:
+    words = path.pattern.split("/")
+    return words[1:3], -len(words), _specificity(path.pattern)
 
 
 def _root(pattern: str) -> str:
@@ -283,8 +337,8 @@ def _root(pattern: str) -> str:
     return "/".join(words[: 4 if words[2:3] == ["me"] else 3])
 
 
-def _rule_id(path: SuggestedPath, *, whole: bool) -> str:
-    words = (path.pattern if whole else _root(path.pattern)).split("/")[1:]
+def _rule_id(path: SuggestedPath) -> str:
+    words = _root(path.pattern).split("/")[1:]
     if words[0].lower() == "v1.0" and len(words) > 1:
         words = words[1:]
     parts = [re.sub(r"[^A-Za-z0-9]+", "-", word).strip("-") for word in [*words, *path.methods]]
@@ -321,13 +375,17 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
         for comment in _evidence_lines(path):
             yield f"        # {_plain(comment)}"
         yield f"        - {_scalar(path.pattern)}"
-    if not rule.allow_properties:
+    if rule.filter is None:
         yield "    verdict: allow"
         return
+    transforms = rule.filter.transforms
     yield "    verdict: filter"
     yield "    transforms:"
-    yield f"      allow_properties: [{', '.join(map(_scalar, rule.allow_properties))}]"
-    yield "    guard_queries: true"
+    if transforms.strip:
+        yield f"      strip_properties: [{', '.join(map(_scalar, transforms.strip))}]"
+    if transforms.allow is not None:
+        yield f"      allow_properties: [{', '.join(map(_scalar, transforms.allow))}]"
+    yield f"    guard_queries: {'true' if rule.filter.guards else 'false'}"
 
 
 def _evidence_lines(path: SuggestedPath) -> Iterator[str]:
@@ -336,6 +394,9 @@ def _evidence_lines(path: SuggestedPath) -> Iterator[str]:
     yield f"{methods}: {'; '.join(evidence.samples)}"
     if evidence.options.counts:
         yield "query: " + "; ".join(_options_told(evidence))
+    for transforms, count in sorted(evidence.transforms.items(), key=lambda one: one[0].names):
+        if path.filter is None or path.filter.transforms != transforms:
+            yield f"filtered {count:,} times: {', '.join(transforms.names)}"
 
 
 def _options_told(evidence: Evidence) -> Iterator[str]:

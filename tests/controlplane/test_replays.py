@@ -38,11 +38,11 @@ DRAFT = RULES.replace("/v1.0/groups/**", "/v1.0/groups/{id}")
 class Traffic:
     """Events of one application, an hour and more before noon."""
 
-    def __init__(self, plane: Plane, proxy: ProxyClient, app_id: str) -> None:
+    def __init__(self, plane: Plane, proxy: ProxyClient, app_id: str, number: int = 0) -> None:
         self._plane = plane
         self._proxy = proxy
         self._app_id = app_id
-        self._number = 0
+        self._number = number
 
     async def send(self, events: Iterable[dict[str, Any]]) -> None:
         batch = []
@@ -103,7 +103,7 @@ async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic:
     told = await replayed(desk(plane))
     assert (told.unchanged, told.unclear) == (2, 0)
     await traffic.send([{"ruleId": "eventual", "rulesetVersion": 7}, {**blocked, "appId": None}])
-    told = await replayed(desk(plane))
+    told = await replayed(desk(plane), every_app=True)
     assert (told.unchanged, told.unclear) == (2, 2)
     assert {group.missing for group in told.groups} == {("header ConsistencyLevel",)}
 
@@ -126,6 +126,25 @@ async def test_only_the_time_the_application_and_the_filter_asked_for_are_judged
         ({"filter": "app:payroll -path:*members"}, 0),
     ):
         assert (await replayed(at_desk, **asked)).events == events, asked
+
+
+async def test_only_applications_that_the_draft_would_be_in_force_for_are_judged(
+    plane: Plane, proxy: ProxyClient, traffic: Traffic
+) -> None:
+    await plane.ruleset("acme", "other", RULES.replace("name: hr", "name: other"))
+    elsewhere = (await plane.registry.add_app("bound-elsewhere", "acme", "other")).app
+    await traffic.send([group_path(1, "members")])
+    await Traffic(plane, proxy, elsewhere.app_id, 10).send([group_path(2, "members")])
+    at_desk = desk(plane)
+    new = Source(yaml=DRAFT.replace("name: hr", "name: new"))
+    for members, apps, events in (
+        ({}, ("payroll",), 1),
+        ({"every_app": True}, (), 2),
+        ({"app": "bound-elsewhere"}, ("bound-elsewhere",), 1),
+        ({"source": new}, (), 2),  # nobody is bound to it yet
+    ):
+        told = await replayed(at_desk, **members)
+        assert (told.apps, told.events) == (apps, events), members
 
 
 async def test_a_long_replay_goes_on_where_the_last_answer_ended(

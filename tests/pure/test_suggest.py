@@ -151,6 +151,56 @@ def test_evidence_stands_beside_each_path() -> None:
     )
 
 
+def seen_filtered(*requests: tuple[str, tuple[str, ...]]) -> Suggestion:
+    seen = Observations()
+    for target, transforms in requests:
+        seen.add("GET", target, NOON, transforms)
+    return suggest(seen, "payroll")
+
+
+STRIPPED: Final = ("strip:mobilePhone", "strip:manager.mail")
+
+
+def test_what_was_always_filtered_stays_filtered() -> None:
+    """And what is below such a path comes before it, lest its filter take the segment for a property."""
+    found = seen_filtered(
+        ("/v1.0/users/7", STRIPPED),
+        ("/v1.0/users/8?$select=id", STRIPPED[::-1]),
+        ("/v1.0/users", STRIPPED),
+        ("/v1.0/groups", ("allow:id",)),
+        ("/v1.0/users/7/mobilePhone", ()),
+    )
+    ruleset = parse_ruleset(found.yaml)
+    assert ruleset_advice(found.yaml, ruleset) == ()
+    assert [(rule.verdict, rule.match.path, rule.guard_queries) for rule in ruleset.rules] == [
+        ("filter", ("/v1.0/groups",), True),
+        ("allow", ("/v1.0/users/{user-id}/mobilePhone",), False),
+        ("filter", ("/v1.0/users/{user-id}", "/v1.0/users"), True),
+    ]
+    transforms = ruleset.rules[2].transforms
+    assert transforms is not None
+    assert set(transforms.strip) == {"mobilePhone", "manager.mail"}
+
+
+def test_a_query_that_names_what_is_hidden_was_let_through_and_still_is() -> None:
+    found = seen_filtered(("/v1.0/users?$filter=mobilePhone eq '1'".replace(" ", "%20"), STRIPPED))
+    (rule,) = parse_ruleset(found.yaml).rules
+    assert (rule.verdict, rule.guard_queries) == ("filter", False)
+
+
+def test_what_was_filtered_only_at_times_is_told() -> None:
+    found = seen_filtered(("/v1.0/users", STRIPPED), ("/v1.0/users", ()))
+    (rule,) = parse_ruleset(found.yaml).rules
+    assert rule.verdict == "allow"
+    assert "# filtered 1 times: strip:manager.mail, strip:mobilePhone\n" in found.yaml
+
+
+@pytest.mark.parametrize("names", [("strip:a b",), ("strip:",), ("other:a",), ("strip:a\nrules: []",)])
+def test_a_property_that_no_rule_can_name_makes_no_filter(names: tuple[str, ...]) -> None:
+    (rule,) = parse_ruleset(seen_filtered(("/v1.0/users", names)).yaml).rules
+    assert rule.verdict == "allow"
+
+
 def test_what_no_rule_can_say_is_counted() -> None:
     deep = "/v1.0" + "/a" * 40
     found = suggested(f"GET {deep}", "GET /v1.0/%00", "GET /v1.0/users…[cut]", "GET /v1.0/users")
