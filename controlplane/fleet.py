@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -11,7 +11,7 @@ import msgspec
 from controlplane.curves import Window, restarts, windows
 from controlplane.fleet_health import Facts, Judgement, judge
 from controlplane.reports import Heartbeat, Metrics
-from controlplane.store.interface import Proxy, Report, Ruleset, SequenceState, Store
+from controlplane.store.interface import LatestReports, Proxy, Report, Ruleset, SequenceState, Store
 
 Enforcement = Literal["enforced", "behind", "missing", "unknown"]
 """Of one ruleset by one proxy: the version in force or a later one, an earlier one, none of it, or it doesn't
@@ -19,7 +19,7 @@ say (an older proxy, or one whose workers are only starting)."""
 
 GAPS_SHOWN: Final = 100
 HISTORY: Final = 200  # reports that the store keeps of each proxy
-_SPARK_WINDOWS: Final = 40
+SPARK_WINDOWS: Final = 40
 
 _heartbeat = msgspec.json.Decoder(Heartbeat).decode
 _metrics = msgspec.json.Decoder(Metrics).decode
@@ -69,9 +69,12 @@ class Fleet:
         self._store = store
         self._interval_ms = interval_seconds * 1000
 
-    async def states(self, now_ms: int, proxies: Iterable[Proxy]) -> list[ProxyState]:
+    async def states(
+        self, now_ms: int, proxies: Sequence[Proxy], *, windows: int = SPARK_WINDOWS
+    ) -> list[ProxyState]:
         in_force = await self._store.rulesets(None)
-        return [await self._state(now_ms, proxy, in_force) for proxy in proxies]
+        latest = await self._store.latest_reports([proxy.proxy_id for proxy in proxies], windows)
+        return [await self._state(now_ms, each, in_force, latest[each.proxy_id]) for each in proxies]
 
     async def history(self, proxy_id: str) -> ProxyHistory:
         heard = [_heard(report) for report in await self._store.heartbeats(proxy_id, HISTORY)]
@@ -83,15 +86,14 @@ class Fleet:
             sequences=tuple(await self._store.sequences(proxy_id, GAPS_SHOWN)),
         )
 
-    async def _state(self, now_ms: int, proxy: Proxy, in_force: Iterable[Ruleset]) -> ProxyState:
-        newest = await self._store.heartbeats(proxy.proxy_id, 1)
-        heard = _heard(newest[0]) if newest else None
-        reported = await self._store.metrics(proxy.proxy_id, _SPARK_WINDOWS)
+    async def _state(
+        self, now_ms: int, proxy: Proxy, in_force: Iterable[Ruleset], latest: LatestReports
+    ) -> ProxyState:
+        heard = None if latest.heartbeat is None else _heard(latest.heartbeat)
         own = [each for each in in_force if each.org_id in proxy.org_ids]
         rules = tuple(await self._rules(proxy, heard, own))
-        facts = self._facts(now_ms, heard, rules)
-        recent = tuple(windows(_metrics(report.body) for report in reported))
-        return ProxyState(proxy, heard, rules, judge(now_ms, facts), recent)
+        recent = tuple(windows(_metrics(report.body) for report in latest.metrics))
+        return ProxyState(proxy, heard, rules, judge(now_ms, self._facts(now_ms, heard, rules)), recent)
 
     async def _rules(self, proxy: Proxy, heard: Heard | None, own: Iterable[Ruleset]) -> list[Enforced]:
         said = heard.said.rulesets if heard is not None else None

@@ -183,7 +183,7 @@ async def rollout(desk: Desk, actor: Actor, request: RolloutRequest) -> Rollout:
         raise NotFound(f"ruleset {ruleset.name} has no version {wanted}")
     now_ms = desk.clock.wall_ms()
     serving = [each for each in await desk.store.proxies() if ruleset.org_id in each.org_ids]
-    states = await _fleet(desk).states(now_ms, serving)
+    states = await _fleet(desk).states(now_ms, serving, windows=0)
     return Rollout(
         ruleset_id=ruleset.ruleset_id,
         name=ruleset.name,

@@ -245,6 +245,12 @@ class Report:
     skew_ms: int | None = None  # of a heartbeat: the proxy's clock against ours
 
 
+@dataclass(frozen=True, slots=True)
+class LatestReports:
+    heartbeat: Report | None
+    metrics: tuple[Report, ...]  # newest first
+
+
 class ProxyTally(NamedTuple):
     """What of an enabled proxy is worth a look from outside."""
 
@@ -396,6 +402,9 @@ class AuditStore(OutboxStore, Protocol):
     async def add_metrics(self, proxy_id: str, window_start: str, body: str) -> None: ...
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]: ...
     async def metrics(self, proxy_id: str, limit: int) -> list[Report]: ...
+    async def latest_reports(self, proxy_ids: Sequence[str], windows: int) -> Mapping[str, LatestReports]:
+        """Of each proxy its newest heartbeat and its newest windows of metrics, of one moment."""
+
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]: ...
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
         """Delete up to `limit` events; the number that were deleted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from controlplane.store.interface import (
     Duplicate,
     Expired,
     Gap,
+    LatestReports,
     Limited,
     NewBatch,
     Outcome,
@@ -39,6 +40,8 @@ from controlplane.store.interface import (
 from controlplane.store.sequences import fold, ranges
 from controlplane.store.sqlite_chain import ChainTables
 
+_OF_HEARTBEATS: Final = "received_ms, body, skew_ms"
+_OF_METRICS: Final = "received_ms, body"
 _HISTORY: Final = 200  # heartbeats and metrics windows that are kept of each proxy
 # A proxy that leaves out every other number could make a range of each event: past this, only their count is
 # kept.
@@ -143,17 +146,26 @@ class AuditTables(ChainTables):
         await self._database.write(job)
 
     async def heartbeats(self, proxy_id: str, limit: int) -> list[Report]:
-        return await self._reports("heartbeats", "received_ms, body, skew_ms", proxy_id, limit)
+        return await self._reports("heartbeats", _OF_HEARTBEATS, proxy_id, limit)
 
     async def metrics(self, proxy_id: str, limit: int) -> list[Report]:
-        return await self._reports("metrics", "received_ms, body", proxy_id, limit)
+        return await self._reports("metrics", _OF_METRICS, proxy_id, limit)
 
     async def _reports(self, table: str, columns: str, proxy_id: str, limit: int) -> list[Report]:
-        rows = await self._database.fetch(
-            f"SELECT {columns} FROM {table} WHERE proxy_id = ? ORDER BY received_ms DESC LIMIT ?",  # noqa: S608
-            (proxy_id, limit),
+        return await self._database.read(
+            lambda connection: _reports(connection, table, columns, proxy_id, limit)
         )
-        return [Report(*row) for row in rows]
+
+    async def latest_reports(self, proxy_ids: Sequence[str], windows: int) -> Mapping[str, LatestReports]:
+        def job(connection: sqlite3.Connection) -> dict[str, LatestReports]:
+            found = {}
+            for proxy_id in proxy_ids:
+                beats = _reports(connection, "heartbeats", _OF_HEARTBEATS, proxy_id, 1)
+                metrics = _reports(connection, "metrics", _OF_METRICS, proxy_id, windows) if windows else ()
+                found[proxy_id] = LatestReports(beats[0] if beats else None, tuple(metrics))
+            return found
+
+        return await self._database.read(job)
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]:
         def job(connection: sqlite3.Connection) -> list[SequenceState]:
@@ -175,6 +187,17 @@ class AuditTables(ChainTables):
             return (connection.execute(sql, parameters)).rowcount
 
         return await self._database.write(job)
+
+
+def _reports(
+    connection: sqlite3.Connection, table: str, columns: str, proxy_id: str, limit: int
+) -> list[Report]:
+    rows = all_rows(
+        connection,
+        f"SELECT {columns} FROM {table} WHERE proxy_id = ? ORDER BY received_ms DESC LIMIT ?",  # noqa: S608
+        (proxy_id, limit),
+    )
+    return [Report(*row) for row in rows]
 
 
 def _replayed(connection: sqlite3.Connection, proxy_id: str, digest: bytes, now: int) -> Outcome | None:

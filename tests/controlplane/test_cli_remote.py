@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import redirect_stderr, redirect_stdout
+import os
+import pty
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -12,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.cli import main
-from tests.controlplane.plane import RULESET, Plane, ProxyClient
+from tests.controlplane.plane import RULESET, Plane, ProxyClient, write_settings
+from tests.controlplane.processes import ROOT, facts
 from tests.controlplane.test_fleet import beat
 
 PASSWORD = "correct horse battery staple"
@@ -174,3 +179,33 @@ async def test_a_list_for_people_names_health_and_why(
     assert "\x1b" not in out
     lines = dict(line.split("  ", 1) for line in out.splitlines())
     assert {"proxyId", "heartbeat", "metrics", "sequences", "health"} <= set(lines)
+
+
+def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
+    """One line that changes, and nothing that a proxy's name could drive."""
+    config = write_settings(tmp_path)
+    facts(config, "org", "add", "acme")
+    facts(config, "proxy", "add", "edge-1", "--org", "acme")
+    rules = tmp_path / "hr.yaml"
+    rules.write_text(RULESET.format(name="hr"))
+    facts(config, "ruleset", "apply", str(rules), "--org", "acme")
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "controlplane", "--config", str(config)),
+            *("proxies", "wait", "--ruleset", "hr", "--all", "--timeout", "1.5", "--json"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"},
+    )
+    os.close(follower)
+    told = b""
+    with suppress(OSError):  # how a terminal says that nobody writes to it any more
+        while part := os.read(leader, 65536):
+            told += part
+    os.close(leader)
+    assert process.wait() == 1
+    assert b"hr version 1: 0 of 1 proxies enforce it; waiting for edge-1 (silent)" in told
+    assert b"edge-1 does not enforce hr version 1: it has never sent a heartbeat" in told
