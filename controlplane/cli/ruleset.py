@@ -55,6 +55,10 @@ def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE")],
     org: OneOrg,
     note: _Note = None,
+    expect: Annotated[
+        int | None,
+        typer.Option("--expect", min=0, help="Only if this version is in force; 0: if there is none."),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Until every live proxy enforces it, as `proxy wait` does.")
     ] = False,
@@ -66,7 +70,7 @@ def apply(
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
-    asked = rulesets.ApplyRuleset(org, read_text(file), note, str(file))
+    asked = rulesets.ApplyRuleset(org, read_text(file), note, str(file), expect)
     applied = cli.call(rulesets.apply, asked)
     _warn(file, applied.warnings)
     facts = {name: value for name, value in facts_of(applied).items() if name != "warnings"}

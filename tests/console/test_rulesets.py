@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.console.conftest import Served, Visit, visiting
+from tests.console.conftest import DESKTOP, PHONE, Served, Visit, visiting
+from tests.console.looks import complaints
 
 RULES = """\
 version: 1
@@ -158,6 +159,7 @@ def test_a_draft_of_an_older_version_is_not_published_unawares(
 ) -> None:
     page = visit.page
     publish_new(visit, "contested")
+    page.wait_for_function("localStorage.length == 0")  # what was published is no draft any more
     page.get_by_role("link", name="Edit").click()
     change(page, "/v1.0/users", "/v1.0/groups")
     with visiting(browser, served, "edith") as other:
@@ -268,3 +270,28 @@ def test_what_an_app_asked_for_becomes_a_draft(any_visit: Visit) -> None:
     assert rules(page).input_value().startswith("# Suggested from what power-bi asked for")
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page.locator("#checked")).to_contain_text("named power-bi")
+
+
+@pytest.mark.parametrize(("size", "dark"), [(DESKTOP, False), (PHONE, True)])
+def test_what_is_tried_can_be_read_and_used(
+    browser: Browser, served: Served, size: tuple[int, int], dark: bool
+) -> None:
+    with visiting(browser, served, size=size, dark=dark) as visit:
+        page = visit.page
+        visit.go("/rulesets/contoso/hr-sync/edit?target=/v1.0/users/ada")
+        expect(page.locator("#explained .tried")).to_be_visible()
+        expect(page.locator("#checked")).to_contain_text("sound")
+        assert complaints(page) == []
+        change(page, "default: block", "default: allow")
+        page.get_by_text("Try cases").click()
+        page.get_by_label("Cases", exact=True).fill(CASES)
+        page.get_by_role("button", name="Run the cases").click()
+        expect(page.locator("#tested .findings")).to_be_visible()
+        page.get_by_role("button", name="Review and publish").click()
+        expect(page.locator("#publish .diff").first).to_be_visible()
+        expect(page.locator("#replayed .groups")).to_be_visible()
+        assert complaints(page) == []
+        change(page, "verdict: block", "verdict: blocked")
+        expect(page.locator("#checked .findings.bad")).to_be_visible()
+        assert complaints(page) == []
+        assert visit.all_complaints() == []

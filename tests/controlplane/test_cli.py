@@ -358,3 +358,11 @@ def test_a_filter_that_is_silent_about_queries_is_applied_with_a_warning(config:
     (warning,) = done.stderr.splitlines()
     assert warning.startswith(f"{hr}:7:17: rules[0].transforms: warning: ")
     assert "guard_queries" in warning
+
+
+def test_a_ruleset_is_applied_over_the_version_that_is_expected_alone(config: Path, hr: Path) -> None:
+    assert facts(config, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")["version"] == 1
+    hr.write_text(hr.read_text() + "# changed\n")
+    told = _fails(config, 1, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")
+    assert told == ["ruleset hr: version 1 is in force, and 0 was expected"]
+    assert facts(config, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "1")["version"] == 2

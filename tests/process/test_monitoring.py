@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 
 QUERIES: Final = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
 _METRIC: Final = re.compile(r"\bgraphward_\w+")
-_WINDOW: Final = "8s"  # in place of what Grafana chooses by the scrape interval
+_WINDOW: Final = "20s"  # in place of what Grafana chooses by the scrape interval
 
 
 @asynccontextmanager

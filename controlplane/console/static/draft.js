@@ -4,7 +4,7 @@
 const CHECK_AFTER_MS = 400;
 const INDENT = "  ";
 const underWay = new Map(); // the newest of each kind; an older one that comes late is not shown
-const KEPT = ["yaml", "cases", "base"];
+const KEPT = ["yaml", "cases", "base", "into"];
 
 const form = document.querySelector("form.editor");
 for (const area of form.querySelectorAll("textarea[data-code]")) setUpCode(area);
@@ -118,9 +118,12 @@ function setUpKeeping() {
     const when = new Date(kept.at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
     notice.querySelector("span").textContent = `This is your draft of ${when}, as this browser kept it.`;
     notice.hidden = false;
+    const version = form.querySelector("[data-base]");
+    if (version && kept.base) version.textContent = `a draft of version ${kept.base}`;
     notice.querySelector("[data-discard]").addEventListener("click", () => {
       form.yaml.value = shown.yaml;
       form.base.value = shown.base;
+      if (version) version.textContent = `a draft of version ${shown.base}`;
       localStorage.removeItem(key);
       notice.hidden = true;
       form.yaml.dispatchEvent(new Event("input", { bubbles: true }));
@@ -131,7 +134,7 @@ function setUpKeeping() {
   }
   const keep = () => {
     if (form.yaml.value === shown.yaml && form.dataset.fresh === "yes" && !form.cases.value) return;
-    const now = Object.fromEntries(KEPT.map((name) => [name, form.elements[name].value]));
+    const now = Object.fromEntries(KEPT.map((name) => [name, form.elements[name]?.value]));
     try {
       localStorage.setItem(key, JSON.stringify({ ...now, at: Date.now() }));
     } catch {
@@ -139,6 +142,10 @@ function setUpKeeping() {
     }
   };
   form.addEventListener("input", keep);
+  // The page that a publication leads to has published.js, which forgets this draft.
+  form.addEventListener("submit", (event) => {
+    if (event.submitter?.value === "publish") sessionStorage.setItem("graphward-publishing", key);
+  });
   if (form.dataset.fresh === "no") keep();
 }
 
