@@ -23,6 +23,9 @@ from proxy.policy.ruleset import Rule, Ruleset
 from proxy.stops import NOTHING_STOPPED, Stops
 
 _FORMAT: Final = 1
+READ: Final = (
+    1  # grows with each optional member of a sync answer that this release reads and the last did not
+)
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-snapshot 1 ([0-9a-f]{64})\n")
 _FIRST_LINE_BYTES: Final = len(b"graphward-snapshot 1 \n") + 64
@@ -62,6 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     rulesets: tuple[SnapshotRuleset, ...]
     proves_unchanged: bool = False  # the control plane has to prove which version a 304 is about
     stops: Stops = NOTHING_STOPPED
+    read: int = 0  # READ of the release that read the sync answer
 
     @property
     def rule_count(self) -> int:

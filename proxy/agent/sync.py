@@ -18,6 +18,7 @@ from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.retry import backoff, jittered
 from proxy.policy.ruleset import Ruleset
 from proxy.snapshot import (
+    READ,
     App,
     Snapshot,
     SnapshotDamaged,
@@ -72,11 +73,12 @@ class Sync:
         self._require_signed = require_signed
         self._announce = announce  # (snapshot, whether it is another one than before)
         self._clock = clock
-        self._ask_whole = False  # the next request must not be answered 304
         self._failures = 0
         self._problem: str | None = None
         self._good_at = time.monotonic()  # of the last good sync, or the start
         self.snapshot = self._restored()
+        # Whether the next request must not be answered 304: an earlier release left out what this one reads.
+        self._ask_whole = self.snapshot is not None and self.snapshot.read < READ
 
     @property
     def interval(self) -> float:
@@ -252,6 +254,7 @@ class Sync:
             rulesets=self._parsed(synced.rulesets),
             proves_unchanged=synced.metadata.proves_unchanged,
             stops=stops,
+            read=READ,
         )
 
     def _parsed(self, delivered: tuple[SyncRuleset, ...]) -> tuple[SnapshotRuleset, ...]:

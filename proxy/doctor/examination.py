@@ -39,6 +39,7 @@ def _checks(settings: Settings, config: Path, secrets: frozenset[str]) -> list[C
         Check("file modes", in_thread(lambda: files.modes(settings, config, secrets)), _DISK_SECONDS),
         Check("ports", in_thread(lambda: machine.ports(settings, running=running)), _DISK_SECONDS),
         Check("open files", in_thread(lambda: machine.open_files(settings)), _DISK_SECONDS),
+        Check("kill file", in_thread(lambda: files.kill_file(settings)), _DISK_SECONDS),
         Check("snapshot", in_thread(lambda: files.snapshot(settings, running=running)), _DISK_SECONDS),
         Check("spool", in_thread(lambda: spool(settings)), _DISK_SECONDS),
         Check("network", lambda: _network(settings), _NETWORK_SECONDS),

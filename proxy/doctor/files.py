@@ -12,6 +12,7 @@ from typing import Final
 
 from proxy.check import certificate_problems, directory_problems, exposures, signing_key_problems
 from proxy.doctor.hosts import EXPIRES_SOON_DAYS
+from proxy.kill_file import NO_ORDER, read_kill_file
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
 from proxy.wire.finding import Finding
@@ -33,6 +34,15 @@ def settings_problems(settings: Settings) -> list[Finding]:
         for each in exposures(settings)
     ]
     return [*failed, *exposed] or [Finding("settings", "ok", "every key is well-formed, every file readable")]
+
+
+def kill_file(settings: Settings) -> list[Finding]:
+    path = settings.proxy.kill_file
+    order = read_kill_file(path)
+    if order == NO_ORDER:
+        return [Finding("Proxy.KillFile", "ok", f"{path} is not there, so it stops nothing")]
+    fix = "remove the file, or its line, once that is over"
+    return [Finding("Proxy.KillFile", "warn", f"{path} stops {order}", fix)]
 
 
 def certificate(settings: Settings) -> list[Finding]:

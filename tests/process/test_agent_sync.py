@@ -10,13 +10,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.agent import sync as sync_module
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
 from proxy.policy.ruleset import Ruleset
-from proxy.snapshot import Snapshot, read_snapshot
+from proxy.snapshot import Snapshot, read_snapshot, write_snapshot
+from proxy.stops import Stops
 from proxy.wire.models import SyncRuleset
 from tests.standins.control_plane import (
     API_KEY,
@@ -397,3 +399,21 @@ async def test_a_shadow_ruleset_is_part_of_the_rules(
         assert await sync.once()
         assert read_snapshot(cache).apps[0].shadow_ruleset_id == named
     assert announced == [("v1", True), ("v2", named is not None)]
+
+
+async def test_what_an_earlier_release_left_out_is_asked_for_again(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    """Its snapshot is of this very version, which a 304 would leave as it is."""
+    cache = tmp_path / "snapshot.json"
+    control.sync_body = changed(stops=STOPPED)
+    async with syncing(control, cache, Announcements()) as sync:
+        assert await sync.once()
+    written = read_snapshot(cache)
+    write_snapshot(cache, msgspec.structs.replace(written, stops=Stops(), read=0))
+    async with syncing(control, cache, Announcements()) as sync:
+        assert await sync.once()
+        assert await sync.once()
+        assert read_snapshot(cache).stops.everything
+    asked_for_less = [request.value("If-None-Match") != "" for request in control.sync_requests]
+    assert asked_for_less == [False, False, True]

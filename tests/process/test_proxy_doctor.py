@@ -445,6 +445,15 @@ async def test_a_snapshot_that_went_bad(patient: Patient) -> None:
     assert failure["fix"].startswith(f"rm {snapshot}")
 
 
+async def test_a_file_that_stops_what_nobody_thinks_of(patient: Patient) -> None:
+    file = patient.directory / "var" / "stop"
+    assert (await patient.findings())["Proxy.KillFile"]["status"] == "ok"
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    file.write_text("app payroll\n", "utf-8")
+    finding = (await patient.findings())["Proxy.KillFile"]
+    assert (finding["status"], finding["found"]) == ("warn", f"{file} stops app payroll")
+
+
 async def test_state_of_a_later_release_and_batches_that_were_refused(patient: Patient) -> None:
     audit = patient.directory / "audit"
     (audit / "rejected").mkdir(mode=0o700, parents=True)
