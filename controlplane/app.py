@@ -86,6 +86,7 @@ def build_console(settings: Settings, desk: Desk) -> web.Application:
     console = Console(desk)
     app = web.Application(middlewares=[answer_errors, console.shows_errors(), gate_keeper])
     app[GATE] = gate
+    app.on_cleanup.append(gate.close)
     app.on_response_prepare.append(strict_headers)
     app.add_routes([*admin_api.routes(), *console.routes()])
     add_single_sign_on(app, settings.console)

@@ -9,7 +9,7 @@ from typing import Final
 
 from controlplane.clock import Clock
 
-_WINDOW_MS: Final = 15 * 60_000
+WINDOW_MS: Final = 15 * 60_000
 # Few for one name from one address. More for an address, behind which may be an office, and for a name, which
 # a stranger must not be able to shut out by failing in it, but which is not guessed from everywhere either.
 _MOST_OF_BOTH: Final = 5
@@ -33,7 +33,7 @@ class Attempts:
         now = self._clock.steady_ms()
         windows = [(self._window(key, now), most) for key, most in _limits(name, address)]
         wait_ms = max(
-            (window[-most] + _WINDOW_MS - now for window, most in windows if len(window) >= most), default=0
+            (window[-most] + WINDOW_MS - now for window, most in windows if len(window) >= most), default=0
         )
         if wait_ms > 0:
             return -(-wait_ms // 1000)
@@ -53,7 +53,7 @@ class Attempts:
     def _window(self, key: Hashable, now: int) -> deque[int]:
         window = self._failed.setdefault(key, deque())
         self._failed.move_to_end(key)
-        while window and window[0] <= now - _WINDOW_MS:
+        while window and window[0] <= now - WINDOW_MS:
             window.popleft()
         while len(self._failed) > _MOST_REMEMBERED:
             self._failed.popitem(last=False)

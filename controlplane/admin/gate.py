@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -12,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from controlplane.admin.attempts import Attempts
+from controlplane.admin.attempts import WINDOW_MS, Attempts
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
@@ -25,12 +27,16 @@ from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewRecord,
 _TOUCHED_EVERY_MS: Final = 60_000  # a session in use costs a write to the disk this often
 _MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # the largest ruleset, as a string in JSON
 _MAX_STRANGERS_BODY_BYTES: Final = 16 * 1024
-_HASHES_AT_ONCE: Final = 4  # each takes 19 MiB and a processor for a while
+_HASHES_AT_ONCE: Final = 2  # each takes 19 MiB and a processor for a while, which proxies wait for too
+_MOST_HASHES_WAITING: Final = 64
+# Lines that names of nobody leave in the record, in a window; beyond, a flood of them is in the log alone.
+_MOST_UNKNOWN_RECORDED: Final = 200
 _LONGEST_PASSWORD: Final = 1024
 CSRF_HEADER: Final = "X-CSRF-Token"
 CSRF_FIELD: Final = "csrf"
 _FORM: Final = "application/x-www-form-urlencoded"
 
+_log = logging.getLogger(__name__)
 A = TypeVar("A", bound=Answer)
 Q = TypeVar("Q", bound=Request)
 
@@ -53,6 +59,9 @@ class Gate:
         self._body_timeout_seconds = body_timeout_seconds
         self._attempts = Attempts(desk.clock)
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
+        self._hashes_waiting = 0
+        self._unknown_ms: deque[int] = deque(maxlen=_MOST_UNKNOWN_RECORDED)
+        self._recording: set[asyncio.Task[None]] = set()
         self.secure = secure
         self._nobodys_hash = hash_password(secrets.token_urlsafe(32))
 
@@ -158,12 +167,9 @@ class Gate:
         self.begin_attempt(request, name)
         operator = await self._named(name)
         hashed = operator.password_hash if operator is not None and operator.enabled else None
-        async with self._hashing:
-            right = await asyncio.to_thread(
-                is_password, hashed or self._nobodys_hash, password[: _LONGEST_PASSWORD + 1]
-            )
+        right = await self._is_password(hashed or self._nobodys_hash, password[: _LONGEST_PASSWORD + 1])
         if operator is None or hashed is None or not right:
-            await self._record_sign_in(request, operator, "unauthenticated")
+            self._record_failure(request, operator)
             raise Refused("unauthenticated", "name or password is wrong")
         self.forgive_attempt(request, name)
         return await self.begin_session(request, response, operator)
@@ -177,7 +183,7 @@ class Gate:
             await self.desk.store.remove_session(digest(before))
         session_id = secrets.token_urlsafe(32)
         await self.desk.store.add_session(digest(session_id), operator.operator_id)
-        await self._record_sign_in(request, operator, "done")
+        await self._record_sign_in(operator.name, _address(request), "done")
         response.set_cookie(
             self._cookie, session_id, path="/", httponly=True, secure=self.secure, samesite="Lax"
         )
@@ -197,7 +203,7 @@ class Gate:
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
         operator = next(iter(found.values())) if len(found) == 1 else None
         if operator is None or not operator.enabled:
-            await self._record_sign_in(request, operator, "unauthenticated")
+            self._record_failure(request, operator)
             raise Refused("unauthenticated", "no operator here has the name that you signed in with")
         return operator
 
@@ -217,10 +223,42 @@ class Gate:
         operator = await self.desk.store.operator(name)
         return operator if operator is not None and operator.name.casefold() == name.casefold() else None
 
-    async def _record_sign_in(self, request: web.Request, operator: Operator | None, outcome: str) -> None:
-        # What a stranger typed is not kept: it may be a password in the wrong field.
+    async def _is_password(self, hashed: str, password: str) -> bool:
+        if self._hashes_waiting >= _MOST_HASHES_WAITING:
+            raise Refused("unavailable", "too many sign in at once", Retry_After="5")
+        self._hashes_waiting += 1
+        try:
+            async with self._hashing:
+                return await asyncio.to_thread(is_password, hashed, password)
+        finally:
+            self._hashes_waiting -= 1
+
+    def _record_failure(self, request: web.Request, operator: Operator | None) -> None:
+        """Beside the answer, whose time must not tell whether there is such an operator. What a stranger
+        typed as a name is not kept: it may be a password in the wrong field."""
+        address = _address(request)
+        _log.warning("failed sign-in from %s", address)
+        if operator is None:
+            now = self.desk.clock.steady_ms()
+            if len(self._unknown_ms) == _MOST_UNKNOWN_RECORDED and now - self._unknown_ms[0] < WINDOW_MS:
+                return
+            self._unknown_ms.append(now)
         name = operator.name if operator is not None else "unknown"
-        line = NewRecord(name, _address(request), "session.sign-in", "{}")
+        task = asyncio.create_task(self._record_sign_in(name, address, "unauthenticated"))
+        self._recording.add(task)
+        task.add_done_callback(self._recorded)
+
+    def _recorded(self, task: asyncio.Task[None]) -> None:
+        self._recording.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a failed sign-in is not on record: %s", error)
+
+    async def close(self, _: web.Application) -> None:
+        """Once nobody asks any more: what is still to be kept is kept."""
+        await asyncio.gather(*self._recording, return_exceptions=True)
+
+    async def _record_sign_in(self, name: str, address: str, outcome: str) -> None:
+        line = NewRecord(name, address, "session.sign-in", "{}")
         store = self.desk.store
         await store.end_record(await store.begin_record(line), outcome, ())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -248,6 +249,30 @@ async def test_guessing_ends_soon_and_says_nothing_about_who_exists(
     assert [each[:2] for each in await lines(plane)][:6] == [("ada", "session.sign-in")] * 5 + [
         ("unknown", "session.sign-in")
     ]
+
+
+async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
+    plane: Plane, browser: Browser
+) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    answers = await asyncio.gather(*(browser.sign_in("ada", f"guess {number}") for number in range(12)))
+    assert sorted(answer.status for answer in answers) == [401] * 5 + [429] * 7
+
+
+async def test_a_flood_of_names_of_nobody_does_not_fill_the_record(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.admin.gate._MOST_UNKNOWN_RECORDED", 3)
+    monkeypatch.setattr("controlplane.admin.gate.is_password", lambda *_: False)
+    async with started(tmp_path, clock) as plane:
+        browser = Browser(plane.session, plane.console_url)
+        await operator(plane, "ada", {"*": "admin"})
+        for name in ("nobody-1", "nobody-2", "nobody-3", "nobody-4", "ada"):
+            assert (await browser.sign_in(name)).status == 401
+        clock.advance(seconds=900)
+        assert (await browser.sign_in("nobody-5")).status == 401
+    async with started(tmp_path, clock) as plane:  # a stop waits for what is still to be recorded
+        assert [each[0] for each in await lines(plane)] == ["unknown"] * 3 + ["ada", "unknown"]
 
 
 async def test_one_address_guesses_in_few_names(plane: Plane, browser: Browser) -> None:
