@@ -89,7 +89,7 @@ class Console:
         asked = PageRequest(request.path, request.match_info, request.query, form, org, self._now_ms)
         result = await route.handler(self._desk, actor, asked)
         if isinstance(result, Redirect):
-            return _with_flash(_redirect(result.to), result.flash)
+            return _with_flash(_redirect(result.to), result.flash, secure=request.secure)
         return await self._framed(request, actor, asked, result)
 
     async def _framed(
@@ -273,10 +273,10 @@ def _redirect(to: str) -> web.Response:
     return web.Response(status=303, headers={**HEADERS, "Location": to})
 
 
-def _with_flash(response: web.Response, flash: str) -> web.Response:
+def _with_flash(response: web.Response, flash: str, *, secure: bool) -> web.Response:
     if flash:
         response.set_cookie(
-            _FLASH_COOKIE, quote(flash), max_age=60, path="/", httponly=True, samesite="Strict"
+            _FLASH_COOKIE, quote(flash), max_age=60, path="/", httponly=True, secure=secure, samesite="Strict"
         )
     return response
 
