@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -39,6 +39,9 @@ from controlplane.tail import Tail
 from proxy.config import Address
 
 _log = logging.getLogger(__name__)
+
+# A search waits so long for events that are not in the index yet: always enough but where it is built anew.
+_MOMENT_SECONDS: Final = 2.0
 
 
 def build_app(
@@ -180,10 +183,19 @@ def _desk(
         return vault
 
     async def filled() -> SearchIndex:
-        await forwarder.drain()
+        await forwarder.catch_up(_MOMENT_SECONDS)
         return index
 
-    return Desk(settings, store, Registry(store, clock), clock, opened, filled, tail)
+    return Desk(
+        settings,
+        store,
+        Registry(store, clock),
+        clock,
+        opened,
+        filled,
+        tail,
+        is_behind=lambda: forwarder.is_behind,
+    )
 
 
 async def _open_console(app: web.Application, settings: Settings, stack: AsyncExitStack) -> list[str]:

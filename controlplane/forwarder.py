@@ -50,6 +50,7 @@ class Forwarder:
         self._newest = 0
         self._position = 0
         self._draining = asyncio.Lock()
+        self.is_behind = False  # a search didn't wait until the index had everything
         self.problem: str | None = None  # why the index takes no events at present
 
     @property
@@ -91,7 +92,18 @@ class Forwarder:
     async def drain(self) -> int:
         """Writes what the store holds to the end, or stop(); how many events. Raises if it can't."""
         async with self._draining:  # who searches drains too
-            return await self._drain()
+            written = await self._drain()
+            self.is_behind = False
+            return written
+
+    async def catch_up(self, seconds: float) -> None:
+        """Until the index has what was accepted before this call, or no longer than this."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.drain()
+        except TimeoutError:
+            self.is_behind = True
+            self.wake()
 
     async def _drain(self) -> int:
         name = await self._index.outbox_name()

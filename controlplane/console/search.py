@@ -40,7 +40,7 @@ _PAGE: Final = 50
 _FACETS: Final = ("verdict", "status", "reason", "rule", "app", "org", "method", "path", "ip")
 _TOP: Final = 6
 _FROM_BELOW: Final = ("allow", "filter", "log_only", "block")  # in a column of the chart
-_COUNTS_WITHIN_SECONDS: Final = 0.4  # or the page goes without them, and they follow
+_COUNTS_WITHIN_SECONDS: Final = 0.25  # or the page goes without them, and they follow
 _EXAMPLES: Final = (
     ("verdict:block", "what was blocked"),
     ("status:>=500", "what went wrong"),
@@ -103,30 +103,26 @@ async def found(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "mistake": None,
         "rows": (),
         "next": None,
+        "behind": False,
         "counts": None,
         "counts_at": None,
         "exports": [(form, _export(request, form)) for form in ("csv", "ndjson")],
     }
-    counting = asyncio.create_task(_counts(desk, actor, request))
     try:
         events = await perform(search, desk, actor, asked)
     except InvalidRequest as error:
         values |= _refused(error, given("q", ""))
-        counting.cancel()
-        await asyncio.gather(counting, return_exceptions=True)
         return Page("search.html", "Search", values, status=422)
-    values["next"] = None if events.next is None else request.changed(cursor=events.next)
     names = await names_of(desk, actor)
     values["rows"] = [event_row(bytes(event), names) for event in events.events]
-    if not events.events:
-        counting.cancel()
-    wait = None if given("counts") else _COUNTS_WITHIN_SECONDS
-    await asyncio.wait([counting], timeout=wait)
-    if counting.done() and not counting.cancelled():
-        values["counts"] = counting.result()
-    elif events.events:
-        counting.cancel()
-        values["counts_at"] = request.link("/search/counts", **_state(request))
+    values["next"] = None if events.next is None else request.changed(cursor=events.next)
+    values["behind"] = events.behind
+    if events.events:
+        try:
+            async with asyncio.timeout(None if given("counts") else _COUNTS_WITHIN_SECONDS):
+                values["counts"] = await _counts(desk, actor, request)
+        except TimeoutError:
+            values["counts_at"] = request.link("/search/counts", **_state(request))
     return Page("search.html", "Search", values)
 
 

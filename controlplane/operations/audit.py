@@ -99,6 +99,7 @@ class EventPage(Answer):
 
     events: tuple[msgspec.Raw, ...]
     next: str | None
+    behind: bool = False  # the index is being filled: events that were accepted may be missing
 
 
 class CountValues(Selection):
@@ -145,7 +146,7 @@ async def search(desk: Desk, actor: Actor, request: SearchEvents) -> EventPage:
     """Find audit events, newest first."""
     query = await _query(desk, actor, request, request.limit, request.cursor)
     page = await _asked(desk, lambda index: index.search(query))
-    return EventPage(tuple(map(msgspec.Raw, page.events)), page.next)
+    return EventPage(tuple(map(msgspec.Raw, page.events)), page.next, desk.is_behind())
 
 
 @operation("audit.facets", "GET", "/audit/facets")

@@ -23,8 +23,10 @@ class Desk:
     clock: Clock
     vault: Callable[[], Awaitable[Vault]]
     index: Callable[[], Awaitable[SearchIndex]]
-    """The index with everything in it that was accepted before this call."""
+    """The index with everything in it that was accepted before this call, or else `is_behind`."""
     tail: Tail
+    is_behind: Callable[[], bool] = lambda: False
+    """Whether so much is missing from the index that nobody waits for it."""
     about: set[str] = field(default_factory=set)
     """The organisations that the operation under way turned out to be about, for the record."""
 

@@ -4,6 +4,8 @@ Columns judge all events of a segment at once and leave few. What they leave ope
 by the event's line of text where the term is about paths, queries and words, else by the event itself.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,6 +66,7 @@ class _Step:
     judged: Judged
     by_line: Callable[[int], bool] | None = None
     needle: bytes = b""  # a part of every matching line
+    unsigned: _Step | None = None  # of a negated term, what it says without its sign
 
 
 def matches(terms: Sequence[Term], view: View, first: int, end: int) -> Iterator[int]:
@@ -75,12 +78,32 @@ def matches(terms: Sequence[Term], view: View, first: int, end: int) -> Iterator
 def mask_of(terms: Sequence[Term], view: View, first: int, end: int, most: int) -> tuple[int, bool]:
     """The same as a mask, and whether columns were enough to tell; else it has the newest `most` alone."""
     mask, steps = _judged(terms, view, first, end)
+    mask, steps = _without_excluded(mask, steps, view)
     if not steps:
         return mask, True
     flags = bytearray(view.count)
     for ordinal in islice(_left(mask, steps, view), most):
         flags[ordinal] = 1
     return int.from_bytes(flags, "little"), False
+
+
+def _without_excluded(
+    mask: int, steps: Sequence[tuple[Term, _Step]], view: View
+) -> tuple[int, Sequence[tuple[Term, _Step]]]:
+    """What is excluded is looked for instead of what is left, where that is little or quickly found."""
+    left = []
+    for term, step in steps:
+        excluded = mask & step.unsigned.judged.mask if step.unsigned else mask
+        if step.unsigned is None or not (step.unsigned.needle or excluded.bit_count() <= _LITTLE_TEXT):
+            left.append((term, step))
+            continue
+        flags = bytearray(view.count)
+        for ordinal in _candidates(excluded, view, step.unsigned.needle):
+            flags[ordinal] = (
+                step.by_line(ordinal) if step.by_line else not all_hold([term], view.document(ordinal))
+            )
+        mask ^= int.from_bytes(flags, "little")
+    return mask, left
 
 
 def _judged(
@@ -143,7 +166,7 @@ def _turned(step: _Step, view: View) -> _Step:
     everything = full(view.count)
     if step.judged.certain:
         return _Step(Judged(everything ^ step.judged.mask, certain=True))
-    return _Step(Judged(everything, certain=False), step.by_line)
+    return _Step(Judged(everything, certain=False), step.by_line, unsigned=step)
 
 
 def _judge_time(term: FieldTerm | HasTerm, view: View) -> Judged:

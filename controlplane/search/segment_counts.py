@@ -21,9 +21,8 @@ from controlplane.search.segment_files import Bodies
 from controlplane.search.segment_search import StoredSegment, bounds, by_cost, stored_segments
 
 FACET_MATCHES: Final = 50_000
-HISTOGRAM_MATCHES: Final = (
-    100_000  # that had to be looked at one by one; what columns tell costs next to nothing
-)
+# Looked at one by one; what columns tell costs next to nothing.
+HISTOGRAM_MATCHES: Final = 50_000
 _FEW: Final = 128  # matches in a segment that are quicker read than its columns
 _MANY_BUCKETS: Final = 256  # in one segment, beyond which each match is asked for its time
 

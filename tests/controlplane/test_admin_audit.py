@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import aiohttp
 import pytest
 
 from controlplane.operations import audit
+from controlplane.search import segment_files, sqlite_index
 from tests.controlplane.plane import Plane, ProxyClient, event
 from tests.controlplane.test_admin import call, operator
 
@@ -145,6 +147,28 @@ async def test_what_can_not_be_meant_is_400(
     answer = await trail.get("all", path, **members)
     assert (answer.status, answer.code) == (400, "invalidRequest")
     assert says in answer.json["error"]["message"]
+
+
+async def test_a_search_says_that_events_may_be_missing_while_the_index_is_filled(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await trail.ask("all", "events"))["behind"] is False
+    monkeypatch.setattr("controlplane.app._MOMENT_SECONDS", 0.05)
+    free = threading.Event()
+    written = segment_files.write_events
+
+    def slow(*given: Any) -> None:
+        free.wait(20)
+        written(*given)
+
+    monkeypatch.setattr(sqlite_index, "write_events", slow)
+    await trail.keep("acme", minute(trail.orgs["acme"], 9))
+    page = await trail.ask("all", "events")
+    assert (page["behind"], 9 in numbers(page)) == (True, False)
+    free.set()
+    monkeypatch.setattr("controlplane.app._MOMENT_SECONDS", 20)
+    page = await trail.ask("all", "events")
+    assert (page["behind"], 9 in numbers(page)) == (False, True)
 
 
 # Counting

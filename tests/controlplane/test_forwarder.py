@@ -214,3 +214,21 @@ async def test_stop_ends_it_at_once(store: SqliteStore) -> None:
         await commit(store, [number])
         async with running(subject):
             await take(index.attempts, 1)
+
+
+async def test_who_searches_waits_a_moment_for_the_index_and_no_longer(store: SqliteStore) -> None:
+    free = asyncio.Event()
+
+    class Slow(ScriptedIndex):
+        async def write(self, events: Sequence[Event]) -> None:
+            await free.wait()
+            await super().write(events)
+
+    index = Slow()
+    await commit(store, range(3))
+    made = forwarder(store, index)
+    await made.catch_up(0.02)
+    assert (made.is_behind, index.seen) == (True, [])
+    free.set()
+    await made.catch_up(10)
+    assert (made.is_behind, index.seen) == (False, [0, 1, 2])
