@@ -121,8 +121,8 @@ def _replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
     from controlplane.operations.replays import replay as operation
     from controlplane.operations.replays import together
 
-    told = cli.call(operation, asked)
     with _Progress() as progress:
+        told = cli.call(operation, asked)
         try:
             while told.next is not None:
                 progress.show(told.looked_at, told.expected)

@@ -19,10 +19,8 @@ from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
 from controlplane.search.query import EVERYTHING, Filter, QueryError, Resolver, parse_filter, parse_time
 from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
-from proxy.policy.compile import CompiledRuleset
-from proxy.policy.replay import Event
+from proxy.policy.replay import Event, Rules
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
-from proxy.policy.unknown import partly_known_rules
 
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_HOURS: Final = 24
@@ -161,7 +159,7 @@ class Lately(Generic[K, V]):
 
 
 # A version's text never changes, and a long replay asks for the same few of them in each of its requests.
-_former: Final[Lately[tuple[str, int], CompiledRuleset | None]] = Lately(8)
+_former: Final[Lately[tuple[str, int], Rules | None]] = Lately(8)
 
 
 class FormerRules:
@@ -173,9 +171,9 @@ class FormerRules:
         self._org = org
         self._rulesets: dict[str, str] | None = None  # by application
 
-    async def of(self, event: Event) -> CompiledRuleset | None:
+    async def of(self, event: Event) -> Rules | None:
         found = await self.version_of(event)
-        return None if found is None else await _former.get(found, lambda: self._compiled(*found))
+        return None if found is None else await _former.get(found, lambda: self._rules(*found))
 
     async def version_of(self, event: Event) -> tuple[str, int] | None:
         """Ruleset id and version."""
@@ -191,11 +189,11 @@ class FormerRules:
         versions = await self._desk.store.ruleset_versions(ruleset_id)
         return next((each.yaml for each in versions if each.version == version), None)
 
-    async def _compiled(self, ruleset_id: str, version: int) -> CompiledRuleset | None:
+    async def _rules(self, ruleset_id: str, version: int) -> Rules | None:
         text = await self.text(ruleset_id, version)
         if text is None:
             return None
         try:
-            return await aside(lambda: partly_known_rules(parse_ruleset(text)))
+            return await aside(lambda: Rules(parse_ruleset(text)))
         except InvalidRuleset:  # of an older language
             return None

@@ -16,7 +16,6 @@ from proxy.policy.abridged import CUT_MARK
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.cases import REFUSED
-from proxy.policy.compile import CompiledRuleset
 from proxy.policy.decision import Decision, Plan
 from proxy.policy.explain import Judgement, SampleRequest, judged
 from proxy.policy.ruleset import Rule, Ruleset
@@ -122,19 +121,45 @@ class Unclear(NamedTuple):
     missing: tuple[str, ...]
 
 
+class Rules:
+    """A ruleset for requests of which not everything is known, compiled once for any number of them."""
+
+    def __init__(self, ruleset: Ruleset) -> None:
+        self.name = ruleset.name
+        self._compiled = partly_known_rules(ruleset)
+        self._asks_query = any(map(_asks_query, ruleset.rules))
+        self._asks_ip = any(rule.ip is not None for rule in ruleset.rules)
+        self._asks_time = any(rule.time is not None for rule in ruleset.rules)
+
+    def plan(self, method: str, target: Target) -> Plan:
+        return self._compiled.plan(method, target)
+
+    def looked_at(self, event: Event, target: Target, plan: Plan) -> Hashable:
+        """Of events for which all of this is the same, the judgement is the same."""
+        return (
+            plan,
+            target.query if self._asks_query else None,
+            event.client_ip if self._asks_ip else None,
+            event.time_ms // _MINUTE_MS if self._asks_time else None,
+            (event.upstream_status, event.verdict, event.reason) if plan.has_response_rules else None,
+            _has_no_body(event),
+            is_batch(event.method, target),
+        )
+
+
 class Replay:
-    """One draft, compiled once for any number of events."""
+    """One draft and what it makes of events."""
 
     def __init__(self, draft: Ruleset) -> None:
-        self.name = draft.name
-        self._rules = partly_known_rules(draft)
+        self._rules = Rules(draft)
         self._guesses = Guesses()
-        self._asks_ip = any(rule.ip is not None for rule in draft.rules)
-        self._asks_time = any(rule.time is not None for rule in draft.rules)
-        self._asks_query = any(map(_asks_query, draft.rules))
         self._known: dict[Hashable, Outcome | Unclear] = {}
 
-    def judge(self, event: Event, former: CompiledRuleset | None = None) -> Outcome | Unclear:
+    @property
+    def name(self) -> str:
+        return self._rules.name
+
+    def judge(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
         """Of an event that reached rules. `former` are the rules that judged it then: of all that isn't
         known, only that can have been so under which they judge as the event says."""
         text = event.target
@@ -147,48 +172,41 @@ class Replay:
         plan = self._rules.plan(event.method, target)
         if event.reason == _TOO_LARGE and (plan.needs_body or is_batch(event.method, target)):
             return event.outcome
-        if former is None:
-            after = self._judge_remembered(event, target, plan)
-        else:
-            after = self._judge_as_recorded(event, target, plan, former.plan(event.method, target))
+        after = self._judge_remembered(event, target, plan, former)
         if event.reason == "dependencyFailed" and isinstance(after, Outcome) and after.lets_through:
             return Unclear((event.outcome, after), (_DEPENDENCY,))
         return after
 
-    def _judge_remembered(self, event: Event, target: Target, plan: Plan) -> Outcome | Unclear:
-        """Known already where all is the same that the rules can look at."""
-        key = (
-            plan,
-            target.query if self._asks_query else None,
-            event.client_ip if self._asks_ip else None,
-            event.time_ms // _MINUTE_MS if self._asks_time else None,
-            event.upstream_status if plan.has_response_rules else None,
-            event.verdict if plan.has_response_rules else None,
-            event.reason if plan.has_response_rules else None,
-            _has_no_body(event),
-            is_batch(event.method, target),
-        )
+    def _judge_remembered(
+        self, event: Event, target: Target, plan: Plan, former: Rules | None
+    ) -> Outcome | Unclear:
+        key = self._rules.looked_at(event, target, plan)
+        then = None
+        if former is not None:
+            then = former.plan(event.method, target)
+            key = key, former.looked_at(event, target, then), event.outcome
         after = self._known.get(key)
         if after is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            ways = every_way(self._judgement(event, target, plan), self._guesses)
-            after = self._known[key] = _in_all(ways, ways.outcomes)
+            after = self._known[key] = self._judge(event, target, plan, then)
         return after
 
-    def _judge_as_recorded(self, event: Event, target: Target, plan: Plan, former: Plan) -> Outcome | Unclear:
+    def _judge(self, event: Event, target: Target, plan: Plan, then: Plan | None) -> Outcome | Unclear:
         judge = self._judgement(event, target, plan)
-        judge_formerly = self._judgement(event, target, former)
-        recorded = event.outcome
+        if then is not None:
+            judge_then = self._judgement(event, target, then)
+            recorded = event.outcome
 
-        def judge_if_recorded() -> Outcome | None:
-            return judge() if judge_formerly() == recorded else None
+            def judge_if_recorded() -> Outcome | None:
+                return judge() if judge_then() == recorded else None
 
-        ways = every_way(judge_if_recorded, self._guesses)
-        left = tuple(each for each in ways.outcomes if each is not None)
-        if not left:  # other rules have judged it
-            return self._judge_remembered(event, target, plan)
-        return _in_all(ways, left)
+            ways = every_way(judge_if_recorded, self._guesses)
+            possible = tuple(each for each in ways.outcomes if each is not None)
+            if possible:  # otherwise other rules have judged it
+                return _in_all(ways, possible)
+        of_draft = every_way(judge, self._guesses)
+        return _in_all(of_draft, of_draft.outcomes)
 
     def _judgement(self, event: Event, target: Target, plan: Plan) -> Callable[[], Outcome]:
         request = PartlyKnownRequest(

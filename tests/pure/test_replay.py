@@ -13,10 +13,9 @@ from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import AnswerFacts, Decision, RequestFacts
 from proxy.policy.explain import SampleRequest, judged
-from proxy.policy.replay import Event, Group, Outcome, Replay, Tally, Unclear
+from proxy.policy.replay import Event, Group, Outcome, Replay, Rules, Tally, Unclear
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.unknown import partly_known_rules
 from tests.pure.rules import THURSDAY_NOON_UTC
 from tests.pure.test_explain import rulesets, samples
 
@@ -201,7 +200,7 @@ def test_a_body_too_large_to_read_is_refused_only_while_rules_read_it() -> None:
 
 
 def test_the_rules_that_judged_it_tell_which_way_a_header_was() -> None:
-    then = partly_known_rules(draft(CONSISTENT.replace("REST", "block")))
+    then = Rules(draft(CONSISTENT.replace("REST", "block")))
     now = Replay(
         draft(CONSISTENT.replace("REST", "block") + "- {id: new, match: {path: [/a]}, verdict: allow}")
     )
@@ -213,7 +212,7 @@ def test_the_rules_that_judged_it_tell_which_way_a_header_was() -> None:
 
 
 def test_rules_that_can_t_have_judged_it_tell_nothing() -> None:
-    others = partly_known_rules(draft("- {id: other, match: {path: [/a]}, verdict: allow}"))
+    others = Rules(draft("- {id: other, match: {path: [/a]}, verdict: allow}"))
     now = Replay(draft(CONSISTENT.replace("REST", "block")))
     assert isinstance(now.judge(event(), others), Unclear)
 
@@ -315,6 +314,6 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
         after = replay.judge(stored)
         possible = (after,) if isinstance(after, Outcome) else after.possible
         assert stored.outcome.effect in [each.effect for each in possible]
-    unchanged = replay.judge(stored, partly_known_rules(ruleset))
+    unchanged = replay.judge(stored, Rules(ruleset))
     assert isinstance(unchanged, Outcome)
     assert unchanged.effect == stored.outcome.effect
