@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.console.conftest import DESKTOP, PHONE, Served, Visit, visiting
 from tests.console.looks import complaints
+from tests.console.seed import PASSWORD
 
 RULES = """\
 version: 1
@@ -188,7 +189,7 @@ def test_the_text_is_there_again_after_the_session_ended(visit: Visit) -> None:
     page.get_by_role("button", name="Review and publish").click()
     page.wait_for_url(re.compile("/login"))
     page.get_by_label("Name").fill("ada")
-    page.get_by_label("Password").fill("correct horse battery staple")
+    page.get_by_label("Password").fill(PASSWORD)
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("/edit"))
     assert "verdict: log_only" in rules(page).input_value()
@@ -295,3 +296,23 @@ def test_what_is_tried_can_be_read_and_used(
         expect(page.locator("#checked .findings.bad")).to_be_visible()
         assert complaints(page) == []
         assert visit.all_complaints() == []
+
+
+def test_a_sign_in_in_another_tab_is_enough_to_go_on(visit: Visit) -> None:
+    page = visit.page
+    visit.go("/rulesets/contoso/hr-sync/edit")
+    expect(page.locator("#checked")).to_contain_text("sound")
+    visit.context.clear_cookies()
+    change(page, "default: block", "default: allow")
+    expect(page.get_by_role("alert").filter(has_text="You are signed out")).to_be_visible()
+    other = visit.context.new_page()
+    other.goto(f"{visit.served.address}/login")
+    other.get_by_label("Name").fill("ada")
+    other.get_by_label("Password").fill(PASSWORD)
+    other.keyboard.press("Enter")
+    other.wait_for_url(re.compile("/$"))
+    page.get_by_label("Path and query").fill("/v1.0/nothing")
+    page.get_by_role("button", name="Explain", exact=True).click()
+    expect(page.locator("#explained .verdict-line")).to_contain_text("allow")
+    expect(page.get_by_role("alert").filter(has_text="You are signed out")).to_be_hidden()
+    visit.complaints[:] = [line for line in visit.complaints if "403 (Forbidden)" not in line]

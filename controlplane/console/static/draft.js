@@ -2,6 +2,7 @@
 // Without this script the same form works by its buttons.
 
 const CHECK_AFTER_MS = 400;
+const KEEP_AFTER_MS = 200;
 const INDENT = "  ";
 const underWay = new Map(); // the newest of each kind; an older one that comes late is not shown
 const KEPT = ["yaml", "cases", "base", "into"];
@@ -130,10 +131,13 @@ function setUpKeeping() {
     });
   } else if (form.dataset.fresh === "yes" && kept) {
     form.cases.value = kept.cases ?? "";
-    if (!kept.cases) localStorage.removeItem(key); // published, or typed back
+    if (!kept.cases) localStorage.removeItem(key); // published by other means
   }
   const keep = () => {
-    if (form.yaml.value === shown.yaml && form.dataset.fresh === "yes" && !form.cases.value) return;
+    if (form.yaml.value === shown.yaml && form.dataset.fresh === "yes" && !form.cases.value) {
+      localStorage.removeItem(key); // typed back
+      return;
+    }
     const now = Object.fromEntries(KEPT.map((name) => [name, form.elements[name]?.value]));
     try {
       localStorage.setItem(key, JSON.stringify({ ...now, at: Date.now() }));
@@ -141,7 +145,13 @@ function setUpKeeping() {
       // No room, or none allowed: the form itself still has everything.
     }
   };
-  form.addEventListener("input", keep);
+  let timer = 0;
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(keep, KEEP_AFTER_MS);
+  });
+  form.addEventListener("submit", keep);
+  addEventListener("pagehide", () => timer && keep());
   // The page that a publication leads to has published.js, which forgets this draft.
   form.addEventListener("submit", (event) => {
     if (event.submitter?.value === "publish") sessionStorage.setItem("graphward-publishing", key);
@@ -186,7 +196,7 @@ function setUpTrying() {
   if (form.elements.target.value && form.dataset.fresh === "yes") tryOut("explain");
 }
 
-async function tryOut(what, button) {
+async function tryOut(what, button, isSecondTry = false) {
   underWay.get(what)?.abort();
   const controller = new AbortController();
   underWay.set(what, controller);
@@ -198,7 +208,9 @@ async function tryOut(what, button) {
     const answer = await fetch(form.action, { method: "POST", body, signal: controller.signal });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const parts = [...page.body.children].filter((each) => each.id && document.getElementById(each.id));
-    if (answer.redirected || !parts.length) return trouble(answer);
+    const isRefused = answer.redirected || answer.status === 403;
+    if (isRefused && !isSecondTry && (await freshToken())) return tryOut(what, button, true);
+    if (isRefused || !parts.length) return trouble(answer);
     for (const part of parts) document.getElementById(part.id).replaceChildren(...part.childNodes);
     trouble(null);
     goOn(what);
@@ -226,22 +238,22 @@ function goOn(what) {
   });
 }
 
-async function trouble(answer) {
+function trouble(answer) {
   const notice = form.querySelector("[data-trouble]");
   notice.hidden = answer === null;
   if (answer === null) return;
-  const signedOut = answer.redirected || answer.status === 401 || answer.status === 403;
+  const signedOut = answer.redirected || answer.status === 403;
   notice.querySelector("span").textContent = signedOut
     ? "You are signed out. Your text is kept here: sign in again in another tab, and go on."
     : "The control plane doesn't answer now. Your text is kept here.";
-  if (signedOut) await freshToken();
 }
 
-// Another sign-in has another form token; this page's own is of no use to it.
+// Another sign-in, in another tab, has another form token: this page's own is of no use to it. Whether there is one.
 async function freshToken() {
   const answer = await fetch(form.dataset.path + location.search);
-  if (answer.redirected || !answer.ok) return;
+  if (answer.redirected || !answer.ok) return false;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const token = page.querySelector("form.editor input[name=csrf]")?.value;
-  if (token) for (const field of document.querySelectorAll("input[name=csrf]")) field.value = token;
+  for (const field of document.querySelectorAll("input[name=csrf]")) field.value = token;
+  return true;
 }
