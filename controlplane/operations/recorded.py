@@ -25,6 +25,7 @@ from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_HOURS: Final = 24
 _AT_ONCE: Final = 64  # events, between which the server's event loop goes on
+_LATEST_MS: Final = 253_402_300_799_000  # the last second of the year 9999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 decode_event: Final = msgspec.json.Decoder(Event).decode
@@ -79,13 +80,18 @@ def _window(now_ms: int, hours: float | None, from_: str | None, to: str | None)
         raise InvalidRequest("the time is given in hours up to now, or as from and to")
     to_ms = now_ms if to is None else _moment("to", to, now_ms)
     if from_ is None:
-        return to_ms - round((_DEFAULT_HOURS if hours is None else hours) * _HOUR_MS), to_ms
+        return within_time(to_ms - round((_DEFAULT_HOURS if hours is None else hours) * _HOUR_MS)), to_ms
     return _moment("from", from_, now_ms), to_ms
+
+
+def within_time(ms: int) -> int:
+    """Milliseconds that a calendar has a day for."""
+    return min(max(ms, 0), _LATEST_MS)
 
 
 def _moment(member: str, text: str, now_ms: int) -> int:
     try:
-        return parse_time(text, now_ms)
+        return within_time(parse_time(text, now_ms))
     except QueryError as error:
         raise InvalidRequest(f"{member}: {error.message}") from None
 
@@ -129,11 +135,13 @@ class Reading:
 
 
 def decoded(body: bytes) -> Event | None:
-    """None where it is no proxy's event of ours, which the agent API takes too."""
+    """None where it is no event of a proxy of ours, which the agent API takes too; or of a time that some
+    zone's calendar has no day for."""
     try:
-        return decode_event(body)
+        event = decode_event(body)
     except msgspec.ValidationError:
         return None
+    return event if 1970 < event.time.year < 9999 else None
 
 
 K = TypeVar("K", bound=Hashable)

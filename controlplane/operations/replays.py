@@ -16,7 +16,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select
+from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
 from controlplane.operations.rehearsals import Source, parsed, text_of
 from controlplane.store.interface import BlockPlace, StoreBusy
 from proxy.policy.replay import CHANGES, MAX_SAMPLES, Group, Outcome, Replay, Tally, Unclear
@@ -189,7 +189,8 @@ async def _selected(desk: Desk, actor: Actor, request: ReplayRuleset) -> tuple[S
     if found is None:
         raise InvalidRequest("cursor: not one of a replay")
     from_ms, to_ms, *place = map(int, found.groups())
-    return replace(selection, from_ms=from_ms, to_ms=to_ms), BlockPlace(*place)
+    selection = replace(selection, from_ms=within_time(from_ms), to_ms=within_time(to_ms))
+    return selection, BlockPlace(*place)
 
 
 def _cursor(selection: Selection, place: BlockPlace | None) -> str | None:

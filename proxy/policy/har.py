@@ -128,7 +128,7 @@ def parse_har(data: bytes, base: str = DEFAULT_BASE) -> Har:
         except ValueError:
             raise InvalidHar(f"entry {number}: its url is none") from None
         if target is None:
-            hosts[url.netloc.rpartition("@")[2]] += 1
+            hosts[url.netloc.rpartition("@")[2] or f"{url.scheme}:"] += 1
         elif _is_preflight(entry.request):
             preflights += 1
         else:

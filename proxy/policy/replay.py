@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -63,7 +63,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     """What an audit event tells of one request and of how it was judged."""
 
     id: str
-    time: datetime
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
     method: str
     path: str
     verdict: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,8 +11,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple
-
-import yaml
 
 from proxy.policy.abridged import CUT_MARK, without_secrets
 from proxy.policy.advice import ruleset_advice
@@ -37,6 +36,7 @@ _SYSTEM_OPTIONS: Final = frozenset(
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # of a property
 _FEW: Final = 16
+_PLAIN: Final = re.compile(r"[A-Za-z/$](?:[A-Za-z0-9_./$-]*[A-Za-z0-9_/$])?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -185,9 +185,13 @@ def _transforms(names: tuple[str, ...]) -> Transforms | None:
     strips = [name.removeprefix("strip:") for name in names if name.startswith("strip:")]
     allows = [name.removeprefix("allow:") for name in names if name.startswith("allow:")]
     known = [*strips, *allows]
-    if not known or len(known) < len(names) or any(_DOTTED.fullmatch(name) is None for name in known):
+    if not known or len(known) < len(names) or not all(map(_is_property, known)):
         return None
     return Transforms(tuple(sorted(strips)), tuple(sorted(allows)) if allows else None)
+
+
+def _is_property(name: str) -> bool:
+    return name.isprintable() and _DOTTED.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=256)
@@ -237,6 +241,7 @@ def suggest(
 ) -> Suggestion:
     """A ruleset of that name. `about` are lines for its head; `filters` are of patterns, beside those by
     which all answers were filtered already. Raises InvalidRuleset where the name can't be one."""
+    name = _plain(name)
     paths = _paths(observed, filters or {})
     rules = _rules(paths, in_order=any(path.filter is not None for path in paths))
     text = _yaml(name, rules, about, observed)
@@ -431,6 +436,7 @@ def _plain(text: str) -> str:
 
 
 def _scalar(text: str) -> str:
-    """As YAML takes it for text within a list."""
-    dumped: str = yaml.safe_dump([text], default_flow_style=True, width=10_000, allow_unicode=True)
-    return dumped.strip()[1:-1]
+    """As YAML takes it for text, within a list too."""
+    if _PLAIN.fullmatch(text) and text.lower() not in ("true", "false", "null"):
+        return text
+    return json.dumps(text, ensure_ascii=False)

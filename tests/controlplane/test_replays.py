@@ -172,6 +172,37 @@ async def test_a_long_replay_goes_on_where_the_last_answer_ended(
     assert len(group.samples) == 3
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"from_": "-9999999w", "to": "9999-12-31T23:59:59Z"},
+        {"from_": "0001-01-01"},
+        {"cursor": "0-999999999999999-999999999999999-999999999999999"},
+    ],
+)
+async def test_no_time_is_too_long_ago_or_too_far_ahead(
+    plane: Plane, traffic: Traffic, members: dict[str, Any]
+) -> None:
+    await traffic.send([group_path(1)])
+    assert (await replayed(desk(plane), **members)).events == 1
+
+
+async def test_what_another_s_proxy_calls_an_event_ends_no_replay(plane: Plane, traffic: Traffic) -> None:
+    odd = [
+        {"time": "0001-01-01T00:00:00Z"},
+        {"time": "9999-12-31T23:59:59+00:00"},
+        {"query": 7},
+        {"appId": []},
+    ]
+    odd += [{"path": "nowhere"}, {"path": "/%"}, {"method": "\u2028"}, {"upstreamStatus": 1e300}]
+    await traffic.send({"ruleId": "r", **members} for members in odd)
+    gated = DRAFT.replace("verdict: allow", "time: {days: [mon], timezone: Asia/Tokyo}\n    verdict: allow")
+    told = await replayed(desk(plane), every_app=True, from_="0001-01-01", source=Source(yaml=gated))
+    assert (told.looked_at, told.events) == (8, 4)
+    with pytest.raises(InvalidRequest, match="is not one of a proxy"):
+        await explain_event.perform(desk(plane), OPERATOR, ExplainEvent(org="acme", id="event-1"))
+
+
 async def test_a_block_that_began_long_before_the_time_is_looked_through(
     plane: Plane, traffic: Traffic
 ) -> None:

@@ -135,7 +135,7 @@ def test_evidence_stands_beside_each_path() -> None:
     assert found.yaml == (
         "# Seen of payroll\n"
         "version: 1\n"
-        "name: 'payroll: nightly'\n"
+        'name: "payroll: nightly"\n'
         "default: block\n"
         "rules:\n"
         "  # 3 requests, 2026-11-21T12:00:00Z to 2026-11-21T12:02:00Z\n"
@@ -195,7 +195,14 @@ def test_what_was_filtered_only_at_times_is_told() -> None:
     assert "# filtered 1 times: strip:manager.mail, strip:mobilePhone\n" in found.yaml
 
 
-@pytest.mark.parametrize("names", [("strip:a b",), ("strip:",), ("other:a",), ("strip:a\nrules: []",)])
+@pytest.mark.parametrize("name", ["true", "1e3", "a: b", "æ#ø", '"', "\\", "a\u2028b", "- x", "~", "{a}"])
+def test_any_name_is_text(name: str) -> None:
+    assert parse_ruleset(suggest(Observations(), name).yaml).name == name.replace("\u2028", "\ufffd")
+
+
+@pytest.mark.parametrize(
+    "names", [("strip:a b",), ("strip:",), ("other:a",), ("strip:a\nrules: []",), ("strip:a\0",)]
+)
 def test_a_property_that_no_rule_can_name_makes_no_filter(names: tuple[str, ...]) -> None:
     (rule,) = parse_ruleset(seen_filtered(("/v1.0/users", names)).yaml).rules
     assert rule.verdict == "allow"
