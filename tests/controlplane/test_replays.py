@@ -188,7 +188,7 @@ async def test_no_time_is_too_long_ago_or_too_far_ahead(
 
 
 async def test_what_another_s_proxy_calls_an_event_ends_no_replay(plane: Plane, traffic: Traffic) -> None:
-    odd = [
+    odd: list[dict[str, Any]] = [
         {"time": "0001-01-01T00:00:00Z"},
         {"time": "9999-12-31T23:59:59+00:00"},
         {"query": 7},
