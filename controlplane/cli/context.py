@@ -97,12 +97,12 @@ class Cli:
 
     @property
     def remote(self) -> Remote | None:
-        from controlplane.cli.remote import Remote
-
         if self._url is None:
             return None
         if self._token_file is None:
             raise CommandFailed(INVALID_INPUT, "Missing option '--token-file'.")
+        from controlplane.cli.remote import Remote
+
         return Remote(self._url, self._token_file)
 
     def call(self, operation: Operation[Q, A], asked: Q) -> A:
@@ -132,11 +132,6 @@ class Cli:
 
     def run(self, work: Callable[[Open], Awaitable[T]]) -> T:
         """Do `work` with the store open, its failures told in one line each."""
-        from controlplane.operations.actor import Forbidden
-        from controlplane.operations.operation import InvalidRequest
-        from controlplane.registry import InvalidName
-        from controlplane.search.interface import IndexUnavailableError
-        from controlplane.secrets import MasterKeyError
 
         async def opened() -> T:
             async with self._open() as open_store:
@@ -144,12 +139,8 @@ class Cli:
 
         try:
             return asyncio.run(opened())
-        except InvalidRequest as error:
-            raise CommandFailed(INVALID_INPUT, *error.problems) from None
-        except InvalidName as error:
-            raise CommandFailed(INVALID_INPUT, str(error)) from None
-        except (StoreError, MasterKeyError, IndexUnavailableError, Forbidden) as error:
-            raise CommandFailed(FAILED, str(error)) from None
+        except Exception as error:
+            raise _told(error) from None
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Open]:
@@ -174,6 +165,23 @@ class Cli:
             tail = Tail(store, poll_seconds=_POLL_SECONDS)
             desk = Desk(settings, store, registry, clock, vault, index, tail)
             yield Open(settings, store, registry, desk)
+
+
+def _told(error: Exception) -> Exception:
+    """How a command ends for it; a fault of our own is left as it is."""
+    from controlplane.operations.actor import Forbidden
+    from controlplane.operations.operation import InvalidRequest
+    from controlplane.registry import InvalidName
+    from controlplane.search.interface import IndexUnavailableError
+    from controlplane.secrets import MasterKeyError
+
+    if isinstance(error, InvalidRequest):
+        return CommandFailed(INVALID_INPUT, *error.problems)
+    if isinstance(error, InvalidName):
+        return CommandFailed(INVALID_INPUT, str(error))
+    if isinstance(error, StoreError | MasterKeyError | IndexUnavailableError | Forbidden):
+        return CommandFailed(FAILED, str(error))
+    return error
 
 
 async def _filled_index(settings: Settings, store: SqliteStore, stack: AsyncExitStack) -> SearchIndex:

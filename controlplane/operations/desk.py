@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from controlplane.clock import Clock
 from controlplane.operations.actor import Actor, Role
-from controlplane.registry import Registry, only
-from controlplane.search.interface import SearchIndex
-from controlplane.secrets import Vault
-from controlplane.settings import Settings
-from controlplane.store.interface import App, NotFound, Org, Proxy, Ruleset, Store
-from controlplane.tail import Tail
+from controlplane.registry import only
+from controlplane.store.interface import App, NotFound, Org, Proxy, Ruleset
+
+if TYPE_CHECKING:  # a command that needs no search starts without what searches
+    from controlplane.clock import Clock
+    from controlplane.registry import Registry
+    from controlplane.search.interface import SearchIndex
+    from controlplane.secrets import Vault
+    from controlplane.settings import Settings
+    from controlplane.store.interface import Store
+    from controlplane.tail import Tail
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Protocol
 
 from controlplane.search.interface import SearchIndex
-from controlplane.search.sqlite_index import SqliteIndex
 
 __all__ = ["SearchIndex", "open_index"]
 
@@ -32,4 +31,6 @@ async def open_index(settings: Settings, store_path: Path) -> SearchIndex:
         return OpenSearchIndex(
             settings.url, username=settings.username, password=settings.password, ca_file=settings.ca_file
         )
+    from controlplane.search.sqlite_index import SqliteIndex  # of no use to most commands
+
     return await SqliteIndex.open(store_path.with_name(store_path.name + ".search.sqlite"))

@@ -75,6 +75,7 @@ def _references(mark: str) -> dict[str, Any]:
         "yaml": RULESET.format(name="drafted"),
         "name": "new-name",
         "password": PASSWORD,
+        "role": "viewer",
     }
 
 
@@ -144,6 +145,28 @@ async def test_nothing_of_another_organisation_shows(at_desk: Desk) -> None:
     for operation in OPERATIONS:
         for known in (own, own if _requires_org(operation) else anywhere):
             told = await _outcome(at_desk, eve, operation, _sample(operation.request, known), "")
+            assert not [each for each in hidden if each in told], (operation.name, told)
+
+
+@pytest.mark.parametrize("role", [None, "viewer"])
+async def test_who_may_only_read_changes_nothing(at_desk: Desk, role: Role | None) -> None:
+    """Over the whole table: each operation that changes something is refused."""
+    eve = await actor(at_desk, **({} if role is None else {"acme": role}))
+    own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
+    for operation in OPERATIONS:
+        if operation.changes:
+            with pytest.raises((NotFound, Forbidden)):
+                await operation.perform(at_desk, eve, _sample(operation.request, own))
+
+
+async def test_who_has_no_role_is_told_nothing(at_desk: Desk) -> None:
+    hidden = {"own-", "acme"}
+    own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
+    anywhere = {name: value for name, value in own.items() if name != "org"}
+    for operation in OPERATIONS:
+        asked = _sample(operation.request, own if _requires_org(operation) else anywhere)
+        told = await _outcome(at_desk, Actor("eve", {}), operation, asked, "")
+        if told.partition(":")[0] not in ("NotFound", "Forbidden", "InvalidRequest"):
             assert not [each for each in hidden if each in told], (operation.name, told)
 
 
