@@ -1,7 +1,8 @@
 """python -m bench.search: how long searches take over many events, built through the store and its forwarder.
 
-Each filter is asked for its first page and two more, newest first, as an operator would. The directory is
-kept where one is named, and used again as it is.
+Each filter is asked for its first page and two more, newest first, as an operator would, and for what the
+console tells of its matches: values in common, and a histogram. The directory is kept where one is named, and
+used again as it is.
 """
 
 import argparse
@@ -24,6 +25,8 @@ from controlplane.store.sqlite import SqliteStore
 
 BATCH = 500
 LIMITS = RateLimits(1 << 30, 1 << 30)
+HOUR_MS = 3_600_000
+FACETS = ("verdict", "status", "reason", "rule", "app", "method", "path", "ip")
 FILTERS = (
     "",
     "verdict:block",
@@ -88,19 +91,39 @@ async def ask(index: SearchIndex, text: str, span: tuple[int, int] | None) -> tu
     return took, events
 
 
+async def count(index: SearchIndex, text: str) -> tuple[float, float, int, bool]:
+    """Milliseconds for facets and for a histogram, and how many events the histogram has, of all or not."""
+    query = SearchQuery((ORG,), parse_filter(text))
+    begun = time.perf_counter()
+    await index.facets(query, FACETS)
+    between = time.perf_counter()
+    histogram = await index.histogram(query, HOUR_MS)
+    ended = time.perf_counter()
+    counted = sum(each for _, each in histogram.buckets)
+    return (between - begun) * 1000, (ended - between) * 1000, counted, histogram.complete
+
+
+async def measure_counts(index: SearchIndex) -> None:
+    for text in FILTERS:
+        facets, histogram, counted, is_complete = await count(index, text)
+        of = "" if is_complete else " of more"
+        print(f"facets {facets:7.1f} ms, histogram {histogram:7.1f} ms, {counted:8}{of} events  {text!r}")
+
+
 async def measure(directory: Path, count: int, repeat: int) -> None:
     index = await SqliteIndex.open(directory / "store.db.search.sqlite")
     middle = START_MS + count // 4
     every: list[float] = []
     try:
         for text in FILTERS:
-            for name, span in (("", None), ("  an hour amid", (middle, middle + 3_600_000))):
+            for name, span in (("", None), ("  an hour amid", (middle, middle + HOUR_MS))):
                 took: list[float] = []
                 for _ in range(repeat):
                     pages, events = await ask(index, text, span)
                     took += pages
                 every += took
                 print(f"{median(took):8.1f} ms, at most {max(took):8.1f}, {events:4} events  {text!r}{name}")
+        await measure_counts(index)
     finally:
         await index.close()
     cuts = quantiles(every, n=100)

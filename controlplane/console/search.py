@@ -29,7 +29,7 @@ from controlplane.operations.audit import (
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
-from controlplane.search.query import rfc3339_ms
+from controlplane.search.query import FIELDS, rfc3339_ms
 from controlplane.store.interface import StoreError
 from proxy.wire.audit_event import rfc3339
 
@@ -98,6 +98,7 @@ async def found(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "to": given("to", ""),
         "presets": _PRESETS,
         "examples": _EXAMPLES,
+        "fields": tuple(FIELDS),
         "verdicts": _FROM_BELOW,
         "problems": (),
         "mistake": None,

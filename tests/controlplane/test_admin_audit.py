@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,8 +18,10 @@ import aiohttp
 import pytest
 
 from controlplane.operations import audit
+from controlplane.operations.event_formats import COLUMNS
 from controlplane.search import segment_files, sqlite_index
 from tests.controlplane.plane import Plane, ProxyClient, event
+from tests.controlplane.processes import ROOT
 from tests.controlplane.test_admin import call, operator
 
 REASON = "a request rule decided"
@@ -284,6 +287,12 @@ async def test_no_text_of_an_export_is_a_formula_or_another_cell(trail: Trail, t
         assert shown.removeprefix("'").startswith(text.replace("\0", "\ufffd").removeprefix("'"))
     line = (await trail.get("acme", "export", format="ndjson", filter="seq:30")).body
     assert json.loads(line)["path"] == text
+
+
+def test_every_column_is_documented() -> None:
+    section = (ROOT / "docs/audit.md").read_text("utf-8").split("## The fields of an event")[1]
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", section.split("\n## ")[0])))
+    assert tuple(named) == COLUMNS
 
 
 async def test_an_event_of_several_lines_is_one_line(trail: Trail) -> None:
