@@ -279,6 +279,28 @@ async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_neve
         assert read_snapshot(running.settings.rule_sync.cache_path).version == "v2"
 
 
+async def test_a_heartbeat_tells_at_once_which_rules_every_worker_enforces(tmp_path: Path) -> None:
+    """And none tells it while one of them still judges by others."""
+    async with a_proxy(tmp_path, environ={"RuleSync__IntervalSeconds": "600"}) as running:
+        await running.workers[0].until(lambda told: SnapshotReady() in told)
+        generation = read_snapshot(running.settings.rule_sync.cache_path).generation
+        running.alive()
+        running.counters.workers[0].values[c.SNAPSHOT_GENERATION] = generation
+        heartbeats = running.control.heartbeats
+        # Twice what it takes the agent to look again; the next heartbeat is due in half a minute.
+        await asyncio.sleep(0.5)
+        assert [beat["rulesets"] for beat in heartbeats] == [None] * len(heartbeats)
+        running.alive()
+        for page in running.counters.workers:
+            page.values[c.SNAPSHOT_GENERATION] = generation
+        async with asyncio.timeout(15):
+            await running.control.until(
+                lambda: heartbeats[-1:] != [] and heartbeats[-1]["rulesets"] is not None
+            )
+        assert heartbeats[-1]["rulesets"] == {"ruleset-1": 1}
+        assert 0 <= heartbeats[-1]["syncAgeSeconds"] < 15
+
+
 async def test_the_heartbeat_counts_what_waits_and_names_what_is_missing(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         control = running.control
