@@ -156,7 +156,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         app = build_app(settings, store, vault, clock, witnessed, stored, counts)
         addresses = await _listen(app, "ControlPlane", settings.control_plane, settings, stack)
         desk = _desk(settings, store, clock, vault, index, forwarder, tail)
-        console_addresses = await _open_console(build_console(settings, desk), settings, stack)
+        console_addresses = await _open_console(settings, desk, stack)
         stack.callback(tail.close)
         exposition = Exposition(
             counts,
@@ -198,9 +198,11 @@ def _desk(
     )
 
 
-async def _open_console(app: web.Application, settings: Settings, stack: AsyncExitStack) -> list[str]:
+async def _open_console(settings: Settings, desk: Desk, stack: AsyncExitStack) -> list[str]:
+    if not settings.console.listen:
+        return []
     try:
-        return await _listen(app, "Console", settings.console, settings, stack)
+        return await _listen(build_console(settings, desk), "Console", settings.console, settings, stack)
     except OSError as error:
         if settings.console.listen != ConsoleSettings().listen:
             raise

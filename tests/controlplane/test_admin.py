@@ -251,6 +251,27 @@ async def test_guessing_ends_soon_and_says_nothing_about_who_exists(
     ]
 
 
+async def test_who_is_nobody_costs_as_much_as_who_is_somebody(
+    plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One comparison, of a hash of the same cost, whether or not there is anything to compare with."""
+    await operator(plane, "ada", {"*": "admin"})
+    await operator(plane, "disabled", {"*": "viewer"})
+    await plane.store.set_operator_enabled("id-of-disabled", False)
+    await plane.store.add_operator(Operator("id", "without", None, True, 0, {}))
+    compared: list[str] = []
+
+    def compare(hashed: str, password: str) -> bool:
+        compared.append(hashed.rpartition("$")[0].rpartition("$")[0])
+        return False
+
+    monkeypatch.setattr("controlplane.admin.gate.is_password", compare)
+    answers = [await browser.sign_in(name) for name in ("ada", "disabled", "without", "nobody", "id-of-ada")]
+    assert {(answer.status, answer.body) for answer in answers} == {(401, answers[0].body)}
+    assert len(compared) == 5
+    assert len(set(compared)) == 1  # algorithm and parameters
+
+
 async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
     plane: Plane, browser: Browser
 ) -> None:

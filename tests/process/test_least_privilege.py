@@ -122,10 +122,8 @@ def nobodys_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="graphward-"))
     (directory / "proxy.toml").write_text(PROXY, "utf-8")
     (directory / "key").write_text("the-api-key", "utf-8")
-    listeners = (
-        '[ControlPlane]\nListen = "0.0.0.0:0"\n[Metrics]\nListen = "0.0.0.0:0"\n[Console]\nListen = []\n'
-    )
-    (directory / "controlplane.toml").write_text(listeners, "utf-8")
+    listeners = (f'[{name}]\nListen = "0.0.0.0:0"\n' for name in ("ControlPlane", "Metrics", "Console"))
+    (directory / "controlplane.toml").write_text("".join(listeners), "utf-8")
     nobody = pwd.getpwnam("nobody")
     for each in (directory, *directory.iterdir()):
         os.chown(each, nobody.pw_uid, nobody.pw_gid)
@@ -155,7 +153,11 @@ print(*seen)
     ("program", "says", "warns"),
     [
         ("proxy", b"sync failed", [b"Admin.Listen: other hosts reach", b"Proxy.Listen: other hosts reach"]),
-        ("controlplane", b"listening on", [b"ControlPlane.Listen: other hosts reach"]),
+        (
+            "controlplane",
+            b"admin API on",
+            [b"ControlPlane.Listen: other hosts reach", b"Console.Listen: other hosts reach"],
+        ),
     ],
 )
 async def test_a_program_s_own_user_looks_into_none_of_its_processes_and_root_does(
