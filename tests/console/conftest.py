@@ -72,11 +72,16 @@ class Visit:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("console")
+    with seeded_and_served(tmp_path_factory.mktemp("console")) as served:
+        yield served
+
+
+@contextmanager
+def seeded_and_served(folder: Path) -> Iterator[Served]:
     with ThreadPoolExecutor(1) as thread:  # this one may be in the loop that drives the browser
         seeded = thread.submit(lambda: asyncio.run(seed(folder))).result()
-    with serving(seeded.config) as (address, agent_api):
-        yield Served(address, agent_api, seeded)
+    with serving(seeded.config) as addresses:
+        yield Served(*addresses, seeded)
 
 
 @contextmanager
@@ -132,7 +137,7 @@ def visiting(
         java_script_enabled=scripts,
         reduced_motion="reduce",
     )
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(30_000)  # for machines with much else to do
     if scripts:
         context.add_init_script(_VIOLATIONS)
     try:

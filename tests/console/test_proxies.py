@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Error, Page
 
-from tests.console.conftest import Served, Visit, visiting
+from tests.console.conftest import Served, Visit, seeded_and_served, visiting
 
 _SECRETS = re.compile(r"gw[kh]_[\w-]{43}")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One of this module's own: how a proxy is hangs on how long ago its data was made."""
+    with seeded_and_served(tmp_path_factory.mktemp("proxies")) as served:
+        yield served
 
 
 def _row(page: Page, name: str) -> str:
