@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
@@ -58,8 +59,14 @@ class Remote:
     def pieces(self, stream: Stream[Q], asked: Q) -> Iterator[bytes]:
         """The answer as it comes."""
         with self._open("GET", stream.path, asked) as response:
-            while piece := response.read1(_PIECE_BYTES):
+            while piece := self._piece(response):
                 yield piece
+
+    def _piece(self, response: HTTPResponse) -> bytes:
+        try:
+            return response.read1(_PIECE_BYTES)
+        except (HTTPException, OSError) as error:
+            raise CommandFailed(FAILED, f"{self._url}: the answer broke off: {error}") from None
 
     def _open(self, method: str, path: str, asked: Asked) -> HTTPResponse:
         members: dict[str, Any] = msgspec.to_builtins(asked)

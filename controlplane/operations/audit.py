@@ -67,7 +67,6 @@ _INTERVALS: Final = (
     _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 7 * _DAY, 28 * _DAY, 364 * _DAY,
 )  # fmt: skip
 _LONGEST_INTERVAL: Final = 364 * 100 * _DAY
-_SEALED_FOR: Final = "audit.tail"
 
 
 class InvalidFilter(InvalidRequest):
@@ -144,9 +143,15 @@ class HistogramOfEvents(Answer):
 @operation("audit.search", "GET", "/audit/events")
 async def search(desk: Desk, actor: Actor, request: SearchEvents) -> EventPage:
     """Find audit events, newest first."""
-    query = await _query(desk, actor, request, request.limit, request.cursor)
+    cursors = await _Places.of(desk, actor, "audit.search")
+    try:
+        cursor = None if request.cursor is None else cursors.read(request.cursor)
+    except ValueError:
+        raise InvalidRequest("cursor: this cursor was not made by this index") from None
+    query = await _query(desk, actor, request, request.limit, cursor)
     page = await _asked(desk, lambda index: index.search(query))
-    return EventPage(tuple(map(msgspec.Raw, page.events)), page.next, desk.is_behind())
+    following = None if page.next is None else cursors.write(page.next)
+    return EventPage(tuple(map(msgspec.Raw, page.events)), following, desk.is_behind())
 
 
 @operation("audit.facets", "GET", "/audit/facets")
@@ -325,11 +330,11 @@ class TailEvents(Request):
 async def tail(desk: Desk, actor: Actor, request: TailEvents) -> Streamed:
     """Audit events as they are stored, from now on or from where one left off."""
     query = await _query(desk, actor, Selection(filter=request.filter, org=request.org))
-    places = await _Places.of(desk, actor)
+    places = await _Places.of(desk, actor, "audit.tail")
     stack = AsyncExitStack()
     try:
         following = desk.tail.listener(
-            actor.name, _wanted(query), None if request.after is None else places.read(request.after)
+            actor.name, _wanted(query), None if request.after is None else places.position(request.after)
         )
         listener = await stack.enter_async_context(following)
     except TooManyListeners as error:
@@ -371,30 +376,46 @@ async def _followed(
             )
 
 
-class _Places:
-    """How far a reader came, as text. A position counts the events of every organisation, which who may not
-    look at them all must not learn: to them it is sealed."""
+# How far a reader came
 
-    def __init__(self, vault: Vault | None) -> None:
+
+class _Places:
+    """Where a page or a stream goes on, as text. It holds a position, which counts the events of every
+    organisation; to who may not look at all of them, it is sealed."""
+
+    def __init__(self, purpose: str, vault: Vault | None) -> None:
+        self._purpose = purpose
         self._vault = vault
 
     @classmethod
-    async def of(cls, desk: Desk, actor: Actor) -> _Places:
-        return cls(None if actor.may("viewer", None) else await desk.vault())
+    async def of(cls, desk: Desk, actor: Actor, purpose: str) -> _Places:
+        return cls(purpose, None if actor.may("viewer", None) else await desk.vault())
+
+    def write(self, place: str) -> str:
+        if self._vault is None:
+            return place
+        return base64.urlsafe_b64encode(self._vault.seal(self._purpose, place)).decode()
+
+    def read(self, text: str) -> str:
+        """Raises ValueError."""
+        if self._vault is None:
+            return text
+        sealed = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
+        try:
+            return self._vault.open(self._purpose, sealed)
+        except MasterKeyError as error:
+            raise ValueError(text) from error
 
     def line(self, position: int) -> bytes:
-        if self._vault is None:
-            return b"id: %d\n\n" % position
-        return b"id: %b\n\n" % base64.urlsafe_b64encode(self._vault.seal(_SEALED_FOR, str(position)))
+        return b"id: %b\n\n" % self.write(str(position)).encode()
 
-    def read(self, text: str) -> int:
+    def position(self, text: str) -> int:
         try:
-            if self._vault is not None:
-                text = self._vault.open(_SEALED_FOR, base64.b64decode(text, altchars=b"-_", validate=True))
-            if text.isascii() and text.isdigit() and len(text) < 20:
-                return int(text)
-        except (ValueError, MasterKeyError):
-            pass
+            place = self.read(text)
+        except ValueError:
+            place = ""
+        if place.isascii() and place.isdigit() and len(place) < 20:
+            return int(place)
         raise InvalidRequest("after: this place was not made by this control plane")
 
 

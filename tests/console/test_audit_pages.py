@@ -192,6 +192,22 @@ def test_an_event_of_nobody_we_know_is_no_fault(visit: Visit, edge: Edge) -> Non
     visit.complaints.clear()  # the browser notes the status
 
 
+def test_nothing_of_a_foreign_organisation_is_on_any_page(browser: Browser, served: Served) -> None:
+    with visiting(browser, served, "ada") as visit:
+        visit.go("/search?org=fabrikam&q=verdict:block")
+        foreign = rows(visit).first.locator(".request a").get_attribute("href") or ""
+    with visiting(browser, served, "victor") as visit:
+        for path in (foreign, foreign.partition("?")[0], "/search?org=fabrikam", "/live?org=fabrikam"):
+            assert visit.go(path).status == 404, path
+            assert "power-bi" not in visit.page.content()
+        for path in ("/search?counts=1", "/search?q=org:fabrikam&counts=1", "/live"):
+            assert visit.go(path).status == 200
+            text = visit.page.content()
+            assert "power-bi" not in text
+            assert served.seeded.orgs["fabrikam"].org_id not in text
+        assert "payroll" in text
+
+
 # Text that wants to be more
 
 

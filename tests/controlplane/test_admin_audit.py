@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import csv
 import io
 import json
@@ -120,6 +121,18 @@ async def test_pages_follow_each_other(trail: Trail) -> None:
     first = await trail.ask("all", "events", limit=5)
     second = await trail.ask("all", "events", limit=5, cursor=first["next"])
     assert (numbers(first), numbers(second), second["next"]) == ([7, 6, 5, 4, 3], [2, 1, 0], None)
+
+
+async def test_a_cursor_tells_nothing_of_how_much_there_is_elsewhere(trail: Trail) -> None:
+    """It holds a position among the events of all organisations."""
+    pages = [await trail.ask(who, "events", limit=3, org="acme") for who in ("all", "acme", "acme")]
+    plain, sealed, again = (page["next"] for page in pages)
+    assert len({plain, sealed, again}) == 3
+    assert len(base64.urlsafe_b64decode(sealed)) > 28
+    for who, cursor in (("acme", sealed), ("acme", again), ("all", plain)):
+        assert numbers(await trail.ask(who, "events", limit=3, org="acme", cursor=cursor)) == [3, 2, 1]
+    assert (await trail.get("acme", "events", cursor=plain)).code == "invalidRequest"
+    assert (await trail.get("all", "events", cursor=sealed)).code == "invalidRequest"
 
 
 @pytest.mark.parametrize(
