@@ -10,8 +10,9 @@ import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,10 +44,10 @@ class Commands:
             status = await asyncio.to_thread(main, [*there, *arguments])
         return status, out.getvalue().decode(), err.getvalue().decode()
 
-    async def facts(self, where: str, *arguments: str) -> dict[str, str]:
+    async def facts(self, where: str, *arguments: str) -> dict[str, Any]:
         status, out, err = await self.run(where, *arguments, "--json")
         assert (status, err) == (0, "")
-        found: dict[str, str] = json.loads(out)
+        found: dict[str, Any] = json.loads(out)
         return found
 
 
@@ -60,7 +61,7 @@ async def commands(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     added = await commands.facts(
         "store", "operator", "add", "ada", "--admin", "--password-file", str(password)
     )
-    assert added["roles"] == [{"orgId": "*", "org": "*", "role": "admin"}]  # type: ignore[comparison-overlap]
+    assert added["roles"] == [{"orgId": "*", "org": "*", "role": "admin"}]
     made = await commands.facts("store", "operator", "token", "add", "ada", "cli")
     token.write_text(made["token"])
     return commands
@@ -116,6 +117,57 @@ async def test_a_server_that_is_none_or_knows_no_such_token_is_told(
     assert (status, out, err) == (1, "", f"{commands.url}: does not know this token, or no longer\n")
     commands.url = plane.base_url
     assert (await commands.run("server", "org", "list"))[0] == 1
+
+
+async def test_an_operator_s_day_on_the_command_line(
+    commands: Commands, plane: Plane, tmp_path: Path
+) -> None:
+    await plane.org("acme")
+    password = str(tmp_path / "password")
+    where = "server"
+    added = await commands.facts(
+        where, "operator", "add", "alan", "--role", "viewer", "--org", "acme", "--password-file", password
+    )
+    assert added["password"] is True
+    await commands.facts(where, "operator", "add", "sso@contoso.com", "--no-password")
+    await commands.facts(where, "operator", "grant", "alan", "--role", "editor", "--org", "*")
+    status, out, _ = await commands.run(where, "operator", "show", "alan")
+    assert (status, "*: editor, acme: viewer" in out) == (0, True)
+    _, table, _ = await commands.run(where, "operator", "list")
+    assert [line.split()[1] for line in table.splitlines() if "-7" in line] == [
+        "ada",
+        "alan",
+        "sso@contoso.com",
+    ]
+    await commands.facts(where, "operator", "revoke", "alan", "--org", "*")
+    await commands.facts(where, "operator", "set-password", "alan", "--password-file", password)
+    made = await commands.facts(where, "operator", "token", "add", "alan", "ci", "--days", "7")
+    assert made["token"].startswith("gwt_")
+    _, listed, _ = await commands.run(where, "operator", "token", "list", "alan")
+    assert "ci" in listed
+    assert made["token"] not in listed
+    await commands.facts(where, "operator", "token", "revoke", "alan", "ci")
+    assert (await commands.facts(where, "operator", "disable", "alan"))["enabled"] is False
+    assert (await commands.run(where, "operator", "disable", "ada"))[0] == 1  # the last admin over all
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("operator", "add", "x"),  # nobody sits at a terminal to be asked for a password
+        ("operator", "add", "x", "--admin", "--role", "viewer"),
+        ("operator", "add", "x", "--no-password", "--password-file", "y"),
+        ("operator", "add", "x", "--no-password", "--role", "viewer"),
+        ("operator", "add", "x", "--password-file", "absent"),
+        ("operator", "add", "local:x", "--no-password"),
+    ],
+)
+async def test_what_can_not_be_meant_of_an_operator_is_one_line(
+    commands: Commands, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO())
+    status, out, err = await commands.run("store", *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.parametrize(
