@@ -86,15 +86,18 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
     return handle
 
 
+class _NoLonger(Exception):
+    """Who asked may read nothing further."""
+
+
 async def _send(request: web.Request, response: web.StreamResponse, streamed: Streamed, actor: Actor) -> None:
     clock = asyncio.get_running_loop().time
     looked = clock()
     try:
         async for piece in streamed.pieces:
             if clock() - looked >= _LOOKED_AGAIN_SECONDS:
-                # Who was signed out, disabled or given other roles since reads nothing further.
                 if not await request.app[GATE].is_still(request, actor):
-                    return
+                    raise _NoLonger(f"{actor.name} was signed out, disabled or given other roles")
                 looked = clock()
             async with asyncio.timeout(_STALLED_SECONDS):
                 await response.write(piece)
