@@ -88,10 +88,11 @@ class Tail:
             if listener.position >= self._position:
                 listener.is_served = True
                 return []
+            stored = self._position
             events = await self._store.events_after(listener.position, _AT_ONCE)
             (share,) = await asyncio.to_thread(_shares, events, [listener])
-            # None: they were purged since the reading task saw them.
-            listener.came_to(events[-1].position if events else self._position)
+            # None: those up to where the reading task was are purged. It may be further now.
+            listener.came_to(events[-1].position if events else stored)
             if share:
                 return share
 

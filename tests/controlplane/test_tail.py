@@ -14,7 +14,7 @@ import pytest
 from controlplane import tail as tail_module
 from controlplane.ingest import parse_batch
 from controlplane.search.document import Document
-from controlplane.store.interface import RateLimits
+from controlplane.store.interface import RateLimits, StoredEvent
 from controlplane.store.sqlite import SqliteStore
 from controlplane.tail import CutOff, Listener, Tail, TooManyListeners
 from tests.controlplane.plane import FakeClock, event
@@ -174,6 +174,30 @@ async def test_purged_events_are_stepped_over(store: SqliteStore, tail: Tail) ->
             await keep(store, 5, 1)
             tail.wake()
             assert await waiting == [5]
+
+
+async def test_what_is_stored_while_one_looks_at_what_was_purged_is_not_passed_over(
+    store: SqliteStore, tail: Tail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(store, 0, 5)
+    async with tail.listener("beside", everything, 0) as beside:
+        await take(beside, 5)
+        assert await store.purge_events("acme", 1 << 60, 100) == 5
+        read = store.events_after
+        came = []
+
+        async def slow(position: int, limit: int) -> list[StoredEvent]:
+            found = await read(position, limit)
+            if position == 2:
+                await keep(store, 5, 1)
+                tail.wake()
+                came.append(await take(beside, 1))
+            return found
+
+        monkeypatch.setattr(store, "events_after", slow)
+        async with tail.listener("ada", everything, 2) as listener:
+            assert await take(listener, 1) == [5]
+        assert came == [[5]]
 
 
 async def test_one_can_not_take_the_room_of_all(tail: Tail) -> None:
