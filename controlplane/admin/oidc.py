@@ -124,7 +124,7 @@ class Provider:
                 await self._key(header),
                 algorithms=[*_ALGORITHMS],
                 audience=self._client_id,
-                issuer=self._issuer,
+                issuer=(await self._discovered()).issuer,
                 # Times are judged below, by the clock that everything here is judged by.
                 options={
                     "require": ["exp", "iat", "aud", "iss", "sub"],
@@ -160,7 +160,7 @@ class Provider:
         if self._metadata is None or now - self._metadata[0] >= _KEPT_MS:
             url = f"{self._issuer}/.well-known/openid-configuration"
             found = await self._fetched("GET", url, _Metadata)
-            if found.issuer != self._issuer:
+            if found.issuer.removesuffix("/") != self._issuer:  # a setting has none; the issuer may
                 raise ProviderFailed(f"{url}: is about another issuer, {found.issuer!r}")
             self._metadata = now, found
         return self._metadata[1]

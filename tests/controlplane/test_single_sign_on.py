@@ -122,6 +122,11 @@ async def test_a_verified_address_is_a_name(console: Console) -> None:
     assert await console.signed_in_as() == "ada@contoso.com"
 
 
+async def test_an_issuer_s_name_may_end_with_a_slash(console: Console) -> None:
+    console.provider.people.slash = "/"
+    assert (await console.sign_in())[0] == 303
+
+
 async def test_a_disabled_operator_stays_out(console: Console) -> None:
     await console.plane.store.set_operator_enabled("id-ada@contoso.com", False)
     assert (await console.sign_in())[0] == 401
@@ -241,7 +246,14 @@ def test_what_is_missing_for_it_stops_the_start(tmp_path: Path, section: str, na
     assert any(named in problem for problem in error.value.problems)
 
 
+async def test_the_sign_in_page_leads_there_and_back_to_where_one_wanted(console: Console) -> None:
+    _, _, page = await console.browser.get(f"{console.address}/login?next=/orgs%3Forg%3Dacme")
+    assert 'href="/login/single-sign-on?next=%2Forgs%3Forg%3Dacme"' in page
+
+
 async def test_without_a_provider_there_is_no_such_way(plane: Plane) -> None:
+    async with plane.session.get(f"{plane.console_url}/login") as response:
+        assert "single-sign-on" not in await response.text()
     async with plane.session.get(
         f"{plane.console_url}/login/single-sign-on", allow_redirects=False
     ) as response:

@@ -128,7 +128,7 @@ class IdentityStandIn(StandIn):
 
     def _token(self, form: dict[str, str]) -> Answer:
         if form.get("grant_type") == "authorization_code":
-            return self.people.finish(form, f"{self.base_url}/{TENANT}/v2.0")
+            return self.people.finish(form, f"{self.base_url}/{TENANT}/v2.0{self.people.slash}")
         if form.get("grant_type") != "client_credentials" or not form.get("scope", "").endswith("/.default"):
             return _json(400, {"error": "invalid_request", "error_description": "AADSTS900144"})
         client_id = form.get("client_id", "")
@@ -195,7 +195,7 @@ class IdentityStandIn(StandIn):
         return {
             "token_endpoint": f"{tenant}/oauth2/v2.0/token",
             "authorization_endpoint": f"{tenant}/oauth2/v2.0/authorize",
-            "issuer": f"{tenant}/v2.0",
+            "issuer": f"{tenant}/v2.0{self.people.slash}",
             "jwks_uri": f"{tenant}/discovery/v2.0/keys",
             "token_endpoint_auth_methods_supported": ["client_secret_post"],
         }
@@ -210,6 +210,7 @@ class SignIns:
         self.algorithm = "RS256"
         self.key: object = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.key_id = "key-1"
+        self.slash = ""  # at the end of the issuer's name, where some providers have one
         self.published = [self.jwk()]
         self.asked: list[dict[str, str]] = []
         self._codes: dict[str, dict[str, str]] = {}
