@@ -41,11 +41,11 @@ def test_all_of_it_works_without_a_script(browser: Browser, served: Served) -> N
     with visiting(browser, served, scripts=False) as visit:
         visit.go("/orgs")
         form = visit.page.locator("#add")
-        form.get_by_label("Name").fill("tailspin")
+        form.get_by_label("Name").fill("lamna")
         form.get_by_label("Events are kept for").select_option("90d")
         form.get_by_role("button", name="Add organisation").click()
-        assert visit.page.get_by_role("status").inner_text() == "Organisation tailspin was added."
-        assert visit.page.get_by_role("row", name="tailspin").is_visible()
+        assert visit.page.get_by_role("status").inner_text() == "Organisation lamna was added."
+        assert visit.page.get_by_role("row", name="lamna").is_visible()
         visit.page.reload()
         assert visit.page.get_by_role("status").count() == 0, "it is said once"
         visit.page.get_by_role("button", name="Light or dark").click()
