@@ -10,10 +10,11 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.operations.recorded import Reading, select
+from controlplane.operations.recorded import Reading, Selection, select
 from controlplane.operations.replays import turn
-from proxy.policy.ruleset_yaml import InvalidRuleset
-from proxy.policy.suggest import Observations, Suggestion, suggest
+from proxy.policy.replay import Outcome, Replay
+from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+from proxy.policy.suggest import Observations, Suggestion, blamed, suggest
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 10_000_000  # events
@@ -66,24 +67,12 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
         to=request.to,
     )
     (app,) = selection.apps
-    observed, blocked = Observations(), 0
-    reading = Reading(desk, selection, None)
-    with turn():
-        async for event in reading.events(request.limit):
-            if event.rule_id is None:  # refused before any rule was asked
-                continue
-            if event.outcome.lets_through or request.include_blocked:
-                observed.add(event.method, event.target, event.time, event.outcome.transforms)
-            else:
-                blocked += 1
     from_, to = rfc3339(selection.from_ms), rfc3339(selection.to_ms)
-    about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
-    try:
-        found = await aside(
-            suggest, observed, app.name if request.name is None else request.name, about=about
-        )
-    except InvalidRuleset as error:
-        raise InvalidRequest(f"name: {error.problems[0].message}") from None
+    with turn():
+        observed, blocked, reading = await _observed(desk, selection, request)
+        about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
+        name = app.name if request.name is None else request.name
+        found = await _suggested(desk, selection, request, observed, name, about)
     return Suggested(
         yaml=found.yaml,
         from_=from_,
@@ -96,10 +85,63 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
     )
 
 
+async def _observed(
+    desk: Desk, selection: Selection, request: SuggestRuleset
+) -> tuple[Observations, int, Reading]:
+    """What is to be allowed, and how much was blocked beside it."""
+    observed, blocked = Observations(), 0
+    reading = Reading(desk, selection, None)
+    async for event in reading.events(request.limit):
+        if event.rule_id is None:  # refused before any rule was asked
+            continue
+        if event.outcome.lets_through or request.include_blocked:
+            observed.add(event.method, event.target, event.time, event.outcome.transforms)
+        else:
+            blocked += 1
+    return observed, blocked, reading
+
+
+async def _suggested(
+    desk: Desk,
+    selection: Selection,
+    request: SuggestRuleset,
+    observed: Observations,
+    name: str,
+    about: list[str],
+) -> Suggestion:
+    """Filters that would block what was let through are left out: each time round there are fewer."""
+    unfiltered: frozenset[str] = frozenset()
+    while True:
+        try:
+            found = await aside(suggest, observed, name, about=about, unfiltered=unfiltered)
+        except InvalidRuleset as error:
+            raise InvalidRequest(f"name: {error.problems[0].message}") from None
+        blocking = await _blocking(desk, selection, request, found) if found.has_filters else frozenset()
+        if not blocking:
+            return found
+        unfiltered |= blocking
+
+
+async def _blocking(
+    desk: Desk, selection: Selection, request: SuggestRuleset, found: Suggestion
+) -> frozenset[str]:
+    """The paths whose filters block what was let through."""
+    replay = await aside(lambda: Replay(parse_ruleset(found.yaml)))
+    patterns: set[str] = set()
+    async for event in Reading(desk, selection, None).events(request.limit):
+        if event.rule_id is None or not event.outcome.lets_through:
+            continue
+        after = replay.judge(event)
+        if isinstance(after, Outcome) and not after.lets_through:
+            patterns |= blamed(found, after.by)
+    return frozenset(patterns)
+
+
 def about_suggestion(of: str, requests: int, blocked: int, when: str) -> list[str]:
     """Lines for its head."""
+    times = "once" if requests == 1 else f"{requests:,} times"
     lines = [
-        f"Suggested from what {of} asked for, {requests:,} times, {when}.",
+        f"Suggested from what {of} asked for, {times}, {when}.",
         "What was seen is allowed, and nothing else: read it before it goes live.",
     ]
     if blocked:

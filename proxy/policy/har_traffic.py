@@ -14,7 +14,8 @@ from proxy.policy.path_shapes import shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.replay import Outcome, Unclear, outcome_of
 from proxy.policy.ruleset import Ruleset
-from proxy.policy.suggest import Filter, Observations, Suggestion, patterns, suggest
+from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.suggest import Filter, Observations, Suggestion, blamed, patterns, suggest
 from proxy.policy.transforms import Transforms
 
 
@@ -87,7 +88,22 @@ def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str
     observed = Observations()
     for exchange in exchanges:
         observed.add(exchange.method, exchange.target, exchange.time)
-    return suggest(observed, name, about=about, filters=_filters(observed, exchanges))
+    filters = _filters(observed, exchanges)
+    unfiltered: frozenset[str] = frozenset()
+    while True:
+        found = suggest(observed, name, about=about, filters=filters, unfiltered=unfiltered)
+        blocking = _blocking(found, exchanges) if found.has_filters else frozenset()
+        if not blocking:
+            return found
+        unfiltered |= blocking
+
+
+def _blocking(found: Suggestion, exchanges: Sequence[Exchange]) -> frozenset[str]:
+    patterns: set[str] = set()
+    for one in foresee(parse_ruleset(found.yaml), exchanges):
+        if isinstance(one.outcome, Outcome) and not one.outcome.lets_through:
+            patterns |= blamed(found, one.outcome.by)
+    return frozenset(patterns)
 
 
 def _filters(observed: Observations, exchanges: Sequence[Exchange]) -> dict[str, Filter]:

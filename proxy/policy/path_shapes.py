@@ -147,7 +147,7 @@ def parameter(collection: str | None) -> str:
         name = name[:-3] + "y"
     elif folded.endswith(("sses", "shes", "ches", "xes")):
         name = name[:-2]
-    elif folded.endswith("s") and not folded.endswith("ss"):
+    elif folded.endswith("s") and not folded.endswith(("ss", "us", "is")):
         name = name[:-1]
     else:
         return "id"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -65,32 +65,22 @@ class Options:
 
 @dataclass(slots=True)
 class Evidence:
-    """What was seen of one shape of a path."""
+    """What was seen of one shape of a path, by one method or by several that are allowed alike."""
 
     first: datetime
     last: datetime
     count: int = 0
     methods: Counter[str] = field(default_factory=Counter)
-    ids: tuple[str, ...] = ()  # the first that were seen
-    several: list[bool] = field(default_factory=list)  # whether each had other values too
     samples: list[str] = field(default_factory=list)
     options: Options = field(default_factory=Options)
     transforms: Counter[Transforms] = field(default_factory=Counter)  # that answers were filtered by
     is_probed: bool = False  # a query named what they hide
 
-    def add(
-        self, method: str, target: Target, shaped: Shaped, time: datetime, transforms: Transforms | None
-    ) -> None:
+    def add(self, method: str, target: Target, time: datetime, transforms: Transforms | None) -> None:
         self.first, self.last = min(self.first, time), max(self.last, time)
-        ids = shaped.ids
-        if not self.count:
-            self.ids, self.several = ids, [False] * len(ids)
         self.count += 1
         self.methods[method] += 1
-        for at, (known, one) in enumerate(zip(self.ids, ids, strict=True)):
-            if known != one:
-                self.several[at] = True
-        sample = _sample(method, target)
+        sample = _sample(target)
         if len(self.samples) < _SAMPLES and sample not in self.samples:
             self.samples.append(sample)
         self.options.add(target)
@@ -126,13 +116,27 @@ class Evidence:
         )
 
 
+@dataclass(slots=True)
+class Seen:
+    """One shape of a path."""
+
+    ids: tuple[str, ...]  # the first that were seen
+    several: list[bool]  # whether each had other values too
+    by_method: dict[str, Evidence] = field(default_factory=dict)  # HEAD with GET, whose rules it shares
+
+    def add_ids(self, ids: tuple[str, ...]) -> None:
+        for at, (known, one) in enumerate(zip(self.ids, ids, strict=True)):
+            if known != one:
+                self.several[at] = True
+
+
 class Observations:
     """What an application was seen to ask for; memory for each shape of a path alone."""
 
     def __init__(self) -> None:
         self.count = 0
         self.left_out = 0  # requests that no rule of ours can say
-        self.shapes: dict[Shape, Evidence] = {}
+        self.shapes: dict[Shape, Seen] = {}
         self._spellings: dict[str, Counter[str]] = {}
 
     def add(self, method: str, target: str, time: datetime, transforms: Sequence[str] = ()) -> None:
@@ -148,20 +152,23 @@ class Observations:
             return
         if is_batch(method, read):  # its parts are judged, and it needs no rule
             return
-        found = shapes_of(method.upper(), read)
-        if found is None or _TOKEN.fullmatch(method) is None or not self._has_room(found):
+        method = method.upper()
+        found = shapes_of(method, read)
+        if found is None or _TOKEN.fullmatch(method) is None or not self._has_room(found, method):
             self.left_out += 1
             return
         for shaped in found:
             self._spell(shaped)
-            evidence = self.shapes.get(shaped.shape)
-            if evidence is None:
-                evidence = self.shapes[shaped.shape] = Evidence(time, time)
-            evidence.add(method.upper(), read, shaped, time, _transforms(tuple(transforms)))
+            seen = self.shapes.setdefault(shaped.shape, Seen(shaped.ids, [False] * len(shaped.ids)))
+            seen.add_ids(shaped.ids)
+            evidence = seen.by_method.setdefault(_as_get(method), Evidence(time, time))
+            evidence.add(method, read, time, _transforms(tuple(transforms)))
 
-    def _has_room(self, found: Sequence[Shaped]) -> bool:
-        new = sum(shaped.shape not in self.shapes for shaped in found)
-        return len(self.shapes) + new <= MAX_SHAPES
+    def _has_room(self, found: Sequence[Shaped], method: str) -> bool:
+        known = [self.shapes[shaped.shape] for shaped in found if shaped.shape in self.shapes]
+        if len(self.shapes) + len(found) - len(known) > MAX_SHAPES:
+            return False
+        return all(_as_get(method) in seen.by_method or len(seen.by_method) < _FEW for seen in known)
 
     def _spell(self, shaped: Shaped) -> None:
         for word, text in zip(shaped.shape, shaped.spelled, strict=True):
@@ -208,6 +215,7 @@ class SuggestedPath:
     methods: tuple[str, ...]
     evidence: Evidence
     filter: Filter | None
+    in_order: bool  # the resource has filters for these methods, so that the rules' order matters
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +239,10 @@ class Suggestion:
     requests: int
     left_out: int
 
+    @property
+    def has_filters(self) -> bool:
+        return any(rule.filter is not None for rule in self.rules)
+
 
 def suggest(
     observed: Observations,
@@ -238,44 +250,78 @@ def suggest(
     *,
     about: Sequence[str] = (),
     filters: Mapping[str, Filter] | None = None,
+    unfiltered: Set[str] = frozenset(),
 ) -> Suggestion:
     """A ruleset of that name. `about` are lines for its head; `filters` are of patterns, beside those by
-    which all answers were filtered already. Raises InvalidRuleset where the name can't be one."""
+    which all answers were filtered already, and `unfiltered` are patterns that get none. Raises
+    InvalidRuleset where the name can't be one.
+
+    A filter also blocks paths that name what it hides. Rules that have filters are to be tried on the same
+    traffic, and those of `blamed` to be left out, until nothing is blocked.
+    """
     name = _plain(name)
-    paths = _paths(observed, filters or {})
-    rules = _rules(paths, in_order=any(path.filter is not None for path in paths))
+
+    def kind_of(pattern: str, evidence: Evidence) -> Filter | None:
+        return None if pattern in unfiltered else (filters or {}).get(pattern) or evidence.filter
+
+    rules = _rules(_paths(observed, kind_of))
     text = _yaml(name, rules, about, observed)
     if ruleset_advice(text, parse_ruleset(text)):
-        rules = _rules(paths, in_order=True)
+        rules = _rules(_paths(observed, kind_of, all_in_order=True))
         text = _yaml(name, rules, about, observed)
     return Suggestion(text, tuple(rules), observed.count, observed.left_out)
 
 
+def blamed(found: Suggestion, by: str) -> frozenset[str]:
+    """The patterns whose filters block a request that was let through: the rule's, or all of them where it is
+    refused since its readings would be filtered differently, or since its answer can't be filtered."""
+    rules = [rule for rule in found.rules if rule.id == by]
+    if by in ("ambiguousTarget", "filterFailed"):
+        rules = list(found.rules)
+    return frozenset(path.pattern for rule in rules if rule.filter is not None for path in rule.paths)
+
+
 def patterns(observed: Observations) -> dict[Shape, str]:
     """What each shape of a path is called in the ruleset."""
-    return {shape: _pattern(observed, shape, evidence) for shape, evidence in observed.shapes.items()}
+    return {shape: _pattern(observed, shape, seen) for shape, seen in observed.shapes.items()}
 
 
-def _paths(observed: Observations, filters: Mapping[str, Filter]) -> list[SuggestedPath]:
-    by_pattern: dict[str, SuggestedPath] = {}
+def _paths(
+    observed: Observations, kind_of: Callable[[str, Evidence], Filter | None], *, all_in_order: bool = False
+) -> list[SuggestedPath]:
+    """Of each path the methods together that are allowed alike."""
+    single: list[tuple[str, str, Evidence, Filter | None]] = []
+    spelled: dict[str, str] = {}
+    filtered: set[tuple[str, str]] = set()  # resources with methods
     for shape in sorted(observed.shapes, key=lambda shape: [word or "" for word in shape]):
-        evidence = observed.shapes[shape]
-        pattern = _pattern(observed, shape, evidence)
-        known = by_pattern.get(pattern.lower())
-        if known is not None:  # a word here, an id there
-            pattern, evidence = known.pattern, known.evidence.together(evidence)
-        by_pattern[pattern.lower()] = SuggestedPath(
-            pattern, _methods(evidence.methods), evidence, filters.get(pattern) or evidence.filter
-        )
-    return sorted(by_pattern.values(), key=lambda path: _specificity(path.pattern))
+        pattern = _pattern(observed, shape, observed.shapes[shape])
+        pattern = spelled.setdefault(pattern.lower(), pattern)  # a word in one shape, an id in another
+        for method, evidence in sorted(observed.shapes[shape].by_method.items()):
+            kind = kind_of(pattern, evidence)
+            single.append((pattern, method, evidence, kind))
+            if kind is not None:
+                filtered.add((_resource(pattern), method))
+    found: dict[tuple[str, Filter | None, bool], Evidence] = {}
+    for pattern, method, evidence, kind in single:
+        in_order = all_in_order or (_resource(pattern), method) in filtered
+        key = pattern, kind, in_order
+        found[key] = found[key].together(evidence) if key in found else evidence
+    return [
+        SuggestedPath(pattern, _methods(evidence.methods), evidence, kind, in_order)
+        for (pattern, kind, in_order), evidence in found.items()
+    ]
+
+
+def _as_get(method: str) -> str:
+    return "GET" if method == "HEAD" else method
 
 
 def _specificity(pattern: str) -> tuple[tuple[bool, str], ...]:
     return tuple((word.startswith("{"), word.lower()) for word in pattern.split("/"))
 
 
-def _pattern(observed: Observations, shape: Shape, evidence: Evidence) -> str:
-    ids = iter(zip(evidence.ids, evidence.several, strict=True))
+def _pattern(observed: Observations, shape: Shape, seen: Seen) -> str:
+    ids = iter(zip(seen.ids, seen.several, strict=True))
     words: list[str] = []
     used: set[str] = set()
     for at, word in enumerate(shape):
@@ -309,31 +355,33 @@ def _methods(seen: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(methods - {"HEAD"} if "GET" in methods else methods))
 
 
-def _rules(paths: Sequence[SuggestedPath], *, in_order: bool) -> list[SuggestedRule]:
+def _rules(paths: Sequence[SuggestedPath]) -> list[SuggestedRule]:
     """Paths of one resource that are allowed alike make one rule.
 
-    In order: a word before a parameter in its place, which stands for the word too, and what is below a path
-    before the path itself, whose filter blocks the properties that it hides.
+    In order, where that matters: a word before a parameter in its place, which stands for the word too, and
+    what is below a path before the path itself, whose filter blocks the properties that it hides.
     """
 
-    def kind(path: SuggestedPath) -> tuple[object, ...]:
-        return _root(path.pattern).lower(), path.methods, path.filter
+    def place(path: SuggestedPath) -> tuple[object, ...]:
+        depth = -path.pattern.count("/") if path.in_order else 0
+        together = () if path.in_order else (_root(path.pattern).lower(), path.methods)
+        resource = _resource(path.pattern)
+        return resource, not path.in_order, together, depth, _specificity(path.pattern), path.methods
 
-    if in_order:
-        paths = sorted(paths, key=_place_in_order)
-    else:
-        paths = sorted(paths, key=lambda path: (_root(path.pattern).lower(), path.methods))
+    def kind(path: SuggestedPath) -> tuple[object, ...]:
+        return _root(path.pattern).lower(), path.in_order, path.methods, path.filter
+
     used: set[str] = set()
     return [
         SuggestedRule(_unused(_rule_id(of_rule[0]), used), tuple(of_rule))
-        for _, each in groupby(paths, kind)
+        for _, each in groupby(sorted(paths, key=place), kind)
         for of_rule in [list(each)]
     ]
 
 
-def _place_in_order(path: SuggestedPath) -> tuple[object, ...]:
-    words = path.pattern.split("/")
-    return words[1:3], -len(words), _specificity(path.pattern)
+def _resource(pattern: str) -> str:
+    """Version and first resource: two that differ there share no request."""
+    return "/".join(pattern.split("/")[:3]).lower()
 
 
 def _root(pattern: str) -> str:
@@ -371,7 +419,8 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
     evidence = [path.evidence for path in rule.paths]
     count = sum(one.count for one in evidence)
     first, last = min(one.first for one in evidence), max(one.last for one in evidence)
-    yield f"  # {_counted(count, 'request')}, {_time(first)} to {_time(last)}"
+    when = _time(first) if _time(first) == _time(last) else f"{_time(first)} to {_time(last)}"
+    yield f"  # {_counted(count, 'request')}, {when}"
     yield f"  - id: {rule.id}"
     yield "    match:"
     yield f"      methods: [{', '.join(map(_scalar, rule.methods))}]"
@@ -401,13 +450,13 @@ def _evidence_lines(path: SuggestedPath) -> Iterator[str]:
         yield "query: " + "; ".join(_options_told(evidence))
     for transforms, count in sorted(evidence.transforms.items(), key=lambda one: one[0].names):
         if path.filter is None or path.filter.transforms != transforms:
-            yield f"filtered {count:,} times: {', '.join(transforms.names)}"
+            yield f"filtered {_times(count)}: {', '.join(transforms.names)}"
 
 
 def _options_told(evidence: Evidence) -> Iterator[str]:
     options = evidence.options
     for name, count in sorted(options.counts.items()):
-        often = "always" if count == evidence.count else f"{count} times"
+        often = "always" if count == evidence.count else _times(count)
         told = f"${name}" if name in _SYSTEM_OPTIONS else name
         if name == "top" and options.top:
             told += f" at most {options.top}"
@@ -416,7 +465,7 @@ def _options_told(evidence: Evidence) -> Iterator[str]:
         yield f"{told} ({often})"
 
 
-def _sample(method: str, target: Target) -> str:
+def _sample(target: Target) -> str:
     query = "" if target.query is None else "?" + without_secrets(target.query)
     text = f"{target.path}{query}"
     return text if len(text) <= _MAX_SAMPLE else text[:_MAX_SAMPLE] + "…"
@@ -424,6 +473,10 @@ def _sample(method: str, target: Target) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("s" if count != 1 else "")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _time(moment: datetime) -> str:

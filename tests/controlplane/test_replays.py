@@ -17,6 +17,7 @@ from controlplane.operations.replays import Replayed, ReplayRuleset, replay, tog
 from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 from controlplane.store import blocks
 from controlplane.store.interface import NotFound, StoreBusy
+from proxy.policy.ruleset_yaml import parse_ruleset
 from tests.controlplane.plane import Plane, ProxyClient, desk
 from tests.controlplane.plane import event as stored_event
 
@@ -304,6 +305,22 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
     assert (both.blocked, both.requests) == (0, 11)
     assert "/v1.0/secrets" in both.yaml
     assert "name: all" in both.yaml
+
+
+async def test_a_filter_that_would_block_what_was_let_through_is_told_rather_than_suggested(
+    plane: Plane, traffic: Traffic
+) -> None:
+    """Somebody's id is the name of a property."""
+    hidden = {"verdict": "filter", "ruleId": "r", "transforms": ["strip:mail"]}
+    paths = ("/v1.0/users/mail", "/v1.0/users/7", "/v1.0/groups")
+    await traffic.send({**hidden, "path": path} for path in paths)
+    at_desk = desk(plane)
+    found = await suggest_ruleset.perform(at_desk, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
+    verdicts = {rule.match.path[0]: rule.verdict for rule in parse_ruleset(found.yaml).rules}
+    assert verdicts == {"/v1.0/users/{user-id}": "allow", "/v1.0/groups": "filter"}
+    assert "# filtered 2 times: strip:mail" in found.yaml
+    told = await replayed(at_desk, source=Source(yaml=found.yaml))
+    assert [group.change for group in told.groups] == ["transforms"]
 
 
 async def test_a_suggestion_out_of_a_part_of_the_events_says_so(
