@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.console.traffic import PERIODS, Traffic, period_of, traffic
 from controlplane.operations.actor import Actor
-from controlplane.operations.audit import CountValues, ValueCount, facets
+from controlplane.operations.audit import CountValues, FacetList, ValueCount, facets
 from controlplane.operations.desk import Desk
 from controlplane.operations.fleet import ListFleet
 from controlplane.operations.fleet import list_all as list_fleet
@@ -41,8 +41,8 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "periods": PERIODS,
         "period": period,
         "traffic": counted,
-        "blocked_apps": _ranked(counted, "app", blocked["app"]),
-        "blocked_rules": _ranked(counted, "rule", blocked["rule"]),
+        "blocked": {facet.field: _ranked(counted, facet.field, facet.values) for facet in blocked.facets},
+        "blocked_counted": None if blocked.complete else blocked.counted,
         "proxies": fleet.proxies,
         "unwell": [proxy for proxy in fleet.proxies if proxy.enabled and proxy.health != "ok"],
         "done": [line for line in done.lines if not line.operation.startswith("session.")][:_TOP],
@@ -50,13 +50,10 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     return Page("overview.html", "Overview", values)
 
 
-async def _blocked(
-    desk: Desk, actor: Actor, org: str | None, since: str
-) -> Mapping[str, Sequence[ValueCount]]:
+async def _blocked(desk: Desk, actor: Actor, org: str | None, since: str) -> FacetList:
     """Apps and rules with the most blocked requests."""
     asked = CountValues(filter="verdict:block", org=org, from_=since, fields=("app", "rule"), top=_TOP)
-    found = await perform(facets, desk, actor, asked)
-    return {facet.field: facet.values for facet in found.facets}
+    return await perform(facets, desk, actor, asked)
 
 
 def _ranked(counted: Traffic, field: str, values: Sequence[ValueCount]) -> list[Ranked]:
