@@ -180,6 +180,22 @@ class Demo:
 
     # Judgement
 
+    async def replayed(self) -> list[str]:
+        """The rules that have judged the rows would judge what is stored of them the same way again."""
+        files = [str(RULESETS / name) for name in ("hr-sync.yaml", "reporting.yaml")]
+        told = await asyncio.gather(
+            *(self.system.cli("ruleset", "replay", file, "--org", self.system.org_id) for file in files)
+        )
+        return [
+            f"replayed by {file}: {group['count']} are {group['change']}, as {group['samples'][0]['target']}"
+            for file, one in zip(files, told, strict=True)
+            for group in one["groups"]
+        ] + [
+            f"replayed by {file}: no event"
+            for file, one in zip(files, told, strict=True)
+            if not one["events"]
+        ]
+
     def complaints(self) -> list[str]:
         """Everything that is not as it should be."""
         told = [
@@ -402,7 +418,7 @@ async def _run(system: System, console: Console, *, check: bool) -> bool:
         await demo.collect_events()
     finally:
         demo.close()
-    complaints = demo.complaints()
+    complaints = demo.complaints() + await demo.replayed()
     console.print(table(demo.results))
     for complaint in complaints:
         console.print(f"[red]not as it should be:[/red] {escape(complaint)}", soft_wrap=True)
