@@ -20,7 +20,7 @@ from controlplane.operations.perform import perform
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
-from controlplane.store.interface import AlreadyExists, Conflict, NotFound
+from controlplane.store.interface import AlreadyExists, Conflict, NotFound, StoreError
 from tests.controlplane.plane import RULESET, FakeClock, Plane, desk
 
 OWNER: Final = local_actor("owner")
@@ -386,6 +386,27 @@ async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(at_de
     assert page.lines[-1].request["password"] == "***"
     assert page.lines[0].request["yaml"].startswith(f"{len(text)} characters, sha256 ")
     assert page.lines[0].request["note"] == "why it is so"
+
+
+async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_answered(
+    at_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada = await actor(at_desk, "ada", every="admin")
+
+    async def full(*_: object) -> None:
+        raise StoreError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(at_desk.store), "begin_record", full)
+        with pytest.raises(StoreError):
+            await perform(apps.disable, at_desk, ada, apps.AppReference("own-app"))
+    assert (await at_desk.registry.app("own-app", None)).enabled
+    with monkeypatch.context() as patched:
+        patched.setattr(type(at_desk.store), "end_record", full)
+        rotated = await perform(apps.rotate_secret, at_desk, ada, apps.RotateSecret("own-app"))
+    assert rotated.client_secret  # shown this once: it must not be lost
+    page = await record.search.perform(at_desk, ada, record.SearchRecord())
+    assert [(each.operation, each.outcome) for each in page.lines] == [("app.rotate-secret", None)]
 
 
 async def test_the_record_shows_each_organisation_its_own_lines(at_desk: Desk) -> None:
