@@ -22,6 +22,7 @@ from tests.controlplane.processes import ROOT, facts
 from tests.controlplane.test_fleet import beat
 
 PASSWORD = "correct horse battery staple"
+_DAY = ("--from", "2026-11-20", "--to", "2026-11-21")
 
 
 @dataclass
@@ -84,6 +85,12 @@ async def test_a_command_says_the_same_on_both_ways(commands: Commands, plane: P
         ("ruleset", "apply", str(good), "--org", "acme", "--json"),
         ("ruleset", "apply", str(bad), "--org", "acme"),
         ("ruleset", "rollback", "hr"),
+        ("ruleset", "replay", str(good), "--org", "acme", *_DAY, "--json"),
+        ("ruleset", "replay", "hr@1", "--org", "acme", "--app", "payroll", *_DAY, "--json"),
+        ("ruleset", "replay", str(bad), "--org", "acme"),
+        ("ruleset", "replay", str(good), "--org", "acme", "--filter", "verdikt:block"),
+        ("ruleset", "suggest", "--app", "payroll", "--org", "acme", *_DAY),
+        ("ruleset", "explain", "--event", "e1", "--org", "acme"),
         ("app", "show", "nobody"),
         ("app", "add", "payroll", "--org", "acme", "--ruleset", "hr"),
         ("app", "disable", "payroll", "--org", "acme", "--json"),
