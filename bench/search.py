@@ -60,13 +60,13 @@ FILTERS = (
 
 async def build(directory: Path, count: int) -> None:
     store = await SqliteStore.open(directory / "store.db", SystemClock())
-    index = await SqliteIndex.open(directory / "store.db.search.sqlite")
+    index = await SqliteIndex.open(directory / "store.db.search.sqlite", directory / "store.db")
     forwarder = Forwarder(store, index)
     try:
         ((have,),) = await store._database.fetch("SELECT position FROM last_position")
         for first in range(have, count, BATCH):
             body = batch(f"b{first}", BATCH, first=first)
-            await store.commit_batch(parse_batch("proxy-1", body), LIMITS)
+            await store.commit_batch(parse_batch("proxy-1", body)[0], LIMITS)
             if first % (BATCH * 16) == 0:
                 await forwarder.drain()
         await forwarder.drain()
@@ -111,7 +111,7 @@ async def measure_counts(index: SearchIndex) -> None:
 
 
 async def measure(directory: Path, count: int, repeat: int) -> None:
-    index = await SqliteIndex.open(directory / "store.db.search.sqlite")
+    index = await SqliteIndex.open(directory / "store.db.search.sqlite", directory / "store.db")
     middle = START_MS + count // 4
     every: list[float] = []
     try:

@@ -31,6 +31,7 @@ from controlplane.requests import answer_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
+from controlplane.search.known_event import Parsed
 from controlplane.secrets import Vault
 from controlplane.settings import ConsoleSettings, ControlPlaneSettings, Settings
 from controlplane.store.interface import RateLimits, Store
@@ -50,7 +51,7 @@ def build_app(
     vault: Vault,
     clock: Clock,
     witnessed: WitnessedTime,
-    on_stored: Callable[[], None],
+    on_stored: Callable[[Parsed | None], None],
     counts: Counts,
 ) -> web.Application:
     limits = RateLimits(org=settings.audit.rate_limit_org, proxy=settings.audit.rate_limit_proxy)
@@ -148,8 +149,11 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         _in_background(stack, "retention", retention.run())
         tail = Tail(store)
 
-        def stored() -> None:
-            forwarder.wake()
+        def stored(parsed: Parsed | None) -> None:
+            if parsed is None:
+                forwarder.wake()
+            else:
+                forwarder.take(parsed)
             tail.wake()
 
         counts = Counts()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -35,3 +36,11 @@ class SystemClock:
     @staticmethod
     def _elapsed_ms() -> int:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def milliseconds(time: datetime) -> int:
+    return (time - _EPOCH) // _MILLISECOND

@@ -1,8 +1,9 @@
 """From the store's outbox to a search index: in order, and on only once the index holds the events.
 
-The outbox is the store's own order of events, so nothing waits in memory but the batch under way, however
-long the index is down. An event may be written twice (a crash between write and note), and is never passed
-over.
+The outbox is the store's own order of events, so little waits in memory, however long the index is down. What
+was just stored is handed over as ingestion had read it, and is read again from the store only if it didn't
+fit in or was stored by another process. An event may be written twice (a crash between write and note), and
+is never passed over.
 """
 
 import asyncio
@@ -13,10 +14,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from controlplane.search.interface import Event, IndexUnavailableError, OutboxStore, SearchIndex
+from controlplane.search.known_event import Parsed
 
 log = logging.getLogger(__name__)
 
 BATCH_EVENTS: Final = 8192
+MOST_PARSED_BYTES: Final = 24 * 1024 * 1024  # of events that wait as they were read, and take thrice the room
 POLL_SECONDS: Final = 5.0
 # An index takes many events at once for much less than few; a search does not wait: it drains by itself.
 LINGER_SECONDS: Final = 0.5
@@ -51,6 +54,8 @@ class Forwarder:
         self._position = 0
         self._draining = asyncio.Lock()
         self.is_behind = False  # a search didn't wait until the index had everything
+        self._parsed: dict[int, Parsed] = {}  # by position
+        self._parsed_bytes = 0
         self.problem: str | None = None  # why the index takes no events at present
 
     @property
@@ -67,6 +72,13 @@ class Forwarder:
         """Events were accepted, up to this position if the caller knows it."""
         self._newest = max(self._newest, newest)
         self._woken.set()
+
+    def take(self, parsed: Parsed) -> None:
+        """These were stored just now."""
+        if self._parsed_bytes + parsed.size <= MOST_PARSED_BYTES:
+            self._parsed[parsed.position] = parsed
+            self._parsed_bytes += parsed.size
+        self.wake(parsed.position + len(parsed.events) - 1)
 
     def stop(self) -> None:
         """run() ends once the batch under way is written."""
@@ -110,17 +122,47 @@ class Forwarder:
         self._position = await self._store.outbox_position(name)
         written = 0
         while not self._stopped.is_set():
-            events = await self._store.events_after(self._position, self._batch_events)
-            if not events:
+            count, last = await self._write_next()
+            if not count:
                 break
-            last = events[-1].position
-            self._newest = max(self._newest, last)
-            await self._write(events)
             await self._store.set_outbox_position(name, last)
             self._position = last
-            written += len(events)
+            written += count
             self._recovered()
         return written
+
+    async def _write_next(self) -> tuple[int, int]:
+        """How many events were written, and the last one's position."""
+        parsed = self._next_parsed()
+        if parsed:
+            try:
+                await self._index.write_parsed(parsed)
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                log.warning("events are read again, since the index didn't take them as they were: %s", error)
+            else:
+                return sum(len(each.events) for each in parsed), _end(parsed[-1])
+        events = await self._store.events_after(self._position, self._batch_events)
+        if not events:
+            return 0, self._position
+        self._newest = max(self._newest, events[-1].position)
+        await self._write(events)
+        return len(events), events[-1].position
+
+    def _next_parsed(self) -> list[Parsed]:
+        """What follows on the index's position without a gap. What is behind it is forgotten."""
+        for position in [each for each in self._parsed if each <= self._position]:
+            self._forget(position)
+        found: list[Parsed] = []
+        room, last = self._batch_events, self._position
+        while (following := self._parsed.get(last + 1)) and (not found or len(following.events) <= room):
+            found.append(self._forget(last + 1))
+            room, last = room - len(following.events), _end(following)
+        return found
+
+    def _forget(self, position: int) -> Parsed:
+        parsed = self._parsed.pop(position)
+        self._parsed_bytes -= parsed.size
+        return parsed
 
     async def _write(self, events: Sequence[Event]) -> None:
         """An event that the index can't take must not keep the others, of every organisation, from it."""
@@ -147,6 +189,10 @@ class Forwarder:
         if self.problem is not None:
             log.info("events are forwarded again")
             self.problem = None
+
+
+def _end(parsed: Parsed) -> int:
+    return parsed.position + len(parsed.events) - 1
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 import orjson
 from msgspec import Meta, Struct
 
-from controlplane.store.blocks import milliseconds
+from controlplane.clock import milliseconds
+from controlplane.search.known_event import Event, Id, KnownEvent, Parsed
 from controlplane.store.interface import AuditStore, NewBatch, Outcome, RateLimits, Stored
-
-_Id = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class InvalidBatch(ValueError):
@@ -28,61 +26,14 @@ class NotAuthorised(ValueError):
     """The proxy may not write for this organisation: 403 notAuthorisedForTenant."""
 
 
-class Event(Struct, rename="camel"):
-    """The members that the store looks at or that must be there; the rest is kept as it came."""
-
-    id: _Id
-    time: Annotated[datetime, Meta(tz=True)]
-    org_id: _Id
-    method: str
-    path: str
-    status: Annotated[int, Meta(ge=0, le=999)]
-    verdict: Literal["allow", "filter", "block", "log_only"]
-    proxy_id: Any = None
-    seq: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-
-
 class Batch(Struct, rename="camel"):
-    batch_id: _Id
+    batch_id: Id
     events: Annotated[list[Event], Meta(min_length=1)]
 
 
-_Text = str | None
-# Beyond 64 bits readers disagree; such a number takes the other way, on which every byte is read as they do.
-_Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Number = _Integer | float | None
-
-
-class _KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
-    """An event of nothing but known members, so that reading it looks at every byte of it."""
-
-    proxy_id: _Text = None
-    app_id: _Text = None
-    client_id: _Text = None
-    client_ip: _Text = None
-    request_id: _Text = None
-    client_request_id: _Text = None
-    query: _Text = None
-    rule_id: _Text = None
-    logged_rule_ids: tuple[str, ...] | None = None
-    transforms: tuple[str, ...] | None = None
-    upstream_status: _Number = None
-    duration_ms: _Number = None
-    upstream_ms: _Number = None
-    request_bytes: _Number = None
-    response_bytes: _Number = None
-    parent_request_id: _Text = None
-    reason: _Text = None
-    ruleset_version: str | _Integer | None = None
-    upstream_request_id: _Text = None
-    shadow_verdict: _Text = None
-    shadow_rule_id: _Text = None
-    shadow_ruleset_version: str | _Integer | None = None
-
-
 class _KnownBatch(Struct, rename="camel", forbid_unknown_fields=True):
-    batch_id: _Id
-    events: Annotated[list[_KnownEvent], Meta(min_length=1)]
+    batch_id: Id
+    events: Annotated[list[KnownEvent], Meta(min_length=1)]
 
 
 class _RawEvents(Struct):
@@ -95,23 +46,32 @@ _decode_raw_events: Final = msgspec.json.Decoder(_RawEvents).decode
 
 
 class Ingest:
-    def __init__(self, store: AuditStore, limits: RateLimits, on_stored: Callable[[], None]) -> None:
+    def __init__(
+        self, store: AuditStore, limits: RateLimits, on_stored: Callable[[Parsed | None], None]
+    ) -> None:
+        """`on_stored` is given what was stored where all of it is as it was read."""
         self._store = store
         self._limits = limits
         self._on_stored = on_stored
 
     async def accept(self, proxy_id: str, allowed_orgs: Collection[str], body: bytes) -> tuple[str, Outcome]:
         """The batch's id, and what became of it. Where it was stored, it is on disk before this returns."""
-        batch = parse_batch(proxy_id, body)
+        batch, known = parse_batch(proxy_id, body)
         if batch.org_id not in allowed_orgs:
             raise NotAuthorised
         outcome = await self._store.commit_batch(batch, self._limits)
         if isinstance(outcome, Stored):
-            self._on_stored()
+            parsed = None
+            if known is not None and outcome.accepted == len(known):
+                parsed = Parsed(
+                    batch.org_id, outcome.position, batch.times, known, batch.events, size=len(body)
+                )
+            self._on_stored(parsed)
         return batch.batch_id, outcome
 
 
-def parse_batch(proxy_id: str, body: bytes) -> NewBatch:
+def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
+    """The batch, and its events as they were read if they are stored as they came and nothing else."""
     try:
         batch = _decode(body)
         events: Sequence[bytes] = _decode_raw_events(body).events
@@ -120,23 +80,20 @@ def parse_batch(proxy_id: str, body: bytes) -> NewBatch:
     if b"\\u0000" in body and any("\0" in event.id for event in batch.events):
         raise InvalidBatch("NUL is no character of an event's id")  # SQLite's would end there
     org_id = batch.events[0].org_id
-    times = []
-    is_forged = False
-    for event in batch.events:
-        if event.org_id != org_id:
-            raise MixedOrganisations
-        times.append(event.time)
-        is_forged = is_forged or event.proxy_id not in (None, proxy_id)
-    return NewBatch(
+    if any(event.org_id != org_id for event in batch.events):
+        raise MixedOrganisations
+    is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
+    known = batch.events if isinstance(batch, _KnownBatch) and not is_forged else None
+    new = NewBatch(
         proxy_id,
         org_id,
         batch.batch_id,
         ids=[event.id for event in batch.events],
         seqs=[event.seq for event in batch.events],
-        least_ms=milliseconds(min(times)),
-        most_ms=milliseconds(max(times)),
+        times=[milliseconds(event.time) for event in batch.events],
         events=_with_true_proxy(proxy_id, events) if is_forged else events,
     )
+    return new, known
 
 
 def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:

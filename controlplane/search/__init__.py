@@ -33,4 +33,4 @@ async def open_index(settings: Settings, store_path: Path) -> SearchIndex:
         )
     from controlplane.search.sqlite_index import SqliteIndex  # of no use to most commands
 
-    return await SqliteIndex.open(store_path.with_name(store_path.name + ".search.sqlite"))
+    return await SqliteIndex.open(store_path.with_name(store_path.name + ".search.sqlite"), store_path)

@@ -6,6 +6,8 @@ every match and may find more, so that whoever asks has to look. The same byte o
 plane), since `bytes.translate` and arithmetic on large integers then judge a segment at the speed of memory.
 """
 
+from __future__ import annotations
+
 import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -71,26 +73,31 @@ def make_column(kind: Kind, values: Sequence[Value], *, unique: bool = False) ->
     sample = values[:_SAMPLE]
     if len(values) > _SAMPLE and len(set(sample)) > _MOST_OF_SAMPLE:
         return _abstract(kind, values)
-    distinct = dict.fromkeys(values)
-    if len(distinct) > WIDE:
+    numbers = _Numbers()
+    codes = array("I", map(numbers.__getitem__, values))
+    if len(numbers) > WIDE:
         return _abstract(kind, values)
-    numbers = dict(zip(distinct, range(len(distinct)), strict=True))
-    dictionary = orjson.dumps(list(distinct))
-    if len(distinct) == 1:
-        return Column("values", len(values), (), dictionary)
-    codes = map(numbers.__getitem__, values)
-    return Column("values", len(values), _planes(codes, _width(len(distinct))), dictionary)
+    return Column("values", len(values), _planes(codes, _width(len(numbers))), orjson.dumps(list(numbers)))
+
+
+class _Numbers(dict[Value, int]):
+    """Each new value has the next number."""
+
+    def __missing__(self, value: Value) -> int:
+        number = self[value] = len(self)
+        return number
 
 
 def _width(values: int) -> int:
-    return 1 if values <= NARROW else 2
+    return 0 if values == 1 else 1 if values <= NARROW else 2
 
 
-def _planes(codes: Iterable[int], width: int) -> tuple[bytes, ...]:
-    if width == 1:
-        return (bytes(codes),)
-    listed = list(codes)
-    return tuple(bytes([code >> shift & 255 for code in listed]) for shift in range(0, 8 * width, 8))
+def _planes(codes: array[int], width: int) -> tuple[bytes, ...]:
+    """The lowest bytes of codes of four, the lowest first."""
+    if sys.byteorder == "big":
+        codes.byteswap()
+    data = codes.tobytes()
+    return tuple(data[byte::4] for byte in range(width))
 
 
 def _abstract(kind: Kind, values: Sequence[Value]) -> Column:
@@ -111,11 +118,8 @@ def _checksums(values: Sequence[Value]) -> tuple[bytes, bytes]:
     folded = joined.encode().lower().split(b"\n")
     if len(folded) != len(values):  # a text has a line feed of its own
         folded = [text.encode().lower() for text in texts]
-    sums = array("I", map(crc32, folded))
-    if sys.byteorder == "big":
-        sums.byteswap()
-    data = sums.tobytes()
-    low, high = bytearray(data[0::4]), bytearray(data[1::4].translate(_PRESENT))
+    low, high = map(bytearray, _planes(array("I", map(crc32, folded)), 2))
+    high = high.translate(_PRESENT)
     if None in values:
         for ordinal, value in enumerate(values):
             if value is None:
@@ -169,11 +173,19 @@ def _joined_values(
 def _recoded(column: Column, new: list[int], width: int) -> tuple[bytes, ...]:
     """The planes with code n become what `new[n]` is."""
     if len(column.planes) == 2:
-        low, high = column.planes
-        return _planes((new[a | b << 8] for a, b in zip(low, high, strict=True)), width)
+        return _planes(array("I", map(new.__getitem__, _wide(*column.planes))), width)
     codes = column.planes[0] if column.planes else bytes(column.count)
     tables = (bytes(code >> shift & 255 for code in new) for shift in range(0, 8 * width, 8))
     return tuple(codes.translate(table.ljust(256, b"\0")) for table in tables)
+
+
+def _wide(low: bytes, high: bytes) -> array[int]:
+    pairs = bytearray(2 * len(low))
+    pairs[0::2], pairs[1::2] = low, high
+    codes = array("H", bytes(pairs))
+    if sys.byteorder == "big":
+        codes.byteswap()
+    return codes
 
 
 def _as_abstract(kind: Kind, column: Column) -> Column:

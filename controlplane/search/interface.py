@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from controlplane.search.known_event import Parsed
 from controlplane.search.query import EVERYTHING, Filter
 
 MAX_LIMIT = 1000
@@ -85,6 +86,10 @@ class SearchIndex(Protocol):
 
         An event that can never be indexed is logged and passed over. Raises IndexUnavailableError otherwise.
         """
+        ...
+
+    async def write_parsed(self, batches: Sequence[Parsed]) -> None:
+        """The same of events that somebody has read already."""
         ...
 
     async def search(self, query: SearchQuery) -> SearchPage:

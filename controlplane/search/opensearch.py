@@ -29,6 +29,7 @@ from controlplane.search.interface import (
     SearchPage,
     SearchQuery,
 )
+from controlplane.search.known_event import Parsed
 from controlplane.search.query import (
     FIELDS,
     Between,
@@ -41,6 +42,7 @@ from controlplane.search.query import (
     TextTerm,
     fold,
 )
+from controlplane.store.interface import StoredEvent
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +143,15 @@ class OpenSearchIndex:
             items[uid] = _bulk_item(uid, document)
         for chunk in _chunks(items):
             await self._write_chunk(chunk)
+
+    async def write_parsed(self, batches: Sequence[Parsed]) -> None:
+        await self.write(
+            [
+                StoredEvent(position, batch.org_id, bytes(body))
+                for batch in batches
+                for position, body in enumerate(batch.bodies, batch.position)
+            ]
+        )
 
     async def _write_chunk(self, items: Mapping[str, bytes]) -> None:
         pause = _FIRST_PAUSE_SECONDS

@@ -7,7 +7,6 @@ line for each event, in which words and parts of paths are looked for.
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from controlplane.search.query import FIELDS, WORD, WORD_CHARS, Kind, fold
 COLUMNS: Final = tuple(field for field in FIELDS.values() if field.kind != "time" and field.name != "org")
 # "/v1.0/users/" and "/v1.0/users/{id}/" of "/v1.0/users/{id}/messages"
 FOLDERS: Final = {"folder2": 2, "folder3": 3}
-# Of each line the first folder, and what the second one adds to it; it takes the line's rest as well.
-_FOLDERS_OF_LINES: Final = re.compile(r"(?m)^(?:(/[^/\n]*/[^/\n]*/)([^/\n]*/)?)?[^\n]*$")
 KINDS: Final[dict[str, Kind]] = {
     **{field.name: field.kind for field in COLUMNS},
     **dict.fromkeys(FOLDERS, "text"),
@@ -40,7 +37,6 @@ PART: Final = "\x1f"  # between a line's path and query; those decoded follow wh
 class Segment:
     times: array[int]  # ms, ascending; of one ms by position
     positions: array[int]
-    bodies: array[int]  # where each event's own text is
     columns: dict[str, Column]
     text: bytes
     lines: array[int]  # where each line of the text begins, and where the text ends
@@ -50,40 +46,41 @@ class Segment:
         return len(self.times)
 
 
-def make_segment(
-    times: array[int], positions: array[int], bodies: array[int], fields: Mapping[str, Sequence[Value]]
-) -> Segment:
+def make_segment(times: array[int], positions: array[int], fields: Mapping[str, Sequence[Value]]) -> Segment:
     """Of events in the order of time; `fields` has every column's values but the folders'."""
     paths = fields["path"]
     values: dict[str, Sequence[Value]] = dict(fields)
-    folders = _folders(paths)
-    for name, level in FOLDERS.items():
-        values[name] = [each[level - 2] for each in folders]
-    columns = {name: make_column(kind, values[name], unique=name in _UNIQUE) for name, kind in KINDS.items()}
+    values.update(zip(FOLDERS, _folders(paths), strict=True))
+    columns: dict[str, Column] = {}
+    for name, kind in KINDS.items():
+        if name == "request" and values[name] == values["id"]:  # as they are but for parts of a $batch
+            columns[name] = columns["id"]
+        else:
+            columns[name] = make_column(kind, values[name], unique=name in _UNIQUE)
     text, lines = _text(paths, fields["query"])
-    return Segment(times, positions, bodies, columns, text, lines)
+    return Segment(times, positions, columns, text, lines)
 
 
-def _folders(paths: Sequence[Value]) -> list[tuple[str | None, str | None]]:
+def _folders(paths: Sequence[Value]) -> tuple[list[str | None], list[str | None]]:
+    """Of each path those of both levels."""
     texts = ["" if path is None else str(path) for path in paths]
-    found = _FOLDERS_OF_LINES.findall(fold("\n".join(texts)))
-    if len(found) != len(texts):  # a path has a line feed of its own
-        return [_folders_of(fold(text)) for text in texts]
-    return [(upper or None, upper + lower if lower else None) for upper, lower in found]
-
-
-def _folders_of(path: str) -> tuple[str | None, str | None]:
-    first = path.find("/", 1) if path.startswith("/") else -1
-    second = path.find("/", first + 1) if first > 0 else -1
-    if second < 0:
-        return None, None
-    third = path.find("/", second + 1)
-    return path[: second + 1], path[: third + 1] if third > 0 else None
+    folded = fold("\n".join(texts)).split("\n")
+    if len(folded) != len(texts):  # a path has a line feed of its own
+        folded = list(map(fold, texts))
+    upper = [
+        path[: end + 1] if (end := path.find("/", path.find("/", 1) + 1)) > 0 and path[0] == "/" else None
+        for path in folded
+    ]
+    lower = [
+        path[: end + 1] if above and (end := path.find("/", len(above))) > 0 else None
+        for path, above in zip(folded, upper, strict=True)
+    ]
+    return upper, lower
 
 
 def folder(beginning: str, level: int) -> str | None:
     """The folder of this level in which every path lies that begins so, if there is one."""
-    return _folders_of(beginning)[level - 2]
+    return _folders([beginning])[level - 2][0]
 
 
 def _text(paths: Sequence[Value], queries: Sequence[Value]) -> tuple[bytes, array[int]]:
@@ -106,7 +103,7 @@ def _text(paths: Sequence[Value], queries: Sequence[Value]) -> tuple[bytes, arra
 
 
 def _begins(lines: Iterable[str | bytes]) -> Iterable[int]:
-    return accumulate(map(len, lines), lambda at, length: at + length + 1, initial=0)
+    return accumulate(map((1).__add__, map(len, lines)), initial=0)
 
 
 def _line(path: Value, query: Value) -> str:
@@ -151,7 +148,6 @@ def join_segments(segments: Sequence[Segment]) -> Segment:
     joined = Segment(
         _chained(segment.times for segment in segments),
         _chained(segment.positions for segment in segments),
-        _chained(segment.bodies for segment in segments),
         {name: join(kind, [segment.columns[name] for segment in segments]) for name, kind in KINDS.items()},
         text := b"".join(segment.text for segment in segments),
         array("I", [*lines, len(text)]),
@@ -174,7 +170,6 @@ def _sorted(segment: Segment) -> Segment:
     return Segment(
         array("q", picked(segment.times)),
         array("q", picked(segment.positions)),
-        array("q", picked(segment.bodies)),
         {name: pick(column, picked) for name, column in segment.columns.items()},
         b"\n".join((*lines, b"")),
         array("I", _begins(lines)),
@@ -187,7 +182,6 @@ def without_oldest(segment: Segment, count: int) -> Segment:
     return Segment(
         segment.times[cut],
         segment.positions[cut],
-        segment.bodies[cut],
         {name: pick(column, cut) for name, column in segment.columns.items()},
         segment.text[start:],
         array("I", [at - start for at in segment.lines[cut]]),

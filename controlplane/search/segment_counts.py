@@ -11,13 +11,13 @@ from heapq import nsmallest
 from itertools import compress
 from typing import Final
 
+from controlplane.search.bodies import Bodies
 from controlplane.search.column import Column, full
 from controlplane.search.document import Value
 from controlplane.search.interface import Facets, Histogram, SearchQuery
 from controlplane.search.matching import LINE_FIELDS, mask_of
 from controlplane.search.query import fold
 from controlplane.search.segment import ABSENT, PART, on_one_line
-from controlplane.search.segment_files import Bodies
 from controlplane.search.segment_search import StoredSegment, bounds, by_cost, stored_segments
 
 FACET_MATCHES: Final = 50_000

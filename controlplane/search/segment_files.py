@@ -2,7 +2,7 @@
 
 A column is one row, whose number is made of the segment's and the column's, so that a search reads only what
 it looks at. What is asked of single events, their numbers and lines of text, lies in stretches. The events'
-own texts lie apart in chunks that never move: a join writes columns alone.
+own texts are in the store; a position leads there.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import sqlite3
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import itemgetter
 from typing import Annotated, Any, Final
 
 import msgspec
-import orjson
 
+from controlplane.clock import milliseconds
 from controlplane.search.column import Column, decode, encode
-from controlplane.search.document import Document, UnsearchableError, read_document
+from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.interface import Event
+from controlplane.search.known_event import Parsed, attribute_of
 from controlplane.search.segment import (
     COLUMNS,
     KINDS,
@@ -38,24 +39,22 @@ log = logging.getLogger(__name__)
 
 SCHEMA: Final = (
     "CREATE TABLE orgs (org INTEGER PRIMARY KEY, org_id TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE ids (org INTEGER, id TEXT, segment INTEGER, PRIMARY KEY (org, id)) WITHOUT ROWID",
+    # Of the newest event: what comes again from up to there changes nothing.
+    "CREATE TABLE reached (position INTEGER NOT NULL)",
+    "INSERT INTO reached VALUES (0)",
     """CREATE TABLE segments (segment INTEGER PRIMARY KEY AUTOINCREMENT, org INTEGER NOT NULL,
             least_ms INTEGER, most_ms INTEGER, count INTEGER)""",
     "CREATE INDEX segments_of_org ON segments (org, most_ms)",
     "CREATE TABLE columns (place INTEGER PRIMARY KEY, data BLOB NOT NULL)",
     """CREATE TABLE words (segment INTEGER, first BLOB, listed BLOB, PRIMARY KEY (segment, first))
             WITHOUT ROWID""",
-    """CREATE TABLE numbers (stretch INTEGER PRIMARY KEY, times BLOB NOT NULL, positions BLOB NOT NULL,
-            bodies BLOB NOT NULL)""",
+    "CREATE TABLE numbers (stretch INTEGER PRIMARY KEY, times BLOB NOT NULL, positions BLOB NOT NULL)",
     "CREATE TABLE texts (stretch INTEGER PRIMARY KEY, lines BLOB NOT NULL, text BLOB NOT NULL)",
-    "CREATE TABLE bodies (chunk INTEGER PRIMARY KEY, data BLOB NOT NULL)",
 )
 
 _PLACE_BITS: Final = 6
 _PLACES: Final = {name: number for number, name in enumerate(KINDS)}
 
-_CHUNK_BITS: Final = 5
-CHUNK: Final = 1 << _CHUNK_BITS
 _WORDS_IN_ROW: Final = 256
 # Events whose numbers, and lines of text, lie in one row; a word leads to the stretches that have it.
 STRETCH: Final = 2048
@@ -70,68 +69,12 @@ def _place(segment: int, name: str) -> int:
     return segment << _PLACE_BITS | _PLACES[name]
 
 
-# -- the events' own texts -------------------------------------------------------------------------
-
-_decode_chunk: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
-
-
-@dataclass(frozen=True, slots=True)
-class _Indexed:
-    position: int
-    org_id: str
-    body: bytes
-
-
-class Bodies:
-    """Reads them for one search: neighbours in time share a chunk, so the last one is kept."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self._chunk = -1
-        self._held: list[msgspec.Raw] = []
-
-    def read(self, body: int) -> bytes:
-        chunk = body >> _CHUNK_BITS
-        if chunk != self._chunk:
-            self._held = _read_chunk(self._db, chunk)
-            self._chunk = chunk
-        return bytes(self._held[body & CHUNK - 1])
-
-    def document(self, org_id: str, body: int) -> Document:
-        return read_document(_Indexed(0, org_id, self.read(body)))
-
-
-def _read_chunk(db: sqlite3.Connection, chunk: int) -> list[msgspec.Raw]:
-    ((data,),) = db.execute("SELECT data FROM bodies WHERE chunk = ?", (chunk,)).fetchall()
-    return _decode_chunk(data)
-
-
-def _write_bodies(db: sqlite3.Connection, bodies: Sequence[bytes]) -> array[int]:
-    ((chunk,),) = db.execute("SELECT coalesce(max(chunk), 0) + 1 FROM bodies").fetchall()
-    chunks = [b"[" + b",".join(bodies[at : at + CHUNK]) + b"]" for at in range(0, len(bodies), CHUNK)]
-    db.executemany("INSERT INTO bodies VALUES (?, ?)", enumerate(chunks, chunk))
-    start = chunk << _CHUNK_BITS
-    return array("q", range(start, start + len(bodies)))
-
-
-def _forget_bodies(db: sqlite3.Connection, bodies: Iterable[int]) -> None:
-    by_chunk: defaultdict[int, set[int]] = defaultdict(set)
-    for body in bodies:
-        by_chunk[body >> _CHUNK_BITS].add(body & CHUNK - 1)
-    for chunk, gone in by_chunk.items():
-        left = [b"null" if n in gone else bytes(raw) for n, raw in enumerate(_read_chunk(db, chunk))]
-        if all(body == b"null" for body in left):
-            db.execute("DELETE FROM bodies WHERE chunk = ?", (chunk,))
-        else:
-            db.execute("UPDATE bodies SET data = ? WHERE chunk = ?", (b"[" + b",".join(left) + b"]", chunk))
-
-
 # -- segments --------------------------------------------------------------------------------------
 
 
 def read_numbers(db: sqlite3.Connection, segment: int, number: int) -> list[array[int]]:
-    """The stretch's times, positions and places of bodies."""
-    sql = "SELECT times, positions, bodies FROM numbers WHERE stretch = ?"
+    """The stretch's times and positions."""
+    sql = "SELECT times, positions FROM numbers WHERE stretch = ?"
     (row,) = db.execute(sql, (segment << _STRETCH_BITS | number,)).fetchall()
     return [array("q", data) for data in row]
 
@@ -153,11 +96,11 @@ def read_stretch(db: sqlite3.Connection, segment: int, number: int) -> tuple[arr
 
 def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
     ((count,),) = db.execute("SELECT count FROM segments WHERE segment = ?", (segment,)).fetchall()
-    times, positions, bodies = array("q"), array("q"), array("q")
+    times, positions = array("q"), array("q")
     lines = array("I", [0])
     stretches = []
     for number in range(-(-count // STRETCH)):
-        for each, part in zip((times, positions, bodies), read_numbers(db, segment, number), strict=True):
+        for each, part in zip((times, positions), read_numbers(db, segment, number), strict=True):
             each.extend(part)
         stretches.append(read_stretch(db, segment, number))
     for begins, _ in stretches:
@@ -167,7 +110,6 @@ def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
     return Segment(
         times,
         positions,
-        bodies,
         {name: read_column(db, segment, name) for name in KINDS},
         text,
         lines,
@@ -184,9 +126,9 @@ def _write_segment(db: sqlite3.Connection, number: int, segment: Segment) -> Non
         [(_place(number, name), encode(column)) for name, column in segment.columns.items()],
     )
     for stretch, first in enumerate(range(0, segment.count, STRETCH)):
-        numbers = (segment.times, segment.positions, segment.bodies)
+        numbers = (segment.times, segment.positions)
         row = (each[first : first + STRETCH].tobytes() for each in numbers)
-        db.execute("INSERT INTO numbers VALUES (?, ?, ?, ?)", (number << _STRETCH_BITS | stretch, *row))
+        db.execute("INSERT INTO numbers VALUES (?, ?, ?)", (number << _STRETCH_BITS | stretch, *row))
     _write_text(db, number, segment)
 
 
@@ -253,82 +195,94 @@ def _new_segment(db: sqlite3.Connection, org: int) -> int:
 
 # -- writing ---------------------------------------------------------------------------------------
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # what a column can hold
 _TYPES: Final = {
     "text": str | _Integer | None, "texts": tuple[str, ...] | None, "number": _Integer | float | None,
 }  # fmt: skip
+_ATTRIBUTES: Final = {field.name: attribute_of(field.event_key) for field in COLUMNS}
 
-# An event's searchable fields, read in one go; an event that does not fit is read field by field instead.
+# An event's searchable fields, read in one go and named as those of a KnownEvent; an event that does not fit
+# is read field by field instead.
 _Entry: Final[Any] = msgspec.defstruct(
     "_Entry",
     [
         ("id", Annotated[str, msgspec.Meta(min_length=1)]),
-        *((field.name, _TYPES[field.kind], None) for field in COLUMNS if field.name != "id"),
         ("time", Annotated[datetime, msgspec.Meta(tz=True)]),
+        *((_ATTRIBUTES[field.name], _TYPES[field.kind], None) for field in COLUMNS if field.name != "id"),
     ],
     kw_only=True,
-    rename={**{field.name: field.event_key for field in COLUMNS}, "time": "time"},
+    rename="camel",
     gc=False,
 )
 _decode_entries: Final = msgspec.json.Decoder(list[_Entry]).decode
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """Events of one organisation in the order of their positions, each an _Entry or a KnownEvent."""
+
+    positions: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    entries: list[Any] = field(default_factory=list)
+
+
 def write_events(db: sqlite3.Connection, events: Sequence[Event]) -> None:
-    """Each event once, by organisation and id, whoever writes it how often."""
-    entries = _read_entries(events)
-    by_org: defaultdict[str, list[int]] = defaultdict(list)
-    for ordinal, event in enumerate(events):
-        if entries[ordinal] is not None:
-            by_org[event.org_id].append(ordinal)
-    for org_id, ordinals in by_org.items():
-        org = _org_number(db, org_id)
-        number = _new_segment(db, org)
-        new = _new_ones(db, org, number, [entries[ordinal].id for ordinal in ordinals])
-        if new is not None:
-            ordinals = [ordinals[each] for each in new]
-        if not ordinals:
-            _delete_segment(db, number)
-            continue
-        _write_segment(db, number, _segment_of(db, events, entries, ordinals))
-        _join_small(db, org)
+    """Each event once, by its position, whoever writes it how often."""
+    ((reached,),) = db.execute("SELECT position FROM reached").fetchall()
+    events = [event for event in events if event.position > reached]
+    arrived: defaultdict[str, _Arrived] = defaultdict(_Arrived)
+    for event, (time_ms, entry) in zip(events, _read_entries(events), strict=True):
+        if entry is not None:
+            of_org = arrived[event.org_id]
+            of_org.positions.append(event.position)
+            of_org.times.append(time_ms)
+            of_org.entries.append(entry)
+    _write(db, arrived, max((event.position for event in events), default=reached))
 
 
-def _new_ones(db: sqlite3.Connection, org: int, segment: int, ids: list[str]) -> list[int] | None:
-    """Where those stand that nobody wrote before, each once; None if all are such. They are noted by it."""
-    given = orjson.dumps(ids).decode()
-    sql = "INSERT OR IGNORE INTO ids SELECT ?, value, ? FROM json_each(?)"
-    if db.execute(sql, (org, segment, given)).rowcount == len(ids):
-        return None
-    sql = "SELECT id FROM ids WHERE org = ? AND segment = ? AND id IN (SELECT value FROM json_each(?))"
-    new = {each for (each,) in db.execute(sql, (org, segment, given))}
-    first = {each: at for at, each in reversed([*enumerate(ids)]) if each in new}
-    return sorted(first.values())
+def write_parsed(db: sqlite3.Connection, batches: Sequence[Parsed]) -> None:
+    """The same of events that follow each other and were read already."""
+    ((reached,),) = db.execute("SELECT position FROM reached").fetchall()
+    arrived: defaultdict[str, _Arrived] = defaultdict(_Arrived)
+    for batch in batches:
+        known = max(0, reached + 1 - batch.position)
+        of_org = arrived[batch.org_id]
+        of_org.positions.extend(range(batch.position + known, batch.position + len(batch.events)))
+        of_org.times.extend(batch.times[known:])
+        of_org.entries.extend(batch.events[known:])
+        reached = max(reached, batch.position + len(batch.events) - 1)
+    _write(db, arrived, reached)
 
 
-def _read_entries(events: Sequence[Event]) -> list[Any]:
-    """The events' fields, with their times in milliseconds; None for one that can't be searched."""
+def _write(db: sqlite3.Connection, arrived: Mapping[str, _Arrived], reached: int) -> None:
+    for org_id, of_org in arrived.items():
+        if of_org.positions:
+            org = _org_number(db, org_id)
+            _write_segment(db, _new_segment(db, org), _segment_of(of_org))
+            _join_small(db, org)
+    db.execute("UPDATE reached SET position = ?", (reached,))
+
+
+def _read_entries(events: Sequence[Event]) -> list[tuple[int, Any]]:
+    """The events' times in milliseconds and their fields; no fields of one that can't be searched."""
     try:
         entries = _decode_entries(b"[" + b",".join([event.body for event in events]) + b"]")
         if len(entries) == len(events):
-            for entry in entries:
-                entry.time = (entry.time - _EPOCH) // _MILLISECOND
-            return entries
+            return [(milliseconds(entry.time), entry) for entry in entries]
     except (ValueError, RecursionError):
         pass  # at least one event is out of the ordinary
     return [_read_entry(event) for event in events]
 
 
-def _read_entry(event: Event) -> Any:
+def _read_entry(event: Event) -> tuple[int, Any]:
     """Field by field, so that one that can't be read doesn't keep the others from being found."""
     try:
         document = read_document(event)
     except UnsearchableError as error:
         log.error("event at position %d is not searchable: %s", event.position, error)
-        return None
-    values = {name: value for name, value in document.values.items() if name != "org"}
-    return _Entry(**values, time=document.time_ms)
+        return 0, None
+    values = {_ATTRIBUTES[name]: value for name, value in document.values.items() if name != "org"}
+    return document.time_ms, _Entry(**values, time=None)
 
 
 def _org_number(db: sqlite3.Connection, org_id: str) -> int:
@@ -337,22 +291,18 @@ def _org_number(db: sqlite3.Connection, org_id: str) -> int:
     return int(org)
 
 
-def _segment_of(
-    db: sqlite3.Connection, events: Sequence[Event], entries: Sequence[Any], ordinals: list[int]
-) -> Segment:
-    positions = [events[ordinal].position for ordinal in ordinals]
-    times = [entries[ordinal].time for ordinal in ordinals]
-    order = sorted(range(len(ordinals)), key=positions.__getitem__)
-    order.sort(key=times.__getitem__)  # of one time by position, since a sort keeps the order of equals
-    in_order = [entries[ordinals[at]] for at in order]
-    fields = {field.name: tuple(map(attrgetter(field.name), in_order)) for field in COLUMNS}
+def _segment_of(arrived: _Arrived) -> Segment:
+    times = arrived.times
+    order = sorted(range(len(times)), key=times.__getitem__)  # of one time by position, as they come
+    in_order = itemgetter(*order) if len(order) > 1 else tuple
+    of_attributes = type(arrived.entries[0]).__struct_fields__
+    values = zip(*map(msgspec.structs.astuple, in_order(arrived.entries)), strict=True)
+    columns = dict(zip(of_attributes, values, strict=True))
+    fields = {name: columns[attribute] for name, attribute in _ATTRIBUTES.items()}
     for name, kind in KINDS.items():
         if kind == "texts" and () in fields[name]:
             fields[name] = tuple(value or None for value in fields[name])
-    bodies = _write_bodies(db, [events[ordinals[at]].body for at in order])
-    return make_segment(
-        array("q", [times[at] for at in order]), array("q", [positions[at] for at in order]), bodies, fields
-    )
+    return make_segment(array("q", in_order(times)), array("q", in_order(arrived.positions)), fields)
 
 
 def _join_small(db: sqlite3.Connection, org: int) -> None:
@@ -382,17 +332,16 @@ def _is_full(segments: Sequence[tuple[int, int]]) -> bool:
 
 def purge_events(db: sqlite3.Connection, org_id: str, before_ms: int, limit: int) -> int:
     rows = db.execute(
-        "SELECT s.segment, s.org FROM segments s JOIN orgs o ON o.org = s.org"
+        "SELECT s.segment FROM segments s JOIN orgs o ON o.org = s.org"
         " WHERE o.org_id = ? AND s.least_ms < ? ORDER BY s.least_ms",
         (org_id, before_ms),
     ).fetchall()
     purged = 0
-    for number, org in rows:
+    for (number,) in rows:
         if purged == limit:
             break
         segment = _read_segment(db, number)
         count = min(limit - purged, bisect_left(segment.times, before_ms))
-        _forget(db, org, segment.bodies[:count])
         _delete_parts(db, number)
         if count == segment.count:
             _delete_segment(db, number)
@@ -400,10 +349,3 @@ def purge_events(db: sqlite3.Connection, org_id: str, before_ms: int, limit: int
             _write_segment(db, number, without_oldest(segment, count))
         purged += count
     return purged
-
-
-def _forget(db: sqlite3.Connection, org: int, gone: Sequence[int]) -> None:
-    bodies = Bodies(db)
-    ids = orjson.dumps([orjson.loads(bodies.read(body))["id"] for body in gone]).decode()
-    db.execute("DELETE FROM ids WHERE org = ? AND id IN (SELECT value FROM json_each(?))", (org, ids))
-    _forget_bodies(db, gone)

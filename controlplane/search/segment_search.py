@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from controlplane.search.bodies import Bodies
 from controlplane.search.column import Column, full
 from controlplane.search.document import Document
 from controlplane.search.interface import SearchQuery
@@ -19,7 +20,6 @@ from controlplane.search.query import WORD_CHARS, FieldTerm, Term
 from controlplane.search.segment_files import (
     STRETCH,
     WORDLESS,
-    Bodies,
     read_column,
     read_numbers,
     read_stretch,
@@ -37,7 +37,6 @@ class Found(NamedTuple):
 
     time_ms: int
     position: int
-    body: int
     org_id: str
 
 
@@ -136,14 +135,14 @@ class StoredSegment:
             self._stretch_number = number
         return self._stretch_held
 
-    def _numbers(self, ordinal: int) -> tuple[int, int, int]:
-        """The event's time, position and place of its body."""
+    def _numbers(self, ordinal: int) -> tuple[int, int]:
+        """The event's time and position."""
         number, within = divmod(ordinal, STRETCH)
         if number != self._numbers_number:
             self._numbers_held = read_numbers(self._db, self._number, number)
             self._numbers_number = number
-        times, positions, bodies = self._numbers_held
-        return times[within], positions[within], bodies[within]
+        times, positions = self._numbers_held
+        return times[within], positions[within]
 
     def time(self, ordinal: int) -> int:
         return self._numbers(ordinal)[0]
@@ -163,7 +162,7 @@ class StoredSegment:
         """The first ordinal up to `end` that is not older than this time and position."""
         if key[0] > self.most_ms:
             return end
-        return bisect_left(range(end), key, key=lambda at: self._numbers(at)[:2])
+        return bisect_left(range(end), key, key=self._numbers)
 
     def found(self, ordinal: int) -> Found:
         return Found(*self._numbers(ordinal), self.org_id)
@@ -206,4 +205,5 @@ class StoredSegment:
             yield from reversed(found)
 
     def document(self, ordinal: int) -> Document:
-        return self._bodies.document(self.org_id, self._numbers(ordinal)[2])
+        time_ms, position = self._numbers(ordinal)
+        return self._bodies.document(self.org_id, position, time_ms)

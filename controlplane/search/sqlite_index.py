@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from controlplane.search.bodies import Bodies
 from controlplane.search.interface import (
     MAX_LIMIT,
     CursorError,
@@ -30,13 +31,16 @@ from controlplane.search.interface import (
     SearchPage,
     SearchQuery,
 )
+from controlplane.search.known_event import Parsed
 from controlplane.search.segment_counts import count_times, count_values
-from controlplane.search.segment_files import SCHEMA, Bodies, purge_events, write_events
+from controlplane.search.segment_files import SCHEMA, purge_events, write_events, write_parsed
 from controlplane.search.segment_search import Found, newest, span
+from controlplane.store.interface import StoreError
+from controlplane.store.migrate import what_to_do
 
 T = TypeVar("T")
 
-FORMAT: Final = 6  # of tables and columns; a file of another format is emptied and built again
+FORMAT: Final = 7  # of tables and columns; a file of another format is emptied and built again
 _BUSY_MILLISECONDS: Final = 30_000
 _CACHE_KIBIBYTES: Final = 65_536
 _WAL_BYTES: Final = 64 * 1024 * 1024
@@ -52,19 +56,23 @@ _TABLES_OF_OLD: Final = (
     "numbers",
     "texts",
     "bodies",
+    "reached",
 )
 
 
 class _Connection:
     """A connection and the one thread that uses it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, store: Path | None = None) -> None:
+        """With the store attached for reading, if it is given."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._path = path
+        self._store = store
         self._db: sqlite3.Connection
 
     async def open(self) -> None:
-        self._db = await asyncio.get_running_loop().run_in_executor(self._thread, _connect, self._path)
+        work = partial(_connect, self._path, self._store)
+        self._db = await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def run(self, begin: str, job: Callable[..., T], *given: object) -> T:
         """The job in a transaction of its own; IndexUnavailableError if SQLite fails."""
@@ -88,17 +96,20 @@ class SqliteIndex:
         self._incarnation = incarnation
 
     @classmethod
-    async def open(cls, path: Path) -> "SqliteIndex":
-        writer, reader, counter = _Connection(path), _Connection(path), _Connection(path)
+    async def open(cls, path: Path, store: Path) -> "SqliteIndex":
+        """Beside the store whose events it finds."""
+        # A writer's transaction would lock an attached store too.
+        writer, reader, counter = _Connection(path), _Connection(path, store), _Connection(path, store)
         try:
             async with AsyncExitStack() as opened:
                 await asyncio.to_thread(_create_private, path)
                 await writer.open()
                 opened.push_async_callback(writer.close)
-                incarnation = await writer.run("BEGIN IMMEDIATE", _prepare)
                 for each in (reader, counter):
                     await each.open()
                     opened.push_async_callback(each.close)
+                newest = await reader.run("BEGIN", _newest_stored, store)
+                incarnation = await writer.run("BEGIN IMMEDIATE", _prepare, newest)
                 opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             raise IndexUnavailableError(f"{path}: {error}") from error
@@ -114,6 +125,9 @@ class SqliteIndex:
 
     async def write(self, events: Sequence[Event]) -> None:
         await self._writer.run("BEGIN IMMEDIATE", write_events, events)
+
+    async def write_parsed(self, batches: Sequence[Parsed]) -> None:
+        await self._writer.run("BEGIN IMMEDIATE", write_parsed, batches)
 
     async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
         return await self._writer.run("BEGIN IMMEDIATE", purge_events, org_id, before_ms, limit)
@@ -160,7 +174,7 @@ def _create_private(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, store: Path | None) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None)
     try:
         # FULL: the store notes an event as indexed only once it would survive a loss of power here.
@@ -174,16 +188,28 @@ def _connect(path: Path) -> sqlite3.Connection:
             "temp_store = MEMORY",
         ):
             db.execute(f"PRAGMA {pragma}")
+        if store is not None:
+            db.execute("ATTACH ? AS store", (str(store),))
+            db.execute("PRAGMA query_only = ON")
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _prepare(db: sqlite3.Connection) -> str:
-    """The incarnation of the index in this file, which is made anew where there is none of this format."""
+def _newest_stored(db: sqlite3.Connection, store: Path) -> int:
+    try:
+        ((position,),) = db.execute("SELECT position FROM store.last_position").fetchall()
+    except sqlite3.Error as error:
+        raise StoreError(f"{store}: {error}{what_to_do(error)}") from error
+    return int(position)
+
+
+def _prepare(db: sqlite3.Connection, newest_stored: int) -> str:
+    """The incarnation of the index in this file, which is made anew where there is none of this format, or
+    one that is ahead of the store: a backup of that was restored since."""
     ((found,),) = db.execute("PRAGMA user_version").fetchall()
-    if found != FORMAT:
+    if found != FORMAT or _reached(db) > newest_stored:
         for table in _TABLES_OF_OLD:
             db.execute(f"DROP TABLE IF EXISTS {table}")
         for statement in SCHEMA:
@@ -195,6 +221,11 @@ def _prepare(db: sqlite3.Connection) -> str:
     return str(incarnation)
 
 
+def _reached(db: sqlite3.Connection) -> int:
+    ((position,),) = db.execute("SELECT position FROM reached").fetchall()
+    return int(position)
+
+
 # -- reading ---------------------------------------------------------------------------------------
 
 
@@ -203,7 +234,8 @@ def _page(db: sqlite3.Connection, query: SearchQuery, before: tuple[int, int] | 
     bodies = Bodies(db)
     found = newest(db, query, limit + 1, bodies, before)
     following = _cursor(found[limit - 1]) if len(found) > limit else None
-    return SearchPage(tuple(bodies.read(one.body) for one in found[:limit]), following)
+    texts = (bodies.read(one.position) for one in found[:limit])
+    return SearchPage(tuple(text for text in texts if text is not None), following)
 
 
 def _cursor(found: Found) -> str:

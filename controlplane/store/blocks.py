@@ -1,4 +1,4 @@
-"""Events as they lie in the store: a block for each batch, its events as one JSON array as they came.
+"""Events as they lie in the store: in blocks, one JSON array of a batch's events as they came, or of some.
 
 An event's position is that of its block and its place in the array. A purged event leaves a null there, so
 that the others keep their positions, until the whole block can go.
@@ -7,20 +7,20 @@ that the others keep their positions, until the whole block can go.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 import msgspec
 
+from controlplane.clock import milliseconds
 from controlplane.store.chain_table import PURGED, Chain, decode_events
 from controlplane.store.database import one_row
 from controlplane.store.interface import BlockPlace, BlockSlice, NewBatch, StoredEvent
 
 MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
 MAX_SLICE_BYTES: Final = 4 * 1024 * 1024  # for who reads all of a time, while others wait for the reader
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
+EVENTS: Final = 64  # of a block at most: searches read single events, and a block is read as a whole
 
 
 class _Kept(msgspec.Struct):
@@ -31,44 +31,50 @@ class _Kept(msgspec.Struct):
 _decode_kept: Final = msgspec.json.Decoder(list[_Kept | None]).decode
 
 
-def milliseconds(time: datetime) -> int:
-    return (time - _EPOCH) // _MILLISECOND
-
-
-def add_block(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, chain: Chain) -> int:
-    """Store the batch's events, but those that are here already by their ids; how many it were."""
+def add_blocks(
+    connection: sqlite3.Connection, batch: NewBatch, digest: bytes, chain: Chain
+) -> tuple[int, int]:
+    """Store the batch's events, but those that are here already by their ids; how many it were, and where."""
     (position,) = one_row(connection, "SELECT position + 1 FROM last_position")
-    count, events = len(batch.ids), batch.events
-    ids = msgspec.json.encode(batch.ids).decode()
+    events, times = batch.events, batch.times
     inserted = connection.execute(
-        "INSERT OR IGNORE INTO event_ids SELECT ?, value, ? FROM json_each(?)", (batch.org_id, position, ids)
+        f"INSERT OR IGNORE INTO event_ids SELECT ?, value, ? + key / {EVENTS} * {EVENTS} FROM json_each(?)",  # noqa: S608
+        (batch.org_id, position, msgspec.json.encode(batch.ids).decode()),
     )
-    if inserted.rowcount < count:
-        events = _new_ones(connection, batch, position)
-        count = len(events)
-    if count:
-        body = _array(events)
-        connection.execute(
-            "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (position, count, batch.org_id, batch.proxy_id, batch.least_ms, batch.most_ms, body),
-        )
-        chain.add_block(connection, batch.org_id, position, batch.proxy_id, digest, events)
-        connection.execute("UPDATE last_position SET position = ?", (position + count - 1,))
-    return count
+    if inserted.rowcount < len(events):
+        places = _new_ones(connection, batch, position)
+        events, times = [events[at] for at in places], [times[at] for at in places]
+    for first in range(0, len(events), EVENTS):
+        of_block = slice(first, first + EVENTS)
+        _add_block(connection, batch, position + first, events[of_block], times[of_block], digest, chain)
+    connection.execute("UPDATE last_position SET position = ?", (position + len(events) - 1,))
+    return len(events), position
 
 
-def _new_ones(connection: sqlite3.Connection, batch: NewBatch, position: int) -> list[bytes]:
-    """Of each id that this block has brought, the first event."""
+def _add_block(
+    connection: sqlite3.Connection, batch: NewBatch, position: int, events: Sequence[bytes],
+    times: Sequence[int], digest: bytes, chain: Chain,
+) -> None:  # fmt: skip
+    connection.execute(
+        "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (position, len(events), batch.org_id, batch.proxy_id, min(times), max(times), _array(events)),
+    )
+    chain.add_block(connection, batch.org_id, position, batch.proxy_id, digest, events)
+
+
+def _new_ones(connection: sqlite3.Connection, batch: NewBatch, position: int) -> list[int]:
+    """Of each id that this batch has brought, the place of its first event, which is noted with the id."""
     rows = connection.execute(
-        "SELECT id FROM event_ids WHERE org_id = ? AND block = ? AND id IN (SELECT value FROM json_each(?))",
+        "SELECT id FROM event_ids WHERE org_id = ? AND block >= ? AND id IN (SELECT value FROM json_each(?))",
         (batch.org_id, position, msgspec.json.encode(batch.ids).decode()),
     )
     new = {each for (each,) in rows}
-    kept = []
-    for each, event in zip(batch.ids, batch.events, strict=True):
-        if each in new:
-            new.remove(each)
-            kept.append(event)
+    places = {each: at for at, each in reversed([*enumerate(batch.ids)]) if each in new}
+    kept = sorted(places.values())
+    connection.executemany(
+        "UPDATE event_ids SET block = ? WHERE org_id = ? AND id = ?",
+        [(position + at // EVENTS * EVENTS, batch.org_id, batch.ids[old]) for at, old in enumerate(kept)],
+    )
     return kept
 
 

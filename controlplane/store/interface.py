@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -59,8 +59,7 @@ class NewBatch:
     batch_id: str
     ids: Sequence[str]
     seqs: Sequence[int | None]
-    least_ms: int
-    most_ms: int
+    times: Sequence[int]  # in ms
     events: Sequence[bytes]  # each as JSON
 
 
@@ -97,6 +96,7 @@ class RateLimits:
 @dataclass(frozen=True, slots=True)
 class Stored:
     accepted: int
+    position: int = field(default=0, compare=False)  # of the first
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from controlplane.clock import Clock
 from controlplane.rate_limits import WINDOW_MS, retry_after_seconds
 from controlplane.store.blocks import (
-    add_block,
+    add_blocks,
     blocks_between,
     count_between,
     events_after,
@@ -68,9 +68,9 @@ class AuditTables(ChainTables):
             outcome = outcome or _limited(connection, batch, limits, now)
             if outcome is not None:
                 return outcome
-            accepted = _store(connection, batch, digest, now, self._chain())
+            accepted, position = _store(connection, batch, digest, now, self._chain())
             _seen(connection, batch.proxy_id, self._clock.wall_ms())
-            return Stored(accepted)
+            return Stored(accepted, position)
 
         return await self._database.write(job)
 
@@ -226,15 +226,17 @@ def _limited(connection: sqlite3.Connection, batch: NewBatch, limits: RateLimits
     return Limited(wait) if wait else None
 
 
-def _store(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain) -> int:
-    accepted = add_block(connection, batch, digest, chain)
+def _store(
+    connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain
+) -> tuple[int, int]:
+    accepted, position = add_blocks(connection, batch, digest, chain)
     connection.execute("INSERT INTO batches VALUES (?, ?, ?, ?)", (batch.proxy_id, digest, now, accepted))
     connection.execute(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (batch.proxy_id, now - WINDOW_MS)
     )
     connection.execute("INSERT INTO rate_log VALUES (?, ?, ?)", (now, batch.proxy_id, batch.org_id))
     _fold_sequence(connection, batch)
-    return accepted
+    return accepted, position
 
 
 # Sequences

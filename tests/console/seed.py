@@ -497,8 +497,7 @@ def _batch(proxy: Proxy, org: Org, events: Sequence[Mapping[str, Any]]) -> NewBa
         str(uuid.uuid4()),
         [event["id"] for event in events],
         [event["seq"] for event in events],
-        min(times),
-        max(times),
+        times,
         [json.dumps(event, separators=(",", ":")).encode() for event in events],
     )
 

@@ -171,13 +171,13 @@ async def test_a_search_says_that_events_may_be_missing_while_the_index_is_fille
     assert (await trail.ask("all", "events"))["behind"] is False
     monkeypatch.setattr("controlplane.app._MOMENT_SECONDS", 0.05)
     free = threading.Event()
-    written = segment_files.write_events
+    written = segment_files.write_parsed
 
     def slow(*given: Any) -> None:
         free.wait(20)
         written(*given)
 
-    monkeypatch.setattr(sqlite_index, "write_events", slow)
+    monkeypatch.setattr(sqlite_index, "write_parsed", slow)
     await trail.keep("acme", minute(trail.orgs["acme"], 9))
     page = await trail.ask("all", "events")
     assert (page["behind"], 9 in numbers(page)) == (True, False)

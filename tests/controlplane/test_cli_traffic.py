@@ -68,7 +68,7 @@ async def _store(config: Path, org_id: str, proxy_id: str, app_id: str) -> None:
     try:
         ids, bodies = [one["id"] for one in events], [json.dumps(one).encode() for one in events]
         await store.commit_batch(
-            NewBatch(proxy_id, org_id, "b", ids, [None] * 5, now_ms, now_ms, bodies),
+            NewBatch(proxy_id, org_id, "b", ids, [None] * 5, [now_ms] * 5, bodies),
             RateLimits(100, 100),
         )
     finally:

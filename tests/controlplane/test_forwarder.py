@@ -1,16 +1,22 @@
 """From outbox to index: every event, in order, whatever the index does meanwhile."""
 
 import asyncio
+import sqlite3
+import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any, Final
+from unittest.mock import ANY, AsyncMock, patch
 
 import orjson
 import pytest
 
 from controlplane.forwarder import Forwarder
+from controlplane.ingest import Ingest
 from controlplane.search.interface import Event, IndexUnavailableError, SearchQuery
-from controlplane.search.query import parse_filter
+from controlplane.search.known_event import Parsed
+from controlplane.search.query import FIELDS, parse_filter
 from controlplane.search.sqlite_index import SqliteIndex
 from controlplane.store.interface import NewBatch, RateLimits
 from controlplane.store.sqlite import SqliteStore
@@ -38,7 +44,7 @@ async def commit(store: SqliteStore, numbers: Sequence[int]) -> None:
     made = [event(number) for number in numbers]
     ids, seqs = [one["id"] for one in made], [one["seq"] for one in made]
     bodies = [orjson.dumps(one) for one in made]
-    new = NewBatch("proxy-1", ORG, f"batch-{numbers}", ids, seqs, START_MS, START_MS, bodies)
+    new = NewBatch("proxy-1", ORG, f"batch-{numbers}", ids, seqs, [START_MS] * len(ids), bodies)
     await store.commit_batch(new, RateLimits(10**6, 10**6))
 
 
@@ -166,7 +172,7 @@ async def test_wakes_do_not_shorten_the_pause_after_a_failure(store: SqliteStore
 async def test_a_crash_between_write_and_note_repeats_the_batch_and_the_index_holds_it_once(
     tmp_path: Path, store: SqliteStore
 ) -> None:
-    index = await SqliteIndex.open(tmp_path / "search.sqlite")
+    index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
     try:
         await commit(store, range(10))
         await index.write(await store.events_after(0, 4))  # and then the process died
@@ -179,11 +185,93 @@ async def test_a_crash_between_write_and_note_repeats_the_batch_and_the_index_ho
         await index.close()
 
 
+_VALUES: Final = {"text": "x", "texts": ["a", "b"], "number": 1.5, "time": None}
+
+
+def written(path: Path) -> list[list[tuple[Any, ...]]]:
+    """What is in the index, but for what it is named."""
+    with closing(sqlite3.connect(path)) as file:
+        return [
+            file.execute(f"SELECT * FROM {table}").fetchall()
+            for table in ("columns", "numbers", "texts", "words", "reached")
+        ]
+
+
+async def accept(store: SqliteStore, subject: Forwarder, *made: dict[str, Any]) -> None:
+    """A batch as a running control plane takes it in."""
+
+    def stored(parsed: Parsed | None) -> None:
+        if parsed is not None:
+            subject.take(parsed)
+
+    body = orjson.dumps({"batchId": str(uuid.uuid4()), "events": made})
+    await Ingest(store, RateLimits(10**6, 10**6), stored).accept("proxy-1", {ORG}, body)
+
+
+async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
+    tmp_path: Path, store: SqliteStore
+) -> None:
+    """Byte for byte the same segments, with every field in some event and missing in another."""
+    index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
+    again = await SqliteIndex.open(tmp_path / "again.sqlite", tmp_path / "store.db")
+    subject = Forwarder(store, index)
+    full = {field.event_key: _VALUES[field.kind] for field in FIELDS.values()}
+    must_be = {"id", "time", "orgId", "proxyId", "seq", "status", "verdict"}
+    given = {key: value for key, value in full.items() if key not in must_be}
+    await accept(store, subject, event(0) | given, event(1), event(2) | given | {"rulesetVersion": 7})
+    try:
+        with patch.object(store, "events_after", AsyncMock(return_value=[])) as read:
+            assert await subject.drain() == 3
+        read.assert_awaited_once_with(3, ANY)  # nothing but the end was read from the store
+        await again.write(await store.events_after(0, 9))
+    finally:
+        await index.close()
+        await again.close()
+    assert written(tmp_path / "search.sqlite") == written(tmp_path / "again.sqlite")
+
+
+async def test_what_does_not_follow_is_read_from_the_store(tmp_path: Path, store: SqliteStore) -> None:
+    """Another process stores events; a batch has events that came before, or members that nobody knows."""
+    index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
+    subject = Forwarder(store, index)
+    try:
+        await accept(store, subject, event(0), event(1))
+        await commit(store, [2])
+        await accept(store, subject, event(3))
+        await accept(store, subject, event(3), event(4))
+        await accept(store, subject, event(5, new="member"))
+        await accept(store, subject, event(6, proxyId="another"))
+        await accept(store, subject, event(7))
+        assert await subject.drain() == 8
+        page = await index.search(SearchQuery((ORG,), parse_filter("")))
+        assert numbers(page.events) == list(reversed(range(8)))
+        page = await index.search(SearchQuery((ORG,), parse_filter("proxy:proxy-1 seq:6")))
+        assert numbers(page.events) == [6]
+    finally:
+        await index.close()
+
+
+async def test_no_more_waits_as_it_was_read_than_memory_should_hold(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.forwarder.MOST_PARSED_BYTES", 2000)
+    index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
+    subject = Forwarder(store, index)
+    try:
+        for number in range(9):
+            await accept(store, subject, event(number))
+        assert 1 <= len(subject._parsed) < 9
+        assert await subject.drain() == 9
+        assert len(subject._parsed) == 0
+    finally:
+        await index.close()
+
+
 async def test_server_and_command_line_drain_together(tmp_path: Path, store: SqliteStore) -> None:
     await commit(store, range(300))
     async with store_at(tmp_path / "store.db") as other_store:
-        first = await SqliteIndex.open(tmp_path / "search.sqlite")
-        second = await SqliteIndex.open(tmp_path / "search.sqlite")
+        first = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
+        second = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
         try:
             await asyncio.gather(
                 Forwarder(store, first, batch_events=7).drain(),
@@ -200,7 +288,7 @@ async def test_an_index_that_was_deleted_is_built_again(tmp_path: Path, store: S
     await commit(store, range(5))
     path = tmp_path / "search.sqlite"
     for _ in range(2):
-        index = await SqliteIndex.open(path)
+        index = await SqliteIndex.open(path, tmp_path / "store.db")
         try:
             assert await Forwarder(store, index).drain() == 5
         finally:

@@ -337,7 +337,7 @@ async def test_ingestion_and_purges_go_on_while_a_chain_is_walked(plane: Plane, 
         for _ in range(count):
             events = [event(org, sent * 2, time=old), event(org, sent * 2 + 1)]
             body = json.dumps({"batchId": f"b{sent}", "events": events}).encode()
-            await plane.store.commit_batch(parse_batch(proxy.proxy_id, body), unlimited)
+            await plane.store.commit_batch(parse_batch(proxy.proxy_id, body)[0], unlimited)
             sent += 1
 
     await send(100)

@@ -70,7 +70,7 @@ async def test_a_database_of_an_earlier_release_is_brought_up(
     assert [(each.position, json.loads(each.body)["id"]) for each in stored] == [(7, "e5"), (8, "e9")]
     time = "1970-01-01T00:00:00.009Z"
     events = [json.dumps({"id": each, "time": time}).encode() for each in ("e9", "e3")]
-    again = NewBatch("p", "o", "b", ["e9", "e3"], [None, None], 9, 9, events)
+    again = NewBatch("p", "o", "b", ["e9", "e3"], [None, None], [9, 9], events)
     assert await store.commit_batch(again, LIMITS) == Stored(1)
     assert [stored.position for stored in await store.events_after(0, 9)] == [7, 8, 9]
     assert await store.purge_events("o", 6, 10) == 1
@@ -188,7 +188,7 @@ async def test_a_full_disk_stores_nothing_and_is_over_once_there_is_room(
     store = await SqliteStore.open(plane.settings.store.path, clock)
     ids = [f"e{n}" for n in range(99)]
     events = [json.dumps({"id": each, "pad": "x" * 9999}).encode() for each in ids]
-    new = NewBatch(proxy.proxy_id, proxy.org_ids[0], "b1", ids, range(99), 0, 0, events)
+    new = NewBatch(proxy.proxy_id, proxy.org_ids[0], "b1", ids, range(99), [0] * 99, events)
     await _limit_pages(store, 1)
     with pytest.raises(StoreError, match="full"):
         await store.commit_batch(new, LIMITS)

@@ -39,7 +39,7 @@ def tail(store: SqliteStore) -> Tail:
 async def keep(store: SqliteStore, first: int, count: int, org: str = "acme", **members: Any) -> None:
     events = [event(org, number, **members) for number in range(first, first + count)]
     body = json.dumps({"batchId": f"{org} {first}", "events": events}).encode()
-    await store.commit_batch(parse_batch("proxy-1", body), LIMITS)
+    await store.commit_batch(parse_batch("proxy-1", body)[0], LIMITS)
 
 
 def everything(document: Document) -> bool:

@@ -1,0 +1,77 @@
+"""Pure: an audit event of nothing but known members, as ingestion and search index read it: once for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+Id = Annotated[str, Meta(min_length=1, max_length=256)]
+Time = Annotated[datetime, Meta(tz=True)]
+
+
+class Event(Struct, rename="camel"):
+    """The members that the store looks at or that must be there; the rest is kept as it came."""
+
+    id: Id
+    time: Time
+    org_id: Id
+    method: str
+    path: str
+    status: Annotated[int, Meta(ge=0, le=999)]
+    verdict: Literal["allow", "filter", "block", "log_only"]
+    proxy_id: Any = None
+    seq: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+
+
+Text = str | None
+# Beyond 64 bits readers disagree; such a number takes the other way, on which every byte is read as they do.
+Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Number = Integer | float | None
+
+
+class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
+    """Reading it looks at every byte."""
+
+    proxy_id: Text = None
+    app_id: Text = None
+    client_id: Text = None
+    client_ip: Text = None
+    request_id: Text = None
+    client_request_id: Text = None
+    query: Text = None
+    rule_id: Text = None
+    logged_rule_ids: tuple[str, ...] | None = None
+    transforms: tuple[str, ...] | None = None
+    upstream_status: Number = None
+    duration_ms: Number = None
+    upstream_ms: Number = None
+    request_bytes: Number = None
+    response_bytes: Number = None
+    parent_request_id: Text = None
+    reason: Text = None
+    ruleset_version: str | Integer | None = None
+    upstream_request_id: Text = None
+    shadow_verdict: Text = None
+    shadow_rule_id: Text = None
+    shadow_ruleset_version: str | Integer | None = None
+
+
+def attribute_of(key: str) -> str:
+    """`rule_id` of `ruleId`."""
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in key)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Events of one batch that were just stored, as they were read: nobody has to read them again."""
+
+    org_id: str
+    position: int  # of the first; the others follow it
+    times: Sequence[int]
+    events: Sequence[KnownEvent]
+    bodies: Sequence[bytes]
+    size: int  # in bytes, of all of them together

@@ -1,0 +1,47 @@
+"""A SQLite index over a real store's file: what is written into the index is put into the store first."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+from controlplane.search.interface import Event
+from controlplane.search.sqlite_index import SqliteIndex
+from controlplane.store.migrate import migrate
+
+
+class StoredIndex(SqliteIndex):
+    store: Path
+
+    async def write(self, events: Sequence[Event]) -> None:
+        await asyncio.to_thread(put, self.store, events)
+        await super().write(events)
+
+
+def put(store: Path, events: Sequence[Event]) -> None:
+    """A block for each event."""
+    with closing(sqlite3.connect(store, timeout=20)) as file:
+        file.executemany(
+            "INSERT OR IGNORE INTO blocks VALUES (?, 1, ?, 'proxy-1', 0, 0, ?)",
+            [(event.position, event.org_id, b"[" + event.body + b"]") for event in events],
+        )
+        newest = max((event.position for event in events), default=0)
+        file.execute("UPDATE last_position SET position = max(position, ?)", (newest,))
+        file.commit()
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[StoredIndex]:
+    """The index at `path`, and a store beside it."""
+    store = path.with_name("store.db")
+    await asyncio.to_thread(migrate, store)
+    index = await StoredIndex.open(path, store)
+    assert isinstance(index, StoredIndex)
+    index.store = store
+    try:
+        yield index
+    finally:
+        await index.close()
