@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
@@ -22,7 +23,7 @@ from controlplane.operations.operation import Answer, Operation, Request
 from controlplane.operations.perform import perform as perform_recorded
 from controlplane.requests import connection_of, read_body
 from controlplane.secrets import digest, hash_password, is_password
-from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewRecord, Operator
+from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewRecord, Operator, StoreError
 
 _TOUCHED_EVERY_MS: Final = 60_000  # a session in use costs a write to the disk this often
 _MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # the largest ruleset, as a string in JSON
@@ -113,7 +114,8 @@ class Gate:
             return None
         actor = await self._actor(request, session.operator_id)
         if actor is not None and now - session.used_ms >= _TOUCHED_EVERY_MS:
-            await self.desk.store.use_session(key)
+            with suppress(StoreError):  # a full disk must not keep an operator from looking
+                await self.desk.store.use_session(key)
         return actor
 
     async def _actor(self, request: web.Request, operator_id: str) -> Actor | None:

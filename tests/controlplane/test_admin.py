@@ -14,7 +14,7 @@ import pytest
 
 from controlplane.operations.actor import Role
 from controlplane.secrets import digest, hash_password, mint
-from controlplane.store.interface import Operator, OperatorToken, RecordQuery
+from controlplane.store.interface import Operator, OperatorToken, RecordQuery, StoreError
 from tests.controlplane.plane import Answer, FakeClock, Plane, ProxyClient, batch, started
 from tests.standins.certificates import CertificateAuthority
 
@@ -218,6 +218,19 @@ async def test_a_session_ends_half_an_hour_after_its_last_use(
         assert (await browser.send("GET", "/orgs")).status == 200
     clock.advance(seconds=1800)
     assert (await browser.send("GET", "/orgs")).status == 401
+
+
+async def test_a_session_reads_on_while_nothing_can_be_written(
+    plane: Plane, browser: Browser, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise StoreError("disk full")
+
+    await operator(plane, "ada", {"*": "admin"})
+    await browser.sign_in("ada")
+    clock.advance(seconds=120)
+    monkeypatch.setattr(type(plane.store), "use_session", full)
+    assert (await browser.send("GET", "/orgs")).status == 200
 
 
 async def test_and_after_twelve_hours_however_much_it_is_used(
