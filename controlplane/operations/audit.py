@@ -307,14 +307,10 @@ async def _exported(
         yield form.head
     while True:
         if page.events:
-            yield await asyncio.to_thread(_lines, page, form)
+            yield await asyncio.to_thread(form.lines, page.events)
         if page.next is None:
             return
         page = await _answer(index.search(replace(query, cursor=page.next)))
-
-
-def _lines(page: SearchPage, form: Form) -> bytes:
-    return b"".join(map(form.line, page.events))
 
 
 # Followed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from proxy.wire.audit_event import EVENT_FIELDS
 COLUMNS: Final = (*EVENT_FIELDS, "claimedProxyId")
 # What makes a spreadsheet compute a cell, or a text after it, instead of showing it. The full-width forms
 # become the plain ones in some of them.
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "＝", "＋", "－", "＠")
+_FORMULA: Final = frozenset("=+-@\t\r\n|＝＋－＠")
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -23,7 +23,7 @@ _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 class Form:
     media_type: str
     head: bytes
-    line: Callable[[bytes], bytes]
+    lines: Callable[[Iterable[bytes]], bytes]
 
 
 def on_one_line(body: bytes) -> bytes:
@@ -31,38 +31,47 @@ def on_one_line(body: bytes) -> bytes:
     return body.translate(_LINE_ENDS)
 
 
-def _json_line(body: bytes) -> bytes:
-    return on_one_line(body) + b"\n"
+def _json_lines(bodies: Iterable[bytes]) -> bytes:
+    return b"".join(on_one_line(body) + b"\n" for body in bodies)
 
 
-def _csv_line(body: bytes) -> bytes:
-    event: dict[str, Any] = orjson.loads(body)
-    return _row([_cell(event.get(column)) for column in COLUMNS])
+def _csv_lines(bodies: Iterable[bytes]) -> bytes:
+    return _rows(_cells(orjson.loads(body)) for body in bodies)
+
+
+def _cells(event: Mapping[str, Any]) -> list[str]:
+    return [_cell(event.get(column)) for column in COLUMNS]
 
 
 def _cell(value: object) -> str:
     """Numbers as they are; texts so that none is taken for a formula."""
     if value is None:
         return ""
+    if isinstance(value, str):
+        return _text(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, list):
-        value = "; ".join(str(each) for each in value)
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    text = text.replace("\0", "\ufffd")  # which readers of CSV stop at
-    return f"'{text}" if text.startswith(_FORMULA) else text
+        return _text("; ".join(str(each) for each in value))
+    return _text(orjson.dumps(value).decode())
 
 
-def _row(cells: list[str]) -> bytes:
+def _text(text: str) -> str:
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")  # readers of CSV stop at it
+    return f"'{text}" if text[:1] in _FORMULA else text
+
+
+def _rows(rows: Iterable[Sequence[str]]) -> bytes:
     """RFC 4180."""
-    line = io.StringIO()
-    csv.writer(line).writerow(cells)
-    return line.getvalue().encode()
+    lines = io.StringIO()
+    csv.writer(lines).writerows(rows)
+    return lines.getvalue().encode()
 
 
 FORMATS: Final[Mapping[str, Form]] = {
-    "csv": Form("text/csv; charset=utf-8", _row([*COLUMNS]), _csv_line),
-    "ndjson": Form("application/x-ndjson", b"", _json_line),
+    "csv": Form("text/csv; charset=utf-8", _rows([COLUMNS]), _csv_lines),
+    "ndjson": Form("application/x-ndjson", b"", _json_lines),
 }
