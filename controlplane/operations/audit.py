@@ -425,7 +425,7 @@ async def _query(
     sees_all = request.org is None and actor.may("viewer", None)
     now_ms = desk.clock.wall_ms()
     try:
-        wanted = parse_filter(request.filter, await _resolver(desk, actor), now_ms=now_ms)
+        wanted = parse_filter(request.filter, await resolver(desk, actor), now_ms=now_ms)
     except QueryError as error:
         raise InvalidFilter(error) from None
     return SearchQuery(
@@ -454,7 +454,7 @@ async def _names(desk: Desk, actor: Actor) -> dict[tuple[str, str], str]:
     return names | {("app", app.app_id): app.name for app in await desk.apps(actor, None)}
 
 
-async def _resolver(desk: Desk, actor: Actor) -> Resolver:
+async def resolver(desk: Desk, actor: Actor) -> Resolver:
     """Names as they are now; several organisations may use the same one."""
     ids: dict[tuple[str, str], list[str]] = {}
     for (field, known_id), name in (await _names(desk, actor)).items():

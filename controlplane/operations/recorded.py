@@ -13,11 +13,12 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
+from controlplane.operations.audit import InvalidFilter, resolver
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest
 from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
-from controlplane.search.query import EVERYTHING, Filter, QueryError, Resolver, parse_filter, parse_time
+from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter, parse_time
 from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
 from proxy.policy.replay import Event, Rules
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
@@ -68,9 +69,9 @@ async def select(
     found = await desk.org(actor, "viewer", org)
     from_ms, to_ms = _window(desk.clock.wall_ms(), hours, from_, to)
     try:
-        terms = parse_filter(filter_, await _resolver(desk, found), now_ms=desk.clock.wall_ms())
+        terms = parse_filter(filter_, await resolver(desk, actor), now_ms=desk.clock.wall_ms())
     except QueryError as error:
-        raise InvalidRequest(f"filter: {error}") from None
+        raise InvalidFilter(error) from None
     apps = () if app is None else (await desk.app(actor, "viewer", app, found.org_id),)
     return Selection(found, apps, from_ms, to_ms, terms)
 
@@ -94,16 +95,6 @@ def _moment(member: str, text: str, now_ms: int) -> int:
         return within_time(parse_time(text, now_ms))
     except QueryError as error:
         raise InvalidRequest(f"{member}: {error.message}") from None
-
-
-async def _resolver(desk: Desk, org: Org) -> Resolver:
-    """Names as the registry knows them now."""
-    ids: dict[tuple[str, str], list[str]] = {("org", org.name): [org.org_id]}
-    for proxy in await desk.store.proxies():
-        ids.setdefault(("proxy", proxy.name), []).append(proxy.proxy_id)
-    for app in await desk.store.apps(org.org_id):
-        ids.setdefault(("app", app.name), []).append(app.app_id)
-    return lambda field, name: ids.get((field, name), [])
 
 
 class Reading:
