@@ -24,7 +24,8 @@ from controlplane.cli import (
     ruleset,
     traffic,
 )
-from controlplane.cli.context import FAILED, INVALID_INPUT, Cli, CommandFailed
+from controlplane.cli.context import Cli
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 from controlplane.own_process import keep_to_itself
 
 cli = typer.Typer(

@@ -7,16 +7,8 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.context import (
-    INVALID_INPUT,
-    AnyOrg,
-    Cli,
-    CommandFailed,
-    Json,
-    OneOrg,
-    print_facts,
-    print_list,
-)
+from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, print_facts, print_list
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 
 app = typer.Typer()
 

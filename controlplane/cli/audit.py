@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 import typer
 
 from controlplane.cli.context import (
-    FAILED,
-    INVALID_INPUT,
     AnyOrg,
     Cli,
-    CommandFailed,
     Json,
     OneOrg,
     print_facts,
@@ -25,6 +22,7 @@ from controlplane.cli.context import (
     print_list,
     write_json,
 )
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 
 if TYPE_CHECKING:
     from controlplane.operations.audit import EventPage

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FAILED = 1
-INVALID_INPUT = 2
 _POLL_SECONDS = 0.5  # for events that a server beside us stores
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -41,15 +40,6 @@ OneOrg = Annotated[str, typer.Option("--org", metavar="ORG", help="The organisat
 AnyOrg = Annotated[
     str | None, typer.Option("--org", metavar="ORG", help="Only in this organisation, by id or name.")
 ]
-
-
-class CommandFailed(Exception):
-    """Ends the command with these lines on standard error and this exit status."""
-
-    def __init__(self, status: int, *lines: str) -> None:
-        super().__init__(*lines)
-        self.status = status
-        self.lines = lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from controlplane.cli.context import FAILED, Cli, CommandFailed, Json, write_json
+from controlplane.cli.context import Cli, Json, write_json
+from controlplane.cli.failure import FAILED, CommandFailed
 
 if TYPE_CHECKING:
     from proxy.wire.finding import Finding

@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from controlplane.cli.context import (
-    FAILED,
-    INVALID_INPUT,
-    AnyOrg,
-    Cli,
-    CommandFailed,
-    Json,
-    Open,
-    print_json,
-    print_list,
-    this_user,
-)
+from controlplane.cli.context import AnyOrg, Cli, Json, Open, print_json, print_list, this_user
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from controlplane.cli.context import (
-    INVALID_INPUT,
-    Cli,
-    CommandFailed,
-    Json,
-    facts_of,
-    print_facts,
-    print_list,
-)
+from controlplane.cli.context import Cli, Json, facts_of, print_facts, print_list
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 from controlplane.store.interface import EVERY_ORG, Role
 
 if TYPE_CHECKING:

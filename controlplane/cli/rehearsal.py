@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from controlplane.cli.context import (
-    FAILED,
-    INVALID_INPUT,
-    AnyOrg,
-    Cli,
-    CommandFailed,
-    Json,
-    print_json,
-    write_json,
-)
+from controlplane.cli.context import AnyOrg, Cli, Json, print_json, write_json
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ruleset
 
 if TYPE_CHECKING:

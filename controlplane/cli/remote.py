@@ -13,7 +13,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Re
 
 import msgspec
 
-from controlplane.cli.context import FAILED, INVALID_INPUT, CommandFailed
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from controlplane.cli.context import FAILED, Cli, CommandFailed, facts_of
+from controlplane.cli.context import Cli, facts_of
+from controlplane.cli.failure import FAILED, CommandFailed
 
 if TYPE_CHECKING:
     from controlplane.operations.fleet import ProxyRollout, Rollout

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controlplane.cli.context import (
-    INVALID_INPUT,
-    AnyOrg,
-    Cli,
-    CommandFailed,
-    Json,
-    OneOrg,
-    facts_of,
-    print_facts,
-    print_json,
-    print_list,
-)
+from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, facts_of, print_facts, print_json, print_list
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 from controlplane.cli.rollout import Timeout, conclude, wait_for
 
 if TYPE_CHECKING:

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from controlplane.cli.context import (
-    FAILED,
-    INVALID_INPUT,
-    Cli,
-    CommandFailed,
-    Json,
-    facts_of,
-    print_json,
-)
+from controlplane.cli.context import Cli, Json, facts_of, print_json
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 from controlplane.cli.rehearsal import RulesetSource, ruleset_of, source_of
 
 if TYPE_CHECKING:
