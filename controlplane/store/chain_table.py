@@ -55,10 +55,12 @@ def _link(row: Sequence[object]) -> Link:
     return Link(Record(*record), link, mac)  # type: ignore[arg-type]
 
 
-def purged_places(connection: sqlite3.Connection, org_id: str, position: int) -> set[int]:
-    """Of the block's events those that retention took away; what can't be read any more took none."""
+def purged_places(connection: sqlite3.Connection, block: Record) -> set[int]:
+    """Of the block's events those that retention took away; what can't be read any more took none. Nothing is
+    purged before it came: a link that stands before the block's is one that no walk along it looks at again."""
     rows = connection.execute(
-        "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge'", (org_id, position)
+        "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge' AND number > ?",
+        (block.org_id, block.position, block.number),
     )
     places: set[int] = set()
     for (content,) in rows:

@@ -62,7 +62,14 @@ def _further(reached: Reached, link: Link) -> Reached:
 
 
 def misfit_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
-    """Blocks that came after the newest link speaks of, in the same moment as that."""
+    """Links where no walk comes by, or blocks that came after the newest link speaks of, in the same moment as
+    that."""
+    row = one_row(
+        connection, "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
+    )
+    if row is not None:
+        number, position = row
+        return Misfit("forged", "the link stands before the first one", number, position)
     row = one_row(
         connection,
         "SELECT position FROM chain WHERE org_id = ? AND kind <> 'purge' ORDER BY number DESC LIMIT 1",
@@ -152,7 +159,7 @@ def _misfit_of_block(connection: sqlite3.Connection, reached: Reached, record: R
     stranger = _misfit_between(connection, record.org_id, reached.position, record.position)
     if stranger is not None:
         return stranger
-    gone = purged_places(connection, record.org_id, record.position)
+    gone = purged_places(connection, record)
     row = one_row(
         connection,
         "SELECT count, proxy_id, body FROM blocks WHERE position = ? AND org_id = ?",

@@ -141,6 +141,20 @@ def _cut(file: sqlite3.Connection) -> None:
     file.execute("DELETE FROM blocks WHERE position > 4")
 
 
+def _purge_before_the_first(file: sqlite3.Connection) -> None:
+    """A walk begins with link 1: what stands before it would be believed unseen."""
+    file.execute("INSERT INTO chain SELECT org_id, 0, 'purge', chained_ms, position, count, '', x'',"
+                 " CAST('{\"gone\":[0,1,2]}' AS BLOB), link, mac FROM chain WHERE number = 3")  # fmt: skip
+    file.execute("DELETE FROM blocks WHERE position = 7")
+
+
+def _all_made_anew_before_the_first(file: sqlite3.Connection) -> None:
+    """No link left, but for one before the first, which claims to speak of every position."""
+    _edited(7, lambda events: [each | {"verdict": "block"} for each in events])(file)
+    file.execute("UPDATE chain SET number = 0, position = 1000000 WHERE number = 4")
+    file.execute("DELETE FROM chain WHERE number > 0")
+
+
 ADDED = (
     "INSERT INTO blocks SELECT 99, count, org_id, proxy_id, least_ms, most_ms, body FROM blocks"
     " WHERE position = 1"
@@ -199,6 +213,11 @@ TAMPERINGS: dict[str, tuple[Tamper | str, Found]] = {
     "the newest link deleted": ("DELETE FROM chain WHERE number = 4", ("inserted", None, 10, "event-10")),
     "all links deleted": ("DELETE FROM chain", ("inserted", None, 1, "event-1")),
     "everything from an event on made anew": (_make_anew, ("forged", 3, 7, None)),
+    "a purge forged before the first link": (_purge_before_the_first, ("removed", 3, 7, None)),
+    "one link before the first for all others": (
+        _all_made_anew_before_the_first,
+        ("forged", 0, 1_000_000, None),
+    ),
 }
 
 
@@ -237,6 +256,23 @@ async def test_a_walk_from_a_known_head_looks_at_what_came_after(
     found = await walked(plane, org, known)
     assert found.misfit is not None
     assert (found.misfit.what, found.misfit.position) == ("removed", 13)
+
+
+async def test_a_purge_is_no_excuse_for_what_came_after_it(
+    plane: Plane, proxy: ProxyClient, org: str
+) -> None:
+    """Nobody looks again at what lies before a known head: what a forger puts there must not be believed."""
+    known = await _head(plane, org)
+    assert (await proxy.audit(batch("b9", org, [13, 14]))).status == 202
+    tamper(
+        plane,
+        "UPDATE chain SET kind = 'purge', position = 13, content = CAST('{\"gone\":[0,1]}' AS BLOB)"
+        " WHERE number = 2",
+    )
+    tamper(plane, "DELETE FROM blocks WHERE position = 13")
+    found = await misfit(plane, org, known)
+    assert found is not None
+    assert (found.what, found.link, found.position) == ("removed", 5, 13)
 
 
 async def test_a_link_of_another_store_is_not_known(plane: Plane, org: str) -> None:
