@@ -1,0 +1,115 @@
+"""What is around every page of the console, as HTTP tells it: who is let in, what a page may do, errors."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+import aiohttp
+import pytest
+
+from controlplane.console.areas import ROUTES
+from controlplane.console.pages import PageRoute
+from tests.controlplane.plane import Plane
+from tests.controlplane.test_admin import PASSWORD, operator
+
+PLACES = {
+    "org": "acme",
+    "name": "rules",
+    "app": "x",
+    "proxy": "x",
+    "operator": "ada",
+    "id": "x",
+    "org_id": "x",
+}
+
+
+def _address(path: str) -> str:
+    for place, value in PLACES.items():
+        path = path.replace(f"{{{place}}}", value)
+    return path
+
+
+async def _signed_in(plane: Plane, session: aiohttp.ClientSession) -> None:
+    await plane.org("acme")
+    await operator(plane, "ada", {"*": "admin"})
+    form = {"name": "ada", "password": PASSWORD, "next": "/orgs"}
+    async with session.post(f"{plane.console_url}/login", data=form, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (303, "/orgs")
+
+
+@pytest.fixture
+async def jar() -> aiohttp.CookieJar:
+    return aiohttp.CookieJar(unsafe=True)  # addresses are hosts too
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_nobody_sees_or_does_anything_before_the_sign_in(plane: Plane, route: PageRoute) -> None:
+    method, path = route.method, _address(route.path)
+    form = {"name": "x"} if method == "POST" else None
+    async with plane.session.request(
+        method, plane.console_url + path, allow_redirects=False, data=form
+    ) as answer:
+        assert answer.status == 303
+        led = urlsplit(answer.headers["Location"])
+        assert led.path == "/login"
+        assert parse_qs(led.query)["next"] == [path if method == "GET" else "/"]
+        assert await answer.read() == b""
+
+
+async def test_a_page_may_load_connect_and_send_nowhere_else_and_is_not_kept(
+    plane: Plane, jar: aiohttp.CookieJar
+) -> None:
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        await _signed_in(plane, session)
+        for path in ("/", "/orgs", "/login", "/nowhere"):
+            async with session.get(plane.console_url + path, allow_redirects=False) as answer:
+                policy = answer.headers["Content-Security-Policy"].split("; ")
+                assert policy[0] == "default-src 'none'"
+                assert {each for each in policy[1:] if not each.endswith(("'self'", "'none'"))} == set()
+                assert "frame-ancestors 'none'" in policy
+                assert answer.headers["Cache-Control"] == "no-store"
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert "Server" not in answer.headers
+
+
+async def test_what_is_static_is_kept_under_an_address_that_changes_with_it(plane: Plane) -> None:
+    async with plane.session.get(f"{plane.console_url}/login") as page:
+        text = await page.text()
+    address = text.partition('<link rel="stylesheet" href="')[2].partition('"')[0]
+    async with plane.session.get(plane.console_url + address) as style:
+        assert style.headers["Content-Type"] == "text/css; charset=utf-8"
+        assert "immutable" in style.headers["Cache-Control"]
+    async with plane.session.get(f"{plane.console_url}/static/older/console.css") as older:
+        assert older.headers["Cache-Control"] == "no-cache"
+    for odd in ("/static/x/frame.py", "/static/x/..%2fframe.py", "/static/x/none.css"):
+        async with plane.session.get(plane.console_url + odd) as missing:
+            assert b"Console" not in await missing.read()
+
+
+async def test_errors_are_pages_for_people_and_json_for_programs(
+    plane: Plane, jar: aiohttp.CookieJar
+) -> None:
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        await _signed_in(plane, session)
+        for path, kind in (("/nowhere", "text/html"), ("/admin/v1/nowhere", "application/json")):
+            async with session.get(plane.console_url + path) as answer:
+                assert (answer.status, answer.content_type) == (404, kind)
+        async with session.get(f"{plane.console_url}/orgs?org=never") as answer:
+            assert answer.status == 404
+        async with session.post(f"{plane.console_url}/orgs", data={"name": "x"}) as answer:
+            assert (answer.status, answer.content_type) == (403, "text/html")
+        async with session.put(f"{plane.console_url}/orgs") as answer:
+            assert (answer.status, answer.content_type) == (403, "text/html")
+
+
+async def test_a_fault_of_ours_is_told_to_the_log_alone(
+    plane: Plane, jar: aiohttp.CookieJar, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        await _signed_in(plane, session)
+        # A page that its template can't be filled with.
+        monkeypatch.setattr("controlplane.console.orgs._TIERS", None)
+        async with session.get(f"{plane.console_url}/orgs") as answer:
+            assert answer.status == 500
+            assert "fault of the control plane itself" in await answer.text()
+    assert "GET /orgs failed" in caplog.text
