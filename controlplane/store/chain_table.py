@@ -57,7 +57,7 @@ def _link(row: Sequence[object]) -> Link:
 
 def purged_places(connection: sqlite3.Connection, block: Record) -> set[int]:
     """Of the block's events those that retention took away; what can't be read any more took none. Nothing is
-    purged before it came: a link that stands before the block's is one that no walk along it looks at again."""
+    purged before it came: what stands before the block's link is looked at by no walk from there on."""
     rows = connection.execute(
         "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge' AND number > ?",
         (block.org_id, block.position, block.number),

@@ -62,8 +62,7 @@ def _further(reached: Reached, link: Link) -> Reached:
 
 
 def misfit_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
-    """Links where no walk comes by, or blocks that came after the newest link speaks of, in the same moment as
-    that."""
+    """Links where no walk comes by, or blocks after those that the newest link speaks of, in one moment."""
     row = one_row(
         connection, "SELECT number, position FROM chain WHERE org_id = ? AND number < 1 LIMIT 1", (org_id,)
     )
