@@ -184,12 +184,15 @@ async def histogram(desk: Desk, actor: Actor, request: Selection) -> HistogramOf
     span = await _asked(desk, lambda index: index.span(query.org_ids))
     from_ms, to_ms = _time_of_terms(query)
     if span is not None:
+        # One event of a time to come, by a wrong clock or on purpose, must not make all others one bar.
+        latest_ms = desk.clock.wall_ms() + _DAY
         from_ms = span[0] if from_ms is None else from_ms
-        to_ms = span[1] + 1 if to_ms is None else to_ms
+        to_ms = min(span[1] + 1, max(latest_ms, from_ms + 1)) if to_ms is None else to_ms
     if from_ms is None or to_ms is None or to_ms <= from_ms:
         return HistogramOfEvents(_SECOND, None, None, (), True)
     interval_ms = _interval(to_ms - from_ms)
-    found = await _asked(desk, lambda index: index.histogram(query, interval_ms))
+    bounded = replace(query, from_ms=from_ms, to_ms=to_ms)
+    found = await _asked(desk, lambda index: index.histogram(bounded, interval_ms))
     buckets = tuple(Bucket(rfc3339(start), count) for start, count in found.buckets)
     return HistogramOfEvents(interval_ms, rfc3339(from_ms), rfc3339(to_ms), buckets, found.complete)
 

@@ -211,6 +211,15 @@ async def test_a_histogram_has_an_interval_of_its_span(trail: Trail) -> None:
     assert (nothing["from"], nothing["buckets"]) == (None, [])
 
 
+async def test_an_event_of_a_time_to_come_does_not_flatten_a_histogram(trail: Trail) -> None:
+    await trail.keep("acme", event(trail.orgs["acme"], 50, time="9999-12-31T23:59:59Z"))
+    asked = await trail.ask("all", "histogram")
+    assert sum(bucket["count"] for bucket in asked["buckets"]) == 8
+    assert asked["intervalMs"] <= 1_800_000 * 2
+    alone = await trail.ask("all", "histogram", **{"from": "9999-01-01"})
+    assert sum(bucket["count"] for bucket in alone["buckets"]) <= 1
+
+
 # One event
 
 
