@@ -216,7 +216,7 @@ def _replay_file(cli: Cli, source: str, org: str | None, file: Path, base: str, 
     groups: dict[tuple[object, ...], list[Foreseen]] = {}
     for one in foresee(ruleset, har.exchanges):
         groups.setdefault((one.outcome,), []).append(one)
-    ranked = sorted(groups.values(), key=lambda group: (-len(group), group[0].exchange.number))
+    ranked = sorted(groups.values(), key=_rank)
     if as_json:
         print_json(
             {
@@ -228,6 +228,15 @@ def _replay_file(cli: Cli, source: str, org: str | None, file: Path, base: str, 
         )
     else:
         _print(_foreseen_told(har, ranked))
+
+
+def _rank(group: list[Foreseen]) -> tuple[int, int, int]:
+    """What would be blocked first, then what is unclear."""
+    from proxy.policy.replay import Outcome
+
+    outcome = group[0].outcome
+    lets_through = outcome.lets_through if isinstance(outcome, Outcome) else None
+    return (False, None, True).index(lets_through), -len(group), group[0].exchange.number
 
 
 def _read_har(file: Path, base: str) -> Har:

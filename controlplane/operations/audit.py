@@ -143,7 +143,7 @@ class HistogramOfEvents(Answer):
 @operation("audit.search", "GET", "/audit/events")
 async def search(desk: Desk, actor: Actor, request: SearchEvents) -> EventPage:
     """Find audit events, newest first."""
-    cursors = await _Places.of(desk, actor, "audit.search")
+    cursors = await Places.of(desk, actor, "audit.search")
     try:
         cursor = None if request.cursor is None else cursors.read(request.cursor)
     except ValueError:
@@ -329,7 +329,7 @@ class TailEvents(Request):
 async def tail(desk: Desk, actor: Actor, request: TailEvents) -> Streamed:
     """Audit events as they are stored, from now on or from where one left off."""
     query = await _query(desk, actor, Selection(filter=request.filter, org=request.org))
-    places = await _Places.of(desk, actor, "audit.tail")
+    places = await Places.of(desk, actor, "audit.tail")
     stack = AsyncExitStack()
     try:
         following = desk.tail.listener(
@@ -350,9 +350,7 @@ def _wanted(query: SearchQuery) -> Callable[[Document], bool]:
     return wanted
 
 
-async def _followed(
-    listener: Listener, places: _Places, stack: AsyncExitStack
-) -> AsyncGenerator[bytes, None]:
+async def _followed(listener: Listener, places: Places, stack: AsyncExitStack) -> AsyncGenerator[bytes, None]:
     """Server-sent events (WHATWG HTML section 9.2); one of nothing but an id moves its reader on as well."""
     end = asyncio.get_running_loop().time() + LONGEST_TAIL_SECONDS
     async with stack:
@@ -378,7 +376,7 @@ async def _followed(
 # How far a reader came
 
 
-class _Places:
+class Places:
     """Where a page or a stream goes on, as text. It holds a position, which counts the events of every
     organisation; to who may not look at all of them, it is sealed."""
 
@@ -387,7 +385,7 @@ class _Places:
         self._vault = vault
 
     @classmethod
-    async def of(cls, desk: Desk, actor: Actor, purpose: str) -> _Places:
+    async def of(cls, desk: Desk, actor: Actor, purpose: str) -> Places:
         return cls(purpose, None if actor.may("viewer", None) else await desk.vault())
 
     def write(self, place: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
+from controlplane.operations.audit import Places
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
@@ -24,9 +26,10 @@ from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 1_000_000  # events that one request has judged
 _USUAL: Final = 100_000  # a second or two
-_MOST_RUNNING: Final = 2  # at the same time
+_MOST_RUNNING: Final = 6  # at the same time
+_MOST_OF_ONE: Final = 2  # so that nobody takes the room of all others
 
-_running: set[object] = set()
+_running: Counter[str] = Counter()  # by operator
 
 
 class ReplayRuleset(Request):
@@ -107,7 +110,7 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
         apps = await desk.store.apps(selection.org.org_id)
         bound = tuple(app for app in apps if app.ruleset_name == draft.name)
         selection = replace(selection, apps=bound)
-    with turn():
+    with turn(actor):
         tally, reading = await _judged(desk, selection, draft, after, request.limit)
     expected = None
     if after is None:
@@ -127,21 +130,22 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
         ungrouped=tally.ungrouped,
         looked_at=reading.read,
         expected=expected,
-        next=_cursor(selection, reading.next),
+        next=await _cursor(desk, actor, selection, reading.next),
     )
 
 
 @contextmanager
-def turn() -> Iterator[None]:
+def turn(actor: Actor) -> Iterator[None]:
     """Of who goes through stored events. Raises StoreBusy while too many do."""
-    if len(_running) >= _MOST_RUNNING:
+    if _running[actor.name] >= _MOST_OF_ONE or _running.total() >= _MOST_RUNNING:
         raise StoreBusy("others are going through the events: try again in a moment")
-    mine = object()
-    _running.add(mine)
+    _running[actor.name] += 1
     try:
         yield
     finally:
-        _running.discard(mine)
+        _running[actor.name] -= 1
+        if not _running[actor.name]:
+            del _running[actor.name]
 
 
 async def _judged(
@@ -169,6 +173,7 @@ async def _draft(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replay:
 
 # -- cursors: the time is the first request's, since "the last hours" go on meanwhile
 
+_SEALED_FOR: Final = "ruleset.replay"
 _CURSOR: Final = re.compile(r"([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})")
 
 
@@ -185,7 +190,11 @@ async def _selected(desk: Desk, actor: Actor, request: ReplayRuleset) -> tuple[S
     )
     if request.cursor is None:
         return selection, None
-    found = _CURSOR.fullmatch(request.cursor)
+    try:
+        text = (await Places.of(desk, actor, _SEALED_FOR)).read(request.cursor)
+    except ValueError:
+        text = ""
+    found = _CURSOR.fullmatch(text)
     if found is None:
         raise InvalidRequest("cursor: not one of a replay")
     from_ms, to_ms, *place = map(int, found.groups())
@@ -193,10 +202,11 @@ async def _selected(desk: Desk, actor: Actor, request: ReplayRuleset) -> tuple[S
     return selection, BlockPlace(*place)
 
 
-def _cursor(selection: Selection, place: BlockPlace | None) -> str | None:
+async def _cursor(desk: Desk, actor: Actor, selection: Selection, place: BlockPlace | None) -> str | None:
     if place is None:
         return None
-    return f"{selection.from_ms}-{selection.to_ms}-{place.least_ms}-{place.position}"
+    text = f"{selection.from_ms}-{selection.to_ms}-{place.least_ms}-{place.position}"
+    return (await Places.of(desk, actor, _SEALED_FOR)).write(text)
 
 
 # -- facts

@@ -68,7 +68,7 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
     )
     (app,) = selection.apps
     from_, to = rfc3339(selection.from_ms), rfc3339(selection.to_ms)
-    with turn():
+    with turn(actor):
         observed, blocked, reading = await _observed(desk, selection, request)
         about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
         name = app.name if request.name is None else request.name
