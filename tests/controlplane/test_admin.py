@@ -21,6 +21,7 @@ from tests.controlplane.plane import Answer, FakeClock, Plane, ProxyClient, batc
 from tests.standins.certificates import CertificateAuthority
 
 PASSWORD = "correct horse battery staple"
+HASHED = hash_password(PASSWORD)
 
 
 @dataclass
@@ -66,7 +67,7 @@ async def operator(plane: Plane, name: str, roles: Mapping[str, Role]) -> str:
     added = Operator(
         f"id-of-{name}",
         name,
-        hash_password(PASSWORD),
+        HASHED,
         True,
         plane.clock.wall_ms(),
         {org_ids[org]: role for org, role in roles.items()},
