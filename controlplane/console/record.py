@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from controlplane.console.pages import Page, PageRequest, Refusal, filled, page, problems
 from controlplane.operations.actor import Actor
+from controlplane.operations.apps import ListApps
+from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.desk import Desk
+from controlplane.operations.operators import ListOperators
+from controlplane.operations.operators import list_all as list_operators
 from controlplane.operations.perform import perform
 from controlplane.operations.record import RecordFacts, RecordPage, SearchRecord, search
+from controlplane.operations.rulesets import ListRulesets
+from controlplane.operations.rulesets import list_all as list_rulesets
 from controlplane.operations.table import OPERATIONS
 
 _LINES: Final = 50
@@ -28,9 +36,10 @@ async def record(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         found = await perform(search, desk, actor, asked)
     except Refusal as error:
         refused = problems(error)
+    names = await _names(desk, actor) if found.lines else {}
     values = {
         "found": found,
-        "told": told,
+        "told": partial(told, names=names),
         "refused": refused,
         "nouns": _NOUNS,
         "operations": _NAMES,
@@ -38,11 +47,28 @@ async def record(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     return Page("record.html", "Record", values, status=422 if refused else 200)
 
 
-def told(line: RecordFacts) -> list[tuple[str, str]]:
-    """What was asked for, as names and values; what was left out, or is the organisation, says nothing."""
+def told(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What was asked for, as names and values; what was left out, or is the organisation, says nothing. An id
+    is told as what has it is called now."""
     return [
-        (name, _text(value)) for name, value in line.request.items() if value is not None and name != "org"
+        (name, names.get(text, text))
+        for name, value in line.request.items()
+        if value is not None and name != "org"
+        for text in [_text(value)]
     ]
+
+
+async def _names(desk: Desk, actor: Actor) -> dict[str, str]:
+    """By id, of what the actor may look at."""
+    apps = await perform(list_apps, desk, actor, ListApps())
+    rulesets = await perform(list_rulesets, desk, actor, ListRulesets())
+    operators = await perform(list_operators, desk, actor, ListOperators())
+    return (
+        {app.app_id: app.name for app in apps.apps}
+        | {ruleset.ruleset_id: ruleset.name for ruleset in rulesets.rulesets}
+        | {operator.operator_id: operator.name for operator in operators.operators}
+        | {proxy.proxy_id: proxy.name for proxy in await desk.proxies(actor, None)}
+    )
 
 
 def _text(value: Any) -> str:

@@ -83,6 +83,7 @@ def test_an_app_is_disabled_enabled_and_judged_by_another_ruleset(browser: Brows
         assert ["app.bind" in lines[0], "app.enable" in lines[1], "app.disable" in lines[2]] == [True] * 3
         assert "device-inventory" not in lines[0]
         assert "contoso" in lines[0]
+        assert "device-audit" in lines[0], "an id is told as a name"
 
 
 def test_an_editor_may_stop_an_app_and_no_more(browser: Browser, served: Served) -> None:
