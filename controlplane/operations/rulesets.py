@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside
+from controlplane.operations.aside import in_earnest
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.rehearsals import ProblemFacts, parsed
@@ -88,7 +88,7 @@ class RollBack(RulesetReference):
 async def apply(desk: Desk, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
     org = await desk.org(actor, "editor", request.org)
-    ruleset, warnings = await aside(_read, request.label, request.yaml)
+    ruleset, warnings = await in_earnest(_read, request.label, request.yaml)
     applied, changed = await desk.registry.apply_ruleset(
         org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note), request.expected
     )
