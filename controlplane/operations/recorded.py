@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_HOURS: Final = 24
-_AT_ONCE: Final = 64  # events, between which the server's event loop goes on
+SLICE_SECONDS: Final = 0.002  # after which the server's event loop goes on
 _LATEST_MS: Final = 253_402_300_799_000  # the last second of the year 9999
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -110,13 +111,15 @@ class Reading:
         """Those among so many, or some more, that are looked at; the event loop goes on between them."""
         selection = self._selection
         begin, end = (_EPOCH + timedelta(milliseconds=ms) for ms in (selection.from_ms, selection.to_ms))
+        since = time.perf_counter()
         while self.read < limit:
             bodies, self.next = await self._desk.store.blocks_between(
                 selection.org.org_id, selection.from_ms, selection.to_ms, self.next
             )
-            for number, body in enumerate(bodies):
-                if number % _AT_ONCE == 0:
+            for body in bodies:
+                if time.perf_counter() - since >= SLICE_SECONDS:
                     await asyncio.sleep(0)
+                    since = time.perf_counter()
                 event = decoded(body)
                 if event is not None and begin <= event.time < end and selection.takes(event, body):
                     yield event

@@ -25,7 +25,7 @@ from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGat
 RequestPart = Literal["ip", "header", "body"]
 AnswerPart = Literal["status", "response_header", "property"]
 
-MAX_WAYS: Final = 1024  # beyond that, all that was asked for is taken for missing
+MAX_WAYS: Final = 256  # beyond that, all that was asked for is taken for missing
 
 T = TypeVar("T", bound=Hashable)
 _Key = tuple[Hashable, ...]

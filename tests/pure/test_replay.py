@@ -196,6 +196,19 @@ def test_a_body_too_large_to_read_is_refused_only_while_rules_read_it() -> None:
     )
 
 
+def test_more_unknowns_than_are_tried_leave_it_unclear() -> None:
+    """However many a draft asks for, an event is judged in bounded time."""
+    filters = "\n".join(
+        f"- {{id: r{number}, match: {{path: [/v1.0/users]}}, conditions: [{{header: X{number}, equals: a}}],"
+        f" verdict: filter, transforms: {{strip_properties: [p{number}]}}}}"
+        for number in range(7)
+    )
+    after = foreseen(filters, event())
+    assert isinstance(after, Unclear)
+    assert after.missing == tuple(f"header X{number}" for number in range(7))
+    assert len(after.possible) == 16, "as many as are told"
+
+
 # -- what was judged then tells what wasn't stored
 
 
