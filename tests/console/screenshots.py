@@ -15,15 +15,17 @@ from tests.console.seed import ROOT, seed
 FOLDER: Final = ROOT / "docs" / "console"
 WINDOW: Final = (1280, 800)
 LARGEST: Final = 150_000  # bytes of a picture
-# By name: path, window, dark.
+_FIRST_EVENT: Final = ".events .request a"
+# By name: path, window, dark, and what is clicked there.
 PICTURES: Final = {
-    "overview": ("/", WINDOW, False),
-    "overview-dark": ("/?org=contoso", WINDOW, True),
-    "search": ("/search?q=verdict:block&from=-24h", WINDOW, False),
-    "ruleset": ("/rulesets/contoso/hr-sync", (1180, 620), False),
-    "draft": ("/rulesets/contoso/hr-sync/edit?method=POST&target=/v1.0/users", (1180, 720), False),
-    "proxies": ("/proxies", WINDOW, True),
-    "app-phone": ("/apps/{payroll}", PHONE, False),
+    "overview": ("/", WINDOW, False, ""),
+    "overview-dark": ("/?org=contoso", WINDOW, True, ""),
+    "search": ("/search?q=verdict:block&from=-24h", WINDOW, False, ""),
+    "ruleset": ("/rulesets/contoso/hr-sync", (1180, 620), False, ""),
+    "draft": ("/rulesets/contoso/hr-sync/edit?method=POST&target=/v1.0/users", (1180, 720), False, ""),
+    "proxies": ("/proxies", WINDOW, True, ""),
+    "app-phone": ("/apps/{payroll}", PHONE, False, ""),
+    "event": ("/search?org=contoso&q=reason:hiddenProperty", WINDOW, False, _FIRST_EVENT),
 }
 
 
@@ -34,9 +36,11 @@ def main() -> None:
         with serving(seeded.config) as addresses, sync_playwright() as playwright:
             chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
             served = Served(*addresses, seeded)
-            for name, (path, size, dark) in PICTURES.items():
+            for name, (path, size, dark, clicked) in PICTURES.items():
                 with visiting(chromium, served, size=size, dark=dark) as visit:
                     visit.go(path.format(payroll=seeded.apps["payroll"].app_id))
+                    if clicked:
+                        visit.page.locator(clicked).first.click()
                     visit.page.wait_for_load_state("networkidle")
                     picture = visit.page.screenshot(path=FOLDER / f"{name}.png")
                 print(f"{name}.png {len(picture)}")
