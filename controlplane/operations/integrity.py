@@ -87,7 +87,7 @@ async def head(desk: Desk, actor: Actor, request: HeadsAsked) -> Heads:
 
 @operation("audit.checks", "GET", "/audit/integrity")
 async def checks(desk: Desk, actor: Actor, request: HeadsAsked) -> Checks:
-    """What the last walk along each organisation's chain of audit events found."""
+    """What the last walk along the whole of each organisation's chain of audit events found."""
     found = []
     for org in await desk.orgs(actor, request.org):
         check = await desk.store.chain_check(org.org_id)
@@ -152,8 +152,9 @@ async def _verdict(desk: Desk, org_id: str, known: Known | None) -> AsyncIterato
             if not at.done:
                 yield Progress(org_id, reached.number, at.links)
                 continue
-            check = ChainCheck(desk.clock.wall_ms(), reached.number, reached.events, at.misfit)
-            await desk.store.note_chain_check(org_id, check)
+            if known is None:  # else who asks decides what is found, or is passed over
+                check = ChainCheck(desk.clock.wall_ms(), reached.number, reached.events, at.misfit)
+                await desk.store.note_chain_check(org_id, check)
             yield Verdict(
                 org_id=org_id,
                 links=reached.number,

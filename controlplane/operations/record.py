@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from controlplane.operations.actor import Actor
+from controlplane.operations.audit import Places
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.search.query import QueryError, parse_time
@@ -43,9 +44,10 @@ class SearchRecord(Request):
 async def search(desk: Desk, actor: Actor, request: SearchRecord) -> RecordPage:
     """What operators did, newest first: every line that is about nothing but one's own organisations."""
     everything = actor.may("viewer", None)
+    places = await Places.of(desk, actor, "record.search")
     query = RecordQuery(
         limit=request.limit + 1,
-        before=_position(request.cursor),
+        before=None if request.cursor is None else _position(places, request.cursor),
         from_ms=_time("from", request.from_, desk),
         to_ms=_time("to", request.to, desk),
         operator=request.operator,
@@ -55,17 +57,18 @@ async def search(desk: Desk, actor: Actor, request: SearchRecord) -> RecordPage:
     )
     found = await desk.store.record(query)
     page = found[: request.limit]
-    return RecordPage(
-        lines=tuple(map(_facts, page)), next=str(page[-1].position) if len(found) > request.limit else None
-    )
+    following = places.write(str(page[-1].position)) if len(found) > request.limit else None
+    return RecordPage(lines=tuple(map(_facts, page)), next=following)
 
 
-def _position(cursor: str | None) -> int | None:
-    if cursor is None:
-        return None
-    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+def _position(places: Places, cursor: str) -> int:
+    try:
+        place = places.read(cursor)
+    except ValueError:
+        place = ""
+    if not (place.isascii() and place.isdecimal() and len(place) < 19):
         raise InvalidRequest("cursor: not the `next` of a page before")
-    return int(cursor)
+    return int(place)
 
 
 def _time(member: str, text: str | None, desk: Desk) -> int | None:

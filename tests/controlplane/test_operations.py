@@ -420,6 +420,23 @@ async def test_the_record_shows_each_organisation_its_own_lines(at_desk: Desk) -
     assert [each.request for each in page.lines] == [{"app": "own-app", "org": None}]
 
 
+async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(at_desk: Desk) -> None:
+    """It holds a place among the lines of all organisations."""
+    ada = await actor(at_desk, "ada", every="admin")
+    eve = await actor(at_desk, "eve", acme="viewer")
+    for _ in range(2):
+        await perform(apps.disable, at_desk, ada, apps.AppReference("own-app"))
+    first = record.SearchRecord(limit=1)
+    own, all_ = [await record.search.perform(at_desk, who, first) for who in (eve, ada)]
+    assert own.next is not None
+    assert not own.next.isdigit()
+    second = await record.search.perform(at_desk, eve, record.SearchRecord(limit=1, cursor=own.next))
+    assert (len(second.lines), second.next) == (1, None)
+    for who, cursor in ((eve, all_.next), (ada, own.next), (eve, "x")):
+        with pytest.raises(InvalidRequest, match="cursor"):
+            await record.search.perform(at_desk, who, record.SearchRecord(cursor=cursor))
+
+
 async def test_the_record_is_searched_and_read_in_pages(at_desk: Desk, clock: FakeClock) -> None:
     ada, eve = await actor(at_desk, "ada", every="admin"), await actor(at_desk, "eve", every="admin")
     for who in (ada, eve, ada):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -11,12 +13,13 @@ from controlplane.operations import aside as lane
 from controlplane.operations.actor import Actor, local_actor
 from controlplane.operations.aside import aside
 from controlplane.operations.desk import Desk
+from controlplane.operations.integrity import HeadsAsked, KnownHead, Verify, checks, head, verify
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.rehearsals import CheckRuleset, RunCases, Source, check
 from controlplane.operations.rehearsals import test as run_cases
 from controlplane.operations.rulesets import ApplyRuleset, apply
 from controlplane.store.interface import StoreBusy
-from tests.controlplane.plane import Plane, desk
+from tests.controlplane.plane import Plane, ProxyClient, batch, desk
 
 EDITOR = local_actor("ada")
 NOBODY = Actor("mallory", {})
@@ -57,3 +60,30 @@ async def test_who_tries_things_out_keeps_no_ruleset_from_being_put_in_force(
     assert applied.version == 1
     go_on.set()
     assert all(await asyncio.gather(*trying))
+
+
+async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
+    plane: Plane, proxy: ProxyClient, at_desk: Desk
+) -> None:
+    """A viewer could have a finding forgotten by passing over what has it, or have one made up."""
+    (org,) = proxy.org_ids
+    viewer = Actor("victor", {org: "viewer"})
+    assert (await proxy.audit(batch("b1", org, [1, 2]))).status == 202
+
+    async def known_misfit() -> str | None:
+        (check,) = (await checks.perform(at_desk, viewer, HeadsAsked())).orgs
+        assert check.checked_at is not None
+        return None if check.misfit is None else check.misfit.what
+
+    assert (await verify.perform(at_desk, viewer, Verify())).intact
+    made_up = Verify(org=org, head="00" * 32)
+    assert not (await verify.perform(at_desk, viewer, made_up)).intact
+    assert await known_misfit() is None
+    with closing(sqlite3.connect(plane.settings.store.path)) as file:
+        file.execute("UPDATE blocks SET body = CAST('[]' AS BLOB)")
+        file.commit()
+    assert not (await verify.perform(at_desk, viewer, Verify())).intact
+    (newest,) = (await head.perform(at_desk, viewer, HeadsAsked())).heads
+    passed_over = Verify(checkpoint=(KnownHead(org_id=org, number=newest.number, link=newest.link),))
+    assert (await verify.perform(at_desk, viewer, passed_over)).intact
+    assert await known_misfit() == "removed"
