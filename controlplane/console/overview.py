@@ -9,6 +9,8 @@ from typing import Final
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.console.traffic import PERIODS, Traffic, period_of, traffic
 from controlplane.operations.actor import Actor
+from controlplane.operations.apps import ListApps
+from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.audit import CountValues, FacetList, ValueCount, facets
 from controlplane.operations.desk import Desk
 from controlplane.operations.fleet import ListFleet
@@ -16,6 +18,8 @@ from controlplane.operations.fleet import list_all as list_fleet
 from controlplane.operations.perform import perform
 from controlplane.operations.record import SearchRecord
 from controlplane.operations.record import search as search_record
+from controlplane.operations.rulesets import ListRulesets
+from controlplane.operations.rulesets import list_all as list_rulesets
 
 _TOP: Final = 6
 
@@ -27,6 +31,16 @@ class Ranked:
     name: str
     count: int
     href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One of the things without which nothing is asked."""
+
+    done: bool
+    text: str
+    path: str
+    command: str
 
 
 @page("GET", "/")
@@ -45,9 +59,23 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "blocked_counted": None if blocked.complete else blocked.counted,
         "proxies": fleet.proxies,
         "unwell": [proxy for proxy in fleet.proxies if proxy.enabled and proxy.health != "ok"],
+        "steps": [] if counted.total else await _steps(desk, actor, org, any_proxy=bool(fleet.proxies)),
         "done": [line for line in done.lines if not line.operation.startswith("session.")][:_TOP],
     }
     return Page("overview.html", "Overview", values)
+
+
+async def _steps(desk: Desk, actor: Actor, org: str | None, *, any_proxy: bool) -> list[Step]:
+    """From nothing to the first request; none where only the request itself is missing."""
+    rulesets = (await perform(list_rulesets, desk, actor, ListRulesets(org=org))).rulesets
+    apps = (await perform(list_apps, desk, actor, ListApps(org=org))).apps
+    steps = [
+        Step(bool(await desk.orgs(actor)), "Add an organisation", "/orgs", "org add contoso"),
+        Step(bool(rulesets), "Write a ruleset", "/rulesets/new", "ruleset apply rules.yaml --org contoso"),
+        Step(bool(apps), "Add an app", "/apps", "app add payroll --org contoso --ruleset hr-sync"),
+        Step(any_proxy, "Add a proxy, and start it", "/proxies", "proxy add edge-1 --org contoso"),
+    ]
+    return [] if all(step.done for step in steps) else steps
 
 
 async def _blocked(desk: Desk, actor: Actor, org: str | None, since: str) -> FacetList:

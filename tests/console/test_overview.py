@@ -55,3 +55,16 @@ def test_an_organisation_s_viewer_counts_that_organisation_alone(browser: Browse
         assert _figure(theirs.page, "Requests") == _figure(admin.page, "Requests")
         for name in ("fabrikam", "northwind", "power-bi", "edge-amsterdam"):
             assert theirs.page.get_by_text(name).count() == 0
+
+
+def test_where_nothing_is_yet_the_next_steps_are_told(browser: Browser, served: Served) -> None:
+    with visiting(browser, served) as visit:
+        page = visit.page
+        visit.go("/?org=adventure-works")
+        steps = page.locator("section", has=page.get_by_role("heading", name="First steps"))
+        told = steps.get_by_role("listitem").all_inner_texts()
+        assert ["done" in told[0], "to do" in told[1], "to do" in told[2]] == [True, True, True]
+        steps.get_by_role("link", name="Write a ruleset").click()
+        assert page.url.endswith("/rulesets/new?org=adventure-works")
+        visit.go("/?org=contoso")
+        assert page.get_by_text("First steps").count() == 0
