@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from controlplane.reports import Heartbeat, Latency, Metrics
 
@@ -81,7 +81,8 @@ def windows(reports: Iterable[Metrics]) -> list[Window]:
 
 
 def _ms(text: str) -> int | None:
+    """None also where UTC has no year for it: nobody could write it again."""
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
+        return round(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         return None

@@ -1,15 +1,19 @@
 """Pure: what proxies say of themselves, as typed values: heartbeats and metrics.
 
-Every member may be left out, none may have another type; unknown ones are kept in the text that is stored.
+Every member may be left out, none may have another type, or be a number that can't be meant; unknown ones are
+kept in the text that is stored.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 CheckStatus = Literal["ok", "degraded", "failed"]
+# What is computed of them, in milliseconds and as times, stays what a calendar and a float have room for.
+Seconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -19,19 +23,19 @@ class Check(msgspec.Struct, frozen=True):
 
 class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
     version: str | None = None
-    uptime_seconds: float | None = None
+    uptime_seconds: Seconds | None = None
     loaded_rules: int | None = None
     sync_version: str | None = None
-    sync_age_seconds: float | None = None  # older proxies don't say
+    sync_age_seconds: Seconds | None = None  # older proxies don't say
     rulesets: dict[str, int] | None = None  # versions that every worker enforces; older proxies don't say
     checks: dict[str, Check] | None = None
     last_seq: dict[str, int] | None = None
     audit_pending: int | None = None
-    oldest_pending_seconds: float | None = None
+    oldest_pending_seconds: Seconds | None = None
 
 
 class Latency(msgspec.Struct, frozen=True):
-    buckets: list[tuple[float, int]] | None = None
+    buckets: list[tuple[Milliseconds, int]] | None = None
     sum: float | None = None
     count: int | None = None
 

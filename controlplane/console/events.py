@@ -18,6 +18,7 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.explained_events import ExplainedEvent, ExplainEvent, explain_event
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
+from controlplane.operations.recorded import within_time
 from controlplane.search.query import rfc3339_ms
 from controlplane.store.interface import NotFound, StoreError
 from proxy.wire.audit_event import VERDICTS, rfc3339
@@ -139,7 +140,7 @@ async def _related(
     elif own_id:
         asked.append(("Parts of this $batch", terms.term("parent", own_id), _PARTS, {}))
     if client and at_ms is not None:
-        span = {"from": rfc3339(at_ms - _AROUND_MS), "to": rfc3339(at_ms + 1)}
+        span = {"from": rfc3339(within_time(at_ms - _AROUND_MS)), "to": rfc3339(within_time(at_ms + 1))}
         title = "The same client in the two minutes before"
         asked.append((title, terms.term("client", client), _BEFORE, span))
     found = []

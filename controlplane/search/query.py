@@ -378,14 +378,15 @@ def parse_time(text: str, now_ms: int) -> int:
 
 
 def rfc3339_ms(text: str) -> int | None:
-    """Milliseconds since 1970; a time without an offset is UTC. None where the text is no such time."""
+    """Milliseconds since 1970; a time without an offset is UTC. None where the text is no such time, or UTC
+    has no year for it: nobody could write it again."""
     try:
         moment = datetime.fromisoformat(text.upper())
-    except ValueError:
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return (moment.astimezone(UTC) - _EPOCH) // _MILLISECOND
+    except (ValueError, OverflowError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // _MILLISECOND
 
 
 def _shown(text: str) -> str:

@@ -218,6 +218,22 @@ async def test_an_event_of_a_time_to_come_does_not_flatten_a_histogram(trail: Tr
     assert sum(bucket["count"] for bucket in alone["buckets"]) <= 1
 
 
+async def test_no_time_of_an_event_or_a_question_is_too_much_for_a_histogram(trail: Trail) -> None:
+    """One event of a hostile proxy would take the overview from everybody who sees its organisation."""
+    odd = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1969-01-01T00:00:00Z")
+    for number, time in enumerate(odd):
+        await trail.keep("acme", event(trail.orgs["acme"], 60 + number, time=time))
+    for members in (
+        {},
+        {"from": "0001-01-01", "to": "9999-12-31T23:59:59.999Z"},
+        {"from": "-9999999w"},
+        {"to": "0001-01-01"},
+        {"filter": "time:..9999-12-31T23:59:59.999Z"},
+    ):
+        answer = await trail.get("all", "histogram", **members)
+        assert answer.status == 200, members
+
+
 # One event
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import threading
 from contextlib import closing
+from typing import Any
 
+import aiohttp
 import pytest
 
 from controlplane.operations import aside as lane
@@ -19,7 +22,9 @@ from controlplane.operations.rehearsals import CheckRuleset, RunCases, Source, c
 from controlplane.operations.rehearsals import test as run_cases
 from controlplane.operations.rulesets import ApplyRuleset, apply
 from controlplane.store.interface import StoreBusy
-from tests.controlplane.plane import Plane, ProxyClient, batch, desk
+from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, desk, event
+from tests.controlplane.test_admin import PASSWORD, operator
+from tests.controlplane.test_reports import GOOD_HEARTBEAT, GOOD_METRICS
 
 EDITOR = local_actor("ada")
 NOBODY = Actor("mallory", {})
@@ -87,3 +92,52 @@ async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
     passed_over = Verify(checkpoint=(KnownHead(org_id=org, number=newest.number, link=newest.link),))
     assert (await verify.perform(at_desk, viewer, passed_over)).intact
     assert await known_misfit() == "removed"
+
+
+ABSURD: list[tuple[str, dict[str, Any]]] = [
+    (HEARTBEAT, {**GOOD_HEARTBEAT, "checks": {}, name: number})
+    for name in ("syncAgeSeconds", "uptimeSeconds", "auditPending")
+    for number in (1e308, -9e15)
+]
+ABSURD += [
+    (METRICS, {**GOOD_METRICS, **members})
+    for members in (
+        {"windowStart": "0001-01-01T00:00:00+14:00", "windowEnd": "9999-12-31T23:59:59-14:00"},
+        {"windowStart": "0001-01-01T00:00:00Z", "windowEnd": "9999-12-31T23:59:59Z"},
+        {"windowStart": "9999-12-31T23:59:59-14:00", "windowEnd": "0001-01-01T00:00:00+14:00"},
+        {"evaluated": -9_000_000_000_000_000_000, "upstreamErrors": 9_000_000_000_000_000_000},
+        {"latencyMs": {"buckets": [[1e308, 1], [-1e308, 9]], "sum": 1e308, "count": 10}},
+    )
+]
+TIMES = (
+    "0001-01-01T00:00:00Z",
+    "0001-01-01T00:00:00+14:00",
+    "9999-12-31T23:59:59-14:00",
+    "9999-12-31T23:59:59.999Z",
+)
+
+
+async def test_no_number_or_time_of_a_proxy_takes_a_page_from_anybody(
+    plane: Plane, proxy: ProxyClient
+) -> None:
+    """Whoever holds the key of one organisation's proxy could else blind those who look at all of them."""
+    (org,) = proxy.org_ids
+    await operator(plane, "ada", {"*": "admin"})
+    events = [
+        event(org, at, id=f"odd-{at}", time=time, clientId="c") for at, time in enumerate(TIMES, start=1)
+    ]
+    assert (await proxy.audit({"batchId": "b1", "events": events})).status == 202
+    pages = ["/", "/proxies", f"/proxies/{proxy.proxy_id}", "/search", "/live"]
+    pages += [f"/events/{org}/{each['id']}" for each in events]
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        form = {"name": "ada", "password": PASSWORD}
+        async with session.post(f"{plane.console_url}/login", data=form) as answer:
+            assert answer.status == 200
+        for path, body in ABSURD:
+            assert (await proxy.send(path, json.dumps(body).encode())).status in (200, 400)
+            for page in pages[1:3]:
+                async with session.get(plane.console_url + page) as answer:
+                    assert answer.status == 200, (page, body)
+        for page in pages:
+            async with session.get(plane.console_url + page) as answer:
+                assert answer.status == 200, page
