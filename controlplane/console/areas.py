@@ -9,6 +9,7 @@ from controlplane.console import (
     apps,
     drafts,
     events,
+    integrity,
     live,
     operators,
     orgs,
@@ -25,6 +26,7 @@ _MODULES: Final = (
     apps,
     drafts,
     events,
+    integrity,
     live,
     operators,
     orgs,
@@ -71,6 +73,7 @@ GROUPS: Final = (
             Entry("/orgs", "Organisations", "org", "z"),
             Entry("/operators", "Operators", "operator", "u"),
             Entry("/record", "Record", "record", "e"),
+            Entry("/audit/integrity", "Integrity", "check", "i"),
         ),
     ),
 )

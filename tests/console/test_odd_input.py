@@ -30,6 +30,7 @@ PAGES = (
     "/operators/ada",
     "/orgs",
     "/proxies",
+    "/audit/integrity",
     "/record",
     "/rulesets",
     "/search",

@@ -28,6 +28,7 @@ PAGES = (
     "/proxies/edge-oslo-2",
     "/proxies/edge-amsterdam",
     "/proxies/edge-next",
+    "/audit/integrity",
     "/record",
     "/record?operation=app&from=-1h",
     "/record?from=soon",

@@ -1,0 +1,24 @@
+"""/audit/integrity: whether the audit events are what was stored, as it was last verified or is now."""
+
+from __future__ import annotations
+
+from controlplane.console.pages import Page, PageRequest, Redirect, page
+from controlplane.operations.actor import Actor
+from controlplane.operations.desk import Desk
+from controlplane.operations.integrity import HeadsAsked, Verify, checks, verify
+from controlplane.operations.perform import perform
+
+
+@page("GET", "/audit/integrity")
+async def integrity(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    org = request.org.org_id if request.org else None
+    found = await perform(checks, desk, actor, HeadsAsked(org=org))
+    return Page("integrity.html", "Integrity", {"found": found.orgs})
+
+
+@page("POST", "/audit/integrity/{org_id}")
+async def verify_org(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    verified = await perform(verify, desk, actor, Verify(org=request.place["org_id"]))
+    (verdict,) = verified.orgs
+    told = f"All {verdict.events} events fit." if verified.intact else "Something does not fit: see below."
+    return Redirect(request.link("/audit/integrity"), told)
