@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -55,6 +56,8 @@ T = TypeVar("T")
 
 HEARTBEAT_SECONDS: Final = 15.0
 LONGEST_TAIL_SECONDS: Final = 300.0  # after which a reader comes back, and is asked again who it is
+MOST_EXPORTS: Final = 32  # at the same time
+MOST_EXPORTS_OF_ONE: Final = 4
 MOST_BUCKETS: Final = 60
 DEFAULT_FACETS: Final = ("verdict", "rule", "reason", "status", "app", "method", "path")
 _SECOND: Final = 1000
@@ -303,22 +306,37 @@ async def export(desk: Desk, actor: Actor, request: ExportEvents) -> Streamed:
     query = await _query(desk, actor, request)
     index = await _answer(desk.index())
     form = FORMATS[request.format]
-    pieces = _exported(index, query, await _answer(index.search(query)), form)
+    pieces = _exported(actor, index, query, await _answer(index.search(query)), form)
+    _require_room(actor)
     return Streamed(form.media_type, pieces, f"audit-events.{request.format}")
 
 
+# Each holds a page of events for as long as its reader takes over it.
+_exporting: Final[Counter[str]] = Counter()
+
+
+def _require_room(actor: Actor) -> None:
+    if _exporting[actor.name] >= MOST_EXPORTS_OF_ONE or _exporting.total() >= MOST_EXPORTS:
+        raise StoreBusy("too many exports are under way: try again when one is done")
+
+
 async def _exported(
-    index: SearchIndex, query: SearchQuery, page: SearchPage, form: Form
+    actor: Actor, index: SearchIndex, query: SearchQuery, page: SearchPage, form: Form
 ) -> AsyncGenerator[bytes, None]:
     """A page at a time, however many there are."""
-    if form.head:
-        yield form.head
-    while True:
-        if page.events:
-            yield await asyncio.to_thread(form.lines, page.events)
-        if page.next is None:
-            return
-        page = await _answer(index.search(replace(query, cursor=page.next)))
+    _require_room(actor)
+    _exporting[actor.name] += 1
+    try:
+        if form.head:
+            yield form.head
+        while True:
+            if page.events:
+                yield await asyncio.to_thread(form.lines, page.events)
+            if page.next is None:
+                return
+            page = await _answer(index.search(replace(query, cursor=page.next)))
+    finally:
+        _exporting[actor.name] -= 1
 
 
 # Followed

@@ -16,12 +16,14 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, Secret, operation
 from controlplane.registry import valid_name
 from controlplane.secrets import digest, hash_password, is_password, mint
-from controlplane.store.interface import NotFound, Operator, OperatorToken
+from controlplane.store.interface import NotFound, Operator, OperatorToken, RecordQuery
 from proxy.wire.audit_event import rfc3339
 
 _SHORTEST_PASSWORD: Final = 12
 LONGEST_PASSWORD: Final = 1024
 _DAY_MS: Final = 86_400_000
+_MOST_GUESSES: Final = 5  # of one's own current password, in
+_GUESSES_MS: Final = 15 * 60_000
 
 
 class RoleFacts(msgspec.Struct, rename="camel"):
@@ -141,6 +143,7 @@ async def set_password(desk: Desk, actor: Actor, request: SetPassword) -> Operat
     """Set a password; the operator's sessions end. Who sets their own gives the current one too."""
     operator = await _visible(desk, actor, request.operator)
     if _is_self(actor, operator):
+        await _require_few_guesses(desk, actor)
         await _check_current(operator, request.current_password)
     else:
         _require_all_of(actor, operator)
@@ -281,6 +284,15 @@ async def _hashed(password: str) -> str:
     if not _SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
         raise InvalidRequest(f"a password has {_SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters")
     return await asyncio.to_thread(hash_password, password)
+
+
+async def _require_few_guesses(desk: Desk, actor: Actor) -> None:
+    """Those on record, the one under way too: else a session that was left alone would be one to guess in."""
+    since_ms = desk.clock.wall_ms() - _GUESSES_MS
+    tried = RecordQuery(limit=1000, from_ms=since_ms, operator=actor.name, operation=set_password.name)
+    guesses = [line for line in await desk.store.record(tried) if line.outcome in (None, "forbidden")]
+    if len(guesses) > _MOST_GUESSES:
+        raise Forbidden("the current password was wrong too often: try again in a quarter of an hour")
 
 
 async def _check_current(operator: Operator, current: str | None) -> None:

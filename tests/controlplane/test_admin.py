@@ -209,6 +209,8 @@ async def test_another_site_can_not_sign_a_browser_in(plane: Plane, browser: Bro
     await operator(plane, "ada", {"*": "admin"})
     browser.headers = {"Sec-Fetch-Site": "cross-site"}
     assert (await browser.sign_in("ada")).status == 403
+    browser.headers["Authorization"] = "Basic eDp5"  # of http://x:y@console/, which a page may lead to
+    assert (await browser.sign_in("ada")).status == 403
 
 
 async def test_a_session_ends_half_an_hour_after_its_last_use(

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from controlplane.forwarder import Forwarder
-from controlplane.operations import apps, fleet, operators, orgs, proxies, record, rulesets
+from controlplane.operations import apps, audit, fleet, operators, orgs, proxies, record, rulesets
 from controlplane.operations.actor import Actor, Forbidden, Role, local_actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest, Operation, Request, Stream
@@ -20,7 +20,7 @@ from controlplane.operations.perform import perform
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
-from controlplane.store.interface import AlreadyExists, Conflict, NotFound, StoreError
+from controlplane.store.interface import AlreadyExists, Conflict, NotFound, StoreBusy, StoreError
 from tests.controlplane.plane import RULESET, FakeClock, Plane, desk
 
 OWNER: Final = local_actor("owner")
@@ -338,6 +338,41 @@ async def test_one_s_own_password_takes_the_current_one(at_desk: Desk) -> None:
     await operators.set_password.perform(at_desk, own, asked)
     with pytest.raises(InvalidRequest):
         await operators.set_password.perform(at_desk, OWNER, operators.SetPassword("own-admin", "short"))
+
+
+async def test_there_is_an_end_to_how_many_export(at_desk: Desk) -> None:
+    """Each holds a page of events for as long as its reader takes over it."""
+    eve, ada = await actor(at_desk, "eve", acme="viewer"), await actor(at_desk, "ada", acme="viewer")
+    csv = audit.ExportEvents(format="csv")
+    under_way = [await audit.export.perform(at_desk, eve, csv) for _ in range(audit.MOST_EXPORTS_OF_ONE)]
+    for each in under_way:
+        assert (await anext(each.pieces)).startswith(b"id,")
+    with pytest.raises(StoreBusy):
+        await audit.export.perform(at_desk, eve, csv)
+    assert await audit.export.perform(at_desk, ada, csv)
+    for each in under_way:
+        await each.pieces.aclose()
+    assert await audit.export.perform(at_desk, eve, csv)
+
+
+async def test_one_s_own_password_is_not_guessed_in_a_session_that_was_left_alone(
+    at_desk: Desk, clock: FakeClock
+) -> None:
+    eve = await actor(at_desk, "eve", acme="viewer")
+    added = operators.AddOperator("eve", "the right password", "viewer", "acme")
+    await operators.add.perform(at_desk, OWNER, added)
+
+    async def tried(current: str) -> None:
+        asked = operators.SetPassword("eve", "another password", current)
+        await perform(operators.set_password, at_desk, eve, asked)
+
+    for _ in range(5):
+        with pytest.raises(Forbidden, match="is another one"):
+            await tried("wrong password")
+    with pytest.raises(Forbidden, match="too often"):
+        await tried("the right password")
+    clock.advance(seconds=16 * 60)
+    await tried("the right password")
 
 
 async def test_a_token_is_shown_once_and_ends(at_desk: Desk, clock: FakeClock) -> None:
