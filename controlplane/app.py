@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -86,6 +87,8 @@ def build_console(settings: Settings, desk: Desk) -> web.Application:
         or settings.console.public_base_url.startswith("https:")
         or not loopback,
         body_timeout_seconds=settings.control_plane.body_timeout_seconds,
+        # Elsewhere nobody knows all names of a host; there a certificate says which are ours.
+        hosts={urlsplit(settings.console.public_base_url).hostname or ""} if loopback else None,
     )
     console = Console(desk)
     app = web.Application(middlewares=[answer_errors, console.shows_errors(), gate_keeper])

@@ -48,7 +48,9 @@ class ConsoleSettings:
     )
     key_file: Path | None = setting(default=None, readable=True, doc="private key (PEM) of CertFile")
     public_base_url: str = setting(
-        default="", url=True, doc="the address that browsers use, where it isn't Listen's; for single sign-on"
+        default="",
+        url=True,
+        doc="the address that browsers use, where it isn't Listen's; on loopback, no other name is answered",
     )
     oidc_issuer: str = setting(
         default="",

@@ -7,9 +7,10 @@ import hmac
 import logging
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -55,8 +56,12 @@ _BODY: Final = web.RequestKey("body", bytes)
 
 
 class Gate:
-    def __init__(self, desk: Desk, *, secure: bool, body_timeout_seconds: float) -> None:
+    def __init__(
+        self, desk: Desk, *, secure: bool, body_timeout_seconds: float, hosts: Collection[str] | None = None
+    ) -> None:
+        """`hosts`: by which names browsers reach us, beside those of loopback; None: by any."""
         self.desk = desk
+        self._hosts = hosts
         self._body_timeout_seconds = body_timeout_seconds
         self._attempts = Attempts(desk.clock)
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
@@ -125,7 +130,11 @@ class Gate:
     # Other sites
 
     async def keep_other_sites_out(self, request: web.Request) -> None:
-        """Refuses what changes something and another site made the browser send."""
+        """Refuses what changes something and another site made the browser send, and everything that it made
+        the browser believe to be its own: a name that it resolved to us (DNS rebinding)."""
+        if self._hosts is not None and not _is_named(request, self._hosts):
+            said = "this address is not known here: Console.PublicBaseUrl says which one browsers use"
+            raise Refused("forbidden", said)
         if request.method in ("GET", "HEAD", "OPTIONS"):
             return
         if not _is_same_origin(request):
@@ -307,6 +316,19 @@ def _address(request: web.Request) -> str:
 def _csrf(session_id: str) -> str:
     """Bound to the session, and of no use to learn its id."""
     return hmac.digest(session_id.encode(), b"csrf", "sha256").hex()
+
+
+def _is_named(request: web.Request, hosts: Collection[str]) -> bool:
+    try:
+        name = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+    except ValueError:
+        return False
+    if (name and name in hosts) or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _is_same_origin(request: web.Request) -> bool:

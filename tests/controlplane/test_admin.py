@@ -213,6 +213,38 @@ async def test_another_site_can_not_sign_a_browser_in(plane: Plane, browser: Bro
     assert (await browser.sign_in("ada")).status == 403
 
 
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1:8091", True),
+        ("[::1]:8091", True),
+        ("LOCALHOST:9", True),
+        ("graphward.localhost", True),
+        ("evil.example:8091", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example", False),
+        ("10.0.0.1", False),
+        ("[", False),
+        ("", False),
+    ],
+)
+async def test_a_name_that_another_site_resolved_to_this_host_is_none_of_ours(
+    plane: Plane, host: str, known: bool
+) -> None:
+    """A page of evil.example, whose name becomes 127.0.0.1, would be of our origin to its browser."""
+    for path in ("/login", "/admin/v1/openapi.json"):
+        async with plane.session.get(plane.console_url + path, headers={"Host": host}) as answer:
+            assert answer.status == (200 if known else 403)
+
+
+async def test_behind_a_proxy_the_public_name_is_ours(tmp_path: Path, clock: FakeClock) -> None:
+    console = 'Listen = "127.0.0.1:0"\nPublicBaseUrl = "https://console.example"'
+    async with started(tmp_path, clock, Console=console) as plane:
+        for host, status in (("console.example", 200), ("other.example", 403)):
+            async with plane.session.get(f"{plane.console_url}/login", headers={"Host": host}) as answer:
+                assert answer.status == status
+
+
 async def test_a_session_ends_half_an_hour_after_its_last_use(
     plane: Plane, browser: Browser, clock: FakeClock
 ) -> None:
