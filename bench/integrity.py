@@ -23,12 +23,12 @@ from controlplane.store.sqlite import SqliteStore
 BATCH = 500
 LIMITS = RateLimits(1 << 30, 1 << 30)
 _spent: list[float] = []
-_add_block = chain_table.Chain.add_block
+_add_blocks = chain_table.Chain.add_blocks
 
 
 def _timed(*given: object) -> None:
     begun = time.thread_time()
-    _add_block(*given)  # type: ignore[arg-type]
+    _add_blocks(*given)  # type: ignore[arg-type]
     _spent.append(time.thread_time() - begun)
 
 
@@ -37,7 +37,7 @@ async def measure(directory: Path, count: int) -> None:
     vault = Vault(b"k" * 32)
     await begin_chain(vault, store)
     await store.add_org(Org(ORG, "bench", "base", 0))
-    chain_table.Chain.add_block = _timed  # type: ignore[method-assign, assignment]
+    chain_table.Chain.add_blocks = _timed  # type: ignore[method-assign, assignment]
     commits = []
     try:
         for first in range(0, count, BATCH):

@@ -7,7 +7,7 @@ that the others keep their positions, until the whole block can go.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -44,22 +44,21 @@ def add_blocks(
     if inserted.rowcount < len(events):
         places = _new_ones(connection, batch, position)
         events, times = [events[at] for at in places], [times[at] for at in places]
-    for first in range(0, len(events), EVENTS):
-        of_block = slice(first, first + EVENTS)
-        _add_block(connection, batch, position + first, events[of_block], times[of_block], digest, chain)
+    starts = range(0, len(events), EVENTS)
+    blocks = {position + first: events[first : first + EVENTS] for first in starts}
+    connection.executemany(
+        "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [
+            (at, len(of_block), batch.org_id, batch.proxy_id, min(ms), max(ms), _array(of_block))
+            for (at, of_block), ms in zip(
+                blocks.items(), (times[first : first + EVENTS] for first in starts), strict=True
+            )
+        ],
+    )
+    if blocks:
+        chain.add_blocks(connection, batch.org_id, batch.proxy_id, digest, blocks)
     connection.execute("UPDATE last_position SET position = ?", (position + len(events) - 1,))
     return len(events), position
-
-
-def _add_block(
-    connection: sqlite3.Connection, batch: NewBatch, position: int, events: Sequence[bytes],
-    times: Sequence[int], digest: bytes, chain: Chain,
-) -> None:  # fmt: skip
-    connection.execute(
-        "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (position, len(events), batch.org_id, batch.proxy_id, min(times), max(times), _array(events)),
-    )
-    chain.add_block(connection, batch.org_id, position, batch.proxy_id, digest, events)
 
 
 def _new_ones(connection: sqlite3.Connection, batch: NewBatch, position: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -59,7 +59,8 @@ def purged_places(connection: sqlite3.Connection, block: Record) -> set[int]:
     """Of the block's events those that retention took away; what can't be read any more took none. Nothing is
     purged before it came: what stands before the block's link is looked at by no walk from there on."""
     rows = connection.execute(
-        "SELECT content FROM chain WHERE org_id = ? AND position = ? AND kind = 'purge' AND number > ?",
+        "SELECT content FROM chain INDEXED BY chain_purges"  # or SQLite reads all of the chain
+        " WHERE org_id = ? AND position = ? AND kind = 'purge' AND number > ?",
         (block.org_id, block.position, block.number),
     )
     places: set[int] = set()
@@ -75,6 +76,10 @@ def read_digests(connection: sqlite3.Connection, position: int) -> bytes:
     return b"" if row is None else bytes(row[0])
 
 
+_Said = tuple[Kind, int, int, str, bytes, bytes]
+"""Of a record what isn't its place or time: kind, position, count, proxy, batch, content."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """Adds links. `key` signs them; without one they say what they say, and verifying says that."""
@@ -82,19 +87,26 @@ class Chain:
     key: bytes | None
     now_ms: int
 
-    def add_block(
+    def add_blocks(
         self,
         connection: sqlite3.Connection,
         org_id: str,
-        position: int,
         proxy_id: str,
         batch: bytes,
-        events: Sequence[bytes],
+        blocks: Mapping[int, Sequence[bytes]],
         kind: Kind = "block",
     ) -> None:
-        digests = b"".join(digests_of(events))
-        connection.execute("INSERT INTO event_digests VALUES (?, ?)", (position, digests))
-        self._add(connection, org_id, kind, position, len(events), proxy_id, batch, content_of(digests))
+        """Blocks of one batch: their events by position."""
+        digests = {position: b"".join(digests_of(events)) for position, events in blocks.items()}
+        connection.executemany("INSERT INTO event_digests VALUES (?, ?)", digests.items())
+        self._add(
+            connection,
+            org_id,
+            (
+                (kind, position, len(events), proxy_id, batch, content_of(digests[position]))
+                for position, events in blocks.items()
+            ),
+        )
 
     def add_purge(
         self, connection: sqlite3.Connection, org_id: str, position: int, events: Sequence[bytes],
@@ -105,7 +117,7 @@ class Chain:
         found = zip(gone, digests_of(events[at] for at in gone), strict=True)
         unfit = [at for at, digest in found if known[at : at + 1] != [digest]]
         content = msgspec.json.encode(Purged(list(gone), unfit))
-        self._add(connection, org_id, "purge", position, len(gone), "", b"", content)
+        self._add(connection, org_id, [("purge", position, len(gone), "", b"", content)])
 
     def adopt(self, connection: sqlite3.Connection, org_id: str) -> int:
         """Chain the organisation's next blocks of an earlier release; how many events they have."""
@@ -118,26 +130,22 @@ class Chain:
         adopted = 0
         for position, proxy_id, body in rows:
             events = decode_events(body)
-            self.add_block(connection, org_id, position, proxy_id, b"", events, "adopted")
+            self.add_blocks(connection, org_id, proxy_id, b"", {position: events}, "adopted")
             if gone := [at for at, event in enumerate(events) if bytes(event) == PURGED]:
                 self.add_purge(connection, org_id, position, events, gone)
             adopted += len(events)
         return adopted
 
-    def _add(
-        self, connection: sqlite3.Connection, org_id: str, kind: Kind, position: int, count: int,
-        proxy_id: str, batch: bytes, content: bytes,
-    ) -> None:  # fmt: skip
+    def _add(self, connection: sqlite3.Connection, org_id: str, said: Iterable[_Said]) -> None:
         row = one_row(
             connection,
             "SELECT number, link FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",
             (org_id,),
         )
-        number, previous = row or (0, BEFORE_THE_FIRST)
-        record = Record(org_id, number + 1, kind, self.now_ms, position, count, proxy_id, batch, content)
-        link = make_link(previous, record)
-        connection.execute(
-            "INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (org_id, number + 1, kind, self.now_ms, position, count, proxy_id, batch, content,
-             link, None if self.key is None else make_mac(self.key, link)),
-        )  # fmt: skip
+        last, link = row or (0, BEFORE_THE_FIRST)
+        rows = []
+        for number, (kind, *what) in enumerate(said, last + 1):
+            link = make_link(link, Record(org_id, number, kind, self.now_ms, *what))  # type: ignore[arg-type]
+            mac = None if self.key is None else make_mac(self.key, link)
+            rows.append((org_id, number, kind, self.now_ms, *what, link, mac))
+        connection.executemany("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)

@@ -29,7 +29,8 @@ from controlplane.store.chain_table import PURGED, decode_events, links_after, p
 from controlplane.store.database import one_row
 from controlplane.store.interface import Misfit, Reached, What
 
-LINKS_AT_ONCE: Final = 32
+LINKS_AT_ONCE: Final = 64
+_NO_POSITION: Final = 1 << 62  # beyond all there will ever be
 
 
 def walk(
@@ -74,7 +75,7 @@ def misfit_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
         "SELECT position FROM chain WHERE org_id = ? AND kind <> 'purge' ORDER BY number DESC LIMIT 1",
         (org_id,),
     )
-    return _misfit_between(connection, org_id, row[0] if row else 0, None)
+    return _misfit_between(connection, org_id, row[0] if row else 0, _NO_POSITION)
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -139,14 +140,12 @@ def _misfit_of_purge(record: Record) -> Misfit | None:
 # -- blocks ----------------------------------------------------------------------------------------
 
 
-def _misfit_between(
-    connection: sqlite3.Connection, org_id: str, position: int, end: int | None
-) -> Misfit | None:
+def _misfit_between(connection: sqlite3.Connection, org_id: str, position: int, end: int) -> Misfit | None:
     """A block after the one at `position` that no link speaks of."""
     row = one_row(
         connection,
-        "SELECT position, body FROM blocks WHERE org_id = ?1 AND position > ?2"
-        " AND (?3 IS NULL OR position < ?3) ORDER BY position LIMIT 1",
+        "SELECT position, body FROM blocks WHERE org_id = ? AND position > ? AND position < ?"
+        " ORDER BY position LIMIT 1",
         (org_id, position, end),
     )
     if row is None:

@@ -376,7 +376,7 @@ async def test_ingestion_and_purges_go_on_while_a_chain_is_walked(plane: Plane, 
             await plane.store.commit_batch(parse_batch(proxy.proxy_id, body)[0], unlimited)
             sent += 1
 
-    await send(100)
+    await send(250)
     vault = await open_vault(plane.settings.secrets, plane.store)
     steps = 0
     async for at in walk(vault, plane.store, org, None):
