@@ -24,7 +24,7 @@ _REFUSALS: Final[Mapping[type[Exception], str]] = {
     AlreadyExists: "alreadyExists",
     Conflict: "conflict",
 }
-_LONGEST_KEPT: Final = 500  # characters of one text; of a longer one, its digest says which it was
+_LONGEST_KEPT: Final = 500  # characters of one member; of a longer one, its digest says which it was
 _MASK: Final = "***"
 
 Q = TypeVar("Q", bound=Request)
@@ -89,8 +89,8 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, str) and len(value) > _LONGEST_KEPT:
         digest = sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{len(value)} characters, sha256 {digest}"
-    if isinstance(value, list):
-        return [_shortened(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _shortened(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | dict):
+        text = msgspec.json.encode(value)
+        if len(text) > _LONGEST_KEPT:
+            return f"{len(value)} values, sha256 {sha256(text).hexdigest()}"
     return value

@@ -20,7 +20,7 @@ from controlplane.operations.perform import perform
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
-from controlplane.store.interface import AlreadyExists, Conflict, NotFound, StoreBusy, StoreError
+from controlplane.store.interface import AlreadyExists, Conflict, NotFound, RecordQuery, StoreBusy, StoreError
 from tests.controlplane.plane import RULESET, FakeClock, Plane, desk
 
 OWNER: Final = local_actor("owner")
@@ -442,6 +442,19 @@ async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_ans
     assert rotated.client_secret  # shown this once: it must not be lost
     page = await record.search.perform(at_desk, ada, record.SearchRecord())
     assert [(each.operation, each.outcome) for each in page.lines] == [("app.rotate-secret", None)]
+
+
+async def test_a_line_of_the_record_is_short_whatever_was_asked(at_desk: Desk) -> None:
+    """Who may do nothing at all leaves a line too: a disk must not be filled with them."""
+    eve = Actor("eve", {})
+    asked = proxies.AddProxy("edge", tuple(f"org-{number}" for number in range(100_000)))
+    with pytest.raises(NotFound):
+        await perform(proxies.add, at_desk, eve, asked)
+    await perform(orgs.list_all, at_desk, eve, orgs.ListOrgs())
+    (line,) = await at_desk.store.record(RecordQuery(limit=9))
+    assert len(line.request) < 10_000
+    assert json.loads(line.request)["name"] == "edge"
+    assert "sha256" in json.loads(line.request)["orgs"]
 
 
 async def test_the_record_shows_each_organisation_its_own_lines(at_desk: Desk) -> None:
