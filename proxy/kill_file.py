@@ -71,7 +71,7 @@ def read_kill_file(path: Path) -> KillOrder:
     try:
         content = _content(path)
     except FileNotFoundError:
-        return NO_ORDER
+        return _all("it is a link to what isn't there") if path.is_symlink() else NO_ORDER
     except OSError as error:
         return _all(f"it can't be read: {error.strerror}")
     if content is None:

@@ -66,7 +66,12 @@ def _loop(path: Path) -> None:
     path.symlink_to(path)
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, _no_utf8, _too_large, _loop])
+def _dangling(path: Path) -> None:
+    """To a file of another file system, say, which isn't mounted now."""
+    path.symlink_to(path.parent / "elsewhere" / "stop")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, _no_utf8, _too_large, _loop, _dangling])
 def test_what_can_not_be_read_stops_everything_and_says_why(tmp_path: Path, make: object) -> None:
     path = tmp_path / "stop"
     assert callable(make)
