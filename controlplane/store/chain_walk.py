@@ -30,7 +30,9 @@ from controlplane.store.database import one_row
 from controlplane.store.interface import Misfit, Reached, What
 
 LINKS_AT_ONCE: Final = 64
-_NO_POSITION: Final = 1 << 62  # beyond all there will ever be
+# Of all that SQLite can write, where a forger may put a block; the first one that came has 1.
+_LEAST_POSITION: Final = -(1 << 63)
+_LAST_POSITION: Final = (1 << 63) - 1
 
 
 def walk(
@@ -75,7 +77,9 @@ def misfit_at_end(connection: sqlite3.Connection, org_id: str) -> Misfit | None:
         "SELECT position FROM chain WHERE org_id = ? AND kind <> 'purge' ORDER BY number DESC LIMIT 1",
         (org_id,),
     )
-    return _misfit_between(connection, org_id, row[0] if row else 0, _NO_POSITION)
+    return _misfit_between(connection, org_id, _LEAST_POSITION, 0) or _misfit_between(
+        connection, org_id, row[0] + 1 if row else 1, _LAST_POSITION
+    )
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -140,13 +144,13 @@ def _misfit_of_purge(record: Record) -> Misfit | None:
 # -- blocks ----------------------------------------------------------------------------------------
 
 
-def _misfit_between(connection: sqlite3.Connection, org_id: str, position: int, end: int) -> Misfit | None:
-    """A block after the one at `position` that no link speaks of."""
+def _misfit_between(connection: sqlite3.Connection, org_id: str, first: int, last: int) -> Misfit | None:
+    """A block at one of these positions, of which no link speaks."""
     row = one_row(
         connection,
-        "SELECT position, body FROM blocks WHERE org_id = ? AND position > ? AND position < ?"
+        "SELECT position, body FROM blocks WHERE org_id = ? AND position BETWEEN ? AND ?"
         " ORDER BY position LIMIT 1",
-        (org_id, position, end),
+        (org_id, first, last),
     )
     if row is None:
         return None
@@ -154,7 +158,7 @@ def _misfit_between(connection: sqlite3.Connection, org_id: str, position: int, 
 
 
 def _misfit_of_block(connection: sqlite3.Connection, reached: Reached, record: Record) -> Misfit | None:
-    stranger = _misfit_between(connection, record.org_id, reached.position, record.position)
+    stranger = _misfit_between(connection, record.org_id, reached.position + 1, record.position - 1)
     if stranger is not None:
         return stranger
     gone = purged_places(connection, record)

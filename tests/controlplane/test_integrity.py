@@ -190,6 +190,15 @@ TAMPERINGS: dict[str, tuple[Tamper | str, Found]] = {
         ("removed", 3, 7, None),
     ),
     "a block added": (ADDED, ("inserted", None, 99, "event-1")),
+    "a block added at the very end": (
+        ADDED.replace("99", str(2**63 - 1)),
+        ("inserted", None, 2**63 - 1, "event-1"),
+    ),
+    "a block added before the first": (ADDED.replace("99", "-5"), ("inserted", None, -5, "event-1")),
+    "a block added at the very first": (
+        ADDED.replace("99", str(-(2**63))),
+        ("inserted", None, -(2**63), "event-1"),
+    ),
     "a block moved": (
         "UPDATE blocks SET position = 5 WHERE position = 7",
         ("inserted", None, 5, "event-7"),
