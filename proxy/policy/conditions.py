@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from proxy.policy.canonical import option_name
-from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts, Value, property_path, values_at
+from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts, Value, property_path
 from proxy.policy.odata import fold
 from proxy.policy.ruleset import Comparison, Condition, Scalar
 
@@ -110,7 +110,7 @@ def _response_header_check(name: str, test: ValuesTest) -> Check:
 
 
 def _body_check(path: tuple[str, ...], test: ValuesTest) -> Check:
-    return lambda request, answer: test(values_at(request.document, path))
+    return lambda request, answer: test(request.values(path))
 
 
 def _property_check(path: tuple[str, ...], test: ValuesTest) -> Check:
@@ -118,14 +118,9 @@ def _property_check(path: tuple[str, ...], test: ValuesTest) -> Check:
         if answer is None:
             return NO
         try:
-            document = answer.document
+            values = answer.values(path)
         except MalformedBody:
             return PERHAPS  # asked for in a form that can't be read: block
-        values = values_at(document, path)
-        if isinstance(document, dict):
-            for items in document.get("value", ()):
-                if isinstance(items, list):
-                    values += values_at(items, path)
         return test(values)
 
     return check

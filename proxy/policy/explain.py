@@ -24,7 +24,7 @@ from proxy.policy.compile import (
 )
 from proxy.policy.conditions import NO, PERHAPS, YES, field_values
 from proxy.policy.decision import METHOD_OVERRIDES, Decision, Importance, Plan
-from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path, values_at
+from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path
 from proxy.policy.filters import FilterFailed, compile_filter
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
 from proxy.policy.unknown import (
@@ -399,7 +399,7 @@ def _values(condition: Condition, request: RequestFacts, answer: AnswerFacts | N
         case "header":
             yield from field_values(request.headers, condition.name.lower().encode("ascii"))
         case "body":
-            yield from map(_text, values_at(request.document, property_path(condition.name)))
+            yield from map(_text, request.values(property_path(condition.name)))
     if answer is None:
         return
     match condition.source:
@@ -408,11 +408,7 @@ def _values(condition: Condition, request: RequestFacts, answer: AnswerFacts | N
         case "response_header":
             yield from field_values(answer.headers, condition.name.lower().encode("ascii"))
         case "property":
-            path = property_path(condition.name)
-            yield from map(_text, values_at(answer.document, path))
-            if isinstance(answer.document, dict):
-                for items in answer.document.get("value", ()):
-                    yield from map(_text, values_at(items, path) if isinstance(items, list) else ())
+            yield from map(_text, answer.values(property_path(condition.name)))
 
 
 def _text(value: object) -> str:

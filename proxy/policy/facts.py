@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from proxy.policy.canonical import MalformedTarget, Target
 from proxy.policy.odata import fold
 
-_UNREAD = object()
 _CONTROL_INFORMATION = re.compile(r"(?<!@odata)\.")  # the dot of `@odata.type` walks into nothing
 _BOM = "\ufeff"
+# Elements and values of one document that all rules together may look at: a tenth of a second. Without an
+# end, a ruleset with many conditions and a body with many elements would keep everybody else waiting.
+_MAX_LOOKS = 1_000_000
 
 
 class MalformedBody(MalformedTarget):
@@ -44,13 +46,20 @@ class RequestFacts:
         self.client_ip = client_ip
         self.now = now
         self.body = body
-        self._document: object = _UNREAD
+        self._document: _Document | None = None
 
     @property
     def document(self) -> object:
         """The body as JSON; None without a body. Raises MalformedBody."""
-        if self._document is _UNREAD:
-            self._document = parse_document(self.body) if self.body else None
+        return self._read().root
+
+    def values(self, path: tuple[str, ...]) -> Sequence[Value]:
+        """What the property path leads to in the body. Raises MalformedBody."""
+        return self._read().values(path)
+
+    def _read(self) -> _Document:
+        if self._document is None:
+            self._document = _Document(self.body)
         return self._document
 
 
@@ -65,13 +74,15 @@ class AnswerFacts:
         self.status = status
         self.headers = headers
         self.body = body
-        self._document: object = _UNREAD
+        self._document: _Document | None = None
 
-    @property
-    def document(self) -> object:
-        if self._document is _UNREAD:
-            self._document = parse_document(self.body) if self.body else None
-        return self._document
+    def values(self, path: tuple[str, ...]) -> Sequence[Value]:
+        """What the property path leads to in the answer, or in an item of its `value`. Raises
+        MalformedBody."""
+        if self._document is None:
+            self._document = _Document(self.body)
+        items = self._document.values(("value", *path)) if self._document.has_items else ()
+        return (*self._document.values(path), *items)
 
 
 def parse_document(body: bytes) -> object:
@@ -87,24 +98,51 @@ def property_path(path: str) -> tuple[str, ...]:
     return tuple(fold(part) for part in _CONTROL_INFORMATION.split(path))
 
 
-def values_at(document: object, path: tuple[str, ...]) -> list[Value]:
-    """All values that a property path leads to; dots walk into objects and arrays."""
-    found: list[Value] = []
-    _collect(document, path, 0, found)
-    return found
+class _Document:
+    """A body as JSON, None without one, and what rules have looked up in it."""
 
+    __slots__ = ("_known", "_looks_left", "root")
 
-def _collect(value: object, path: tuple[str, ...], at: int, found: list[Value]) -> None:
-    if isinstance(value, list):
-        for item in value:
-            _collect(item, path, at, found)
-        if not value and at == len(path):
-            found.append(COMPOSITE)
-    elif at == len(path):
-        found.append(value if value is None or isinstance(value, str | int | float) else COMPOSITE)
-    elif isinstance(value, dict):
-        for member in value.get(path[at], ()):
-            _collect(member, path, at + 1, found)
+    def __init__(self, body: bytes | None) -> None:
+        self.root = parse_document(body) if body else None
+        self._known: dict[tuple[str, ...], list[Value]] = {}
+        self._looks_left = _MAX_LOOKS
+
+    @property
+    def has_items(self) -> bool:
+        return isinstance(self.root, dict) and any(
+            isinstance(each, list) for each in self.root.get("value", ())
+        )
+
+    def values(self, path: tuple[str, ...]) -> Sequence[Value]:
+        """All values that a property path leads to; dots walk into objects and arrays."""
+        found = self._known.get(path)
+        if found is None:
+            found = []
+            self._collect(self.root, path, 0, found)
+            self._known[path] = found
+        self._look(len(found))
+        return found
+
+    def _look(self, count: int) -> None:
+        self._looks_left -= count
+        if self._looks_left < 0:
+            raise MalformedBody("rules would look at too many values of the body")
+
+    def _collect(self, value: object, path: tuple[str, ...], at: int, found: list[Value]) -> None:
+        if isinstance(value, list):
+            self._look(len(value))
+            for item in value:
+                self._collect(item, path, at, found)
+            if not value and at == len(path):
+                found.append(COMPOSITE)
+        elif at == len(path):
+            found.append(value if value is None or isinstance(value, str | int | float) else COMPOSITE)
+        elif isinstance(value, dict):
+            members = value.get(path[at], ())
+            self._look(len(members))
+            for member in members:
+                self._collect(member, path, at + 1, found)
 
 
 def _all_members(pairs: list[tuple[str, object]]) -> dict[str, list[object]]:

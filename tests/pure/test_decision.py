@@ -228,6 +228,16 @@ class TestBodies:
         with pytest.raises(MalformedBody):
             decide(compiled(self.RULES), "/m", "POST", body=body)
 
+    def test_many_rules_do_not_look_at_many_values_without_an_end(self) -> None:
+        match = "match: {{path: [/m]}}, conditions: [{{body: a.b, equals: x{0}}}]"
+        rule = "- {{id: r{0}, " + match + ", verdict: block}}"
+        rules = compiled("\n".join(map(rule.format, range(100))))
+        few = b'{"a":[' + b",".join([b'{"b":"y"}'] * 1000) + b"]}"
+        assert decide(rules, "/m", "POST", body=few).rule_id == "default"
+        many = b'{"a":[' + b",".join([b'{"b":"y"}'] * 50_000) + b"]}"
+        with pytest.raises(MalformedBody):
+            decide(rules, "/m", "POST", body=many)
+
     def test_a_body_that_no_rule_asks_for_is_not_read(self) -> None:
         rules = compiled(self.RULES)
         assert decide(rules, "/other", "POST", body=b"{").verdict == "allow"
