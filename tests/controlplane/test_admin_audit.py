@@ -486,10 +486,10 @@ async def test_who_takes_nothing_is_cut_off(
     host, _, port = trail.plane.console_url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
     writer.write(
-        b"GET /admin/v1/audit/tail HTTP/1.1\r\nHost: x\r\n"
+        b"GET /admin/v1/audit/tail HTTP/1.1\r\nHost: localhost\r\n"
         b"Authorization: Bearer %b\r\n\r\n" % trail.tokens["acme"].encode()
     )
-    await reader.readuntil(b"\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     for number in range(70, 100):
         await trail.keep("acme", event(acme, number, note="x" * 400_000))
         if "audit/tail is broken off" in caplog.text:

@@ -124,6 +124,8 @@ async def test_events_are_printed_as_they_are_stored_until_it_is_interrupted(
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "controlplane", *there, "audit", "tail", "-path:/quiet", "--json",
         cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        # As a terminal starts it; who starts tests in the background may have them ignore the interrupt.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout is not None
     try:
