@@ -330,6 +330,7 @@ class Worker:
             values[IN_FLIGHT] = self._context.in_flight()
             values[UPSTREAM_OPEN] = self._context.pool.open_connections
             values[SPOOL_READY] = int(self._spool.ready)
+            self._tell_of_room()
             values[SIGNING_KEY_READY] = int(self._context.tokens.ready)
             values[CREDENTIAL_READY] = int(
                 self._credentials.able(self._context.rulebook.credentials, loop.time())
@@ -341,7 +342,6 @@ class Worker:
         await loop.run_in_executor(None, self._spool.maintain)
         self._counters.values[SPOOL_DROPPED] += self._spool.dropped - self._dropped_before
         self._dropped_before = self._spool.dropped
-        self._tell_of_room()
 
     def _tell_of_room(self) -> None:
         """Says once that requests are refused for want of room, and once that they no longer are."""

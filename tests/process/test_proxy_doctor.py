@@ -496,7 +496,7 @@ async def test_a_disk_without_room(patient: Patient, small_disk: Path) -> None:
 
 # As that user, once all is imported, since root's own Python is often closed to others.
 AS_NOBODY: Final = """
-import encodings.idna, os, sys
+import encodings.idna, encodings.utf_8_sig, os, sys
 import cryptography.x509, proxy.__main__, proxy.doctor.examination, proxy.wire.finding
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
