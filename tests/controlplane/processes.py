@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.standins import commands
 
 ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(r"listening on (\S+)")
@@ -63,15 +64,7 @@ async def server(config: Path, module: str = "controlplane") -> AsyncIterator[Se
 
 
 def cli(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "controlplane", "--config", str(config), *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return commands.run("--config", str(config), *arguments, environment=environment)
 
 
 def facts(config: Path, *arguments: str) -> Any:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.controlplane.plane import RULESET, write_settings
-from tests.controlplane.processes import ROOT, cli, facts
+from tests.controlplane.processes import cli, facts
+from tests.standins import commands
 
 pytestmark = pytest.mark.process
 
@@ -20,8 +20,7 @@ EXAMPLE = "conf/rulesets/example.yaml"
 
 def ruleset(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command without settings."""
-    command = [sys.executable, "-m", "controlplane", "ruleset", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return commands.run("ruleset", *arguments)
 
 
 def printed(*arguments: str, status: int = 0) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from controlplane.store.interface import NewBatch, RateLimits
 from controlplane.store.sqlite import SqliteStore
 from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import event, write_settings
-from tests.controlplane.processes import ROOT, cli, facts
+from tests.controlplane.processes import cli, facts
 from tests.pure.har_files import SECRETS, entry, har
+from tests.standins import commands
 
 pytestmark = pytest.mark.process
 
@@ -151,8 +151,7 @@ def test_a_stored_event_is_explained(folder: Path) -> None:
 
 
 def without_settings(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "controlplane", "ruleset", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return commands.run("ruleset", *arguments)
 
 
 USERS = {"value": [{"id": "1", "a": "2"}]}

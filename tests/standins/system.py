@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.standins import commands
 from tests.standins.certificates import CertificateAuthority, ServerCertificate
 from tests.standins.graph import GraphStandIn
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
@@ -177,21 +178,11 @@ class System:
 
     async def cli(self, *arguments: str) -> Any:
         """One command of the control plane's command line; its JSON."""
-        process = await asyncio.create_subprocess_exec(
-            *self.cli_command(*arguments),
-            "--json",
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            out, err = await process.communicate()
-        except asyncio.CancelledError:
-            process.kill()
-            raise
-        if process.returncode != 0:
-            raise SystemFailedError(f"{' '.join(arguments[:2])} failed: {err.decode().strip()}")
-        return json.loads(out)
+        config = str(self.control_plane_config)
+        done = await asyncio.to_thread(commands.run, "--config", config, *arguments, "--json")
+        if done.returncode != 0:
+            raise SystemFailedError(f"{' '.join(arguments[:2])} failed: {done.stderr.strip()}")
+        return json.loads(done.stdout)
 
     def cli_command(self, *arguments: str) -> Sequence[str]:
         return [sys.executable, "-m", "controlplane", "--config", str(self.control_plane_config), *arguments]
