@@ -494,14 +494,17 @@ async def test_a_disk_without_room(patient: Patient, small_disk: Path) -> None:
     assert f"free space on the disk of {small_disk}" in failure["fix"]
 
 
-# As that user, once all is imported, since root's own Python is often closed to others.
+# As that user; before, as root, to import all that it needs: root's own Python is often closed to others.
 AS_NOBODY: Final = """
-import encodings.idna, encodings.utf_8_sig, os, sys
-import cryptography.x509, proxy.__main__, proxy.doctor.examination, proxy.wire.finding
+import contextlib, io, os, sys
+from proxy.__main__ import main
+doctor = ["--config", sys.argv[3], "--doctor", "--json"]
+with contextlib.redirect_stdout(io.StringIO()):
+    main(doctor)
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
 os.setuid(int(sys.argv[1]))
-sys.exit(proxy.__main__.main(["--config", sys.argv[3], "--doctor", "--json"]))
+sys.exit(main(doctor))
 """
 
 
