@@ -23,3 +23,9 @@ def test_filter(benchmark: BenchmarkFixture, transforms: Transforms, body: bytes
 def test_links_where_none_changes(benchmark: BenchmarkFixture, body: bytes) -> None:
     rewriter = LinkRewriter(b"https://graph.microsoft.com", b"https://proxy.example")
     assert benchmark(rewriter.rewrite, body) is None
+
+
+def test_links_of_a_stream_where_none_changes(benchmark: BenchmarkFixture) -> None:
+    stream = LinkRewriter(b"https://graph.microsoft.com", b"https://proxy.example").stream()
+    chunk = USERS[:65536]
+    assert benchmark(stream.feed, chunk) == chunk

@@ -10,6 +10,10 @@ from typing import Final
 
 from proxy.server.errors import MalformedBody
 
+CHUNK_END: Final = b"\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+END_WITH_LAST_CHUNK: Final = CHUNK_END + LAST_CHUNK
+
 MAX_CHUNK_LINE: Final = 256  # chunk-size and extensions; real senders need under 20 bytes
 MAX_TRAILER_BYTES: Final = 8192
 

@@ -406,6 +406,12 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._transport.writelines((head, body))
 
+    def write_chunk(self, size: bytes, chunk: bytes, end: bytes) -> None:
+        if len(chunk) < COPIED_BYTES:
+            self._transport.write(size + chunk + end)
+        else:
+            self._transport.writelines((size, chunk, end))
+
     def write_continue(self) -> None:
         """Asks for a body that the client holds back (RFC 9110 §10.1.1)."""
         self._transport.write(answers.CONTINUE)

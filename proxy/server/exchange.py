@@ -29,6 +29,7 @@ from proxy.server.answer_head import CHUNKED, AnswerHead
 from proxy.server.answer_reader import AnswerReader, decoded_answer, split_codings
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.batches import Batch, version_of
+from proxy.server.chunked import CHUNK_END, END_WITH_LAST_CHUNK, LAST_CHUNK
 from proxy.server.deadlines import NEVER
 from proxy.server.errors import Refusal, filter_failed, overloaded
 from proxy.server.heads import KEPT, head_for_client, head_for_upstream
@@ -354,8 +355,9 @@ class Exchange:
     def _framed(self, chunk: bytes, last: bool) -> bytes:
         if self.head.fields.length >= 0:
             return chunk
-        framed = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
-        return framed + b"0\r\n\r\n" if last else framed
+        if not chunk:
+            return LAST_CHUNK if last else b""
+        return b"%x\r\n%b%b" % (len(chunk), chunk, END_WITH_LAST_CHUNK if last else CHUNK_END)
 
     # From the upstream
 
@@ -596,20 +598,22 @@ class Exchange:
 
     def send_chunk(self, chunk: bytes, last: bool) -> None:
         self._answer_bytes += len(chunk)
-        framed = self._chunk(chunk, last)
-        if not last:
-            if framed:
-                self.connection.write(framed)
-        elif self.record(self._answer.status):
-            if framed:
-                self.connection.write(framed)
+        if last and not self.record(self._answer.status):
+            return
+        if chunk and not self.head.http10:
+            end = END_WITH_LAST_CHUNK if last else CHUNK_END
+            self.connection.write_chunk(b"%x\r\n" % len(chunk), chunk, end)
+        elif framed := self._chunk(chunk, last):
+            self.connection.write(framed)
+        if last:
             self._finish()
 
     def _chunk(self, chunk: bytes, last: bool) -> bytes:
         if self.head.http10:
             return chunk
-        framed = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
-        return framed + b"0\r\n\r\n" if last else framed
+        if not chunk:
+            return LAST_CHUNK if last else b""
+        return b"%x\r\n%b%b" % (len(chunk), chunk, END_WITH_LAST_CHUNK if last else CHUNK_END)
 
     def _head_for_client(self, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
         return head_for_client(

@@ -84,6 +84,10 @@ LOCAL = LinkRewriter(b"http://127.0.0.1:9000/graph", b"https://proxy.example")
             b'{"@odata.NextLink":"https://graph.microsoft.com/x"}',
             b'{"@odata.NextLink":"http://127.0.0.1:8080/x"}',
         ),
+        (
+            b'{"@odata.\\u0044eltaLink":"https://graph.microsoft.com/x"}',
+            b'{"@odata.\\u0044eltaLink":"http://127.0.0.1:8080/x"}',
+        ),
     ],
 )
 def test_a_link_that_an_sdk_follows_leads_to_the_proxy(body: bytes, rewritten: bytes) -> None:
@@ -99,6 +103,7 @@ def test_a_link_that_an_sdk_follows_leads_to_the_proxy(body: bytes, rewritten: b
         b'{"@odata.id":"https://graph.microsoft.com/v1.0/users/1","uploadUrl":"https://graph.microsoft.com/x"}',
         b'{"nextLink":"https://graph.microsoft.com/x"}',
         b'{"@odata.nextLinks":"https://graph.microsoft.com/x"}',
+        b'{"@ODATA.nextlink":"https://graph.microsoft.com/x"}',
         b'{"xodata.nextLink":"https://graph.microsoft.com/x"}',
         b'{"@odata.nextLink":"https://graph.microsoft.com.evil.example/x"}',
         b'{"@odata.nextLink":"https://graph.microsoft.com@evil.example/x"}',
