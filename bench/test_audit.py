@@ -1,10 +1,10 @@
-"""One audit record into memory that outlives the process."""
+"""One audit record into memory that outlives the process, and out of it as a line of the journal."""
 
 from pathlib import Path
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from proxy.audit.record import Record, encode
+from proxy.audit.record import Record, encode, event_line
 from proxy.audit.spool import SpoolWriter
 
 RECORD = Record(
@@ -31,3 +31,8 @@ def test_record(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
 
     benchmark(append)
     spool.close()
+
+
+def test_line(benchmark: BenchmarkFixture) -> None:
+    payload = encode(RECORD)
+    assert benchmark(event_line, payload, 1, 1, "proxy-1").endswith(b"}\n")

@@ -111,7 +111,10 @@ class Journal:
 
     def add(self, org_id: str, line: bytes) -> None:
         """Takes a line that carries `next_seq`; it counts once `commit` has returned."""
-        self._lines.setdefault(org_id, bytearray()).extend(line)
+        lines = self._lines.get(org_id)
+        if lines is None:
+            lines = self._lines[org_id] = bytearray()
+        lines += line
         organisation = self._organisation(org_id)
         file = self._file_for(organisation)
         file.last = organisation.next_seq
@@ -293,7 +296,10 @@ class Journal:
     # Files.
 
     def _organisation(self, org_id: str) -> OrganisationState:
-        return self.state.organisations.setdefault(org_id, OrganisationState())
+        organisation = self.state.organisations.get(org_id)
+        if organisation is None:
+            organisation = self.state.organisations[org_id] = OrganisationState()
+        return organisation
 
     def _path(self, org_id: str, first: int) -> Path:
         return _path(self._root, org_id, first)

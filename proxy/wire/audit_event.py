@@ -67,13 +67,16 @@ REASONS: Final = MappingProxyType(
 
 def uuid7(ms: int, random74: int) -> str:
     """UUIDv7 text (RFC 9562 §5.7) of a Unix time in milliseconds and 74 bits: rand_a, then rand_b."""
-    value = (ms & 0xFFFFFFFFFFFF) << 80
-    value |= 0x7000 << 64 | (random74 >> 62 & 0xFFF) << 64
-    value |= 0b10 << 62 | random74 & 0x3FFFFFFFFFFFFFFF
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return "%08x-%04x-%04x-%04x-%012x" % (  # noqa: UP031 - an f-string takes half as long again
+        ms >> 16 & 0xFFFFFFFF,
+        ms & 0xFFFF,
+        0x7000 | random74 >> 62 & 0xFFF,
+        0x8000 | random74 >> 48 & 0x3FFF,
+        random74 & 0xFFFFFFFFFFFF,
+    )
 
 
+@lru_cache(maxsize=64)
 def rfc3339(ms: int) -> str:
     """`2026-11-21T04:25:58.123Z` of a Unix time in milliseconds."""
     seconds, milliseconds = divmod(ms, 1000)
