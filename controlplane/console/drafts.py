@@ -143,7 +143,7 @@ async def _try(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft) ->
         lines = error.problems if isinstance(error, InvalidRequest) else (str(error),)
         tried = _Tried(what, {}, tuple(lines))
     if request.form.get("live"):
-        return await _live(draft, await _org(desk, actor, draft), tried)
+        return await _live(actor, draft, await _org(desk, actor, draft), tried)
     return await _editor(desk, actor, request, draft, tried)
 
 
@@ -329,7 +329,7 @@ async def _editor(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft,
     names = {each.org_id: each.name for each in await desk.orgs(actor)}
     editable = [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)]
     values = {
-        **await _shown(draft, org, tried),
+        **await _shown(actor, draft, org, tried),
         "draft_key": f"{draft.org}/{name}" if name else "new",
         "base_version": draft.base,
         "may_publish": actor.may("editor", org.org_id) if org else bool(editable),
@@ -358,11 +358,11 @@ def _first_panel(draft: _Draft) -> str:
     return "suggest" if draft.name is None else "explain"
 
 
-async def _live(draft: _Draft, org: Org | None, tried: _Tried) -> Page:
+async def _live(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> Page:
     return Page(
         "draft_live.html",
         "",
-        {**await _shown(draft, org, tried), "tried": _PANELS.get(tried.what, tried.what)},
+        {**await _shown(actor, draft, org, tried), "tried": _PANELS.get(tried.what, tried.what)},
     )
 
 
@@ -370,10 +370,10 @@ async def _org(desk: Desk, actor: Actor, draft: _Draft) -> Org | None:
     return await desk.org(actor, "viewer", draft.org) if draft.org else None
 
 
-async def _shown(draft: _Draft, org: Org | None, tried: _Tried) -> dict[str, object]:
+async def _shown(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> dict[str, object]:
     places: tuple[ruleset_text.RulePlace, ...] = ()
     with suppress(StoreBusy):  # then names of rules lead nowhere, and nothing else is amiss
-        places = await aside(ruleset_text.rule_places, draft.yaml)
+        places = await aside(actor, ruleset_text.rule_places, draft.yaml)
     panel = _PANELS.get(tried.what)
     return {
         **_NOTHING,

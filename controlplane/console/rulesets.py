@@ -57,7 +57,7 @@ async def difference(desk: Desk, actor: Actor, old: str, new: str) -> Difference
         by_rules = await perform(rehearsals.diff, desk, actor, asked)
     except InvalidRequest:
         by_rules = None
-    return Difference(by_rules, await aside(ruleset_text.text_diff, old, new))
+    return Difference(by_rules, await aside(actor, ruleset_text.text_diff, old, new))
 
 
 async def bound_to(desk: Desk, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
@@ -94,12 +94,12 @@ async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org, version=_version(request, "version"))
     )
     history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
-    places = await aside(ruleset_text.rule_places, shown.yaml)
+    places = await aside(actor, ruleset_text.rule_places, shown.yaml)
     values = {
         "shown": shown,
         "in_force": history.versions[0].version,
         "versions": history.versions,
-        "lines": await aside(ruleset_text.listing, shown.yaml),
+        "lines": await aside(actor, ruleset_text.listing, shown.yaml),
         "rules": places[:_MOST_OUTLINED],
         "further_rules": max(0, len(places) - _MOST_OUTLINED),
         "apps": await bound_to(desk, actor, org, shown.name),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
+from controlplane.operations.actor import Actor
 from controlplane.operations.operation import InvalidRequest
 from controlplane.store.interface import StoreBusy
 
@@ -16,7 +18,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_SECONDS: Final = 60.0  # many times what the largest ruleset needs for anything that is meant well
-_MOST_WAITING: Final = 8  # a ruleset may have 8 MiB and take seconds to read
+_MOST_WAITING: Final = 16  # a ruleset may have 8 MiB and take seconds to read
+_MOST_OF_ONE: Final = 4
 
 
 class _Stop(BaseException):
@@ -24,20 +27,31 @@ class _Stop(BaseException):
 
 
 class _Queue:
-    """One at a time: Python runs no two at once anyway, and each that runs slows down the event loop."""
+    """One at a time: Python runs no two at once anyway, and each that runs slows down the event loop.
+
+    Operators take turns, so that who asks for much waits behind nobody's but his own."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._waiting: Counter[str] = Counter()  # by who asks
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._turn = asyncio.Lock()
 
-    async def do(self, function: Callable[[], T]) -> T:
-        if len(self._waiting) >= _MOST_WAITING:
+    async def do(self, asker: str, function: Callable[[], T]) -> T:
+        if self._waiting.total() >= _MOST_WAITING or self._waiting[asker] >= _MOST_OF_ONE:
             raise StoreBusy("too many rehearsals are waiting: try again in a moment")
-        future = asyncio.get_running_loop().run_in_executor(self._thread, self._limited, function)
-        self._waiting.add(future)
-        future.add_done_callback(self._waiting.discard)
-        return await future
+        if not self._waiting:
+            self._turn = asyncio.Lock()  # of the event loop that runs now
+        self._waiting[asker] += 1
+        try:
+            async with self._turns.setdefault(asker, asyncio.Lock()), self._turn:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._thread, self._limited, function)
+        finally:
+            self._waiting[asker] -= 1
+            if not self._waiting[asker]:
+                del self._waiting[asker], self._turns[asker]
 
     def _limited(self, function: Callable[[], T]) -> T:
         """In a thread of its own, which can be stopped without this one, and which no stop waits for."""
@@ -66,11 +80,11 @@ _rehearsals: Final = _Queue("rehearsal")
 _changes: Final = _Queue("change")
 
 
-async def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def aside(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Raises StoreBusy where too much waits already, and InvalidRequest where it takes too long."""
-    return await _rehearsals.do(lambda: function(*args, **kwargs))
+    return await _rehearsals.do(actor.name, lambda: function(*args, **kwargs))
 
 
-async def in_earnest(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def in_earnest(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The same for what changes something: who only tries things out, as viewers may, is not before it."""
-    return await _changes.do(lambda: function(*args, **kwargs))
+    return await _changes.do(actor.name, lambda: function(*args, **kwargs))

@@ -44,7 +44,7 @@ async def explain_event(desk: Desk, actor: Actor, request: ExplainEvent) -> Expl
     event = await _event(desk, org, request.id)
     label, text = await _rules(desk, actor, org, event, request.source)
     sample, answer = sample_of(event)
-    told = await aside(lambda: Explainer(parsed(label, text)).explain(sample, answer))
+    told = await aside(actor, lambda: Explainer(parsed(label, text)).explain(sample, answer))
     return ExplainedEvent(
         **msgspec.structs.asdict(explained(told)),
         method=event.method,
@@ -73,7 +73,7 @@ async def _rules(desk: Desk, actor: Actor, org: Org, event: Event, source: Sourc
     """What to call them, and their text."""
     if source is not None:
         return await text_of(desk, actor, source, org.org_id)
-    former = FormerRules(desk, org)
+    former = FormerRules(desk, actor, org)
     version = await former.version_of(event)
     text = None if version is None else await former.text(*version)
     if version is None or text is None:

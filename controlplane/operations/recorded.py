@@ -168,8 +168,9 @@ class FormerRules:
     """The rules by which an application's events were judged, as far as these tell: they name the version of
     its ruleset. Another ruleset may have been bound to it then."""
 
-    def __init__(self, desk: Desk, org: Org) -> None:
+    def __init__(self, desk: Desk, actor: Actor, org: Org) -> None:
         self._desk = desk
+        self._actor = actor
         self._org = org
         self._rulesets: dict[str, str] | None = None  # by application
 
@@ -196,6 +197,6 @@ class FormerRules:
         if text is None:
             return None
         try:
-            return await aside(lambda: Rules(parse_ruleset(text)))
+            return await aside(self._actor, lambda: Rules(parse_ruleset(text)))
         except InvalidRuleset:  # of an older language
             return None

@@ -38,7 +38,7 @@ class ProblemFacts(msgspec.Struct, rename="camel"):
 
 async def ruleset_of(desk: Desk, actor: Actor, source: Source, org: str | None) -> PolicyRuleset:
     """Raises InvalidRequest with every error in the text by line and column."""
-    return await aside(parsed, *await text_of(desk, actor, source, org))
+    return await aside(actor, parsed, *await text_of(desk, actor, source, org))
 
 
 async def text_of(desk: Desk, actor: Actor, source: Source, org: str | None) -> tuple[str, str]:
@@ -96,7 +96,7 @@ class CheckedRuleset(Answer):
 @operation("ruleset.check", "POST", "/rulesets/check", changes=False)
 async def check(desk: Desk, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
     """Validate a ruleset and change nothing: every error by line and column, and what was overlooked."""
-    return await aside(checked, request.yaml)
+    return await aside(actor, checked, request.yaml)
 
 
 def checked(text: str) -> CheckedRuleset:
@@ -145,7 +145,7 @@ async def explain(desk: Desk, actor: Actor, request: ExplainRequest) -> Explaine
     sample = _sample(request, desk.clock.wall_ms() / 1000)
     answer = None if request.answer is None else _answer(request.answer)
     ruleset = await ruleset_of(desk, actor, request.source, request.org)
-    return await aside(lambda: explained(Explainer(ruleset).explain(sample, answer)))
+    return await aside(actor, lambda: explained(Explainer(ruleset).explain(sample, answer)))
 
 
 def _sample(request: ExplainRequest, now: float) -> SampleRequest:
@@ -195,7 +195,7 @@ class CasesOutcome(Answer):
 async def test(desk: Desk, actor: Actor, request: RunCases) -> CasesOutcome:
     """Try a ruleset on cases: requests with the verdict expected."""
     ruleset = await ruleset_of(desk, actor, request.source, request.org)
-    return await aside(run, ruleset, request.cases_label, request.cases)
+    return await aside(actor, run, ruleset, request.cases_label, request.cases)
 
 
 def run(ruleset: PolicyRuleset, label: str, cases: str) -> CasesOutcome:

@@ -111,7 +111,7 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
         bound = tuple(app for app in apps if app.ruleset_name == draft.name)
         selection = replace(selection, apps=bound)
     with turn(actor):
-        tally, reading = await _judged(desk, selection, draft, after, request.limit)
+        tally, reading = await _judged(desk, actor, selection, draft, after, request.limit)
     expected = None
     if after is None:
         expected = await desk.store.count_between(selection.org.org_id, selection.from_ms, selection.to_ms)
@@ -149,9 +149,9 @@ def turn(actor: Actor) -> Iterator[None]:
 
 
 async def _judged(
-    desk: Desk, selection: Selection, draft: Replay, after: BlockPlace | None, limit: int
+    desk: Desk, actor: Actor, selection: Selection, draft: Replay, after: BlockPlace | None, limit: int
 ) -> tuple[Tally, Reading]:
-    tally, former = Tally(), FormerRules(desk, selection.org)
+    tally, former = Tally(), FormerRules(desk, actor, selection.org)
     reading = Reading(desk, selection, after)
     async for event in reading.events(limit):
         if not event.reached_rules:
@@ -168,7 +168,7 @@ async def _judged(
 async def _draft(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replay:
     label, text = await text_of(desk, actor, request.source, request.org)
     key = sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return await _drafts.get(key, lambda: aside(lambda: Replay(parsed(label, text))))
+    return await _drafts.get(key, lambda: aside(actor, lambda: Replay(parsed(label, text))))
 
 
 # -- cursors: the time is the first request's, since "the last hours" go on meanwhile

@@ -88,7 +88,7 @@ class RollBack(RulesetReference):
 async def apply(desk: Desk, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
     org = await desk.org(actor, "editor", request.org)
-    ruleset, warnings = await in_earnest(_read, request.label, request.yaml)
+    ruleset, warnings = await in_earnest(actor, _read, request.label, request.yaml)
     applied, changed = await desk.registry.apply_ruleset(
         org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note), request.expected
     )

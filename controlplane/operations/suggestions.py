@@ -72,7 +72,7 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
         observed, blocked, reading = await _observed(desk, selection, request)
         about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
         name = app.name if request.name is None else request.name
-        found = await _suggested(desk, selection, request, observed, name, about)
+        found = await _suggested(desk, actor, selection, request, observed, name, about)
     return Suggested(
         yaml=found.yaml,
         from_=from_,
@@ -103,6 +103,7 @@ async def _observed(
 
 async def _suggested(
     desk: Desk,
+    actor: Actor,
     selection: Selection,
     request: SuggestRuleset,
     observed: Observations,
@@ -113,20 +114,22 @@ async def _suggested(
     unfiltered: frozenset[str] = frozenset()
     while True:
         try:
-            found = await aside(suggest, observed, name, about=about, unfiltered=unfiltered)
+            found = await aside(actor, suggest, observed, name, about=about, unfiltered=unfiltered)
         except InvalidRuleset as error:
             raise InvalidRequest(f"name: {error.problems[0].message}") from None
-        blocking = await _blocking(desk, selection, request, found) if found.has_filters else frozenset()
+        blocking = (
+            await _blocking(desk, actor, selection, request, found) if found.has_filters else frozenset()
+        )
         if not blocking:
             return found
         unfiltered |= blocking
 
 
 async def _blocking(
-    desk: Desk, selection: Selection, request: SuggestRuleset, found: Suggestion
+    desk: Desk, actor: Actor, selection: Selection, request: SuggestRuleset, found: Suggestion
 ) -> frozenset[str]:
     """The paths whose filters block what was let through."""
-    replay = await aside(lambda: Replay(parse_ruleset(found.yaml)))
+    replay = await aside(actor, lambda: Replay(parse_ruleset(found.yaml)))
     patterns: set[str] = set()
     async for event in Reading(desk, selection, None).events(request.limit):
         if event.rule_id is None or not event.outcome.lets_through:

@@ -57,7 +57,8 @@ async def test_who_tries_things_out_keeps_no_ruleset_from_being_put_in_force(
 ) -> None:
     await plane.org("acme")
     go_on = threading.Event()
-    trying = [asyncio.create_task(aside(go_on.wait)) for _ in range(8)]
+    crowd = [Actor(f"viewer-{number}", {}) for number in range(16)]
+    trying = [asyncio.create_task(aside(each, go_on.wait)) for each in crowd]
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy):
         await check.perform(at_desk, NOBODY, CheckRuleset(yaml=SMALL))
@@ -65,6 +66,25 @@ async def test_who_tries_things_out_keeps_no_ruleset_from_being_put_in_force(
     assert applied.version == 1
     go_on.set()
     assert all(await asyncio.gather(*trying))
+
+
+async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(at_desk: Desk) -> None:
+    go_on = threading.Event()
+    ended: list[str] = []
+
+    async def try_out(actor: Actor) -> None:
+        await aside(actor, go_on.wait)
+        ended.append(actor.name)
+
+    trying = [asyncio.create_task(try_out(NOBODY)) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(StoreBusy):
+        await check.perform(at_desk, NOBODY, CheckRuleset(yaml=SMALL))
+    trying += [asyncio.create_task(try_out(EDITOR))]
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(*trying)
+    assert ended.index(EDITOR.name) == 1  # behind the one that ran
 
 
 async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
