@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import hashlib
 import logging
 import re
@@ -181,7 +182,18 @@ class Sync:
             raise SyncRefused("the answer is not signed for this request")
 
     def _apply(self, answer: Answer) -> _Fetched:
-        """Everything that takes time or the disk: decode, check, parse, persist."""
+        """Everything that takes time or the disk: decode, check, parse, persist.
+
+        The collector rests meanwhile: parsing makes a million objects and no cycle among them, and walking
+        them again and again would take nearly half of all the time (0.6 s for 10,000 rules, else 0.4).
+        """
+        gc.disable()
+        try:
+            return self._applied(answer)
+        finally:
+            gc.enable()
+
+    def _applied(self, answer: Answer) -> _Fetched:
         try:
             synced = _answer_decoder.decode(answer.body)
         except (ValueError, RecursionError) as error:

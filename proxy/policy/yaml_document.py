@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -19,6 +19,7 @@ MAX_DEPTH = 32
 
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}")
+_BEGINNINGS_OF_NUMBERS = frozenset("+-0123456789")
 _CONSTANTS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _CONSTANTS_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _KNOWN_TAGS = frozenset(
@@ -30,6 +31,10 @@ Problem = tuple[int, int, str, str]
 Mark = tuple[int, int]
 
 
+_STARTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+
+
 class InvalidYaml(ValueError):
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -38,11 +43,17 @@ class InvalidYaml(ValueError):
 
 @dataclass(slots=True)
 class _Node:
+    """`keys` and `below` are empty for a scalar, and one and the same for all: most nodes are scalars."""
+
     mark: Mark
-    value: Any = None
+    value: Any
+    keys: dict[str, Mark]
+    below: dict[int | str, _Node]
     size: int = 1
-    keys: dict[str, Mark] = field(default_factory=dict)
-    below: dict[int | str, _Node] = field(default_factory=dict)
+
+
+_NO_KEYS: dict[str, Mark] = {}
+_NOTHING_BELOW: dict[int | str, _Node] = {}
 
 
 @dataclass(slots=True)
@@ -147,9 +158,9 @@ class _Builder:
             self._add(self._scalar(event), event)
         elif isinstance(event, yaml.AliasEvent):
             self._add(self._aliased(event), event)
-        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+        elif isinstance(event, _STARTS):
             self._begin(event)
-        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
+        elif isinstance(event, _ENDS):
             self._end()
 
     def _begin(self, event: Any) -> None:
@@ -163,7 +174,7 @@ class _Builder:
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         self._nodes += 1
         self._check_tag(event)
-        node = _Node(_mark(event), {} if is_mapping else [])
+        node = _Node(_mark(event), {} if is_mapping else [], keys={}, below={})
         self._open.append(_Open(node, where, event.anchor, is_mapping))
 
     def _end(self) -> None:
@@ -218,9 +229,8 @@ class _Builder:
     def _scalar(self, event: Any) -> _Node:
         self._check_tag(event)
         mark = _mark(event)
-        if event.tag is not None and event.tag.endswith(":str"):
-            return _Node(mark, event.value)
-        return _Node(mark, _plain_value(event.value) if event.implicit[0] or event.tag else event.value)
+        is_text = event.tag.endswith(":str") if event.tag is not None else not event.implicit[0]
+        return _Node(mark, event.value if is_text else _plain_value(event.value), _NO_KEYS, _NOTHING_BELOW)
 
     def _aliased(self, event: Any) -> _Node:
         target = self._anchors.get(event.anchor)
@@ -250,6 +260,8 @@ def _plain_value(text: str) -> object:
         return None
     if text in _CONSTANTS_TRUTH:
         return _CONSTANTS_TRUTH[text]
+    if text[0] not in _BEGINNINGS_OF_NUMBERS:
+        return text
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _NUMBER.fullmatch(text) else text
