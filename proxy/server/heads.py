@@ -78,7 +78,7 @@ def _upstream_form(
         elif kind == CONTENT_LENGTH:
             length = fields.length if replaced_length is None else replaced_length
             line = b"%b: %d\r\n" % (field.name, length)
-        elif field.name.lower() in fields.nominated:
+        elif fields.is_nominated_away(field):
             continue
         elif kind == ACCEPT_ENCODING:
             line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))

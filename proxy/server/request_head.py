@@ -42,6 +42,7 @@ MAX_REMEMBERED: Final = 512  # spellings; then all are forgotten, and the common
 MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; SDKs need some 1,000
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z-]+) (/[!-~]*) HTTP/1\.([01])\r\n")
+_OF_OUR_OWN: Final = frozenset({AUTHORIZATION, HOST, TRANSFER_ENCODING, CONTENT_LENGTH})
 _HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
 _VARYING: Final = VaryingLines((b"client-request-id",))  # as every SDK spells it
 
@@ -92,6 +93,10 @@ class RequestFields:
         self.nominated: frozenset[bytes] = frozenset()
         self.upstream_form: UpstreamForm | None = None  # remembered by `heads`
 
+    def is_nominated_away(self, field: Field) -> bool:
+        """Whether Connection keeps it from the upstream; what we write ourselves can't be kept from it."""
+        return field.kind not in _OF_OUR_OWN and field.name.lower() in self.nominated
+
 
 class RequestHead:
     """One request's head, judged. `request_line` is how the upstream gets it."""
@@ -116,11 +121,14 @@ class RequestHead:
 
     @property
     def headers(self) -> Headers:
-        """Names and values, as rules see them."""
+        """Names and values, as rules see them: no verdict rests on a field that the upstream doesn't get."""
         fields = self.fields
         pairs = [field.pair for field in fields.lines]
         if fields.id_at is not None:
             pairs[fields.id_at] = (pairs[fields.id_at][0], self.client_request_id or b"")
+        if fields.nominated:
+            lines = zip(pairs, fields.lines, strict=True)
+            return [pair for pair, field in lines if not fields.is_nominated_away(field)]
         return pairs
 
 
@@ -244,6 +252,8 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
     fields.length = _body_length(content_length, transfer_encoding, http10=http10)
     if connection is not None:
         fields.nominated = nominated_fields(connection)
+        if b"content-encoding" in fields.nominated:
+            fields.content_encoding = None  # nobody further on will decode the body
     # HTTP/1.0 persistence is an extension that no client here needs.
     fields.keep_alive = not http10 and b"close" not in fields.nominated
 

@@ -104,6 +104,43 @@ async def test_hop_by_hop_and_nominated_fields_cross_in_neither_direction(tmp_pa
         assert reply.value("x-end") == "2"
 
 
+async def test_no_verdict_rests_on_a_field_that_connection_keeps_from_the_upstream(tmp_path: Path) -> None:
+    rules = """
+    version: 1
+    name: careful
+    default: allow
+    rules:
+      - id: no-blind-change
+        match: {methods: [PATCH], path: ["/v1.0/users/*"]}
+        conditions: [{header: If-Match, exists: false}]
+        verdict: block
+      - id: small
+        match: {methods: [PUT], path: ["/v1.0/users/*"]}
+        conditions: [{header: Content-Length, at_least: 5}]
+        verdict: block
+      - id: no-mail
+        match: {methods: [POST], path: ["/v1.0/users"]}
+        conditions: [{body: mail, exists: true}]
+        verdict: block
+    """
+    hidden = gzip.compress(b"{}")
+    async with data_path(answering(ok(b"{}")), tmp_path, rules) as proxy:
+        body = b"Content-Length: 2\r\nIf-Match: *\r\n"
+        assert (await proxy.ask(proxy.request("/v1.0/users/a", "PATCH", body, b"{}"))).status == 200
+        for nominating in (b"Connection: if-match\r\n", b"Connection: close\r\nConnection: IF-MATCH\r\n"):
+            reply = await proxy.ask(proxy.request("/v1.0/users/a", "PATCH", body + nominating, b"{}"))
+            assert reply.status == 403
+        # What goes up whatever Connection says is judged whatever Connection says.
+        body = b"Content-Length: 6\r\nConnection: content-length\r\n"
+        assert (await proxy.ask(proxy.request("/v1.0/users/a", "PUT", body, b'{"":1}'))).status == 403
+        # Without its coding, the body is no JSON to anybody.
+        body = b"Content-Encoding: gzip\r\nConnection: content-encoding\r\nContent-Length: %d\r\n" % len(
+            hidden
+        )
+        assert (await proxy.ask(proxy.request("/v1.0/users", "POST", body, hidden))).status == 400
+        assert len(proxy.upstream.heads) == 1
+
+
 async def test_nothing_is_added_that_the_application_did_not_send(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(proxy.request())
