@@ -47,6 +47,7 @@ from proxy.counters import (
     Counters,
 )
 from proxy.kill_file import NO_ORDER, read_kill_file
+from proxy.policy.gates import parse_network
 from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
 from proxy.server.credentials import UpstreamCredentials
@@ -190,7 +191,7 @@ class Worker:
             statuses_as_502=upstream.statuses_as_502,
             rewrite_links=upstream.rewrite_links,
             public_base=proxy.public_base_url,
-            trusted_proxies=tuple(proxy.trusted_proxies),
+            trusted_proxies=tuple(parse_network(str(each)) for each in proxy.trusted_proxies),
             executor=self._executor,
             loop=loop,
         )

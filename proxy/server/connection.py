@@ -33,6 +33,7 @@ from proxy.counters import (
 from proxy.server import answers
 from proxy.server.abuse import network_of
 from proxy.server.chunked import ChunkedDecoder
+from proxy.server.context import plain_address
 from proxy.server.deadlines import NEVER
 from proxy.server.errors import MalformedBody, MalformedHead, Refusal
 from proxy.server.exchange import Exchange
@@ -129,7 +130,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
         peer = self._transport.get_extra_info("peername")
-        self.client_ip = str(peer[0]) if peer else ""
+        self.client_ip = plain_address(str(peer[0])) if peer else ""
         context = self._context
         context.deadlines.add(self)
         context.connections.add(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,9 @@ MAX_VERIFYING: Final = (
     64  # secrets compared at once; each costs tens of milliseconds, so more would only wait
 )
 
+# As Azure's Application Gateway writes an address; read as none, the load balancer's own would be judged.
+_WITH_PORT: Final = re.compile(r"([0-9.]+):[0-9]{1,5}|\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?")
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -54,6 +58,13 @@ class Limits:
     max_held_bytes: int
     max_failures_per_address: int
     max_failures_per_client: int
+
+
+def plain_address(address: str) -> str:
+    """An IPv4 address as such, also where a socket for both versions has it within an IPv6 one (RFC 4291
+    §2.5.5.2): networks in the settings and in rules are spelled the plain way."""
+    mapped = ipaddress.IPv6Address(address).ipv4_mapped if address.startswith("::ffff:") else None
+    return address if mapped is None else str(mapped)
 
 
 class Context:
@@ -170,12 +181,15 @@ class Context:
         address = peer
         for entry in reversed(forwarded_for.decode("latin-1").split(",")):
             entry = entry.strip(" \t")
+            with_port = _WITH_PORT.fullmatch(entry)
+            if with_port is not None:
+                entry = with_port[1] or with_port[2]
             try:
                 # Without a zone, which means nothing on this host and may be any text.
                 parsed = ipaddress.ip_address(entry.partition("%")[0])
             except ValueError:
                 return address
-            address = str(parsed)
+            address = plain_address(str(parsed))
             if not self.is_trusted(address):
                 return address
         return address

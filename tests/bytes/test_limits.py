@@ -20,6 +20,7 @@ import pytest
 from proxy import counters as c
 from proxy.server import connection as connection_module
 from proxy.server.abuse import MAX_REMEMBERED, WINDOW_SECONDS, Failures, network_of
+from proxy.server.connection import ClientConnection
 from proxy.server.held import HeldMemory
 from tests.bytes.data_path import (
     CLIENT_ID,
@@ -95,6 +96,48 @@ async def test_a_load_balancer_s_connections_are_those_of_many(tmp_path: Path) -
         assert (await proxy.ask(proxy.request())).status == 200
         for _, writer in kept:
             writer.close()
+
+
+IP_RULES = """
+version: 1
+name: from-inside
+default: block
+rules:
+  - {id: inside, match: {path: ["/**"]}, ip: {in: [127.0.0.0/8]}, verdict: allow}
+"""
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client_ip"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("127.0.0.1, 192.0.2.1:50012", "192.0.2.1"),
+        ("127.0.0.9, [2001:db8::7]:443", "2001:db8::7"),
+        ("[2001:db8::7]", "2001:db8::7"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1, ::ffff:127.0.0.1", "192.0.2.1"),
+    ],
+)
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+async def test_whoever_comes_through_a_load_balancer_is_judged_by_his_own_address(
+    tmp_path: Path, family: socket.AddressFamily, forwarded: str, client_ip: str
+) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, IP_RULES) as proxy:
+        proxy.context.trusted_proxies = LOAD_BALANCER
+        listening = (
+            socket.create_server(("::", 0), family=family, dualstack_ipv6=True)
+            if family == socket.AF_INET6
+            else socket.create_server(("127.0.0.1", 0))
+        )
+        server = await asyncio.get_running_loop().create_server(
+            lambda: ClientConnection(proxy.context, secure=False), sock=listening
+        )
+        proxy.port = listening.getsockname()[1]
+        assert (await proxy.ask(proxy.request())).status == 200
+        reply = await proxy.ask(proxy.request(fields=b"X-Forwarded-For: %b\r\n" % forwarded.encode()))
+        assert reply.status == 403
+        assert [event["clientIp"] for event in proxy.events()] == ["127.0.0.1", client_ip]
+        server.close()
 
 
 @pytest.mark.parametrize(
