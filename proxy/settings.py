@@ -88,7 +88,7 @@ class ProxySettings:
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = setting(
         default=(),
         parse=parse_network,
-        doc="Networks of load balancers whose `X-Forwarded-For` tells the client's address, with a port or not.",
+        doc="Networks of load balancers whose `X-Forwarded-For` tells the client's address, port or not.",
     )
     max_header_bytes: int = setting(
         default=65536, minimum=1024, maximum=_MIB, doc="Request line and header fields together; more is 431."

@@ -132,12 +132,12 @@ async def test_whoever_comes_through_a_load_balancer_is_judged_by_his_own_addres
         server = await asyncio.get_running_loop().create_server(
             lambda: ClientConnection(proxy.context, secure=False), sock=listening
         )
-        proxy.port = listening.getsockname()[1]
-        assert (await proxy.ask(proxy.request())).status == 200
-        reply = await proxy.ask(proxy.request(fields=b"X-Forwarded-For: %b\r\n" % forwarded.encode()))
-        assert reply.status == 403
-        assert [event["clientIp"] for event in proxy.events()] == ["127.0.0.1", client_ip]
-        server.close()
+        async with server:
+            proxy.port = listening.getsockname()[1]
+            assert (await proxy.ask(proxy.request())).status == 200
+            reply = await proxy.ask(proxy.request(fields=b"X-Forwarded-For: %b\r\n" % forwarded.encode()))
+            assert reply.status == 403
+            assert [event["clientIp"] for event in proxy.events()] == ["127.0.0.1", client_ip]
 
 
 @pytest.mark.parametrize(
