@@ -7,6 +7,8 @@ its own, a batch within the batch.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 import unicodedata
@@ -31,6 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_DECODINGS = 8
 # What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
 _TARGET_CHARS = "%/?:@!$&'()*+,;=-._~[]"
+_STANDARD_BASE64 = bytes.maketrans(b"-_", b"+/")
 _DEFAULT_PORTS = {"https": ":443", "http": ":80"}
 
 
@@ -151,6 +154,18 @@ def merged_answer(
     return (
         body[: responses.value_start] + b"[" + b",".join(texts + waiting) + b"]" + body[responses.value_end :]
     )
+
+
+def as_if_alone(body: bytes | None) -> bytes | None:
+    """What the text of a part's body, in a request or an answer, would be if the part came alone: what is no
+    JSON travels as a string, in base64 of either alphabet."""
+    if body is None or body[:1] != b'"':
+        return body
+    text = json_text.decoded_string(body).encode("utf-8", "replace")
+    try:
+        return base64.b64decode(text.translate(_STANDARD_BASE64) + b"=" * (-len(text) % 4), validate=True)
+    except binascii.Error:
+        return text
 
 
 # Reading

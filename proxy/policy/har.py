@@ -18,7 +18,14 @@ from urllib.parse import SplitResult, quote, urlsplit
 import msgspec
 
 from proxy.policy.abridged import MASK
-from proxy.policy.batch import BatchAnswer, MalformedBatch, is_batch, parse_batch, parse_batch_answer
+from proxy.policy.batch import (
+    BatchAnswer,
+    MalformedBatch,
+    as_if_alone,
+    is_batch,
+    parse_batch,
+    parse_batch_answer,
+)
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.facts import AnswerFacts
 from proxy.policy.unknown import AnswerPart, PartlyKnownAnswer, RequestPart
@@ -216,7 +223,7 @@ def _parts(whole: Exchange, base: str) -> Iterator[Exchange]:
             part.method,
             part.target,
             tuple(_field(name, value) for name, value in part.headers),
-            part.body,
+            as_if_alone(part.body),
             frozenset(("ip",)),
             None
             if answer is None

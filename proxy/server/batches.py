@@ -14,6 +14,7 @@ from proxy.policy.batch import (
     BatchAnswer,
     BatchPart,
     MalformedBatch,
+    as_if_alone,
     made_answer,
     merged_answer,
     parse_batch,
@@ -21,7 +22,7 @@ from proxy.policy.batch import (
     reduced_batch,
 )
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.decision import AnswerFacts, Decision, RequestFacts
+from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
 from proxy.server.answers import error_body
 from proxy.server.audit_draft import AuditDraft
@@ -172,11 +173,18 @@ class Batch:
             target = canonicalise(part.target)
             plan = judged.plan = rules.plan(part.method, target)
             facts = judged.facts = RequestFacts(
-                part.method, target, headers, draft.client_ip, draft.time_ms / 1000, part.body
+                part.method,
+                target,
+                headers,
+                draft.client_ip,
+                draft.time_ms / 1000,
+                as_if_alone(part.body),
             )
             if self._caller.shadow is not None:
                 draft.shadow = Trial(self._caller.shadow, facts, body_known=True)
             decision = plan.decide(facts)
+        except MalformedBody as error:
+            raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedRequest") from None
         except MalformedTarget as error:
             raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedTarget") from None
         self._take(judged, decision)
@@ -223,7 +231,8 @@ class Batch:
         draft.upstream_status = answer.status
         draft.upstream_us = self._envelope.upstream_us
         if draft.shadow is not None and draft.shadow.wants_answer:
-            draft.shadow.answered(answer.status, _encoded(answer.headers), answer.body, body_known=True)
+            body_alone = as_if_alone(answer.body)
+            draft.shadow.answered(answer.status, _encoded(answer.headers), body_alone, body_known=True)
         try:
             body = self._filtered(judged, answer)
         except Refusal as refusal:
@@ -245,7 +254,7 @@ class Batch:
                 upstream_status=status,
             )
         if judged.plan.has_response_rules:
-            facts = AnswerFacts(status, _encoded(answer.headers), answer.body)
+            facts = AnswerFacts(status, _encoded(answer.headers), as_if_alone(answer.body))
             try:
                 self._take(judged, judged.plan.decide_response(judged.facts, judged.decision, facts))
             except MalformedTarget as error:

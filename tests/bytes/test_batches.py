@@ -1,6 +1,7 @@
 """`$batch`: a ruleset can't be walked round by it."""
 
 import asyncio
+import base64
 import gzip
 import json
 import zlib
@@ -90,6 +91,58 @@ async def test_each_part_is_judged_as_if_it_came_alone(tmp_path: Path) -> None:
         }
         assert {e["parentRequestId"] for e in events.values()} == {envelope["requestId"]}
         assert len({e["id"] for e in events.values()}) == 5
+
+
+async def test_a_body_in_base64_hides_nothing_from_the_rules(tmp_path: Path) -> None:
+    rules = """
+    version: 1
+    name: bodies
+    default: allow
+    rules:
+      - id: no-admins
+        match: {methods: [POST], path: ["/v1.0/users"]}
+        conditions: [{body: admin, equals: true}]
+        verdict: block
+      - id: nothing-secret
+        when: response
+        match: {path: ["/v1.0/files/*"]}
+        conditions: [{property: secret, equals: true}]
+        verdict: block
+    """
+
+    def post(number: str, body: Any, kind: str = "application/json") -> dict[str, Any]:
+        return part(number, "/users", "POST", headers={"Content-Type": kind}, body=body)
+
+    def coded(text: bytes) -> str:
+        return base64.urlsafe_b64encode(text).decode()
+
+    seen: list[Any] = []
+    answers = {
+        "good": {"status": 201, "body": coded(b"any")},
+        "f": {"status": 200, "body": coded(b'{"secret":true}')},
+        "g": {"status": 200, "body": coded(b"no JSON")},
+        "h": {"status": 200, "body": coded(b'{"secret":false}')},
+    }
+    body = batch(
+        post("1", {"admin": True}),
+        post("2", coded(b'{"admin":true}')),
+        post("3", coded(b'{"admin":true}').rstrip("="), "text/plain"),
+        post("4", base64.b64encode(b'{"\xc3\xbf\xc3\xbf?":">>>","admin":true }').decode()),
+        post("5", '{"admin":true}'),
+        post("6", coded(b"no JSON"), "text/plain"),
+        post("7", coded(gzip.compress(b"{}"))),
+        post("good", coded(b'{"admin":false}')),
+        *(part(each, f"/files/{each}") for each in ("f", "g", "h")),
+    )
+    async with data_path(upstream_batches(answers, seen), tmp_path, rules) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        assert [each["id"] for each in seen[0]] == ["good", "f", "g", "h"]
+        assert {each["id"]: each["status"] for each in reply.json()["responses"]} == {
+            "1": 403, "2": 403, "3": 403, "4": 403, "5": 403, "6": 400, "7": 400, "good": 201,
+            "f": 403, "g": 403, "h": 200,
+        }  # fmt: skip
+        reasons = [event["reason"] for event in proxy.events() if event["status"] == 400]
+        assert reasons == ["malformedRequest"] * 2  # as of one that comes alone
 
 
 async def test_a_batch_of_which_nothing_is_left_never_reaches_the_upstream(tmp_path: Path) -> None:
