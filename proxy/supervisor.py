@@ -143,7 +143,6 @@ class Supervisor:
         for exposure in exposures(self._settings):
             logger.warning("%s", exposure)
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        gc.collect()
         gc.freeze()  # so that a collection in a child doesn't copy the pages that it shares with us
         if self._reload is None:
             for child in self._generation.agents:
@@ -156,6 +155,7 @@ class Supervisor:
         else:
             importlib.import_module("proxy.worker")
             self._retire(self._reload.old.agents)
+        gc.enable()
         scheme = "https" if self._settings.proxy.cert_file else "http"
         for address in _addresses(self._listeners[0]):
             logger.info("listening on %s://%s with %d workers", scheme, address, self._count)

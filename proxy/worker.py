@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -85,6 +86,7 @@ def run_worker(
 ) -> int:
     """Runs until SIGTERM and the drain that follows; `ready` is called once requests are taken. A patient
     worker takes none before it has rules and upstream tokens, however long that is."""
+    gc.enable()  # all is imported
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(Worker(settings, keys, counters).run(listeners, channel, ready, patient=patient))
     return 0

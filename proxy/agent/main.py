@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -50,6 +51,7 @@ def run_agent(settings: Settings, channels: list[socket.socket], counters: Count
 
     `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open.
     """
+    gc.enable()  # all is imported
     os.nice(NICENESS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(settings, channels, counters))
