@@ -7,7 +7,7 @@ import ctypes
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Final, ParamSpec, TypeVar
 
 from controlplane.operations.actor import Actor
@@ -33,7 +33,7 @@ class _Queue:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._running = threading.Lock()  # who asks may be gone, and the next have his turn, before that
         self._waiting: Counter[str] = Counter()  # by who asks
         self._turns: dict[str, asyncio.Lock] = {}
         self._turn = asyncio.Lock()
@@ -46,22 +46,31 @@ class _Queue:
         self._waiting[asker] += 1
         try:
             async with self._turns.setdefault(asker, asyncio.Lock()), self._turn:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._thread, self._limited, function)
+                outcome: Future[T] = Future()
+                self._start(outcome, lambda: self._limited(function))
+                return await asyncio.wrap_future(outcome)
         finally:
             self._waiting[asker] -= 1
             if not self._waiting[asker]:
                 del self._waiting[asker], self._turns[asker]
 
+    def _start(self, outcome: Future[T], function: Callable[[], T]) -> threading.Thread:
+        """A thread that no stop of the server waits for, as it would for an executor's."""
+        thread = threading.Thread(target=_settle, args=(outcome, function), name=self._name, daemon=True)
+        thread.start()
+        return thread
+
     def _limited(self, function: Callable[[], T]) -> T:
-        """In a thread of its own, which can be stopped without this one, and which no stop waits for."""
+        """In a thread of its own, which can be stopped without this one."""
         outcome: Future[T] = Future()
-        worker = threading.Thread(target=_settle, args=(outcome, function), name=self._name, daemon=True)
-        worker.start()
-        worker.join(LONGEST_SECONDS)
-        if worker.is_alive() and worker.ident is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker.ident), ctypes.py_object(_Stop))
-            worker.join()
+        with self._running:
+            worker = self._start(outcome, function)
+            worker.join(LONGEST_SECONDS)
+            if worker.is_alive() and worker.ident is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(worker.ident), ctypes.py_object(_Stop)
+                )
+                worker.join()
         try:
             return outcome.result(0)
         except (_Stop, TimeoutError):
@@ -70,6 +79,8 @@ class _Queue:
 
 
 def _settle(outcome: Future[T], function: Callable[[], T]) -> None:
+    if not outcome.set_running_or_notify_cancel():  # who asked has left already
+        return
     try:
         outcome.set_result(function())
     except BaseException as error:

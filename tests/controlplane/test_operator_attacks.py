@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from typing import Any
@@ -85,6 +87,23 @@ async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(a
     go_on.set()
     await asyncio.gather(*trying)
     assert ended.index(EDITOR.name) == 1  # behind the one that ran
+
+
+def test_no_stop_waits_for_a_rehearsal() -> None:
+    """The whole time that one may take would be six times what a stop has by `DrainSeconds`."""
+    program = """
+import asyncio, threading
+from controlplane.operations.actor import Actor
+from controlplane.operations.aside import aside
+
+async def serve():
+    begun = threading.Event()
+    asyncio.create_task(aside(Actor("mallory", {}), lambda: begun.set() or threading.Event().wait()))
+    await asyncio.to_thread(begun.wait)
+
+asyncio.run(serve())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 
 
 async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
