@@ -80,6 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_awaiting_head",
         "_buffer",
         "_decoder",
+        "_ended",
         "_informational",
         "_keep_alive",
         "_pool",
@@ -104,6 +105,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.deadline = NEVER
         self.idle_since = 0.0
         self.closed = False
+        self._ended = False  # by the upstream's own word, with TLS its close_notify
         self.used = False
         # Per exchange
         self.user: UpstreamUser | None = None
@@ -169,6 +171,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._read_body(data)
 
     def eof_received(self) -> bool:
+        self._ended = True
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -179,7 +182,8 @@ class UpstreamConnection(asyncio.Protocol):
         if user is None:
             return
         self.user = None
-        if not self._awaiting_head and self._remaining == UNTIL_CLOSE and error is None:
+        if not self._awaiting_head and self._remaining == UNTIL_CLOSE and error is None and self._ended:
+            # Without its close_notify, anybody between may have cut it (RFC 9112 §9.8).
             user.answer_continued(b"", True)
         elif self._awaiting_head:
             unanswered = not self._buffer and not self._informational

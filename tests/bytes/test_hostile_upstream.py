@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from proxy.server.upstream import MAX_AGE_SECONDS
-from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, data_path, ok, read_reply
+from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, answering, data_path, ok, read_reply
+from tests.standins.certificates import CertificateAuthority
 
 FORGED = ok(b'{"forged":true}')
 END = b"0\r\n\r\n"
@@ -263,6 +267,45 @@ async def _never_whole(reader: asyncio.StreamReader) -> None:
     except (asyncio.IncompleteReadError, ConnectionResetError):
         return
     assert reply.status == 502, reply
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_without_tls_s_farewell_an_answer_that_ends_with_its_connection_is_cut(
+    tmp_path: Path, said: bool
+) -> None:
+    """Whoever stands between can close a connection, but not in the upstream's name (RFC 9112 §9.8)."""
+    authority = CertificateAuthority(tmp_path / "certificates")
+    certificate = authority.server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.cert_file, certificate.key_file)
+
+    def upstream(listener: socket.socket) -> None:
+        with context.wrap_socket(listener.accept()[0], server_side=True) as tls:
+            tls.recv(4096)
+            tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nall but the end")
+            if said:
+                tls.unwrap()
+            else:
+                with socket.socket(fileno=tls.detach()) as bare:
+                    bare.shutdown(socket.SHUT_WR)
+                    while bare.recv(4096):
+                        pass
+
+    async def ask() -> None:
+        async with data_path(answering(ok(b"")), tmp_path) as proxy:
+            pool = proxy.context.pool
+            port = listener.getsockname()[1]
+            pool.settings = replace(pool.settings, port=port, tls=authority.client_context())
+            text = await proxy.raw(proxy.request(fields=b"Connection: close\r\n"))
+            assert text.endswith(END) is said
+            (event,) = proxy.events()
+            assert (event["status"], event["reason"]) == (200, "default" if said else "upstreamAborted")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=upstream, args=(listener,))
+        thread.start()
+        uvloop.run(ask())  # as the workers do; the loop of the other tests doesn't tell the two apart
+        thread.join()
 
 
 @pytest.mark.parametrize("offset", range(0, len(FORGED), 7))
