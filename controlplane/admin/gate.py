@@ -23,6 +23,7 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, Operation, Request
 from controlplane.operations.perform import perform as perform_recorded
 from controlplane.requests import connection_of, read_body
+from controlplane.search.query import fold
 from controlplane.secrets import digest, hash_password, is_password
 from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewRecord, Operator, StoreError
 
@@ -232,7 +233,7 @@ class Gate:
     async def _named(self, name: str) -> Operator | None:
         """Not by id, which somebody may have as a name elsewhere."""
         operator = await self.desk.store.operator(name)
-        return operator if operator is not None and operator.name.casefold() == name.casefold() else None
+        return operator if operator is not None and fold(operator.name) == fold(name) else None
 
     async def _is_password(self, hashed: str, password: str) -> bool:
         if self._hashes_waiting >= _MOST_HASHES_WAITING:

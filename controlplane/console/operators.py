@@ -157,7 +157,7 @@ async def _list(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[s
 async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
     reference = OperatorReference(operator=request.place["operator"])
     found = await perform(show, desk, actor, reference)
-    is_self = found.name.casefold() == actor.name.casefold()
+    is_self = actor.is_named(found.name)
     manages = _manages(actor, found)
     tokens = await perform(list_tokens, desk, actor, reference) if is_self or manages else None
     values = {

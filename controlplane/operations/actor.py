@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from controlplane.search.query import fold
 from controlplane.store.interface import EVERY_ORG as EVERY_ORG
 from controlplane.store.interface import Role as Role
 
@@ -23,6 +24,11 @@ class Actor:
     name: str  # as in the record of what operators did
     roles: Mapping[str, Role]  # by organisation id; EVERY_ORG is each of them, also those to come
     address: str = "local"  # where the request came from
+
+    def is_named(self, name: str) -> bool:
+        """Whether an operator of that name is the same one. Only A-Z and a-z are alike, as in the store: by
+        any wider comparison somebody could be added whose other name counts as another's."""
+        return fold(self.name) == fold(name)
 
     def may(self, role: Role, org_id: str | None) -> bool:
         """In that organisation; None asks for all of them, which only a role in EVERY_ORG gives."""

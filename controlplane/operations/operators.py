@@ -142,7 +142,7 @@ async def show(desk: Desk, actor: Actor, request: OperatorReference) -> Operator
 async def set_password(desk: Desk, actor: Actor, request: SetPassword) -> OperatorFacts:
     """Set a password; the operator's sessions end. Who sets their own gives the current one too."""
     operator = await _visible(desk, actor, request.operator)
-    if _is_self(actor, operator):
+    if actor.is_named(operator.name):
         await _require_few_guesses(desk, actor)
         await _check_current(operator, request.current_password)
     else:
@@ -229,13 +229,9 @@ async def _set_enabled(desk: Desk, actor: Actor, reference: str, enabled: bool) 
 # Who may see and manage whom
 
 
-def _is_self(actor: Actor, operator: Operator) -> bool:
-    return actor.name.casefold() == operator.name.casefold()
-
-
 def _is_visible(actor: Actor, operator: Operator) -> bool:
     """To themselves, and to the admins of an organisation that they can reach."""
-    if _is_self(actor, operator) or actor.may("admin", None):
+    if actor.is_named(operator.name) or actor.may("admin", None):
         return True
     administers = any(role == "admin" for role in actor.roles.values())
     return any(
@@ -253,7 +249,7 @@ async def _visible(desk: Desk, actor: Actor, reference: str) -> Operator:
 
 async def _own_or_managed(desk: Desk, actor: Actor, reference: str) -> Operator:
     operator = await _visible(desk, actor, reference)
-    if not _is_self(actor, operator):
+    if not actor.is_named(operator.name):
         _require_all_of(actor, operator)
     return operator
 

@@ -263,6 +263,27 @@ async def test_a_name_that_would_be_mistaken_in_the_record_is_none(at_desk: Desk
         await operators.add.perform(at_desk, OWNER, operators.AddOperator(name))
 
 
+@pytest.mark.parametrize(("boss", "namesake"), [("mike", "mi\N{KELVIN SIGN}e"), ("strasser", "straßer")])
+async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same(
+    at_desk: Desk, boss: str, namesake: str
+) -> None:
+    """The store tells the two apart, so an admin of one organisation may add the second."""
+    await operators.add.perform(at_desk, OWNER, operators.AddOperator(boss, PASSWORD, "admin", "*"))
+    eve = await actor(at_desk, "eve", acme="admin")
+    await operators.add.perform(at_desk, eve, operators.AddOperator(namesake, PASSWORD, "admin", "acme"))
+    double = await actor(at_desk, namesake, acme="admin")
+    takeovers: list[tuple[Operation[Any, Any], Request]] = [
+        (operators.add_token, operators.AddToken(boss, "mine")),
+        (operators.list_tokens, operators.OperatorReference(boss)),
+        (operators.set_password, operators.SetPassword(boss, "another long password", PASSWORD)),
+    ]
+    for operation, asked in takeovers:
+        with pytest.raises(Forbidden):
+            await operation.perform(at_desk, double, asked)
+    own = Actor(namesake.replace("m", "M"), double.roles)
+    assert await operators.add_token.perform(at_desk, own, operators.AddToken(namesake, "mine"))
+
+
 async def test_nobody_hands_out_more_than_they_have(at_desk: Desk) -> None:
     """An admin of one organisation can't become, or make, one of another, by any way."""
     eve = await actor(at_desk, "eve", acme="admin")
