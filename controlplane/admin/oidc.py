@@ -194,19 +194,28 @@ class Provider:
             async with self._session.request(
                 method, url, headers=headers, allow_redirects=False, **options
             ) as response:
-                text = await response.content.read(_MAX_BYTES)
-                whole = response.content.at_eof()
+                text = await _bounded(response)
                 status = response.status
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise ProviderFailed(f"{url}: {error or type(error).__name__}") from None
         if status in (400, 401) and method == "POST":
             raise NotProved(f"{url}: answered {status}")  # an invalid code, most likely; or our own secret
-        if status != 200 or not whole:
-            raise ProviderFailed(f"{url}: answered {status}{'' if whole else ', at length'}")
+        if status != 200 or text is None:
+            raise ProviderFailed(f"{url}: answered {status}{', at length' if text is None else ''}")
         try:
             return msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:
             raise ProviderFailed(f"{url}: {error}") from None
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes | None:
+    """The whole body, in however many pieces it comes; None where it is longer than is believable."""
+    text = bytearray()
+    async for piece in response.content.iter_any():
+        text += piece
+        if len(text) > _MAX_BYTES:
+            return None
+    return bytes(text)
 
 
 def _fits(key: Mapping[str, Any], algorithm: str, key_id: object) -> bool:

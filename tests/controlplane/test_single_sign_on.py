@@ -116,6 +116,21 @@ async def test_nobody_is_made_an_operator_by_what_is_said_of_them(
     assert len(await console.plane.store.operators()) == 2
 
 
+async def test_a_provider_s_long_answer_may_come_in_many_pieces(console: Console) -> None:
+    """A key with its chain of certificates has kilobytes, and a provider publishes several."""
+    people = console.provider.people
+    people.published += [
+        {"kty": "RSA", "use": "sig", "kid": f"older-{at}", "x5c": ["A" * 2000]} for at in range(400)
+    ]
+    assert await console.sign_in() == (303, "/orgs")
+
+
+async def test_a_provider_s_answer_has_an_end(console: Console) -> None:
+    people = console.provider.people
+    people.published += [{"kty": "RSA", "kid": "endless", "x5c": ["A" * 1024 * 1024]}]
+    assert (await console.sign_in())[0] == 503
+
+
 async def test_a_verified_address_is_a_name(console: Console) -> None:
     console.provider.people.claims = {"email": "ada@contoso.com", "email_verified": True}
     assert (await console.sign_in())[0] == 303
