@@ -340,4 +340,8 @@ def _is_same_origin(request: web.Request) -> bool:
     origin = request.headers.get("Origin")
     if origin is None:
         return True
-    return urlsplit(origin).netloc.lower() == request.headers.get("Host", "").lower() != ""
+    try:
+        host = urlsplit(origin).netloc
+    except ValueError:  # no browser's
+        return False
+    return host.lower() == request.headers.get("Host", "").lower() != ""

@@ -265,7 +265,10 @@ def _wanted(request: web.Request) -> str:
     """Where to go on after a sign-in: to this page, or for a form to the page that it was on."""
     if request.method == "GET":
         return request.path_qs
-    came_from = urlsplit(request.headers.get("Referer", ""))
+    try:
+        came_from = urlsplit(request.headers.get("Referer", ""))
+    except ValueError:  # no browser's
+        return "/"
     return f"{came_from.path}?{came_from.query}" if came_from.query else came_from.path or "/"
 
 

@@ -186,6 +186,8 @@ async def test_a_sign_out_ends_the_session_itself(plane: Plane, browser: Browser
         {"Sec-Fetch-Site": "same-site"},
         {"Sec-Fetch-Site": "", "Origin": "https://evil.example"},
         {"Sec-Fetch-Site": "", "Origin": "null"},
+        {"Sec-Fetch-Site": "", "Origin": "http://["},
+        {"Sec-Fetch-Site": "", "Origin": "http://\N{ACCOUNT OF}"},
     ],
 )
 async def test_another_site_changes_nothing(plane: Plane, browser: Browser, headers: dict[str, str]) -> None:

@@ -102,6 +102,14 @@ async def test_errors_are_pages_for_people_and_json_for_programs(
             assert (answer.status, answer.content_type) == (403, "text/html")
 
 
+@pytest.mark.parametrize("came_from", ["http://[", "http://\N{ACCOUNT OF}/orgs"])
+async def test_a_form_of_nobody_s_from_no_page_leads_to_the_sign_in(plane: Plane, came_from: str) -> None:
+    async with plane.session.post(
+        f"{plane.console_url}/orgs", headers={"Referer": came_from}, allow_redirects=False
+    ) as answer:
+        assert (answer.status, answer.headers["Location"]) == (303, "/login?next=%2F")
+
+
 async def test_a_fault_of_ours_is_told_to_the_log_alone(
     plane: Plane, jar: aiohttp.CookieJar, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
