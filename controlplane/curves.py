@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from controlplane.clock import milliseconds
 from controlplane.reports import Heartbeat, Latency, Metrics
 
 _RESTART_MARGIN_SECONDS = 1.0  # uptimes are measured before they are sent, so they may seem to creep back
@@ -83,6 +84,6 @@ def windows(reports: Iterable[Metrics]) -> list[Window]:
 def _ms(text: str) -> int | None:
     """None also where UTC has no year for it: nobody could write it again."""
     try:
-        return round(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
+        return milliseconds(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError, OSError):
         return None

@@ -14,6 +14,7 @@ CheckStatus = Literal["ok", "degraded", "failed"]
 # What is computed of them, in milliseconds and as times, stays what a calendar and a float have room for.
 Seconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
 Milliseconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+Count = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -24,30 +25,30 @@ class Check(msgspec.Struct, frozen=True):
 class Heartbeat(msgspec.Struct, frozen=True, rename="camel"):
     version: str | None = None
     uptime_seconds: Seconds | None = None
-    loaded_rules: int | None = None
+    loaded_rules: Count | None = None
     sync_version: str | None = None
     sync_age_seconds: Seconds | None = None  # older proxies don't say
-    rulesets: dict[str, int] | None = None  # versions that every worker enforces; older proxies don't say
+    rulesets: dict[str, Count] | None = None  # versions that every worker enforces; older proxies don't say
     checks: dict[str, Check] | None = None
-    last_seq: dict[str, int] | None = None
-    audit_pending: int | None = None
+    last_seq: dict[str, Count] | None = None
+    audit_pending: Count | None = None
     oldest_pending_seconds: Seconds | None = None
 
 
 class Latency(msgspec.Struct, frozen=True):
-    buckets: list[tuple[Milliseconds, int]] | None = None
+    buckets: list[tuple[Milliseconds, Count]] | None = None
     sum: float | None = None
-    count: int | None = None
+    count: Count | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True, rename="camel"):
     window_start: str = ""
     window_end: str | None = None
-    evaluated: int | None = None
-    allowed: int | None = None
-    blocked: int | None = None
-    filtered: int | None = None
-    logged_only: int | None = None
-    upstream_errors: int | None = None
-    audit_pending: int | None = None
+    evaluated: Count | None = None
+    allowed: Count | None = None
+    blocked: Count | None = None
+    filtered: Count | None = None
+    logged_only: Count | None = None
+    upstream_errors: Count | None = None
+    audit_pending: Count | None = None
     latency_ms: Latency | None = None

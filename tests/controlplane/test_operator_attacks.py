@@ -146,6 +146,9 @@ ABSURD += [
         {"windowStart": "9999-12-31T23:59:59-14:00", "windowEnd": "0001-01-01T00:00:00+14:00"},
         {"evaluated": -9_000_000_000_000_000_000, "upstreamErrors": 9_000_000_000_000_000_000},
         {"latencyMs": {"buckets": [[1e308, 1], [-1e308, 9]], "sum": 1e308, "count": 10}},
+        {"windowStart": "9999-12-31T23:59:59.9999Z", "windowEnd": "9999-12-31T23:59:59.9999Z"},
+        {"evaluated": 17 * 10**307},
+        {"latencyMs": {"buckets": [[1, -17 * 10**307], [2, 17 * 10**307]], "sum": 1, "count": 9}},
     )
 ]
 TIMES = (
