@@ -198,7 +198,7 @@ class TokenExchange:
         known = self._context.known_secrets
         digest = known.digest(client_id, secret)
         if caller is not None and known.knows(digest, caller):
-            self._verified(caller, True, digest)
+            self._verified(caller, digest)
             return
         wait = self._wait(client_id)
         if wait:
@@ -214,7 +214,7 @@ class TokenExchange:
             return
         self._context.verifying += 1
         hashes = caller.secret_hashes if caller is not None else (NOBODYS_HASH,)
-        job = self._context.loop.run_in_executor(self._context.executor, _matches_any, hashes, secret)
+        job = self._context.loop.run_in_executor(self._context.executor, _matching, hashes, secret)
         job.add_done_callback(lambda done: self._compared(done, client_id, digest, caller))
 
     def _wait(self, client_id: str) -> int:
@@ -245,35 +245,47 @@ class TokenExchange:
             raise _OAuthError(401, "invalid_client", "The form has no client_id or no client_secret.")
         return client_id, secret
 
-    def _compared(self, done: Future[bool], client_id: str, digest: bytes, caller: Caller | None) -> None:
+    def _compared(
+        self, done: Future[str | None], client_id: str, digest: bytes, caller: Caller | None
+    ) -> None:
         context = self._context
         context.verifying -= 1
         if done.cancelled():  # the worker stops
             return
-        matches = done.result() and caller is not None
-        if not matches:  # also of those who don't wait for the answer
+        matching = done.result()
+        if matching is None or caller is None:  # also of those who don't wait for the answer
             now = context.deadlines.now
             context.failures_of_address.add(network_of(self._draft.client_ip), now)
             if caller is not None:
                 context.failures_of_client.add(client_id, now)
-        if not self._finished:
-            self._verified(caller, matches, digest)
+        if self._finished:
+            return
+        # The rules in force may be others by now, and the application's secrets too.
+        current = context.rulebook.callers.get(client_id)
+        if current is not None and caller is not None and matching in current.secret_hashes:
+            self._draft.caller = current
+            self._verified(current, digest)
+        else:
+            self._refuse_secret(caller)
 
-    def _verified(self, caller: Caller | None, matches: bool, digest: bytes) -> None:
+    def _refuse_secret(self, caller: Caller | None) -> None:
         context = self._context
-        current = context.rulebook.callers.get(caller.client_id) if caller is not None else None
-        stops = context.rulebook.stops
-        if matches and current is not None and stops.concern(current.org_id, current.app_id):
+        if caller is None:
+            context.counters.values[UNKNOWN_CLIENTS] += 1
+            logger.warning("token asked for by an unknown client from %s", self._draft.client_ip)
+        else:
+            context.counters.values[TOKENS_REFUSED] += 1
+        self._answer_error(_OAuthError(401, "invalid_client", "The client id or secret is not valid."))
+
+    def _verified(self, caller: Caller, digest: bytes) -> None:
+        """The secret is that of `caller`, who is one of the rulebook in force."""
+        context = self._context
+        if context.rulebook.stops.concern(caller.org_id, caller.app_id):
             # Said to nobody else than to who has the secret.
             self._answer_error(_OAuthError(403, "emergency_stop", STOPPED))
             return
-        if caller is None or not matches or current is not caller or not caller.enabled:
-            if caller is None:
-                context.counters.values[UNKNOWN_CLIENTS] += 1
-                logger.warning("token asked for by an unknown client from %s", self._draft.client_ip)
-            else:
-                context.counters.values[TOKENS_REFUSED] += 1
-            self._answer_error(_OAuthError(401, "invalid_client", "The client id or secret is not valid."))
+        if not caller.enabled:
+            self._refuse_secret(caller)
             return
         context.known_secrets.remember(digest, caller)
         context.counters.values[TOKENS_ISSUED] += 1
@@ -376,16 +388,17 @@ NOBODYS_HASH: Final = (
 )
 
 
-def _matches_any(hashes: tuple[str, ...], secret: str) -> bool:
-    """Runs in a thread: argon2 takes tens of milliseconds by design and releases the interpreter."""
+def _matching(hashes: tuple[str, ...], secret: str) -> str | None:
+    """The hash that is the secret's. Runs in a thread: argon2 takes tens of milliseconds by design and
+    releases the interpreter."""
     for each in hashes:
         try:
             if _hasher.verify(each, secret):
-                return True
+                return each
         except argon2.exceptions.VerifyMismatchError:
             continue
         except argon2.exceptions.Argon2Error as error:
             logger.error("a stored secret hash can't be used: %s", type(error).__name__)
         except argon2.exceptions.InvalidHashError:
             logger.error("a stored secret hash can't be used: it is not an argon2 hash")
-    return False
+    return None

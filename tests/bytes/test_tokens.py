@@ -22,6 +22,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from proxy.server.known_secrets import KnownSecrets
 from proxy.server.rulebook import Rulebook
 from proxy.server.tokens import TokenKeeper, UnknownToken, kid_of
 from tests.bytes.data_path import (
@@ -614,6 +615,29 @@ async def test_rules_that_change_while_a_secret_is_compared_are_the_ones_that_co
             await asyncio.sleep(0)
         proxy.context.use(changed_caller(enabled=False))
         assert (await asking).status == 401
+
+
+async def test_other_rules_are_no_reason_to_refuse_the_right_secret(tmp_path: Path) -> None:
+    hasher = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    old, new = hasher.hash(CLIENT_SECRET), hasher.hash("the new one")
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        for before, after, status in (
+            ((old,), (old,), 200),
+            ((old,), (new, old), 200),
+            ((new, old), (old,), 200),
+            ((new, old), (new,), 401),
+            ((old,), (new,), 401),
+        ):
+            proxy.context.known_secrets = KnownSecrets()
+            proxy.context.use(changed_caller(secret_hashes=before))
+            asking = asyncio.ensure_future(ask_for_token(proxy, RIGHT))
+            while not proxy.context.verifying:  # noqa: ASYNC110 - the harness has no event for it
+                await asyncio.sleep(0)
+            proxy.context.use(changed_caller(secret_hashes=after, ruleset_version=8))
+            reply = await asking
+            assert reply.status == status
+            event = proxy.events()[-1]
+            assert (event["status"], event["rulesetVersion"]) == (status, 8 if status == 200 else 7)
 
 
 async def test_more_comparisons_than_are_sensible_at_once_are_put_off(tmp_path: Path) -> None:
