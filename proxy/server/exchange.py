@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from proxy.server.client import Client
     from proxy.server.context import Context
     from proxy.server.credentials import UpstreamCredential
+    from proxy.server.rulebook import Caller
     from proxy.server.shadow import ShadowRules
     from proxy.stops import Stops
 
@@ -152,12 +153,23 @@ class Exchange:
         now = draft.time_ms / 1000
         why = context.why_not_ready()
         if why is not None:
+            if context.spool.ready:  # else there is no room for an event
+                draft.caller = self._asker(now)
             raise Refusal("notReady", why, "notReady", retry_after=5)
         try:
             draft.caller = context.tokens.caller(self.head.fields.authorization, now)
         except (RefusedToken, StoppedCaller) as refused:
             draft.caller = refused.caller
             raise
+
+    def _asker(self, now: float) -> Caller | None:
+        """Whom we issued the token to, be it still good or not."""
+        try:
+            return self.context.tokens.caller(self.head.fields.authorization, now)
+        except (RefusedToken, StoppedCaller) as refused:
+            return refused.caller
+        except UnknownToken:
+            return None
 
     def canonicalise(self) -> None:
         head = self.head

@@ -835,6 +835,25 @@ async def test_a_proxy_without_rules_answers_503_and_says_why(tmp_path: Path) ->
         assert proxy.upstream.received == []
 
 
+async def test_a_known_application_s_request_leaves_its_event_while_the_proxy_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    from proxy.server.rulebook import Rulebook
+
+    forged = b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer x.y.z\r\n\r\n"
+    async with data_path(answering(ok(b"{}")), tmp_path, max_staleness=1) as proxy:
+        proxy.context.synced_at = proxy.context.deadlines.now - 10
+        assert (await proxy.ask(proxy.request("/v1.0/stale"))).status == 503
+        assert (await proxy.ask(forged)).status == 503
+        proxy.context.use(Rulebook())
+        assert (await proxy.ask(proxy.request("/v1.0/no-rules"))).status == 503
+        assert [(e["path"], e["orgId"], e["clientId"], e["status"], e["reason"]) for e in proxy.events()] == [
+            ("/v1.0/stale", ORG_ID, CLIENT_ID, 503, "notReady"),
+            ("/v1.0/no-rules", ORG_ID, CLIENT_ID, 503, "notReady"),
+        ]
+        assert proxy.upstream.received == []
+
+
 async def test_new_rules_apply_to_an_open_connection(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
