@@ -284,10 +284,14 @@ async def _hashed(password: str) -> str:
 
 async def _require_few_guesses(desk: Desk, actor: Actor) -> None:
     """Those on record, the one under way too: else a session that was left alone would be one to guess in."""
-    since_ms = desk.clock.wall_ms() - _GUESSES_MS
-    tried = RecordQuery(limit=1000, from_ms=since_ms, operator=actor.name, operation=set_password.name)
-    guesses = [line for line in await desk.store.record(tried) if line.outcome in (None, "forbidden")]
-    if len(guesses) > _MOST_GUESSES:
+    guesses = RecordQuery(
+        limit=_MOST_GUESSES + 1,
+        from_ms=desk.clock.wall_ms() - _GUESSES_MS,
+        operator=actor.name,
+        operation=set_password.name,
+        outcome="forbidden",
+    )
+    if len(await desk.store.record(guesses)) > _MOST_GUESSES:
         raise Forbidden("the current password was wrong too often: try again in a quarter of an hour")
 
 

@@ -328,6 +328,7 @@ class RecordQuery:
     operation: str | None = None  # its name, or its noun alone
     org_id: str | None = None
     org_ids: frozenset[str] | None = None  # lines about these organisations and no other
+    outcome: str | None = None  # lines of this outcome, and those without one
 
 
 # The chain of audit events

@@ -209,7 +209,8 @@ class OperatorTables:
             " AND (?6 IS NULL OR EXISTS (SELECT 1 FROM json_each(org_ids) WHERE value = ?6))"
             " AND (?7 IS NULL OR (org_ids <> '[]' AND NOT EXISTS (SELECT 1 FROM json_each(org_ids)"
             " WHERE value NOT IN (SELECT value FROM json_each(?7)))))"
-            " ORDER BY position DESC LIMIT ?8",
+            " AND (?8 IS NULL OR coalesce(outcome, ?8) = ?8)"
+            " ORDER BY position DESC LIMIT ?9",
             (
                 query.before,
                 query.from_ms,
@@ -218,6 +219,7 @@ class OperatorTables:
                 query.operation,
                 query.org_id,
                 visible,
+                query.outcome,
                 query.limit,
             ),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import typing
 from collections.abc import AsyncIterator, Mapping
@@ -390,10 +391,27 @@ async def test_one_s_own_password_is_not_guessed_in_a_session_that_was_left_alon
     for _ in range(5):
         with pytest.raises(Forbidden, match="is another one"):
             await tried("wrong password")
-    with pytest.raises(Forbidden, match="too often"):
-        await tried("the right password")
     clock.advance(seconds=16 * 60)
     await tried("the right password")
+
+
+async def test_tries_are_not_hidden_behind_requests_that_end_otherwise(at_desk: Desk) -> None:
+    eve = await actor(at_desk, "eve", acme="viewer")
+    added = operators.AddOperator("eve", "the right password", "viewer", "acme")
+    await operators.add.perform(at_desk, OWNER, added)
+
+    async def tried(name: str, current: str) -> None:
+        asked = operators.SetPassword(name, "another password", current)
+        await perform(operators.set_password, at_desk, eve, asked)
+
+    for _ in range(5):
+        with pytest.raises(Forbidden, match="is another one"):
+            await tried("eve", "wrong password")
+    for _ in range(20):
+        ended = await asyncio.gather(*[tried("nobody", "any") for _ in range(50)], return_exceptions=True)
+        assert {type(each) for each in ended} == {NotFound}
+    with pytest.raises(Forbidden, match="too often"):
+        await tried("eve", "the right password")
 
 
 async def test_a_token_is_shown_once_and_ends(at_desk: Desk, clock: FakeClock) -> None:
