@@ -151,11 +151,13 @@ class RegistryTables:
             if version is None and current.version == 1:
                 raise NotFound(f"ruleset {current.name} has no version before the first, which is in force")
             wanted = current.version - 1 if version is None else version
-            old = one_row(
-                connection,
-                "SELECT yaml, rule_count FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
-                (ruleset_id, wanted),
-            )
+            old = None
+            if 1 <= wanted <= current.version:  # SQLite has no room for every number
+                old = one_row(
+                    connection,
+                    "SELECT yaml, rule_count FROM ruleset_versions WHERE ruleset_id = ? AND version = ?",
+                    (ruleset_id, wanted),
+                )
             if old is None:
                 raise NotFound(f"ruleset {current.name} has no version {wanted}")
             if wanted == current.version:

@@ -108,7 +108,9 @@ def test_ruleset(config: Path, hr: Path) -> None:
     ]
     assert facts(config, "ruleset", "rollback", "hr", "--to", "2")["version"] == 4
     assert facts(config, "ruleset", "show", "hr")["yaml"] == second
-    assert _fails(config, 1, "ruleset", "rollback", "hr", "--to", "9") == ["ruleset hr has no version 9"]
+    for version in ("9", str(2**63)):
+        told = [f"ruleset hr has no version {version}"]
+        assert _fails(config, 1, "ruleset", "rollback", "hr", "--to", version) == told
     assert _fails(config, 1, "ruleset", "show", "hr", "--version", "9") == ["ruleset hr has no version 9"]
     assert facts(config, "ruleset", "list")["rulesets"][0]["rules"] == 1
 
