@@ -24,7 +24,17 @@ from controlplane.search.query import parse_filter
 from controlplane.store.sqlite_registry import RegistryTables
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
-from tests.controlplane.plane import AUDIT, HEARTBEAT, METRICS, SYNC, Plane, ProxyClient, batch, event
+from tests.controlplane.plane import (
+    AUDIT,
+    HEARTBEAT,
+    METRICS,
+    SYNC,
+    FakeClock,
+    Plane,
+    ProxyClient,
+    batch,
+    event,
+)
 from tests.controlplane.processes import ROOT, cli, facts
 
 
@@ -105,8 +115,8 @@ async def _closed(streams: Streams) -> bytes:
         writer.close()
 
 
-def _head(proxy: ProxyClient, method: str, path: str, *lines: str) -> bytes:
-    fields = [f"{name}: {value}" for name, value in proxy.headers(b"").items()]
+def _head(proxy: ProxyClient, method: str, path: str, *lines: str, signed: bytes = b"") -> bytes:
+    fields = [f"{name}: {value}" for name, value in proxy.headers(signed).items()]
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *fields, *lines, "", ""]).encode()
 
 
@@ -221,6 +231,22 @@ async def test_bodies_that_never_come_keep_no_other_concern_waiting(plane: Plane
         assert (await proxy.send(HEARTBEAT, b'{"version": "1"}')).status == 200
     for _, writer in stuck:
         writer.close()
+
+
+async def test_a_body_begun_before_its_key_was_taken_back_is_not_taken_after(
+    plane: Plane, proxy: ProxyClient, clock: FakeClock
+) -> None:
+    body = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
+    expected = f"Content-Length: {len(body)}", "Expect: 100-continue"
+    reader, writer = await _connected(plane, _head(proxy, "POST", AUDIT, *expected, signed=body))
+    assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+    await plane.registry.revoke("edge-1", "acme")
+    clock.advance(seconds=2)
+    writer.write(body)
+    await reader.readline()
+    assert await reader.readline() == b"HTTP/1.1 403 Forbidden\r\n"
+    assert await plane.stored() == []
+    writer.close()
 
 
 HEARTBEAT_BODY = b'{"version": "1", "uptimeSeconds": 1, "checks": {}}'
