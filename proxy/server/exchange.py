@@ -628,13 +628,18 @@ class Exchange:
         return b"%x\r\n%b%b" % (len(chunk), chunk, END_WITH_LAST_CHUNK if last else CHUNK_END)
 
     def _head_for_client(self, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
+        status = answer.status
+        # Of a body that isn't here, but would be filtered if it were.
+        hidden = self._decision.transforms is not None and (
+            status == 304 or (self.to_head_request and 200 <= status < 300)
+        )
         return head_for_client(
             answer,
             length,
-            changed=changed,
-            length_hidden=self.to_head_request and self._decision.transforms is not None,
+            changed=changed or hidden,
+            length_hidden=hidden,
             http10=self.head.http10,
-            close=answer.status >= 200 and not self.connection.persists(),
+            close=status >= 200 and not self.connection.persists(),
             relocated=self._relocated,
         )
 

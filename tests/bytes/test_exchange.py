@@ -272,14 +272,31 @@ async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path,
         )
 
 
-async def test_head_of_a_filtered_resource_does_not_tell_the_unfiltered_length(tmp_path: Path) -> None:
-    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+@pytest.mark.parametrize(
+    ("method", "target", "status", "told"),
+    [
+        ("HEAD", "/v1.0/users/1", b"200 OK", False),
+        ("GET", "/v1.0/users/1", b"304 Not Modified", False),
+        ("HEAD", "/v1.0/users/1", b"304 Not Modified", False),
+        ("HEAD", "/v1.0/users/1", b"404 Not Found", True),  # which is never filtered
+        ("HEAD", "/v1.0/groups/1", b"200 OK", True),
+        ("GET", "/v1.0/groups/1", b"304 Not Modified", True),
+    ],
+)
+async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_take_out(
+    tmp_path: Path, method: str, target: str, status: bytes, told: bool
+) -> None:
+    """Its length, or a digest that a guess can be compared with."""
+    fields = b'Content-Length: 20\r\nContent-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==\r\nETag: W/"1"\r\n'
+    answer = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n%b\r\n" % (status, fields)
     async with data_path(answering(answer), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
-        writer.write(proxy.request("/v1.0/users/1", "HEAD"))
+        writer.write(proxy.request(target, method))
         reply = await read_reply(reader, to_head=True)
-        assert reply.status == 200
-        assert reply.value("content-length") is None
+        assert (reply.head == answer) is told
+        for name in ("content-length", "content-md5"):
+            assert (reply.value(name) is not None) is told
+        assert reply.value("etag") == 'W/"1"'
         writer.close()
 
 
