@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -37,6 +37,7 @@ MAX_SEGMENTS = 256
 MAX_READINGS = 64
 MAX_ODD_PATH = 8192  # a path that needs more than splitting costs work per character and reading
 MAX_PARTS = 8192  # of all names in all readings: some milliseconds of work
+MAX_WRITTEN_OUT = 65536  # characters that the aliases of one query option may stand for
 MAX_CACHED_PATH = 512
 _MAX_CACHED_PARTS = 64  # of one path; a path with several readings needs some 20
 _MAX_CACHED = 4096  # paths; then all are forgotten, and the common ones are back at once
@@ -52,6 +53,7 @@ _ODD_PATH = re.compile(
     r"/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
 )
 _UNTRIMMED = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")
+_ALIAS = re.compile(r"(?<!\w)@\w+")  # not what follows the @ of a mail address
 _PARAMETER_ALIAS = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
 
 
@@ -127,6 +129,8 @@ def canonicalise(target: str) -> Target:
     if query is not None and ("%" in query or "@" in query):
         _refuse_malformed_query(query)
         aliases = _parameter_aliases(query)
+        if "@" in _fully_decoded(query):
+            _parse_options(query)  # refuses aliases that can't be judged, now and not amid a judgement
     if _ODD_PATH.search(path) is None:
         if not path.startswith("/"):
             raise MalformedTarget("a target begins with a slash")
@@ -391,7 +395,33 @@ def _parse_options(query: str) -> dict[str, tuple[str, ...]]:
             repeated.setdefault(name, []).extend(values)
     for name, more in repeated.items():
         options[name] += tuple(more)
+    aliases = {name: values for name, values in options.items() if name.startswith("@")}
+    if aliases:
+        if not aliases.keys().isdisjoint(repeated):
+            raise MalformedTarget("a parameter alias with two values")
+        if any(
+            fold(name) in aliases for values in aliases.values() for name in _ALIAS.findall(" ".join(values))
+        ):
+            raise MalformedTarget("a parameter alias within another")
+        for name, values in options.items():
+            if name not in aliases:
+                options[name] = (*values, *_written_out(values, aliases))
     return options
+
+
+def _written_out(values: Sequence[str], aliases: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """The values with the aliases in them (OData 4.01 part 2 §5.3) replaced by each reading of what they
+    stand for."""
+    longest = max(len(meaning) for meanings in aliases.values() for meaning in meanings)
+    for value in values:
+        names = _ALIAS.findall(value)
+        if len(names) * longest > MAX_WRITTEN_OUT:
+            raise MalformedTarget("parameter aliases that stand for too much")
+        meanings = [aliases.get(fold(name), (name,)) for name in names]
+        between = _ALIAS.split(value)
+        for reading in range(max(map(len, aliases.values())) if names else 0):
+            chosen = [each[min(reading, len(each) - 1)] for each in meanings]
+            yield "".join(text for pair in zip(between, (*chosen, ""), strict=True) for text in pair)
 
 
 def _value_readings(value: str) -> tuple[str, ...]:

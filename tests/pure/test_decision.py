@@ -554,3 +554,57 @@ def test_a_key_below_a_whitelisted_collection_is_no_hidden_property() -> None:
     assert verdict(rules, "/v1.0/groups/b320ee12-b1cd-4cca-b648-a437be61c5cd") == "filter"
     assert verdict(rules, "/v1.0/groups/b320ee12-b1cd-4cca-b648-a437be61c5cd/mail") == "block"
     assert verdict(rules, "/v1.0/sites/contoso.example") == "allow"
+
+
+class TestAliases:
+    """A query option may be written with `@name`, whose value stands elsewhere in the query."""
+
+    RULES = """
+- {id: no-phones, match: {path: [/m]}, conditions: [{query: $filter, contains: mobilePhone}], verdict: block}
+- {id: few, match: {path: [/n]}, conditions: [{query: $top, at_most: 5}], verdict: allow}
+- {id: rest, match: {path: [/m]}, verdict: allow}
+"""
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "$filter=startswith(@p,'4')&@p=mobilePhone",
+            "@p=mobilePhone&filter=startswith(@P,'4')",
+            "$filter=startswith(%40p,'4')&%2540P=mobile%50hone",
+            "$filter=startswith(@p,@v)&@v='4'&@p=MOBILEPHONE",
+            "$filter=@whole&@whole=mobilePhone+eq+'4'",
+            "$filter=startswith(mobile@p,'4')%20or%20(@p%20eq%20'4')&@p=mobilePhone",
+        ],
+    )
+    def test_what_an_option_stands_for_is_judged(self, query: str) -> None:
+        assert decide(compiled(self.RULES), f"/m?{query}").rule_id == "no-phones"
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "$filter=a%20eq%20@p&@p='x'",
+            "$filter=mail%20eq%20'a@p'&@p=mobilePhone",
+            "$filter=a&@p='x@p.example'",
+        ],
+    )
+    def test_what_it_does_not_stand_for_is_not(self, query: str) -> None:
+        assert decide(compiled(self.RULES), f"/m?{query}").rule_id == "rest"
+
+    def test_what_can_be_read_two_ways_allows_nothing(self) -> None:
+        rules = compiled(self.RULES, "block")
+        assert verdict(rules, "/n?$top=5") == "allow"
+        for query in ("$top=@t&@t=5", "$top=@t&@t=500", "$top=@t"):
+            assert verdict(rules, f"/n?{query}") == "block"
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "$filter=@p&@p=@q&@q=mobilePhone",
+            "$filter=@p&@p=a&%20@p=mobilePhone",
+            "$filter=@p&@p=@p",
+            "$filter=" + "@p," * 1000 + "&@p=" + "x" * 1000,
+        ],
+    )
+    def test_what_nobody_means_is_refused(self, query: str) -> None:
+        with pytest.raises(MalformedTarget):
+            canonicalise(f"/m?{query}")
