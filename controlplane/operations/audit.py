@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -58,6 +58,7 @@ HEARTBEAT_SECONDS: Final = 15.0
 LONGEST_TAIL_SECONDS: Final = 300.0  # after which a reader comes back, and is asked again who it is
 MOST_EXPORTS: Final = 32  # at the same time
 MOST_EXPORTS_OF_ONE: Final = 4
+MOST_ASKED_BY_ONE: Final = 4  # of an index at the same time: a page of the console asks for three things
 MOST_BUCKETS: Final = 60
 DEFAULT_FACETS: Final = ("verdict", "rule", "reason", "status", "app", "method", "path")
 _SECOND: Final = 1000
@@ -153,7 +154,7 @@ async def search(desk: Desk, actor: Actor, request: SearchEvents) -> EventPage:
     except ValueError:
         raise InvalidRequest("cursor: this cursor was not made by this index") from None
     query = await _query(desk, actor, request, request.limit, cursor)
-    page = await _asked(desk, lambda index: index.search(query))
+    page = await _asked(desk, actor, lambda index: index.search(query))
     following = None if page.next is None else cursors.write(page.next)
     return EventPage(tuple(map(msgspec.Raw, page.events)), following, desk.is_behind())
 
@@ -166,7 +167,7 @@ async def facets(desk: Desk, actor: Actor, request: CountValues) -> FacetList:
             known = ", ".join(field.name for field in FIELDS.values() if field.kind != "time")
             raise InvalidRequest(f"fields: {name!r} is not one of {known}")
     query = await _query(desk, actor, request)
-    found = await _asked(desk, lambda index: index.facets(query, request.fields, top=request.top))
+    found = await _asked(desk, actor, lambda index: index.facets(query, request.fields, top=request.top))
     names = await _names(desk, actor)
     return FacetList(
         tuple(
@@ -185,7 +186,7 @@ async def facets(desk: Desk, actor: Actor, request: CountValues) -> FacetList:
 async def histogram(desk: Desk, actor: Actor, request: Selection) -> HistogramOfEvents:
     """How many events there are in each interval of the time asked for."""
     query = await _query(desk, actor, request)
-    span = await _asked(desk, lambda index: index.span(query.org_ids))
+    span = await _asked(desk, actor, lambda index: index.span(query.org_ids))
     from_ms, to_ms = _time_of_terms(query)
     if span is not None:
         # One event of a time to come, by a wrong clock or on purpose, must not make all others one bar.
@@ -200,7 +201,7 @@ async def histogram(desk: Desk, actor: Actor, request: Selection) -> HistogramOf
         return HistogramOfEvents(_SECOND, None, None, (), True)
     interval_ms = _interval(to_ms - from_ms)
     bounded = replace(query, from_ms=from_ms, to_ms=to_ms)
-    found = await _asked(desk, lambda index: index.histogram(bounded, interval_ms))
+    found = await _asked(desk, actor, lambda index: index.histogram(bounded, interval_ms))
     buckets = tuple(Bucket(rfc3339(start), count) for start, count in found.buckets)
     return HistogramOfEvents(interval_ms, rfc3339(from_ms), rfc3339(to_ms), buckets, found.complete)
 
@@ -306,7 +307,7 @@ async def export(desk: Desk, actor: Actor, request: ExportEvents) -> Streamed:
     query = await _query(desk, actor, request)
     index = await _answer(desk.index())
     form = FORMATS[request.format]
-    pieces = _exported(actor, index, query, await _answer(index.search(query)), form)
+    pieces = _exported(actor, index, query, await _page(actor, index, query), form)
     _require_room(actor)
     return Streamed(form.media_type, pieces, f"audit-events.{request.format}")
 
@@ -334,7 +335,7 @@ async def _exported(
                 yield await asyncio.to_thread(form.lines, page.events)
             if page.next is None:
                 return
-            page = await _answer(index.search(replace(query, cursor=page.next)))
+            page = await _page(actor, index, replace(query, cursor=page.next))
     finally:
         _exporting[actor.name] -= 1
 
@@ -486,9 +487,33 @@ async def resolver(desk: Desk, actor: Actor) -> Resolver:
     return lambda field, name: ids.get((field, name), [])
 
 
-async def _asked(desk: Desk, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
+async def _asked(desk: Desk, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
     index = await _answer(desk.index())
-    return await _answer(ask(index))
+    async with _turn(actor):
+        return await _answer(ask(index))
+
+
+async def _page(actor: Actor, index: SearchIndex, query: SearchQuery) -> SearchPage:
+    async with _turn(actor):
+        return await _answer(index.search(query))
+
+
+_asking: Final[Counter[str]] = Counter()  # by operator
+_turns: Final[dict[str, asyncio.Semaphore]] = {}
+
+
+@asynccontextmanager
+async def _turn(actor: Actor) -> AsyncIterator[None]:
+    """An index answers one after the other, whosever question it is, and some take seconds: so who asks many
+    waits for his own."""
+    _asking[actor.name] += 1
+    try:
+        async with _turns.setdefault(actor.name, asyncio.Semaphore(MOST_ASKED_BY_ONE)):
+            yield
+    finally:
+        _asking[actor.name] -= 1
+        if not _asking[actor.name]:
+            del _asking[actor.name], _turns[actor.name]
 
 
 async def _answer(asked: Awaitable[T]) -> T:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -17,12 +18,15 @@ import pytest
 from controlplane.operations import aside as lane
 from controlplane.operations.actor import Actor, local_actor
 from controlplane.operations.aside import aside
+from controlplane.operations.audit import MOST_ASKED_BY_ONE, ExportEvents, SearchEvents, export, search
 from controlplane.operations.desk import Desk
 from controlplane.operations.integrity import HeadsAsked, KnownHead, Verify, checks, head, verify
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.rehearsals import CheckRuleset, RunCases, Source, check
 from controlplane.operations.rehearsals import test as run_cases
 from controlplane.operations.rulesets import ApplyRuleset, apply
+from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
+from controlplane.search.query import parse_filter
 from controlplane.store.interface import StoreBusy
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, desk, event
 from tests.controlplane.test_admin import PASSWORD, operator
@@ -104,6 +108,46 @@ async def serve():
 asyncio.run(serve())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+class SlowIndex:
+    """Answers nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[SearchQuery] = asyncio.Queue()
+        self.go_on = asyncio.Event()
+
+    async def search(self, query: SearchQuery) -> SearchPage:
+        self.asked.put_nowait(query)
+        await self.go_on.wait()
+        return SearchPage((), None)
+
+
+async def test_who_searches_much_waits_for_himself(at_desk: Desk) -> None:
+    """An index has one reader for all: what one operator puts before it, everybody waits for."""
+    index = SlowIndex()
+
+    async def slow() -> SearchIndex:
+        return cast(SearchIndex, index)
+
+    searching = replace(at_desk, index=slow)
+
+    async def searched(actor: Actor, text: str) -> None:
+        await search.perform(searching, actor, SearchEvents(filter=text))
+
+    async def exported() -> None:
+        streamed = await export.perform(searching, NOBODY, ExportEvents())
+        assert [piece async for piece in streamed.pieces] == []
+
+    flood = [asyncio.create_task(searched(NOBODY, "-path:*a*b*")) for _ in range(50)]
+    flood += [asyncio.create_task(exported()) for _ in range(4)]
+    for _ in range(MOST_ASKED_BY_ONE):
+        await index.asked.get()
+    flood.append(asyncio.create_task(searched(Actor("ada", {}), "users")))
+    assert (await index.asked.get()).filter == parse_filter("users")
+    assert index.asked.empty()
+    index.go_on.set()
+    await asyncio.gather(*flood)
 
 
 async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
