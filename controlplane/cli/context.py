@@ -213,6 +213,15 @@ def write_json(text: bytes) -> None:
     sys.stdout.buffer.write(text + b"\n")
 
 
+def print_text(text: str) -> None:
+    """As it stands; but on a terminal nothing of it, like a comment's, may hide or turn round a line."""
+    if sys.stdout.isatty():
+        from proxy.wire.log_line import escaped
+
+        text = "\n".join(map(escaped, text.replace("\r\n", "\n").split("\n")))
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+
+
 def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> None:
     """One thing: JSON, or a line for each of its facts."""
     if isinstance(facts, msgspec.Struct):

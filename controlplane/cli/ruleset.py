@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, facts_of, print_facts, print_json, print_list
+from controlplane.cli.context import (
+    AnyOrg,
+    Cli,
+    Json,
+    OneOrg,
+    facts_of,
+    print_facts,
+    print_json,
+    print_list,
+    print_text,
+)
 from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 from controlplane.cli.rollout import Timeout, conclude, wait_for
 
@@ -148,7 +158,7 @@ def show(
     if json:
         print_json(found)
     else:
-        typer.echo(found.yaml, nl=not found.yaml.endswith("\n"))
+        print_text(found.yaml)
 
 
 def stored_ruleset(cli: Cli, ruleset: str, org: str | None, version: int | None) -> RulesetText:

@@ -416,6 +416,24 @@ async def test_nothing_that_a_proxy_sent_drives_an_operator_s_terminal(
     }
 
 
+@pytest.mark.process
+async def test_nothing_that_an_editor_wrote_hides_a_rule_on_a_terminal(plane: Plane, tmp_path: Path) -> None:
+    config = tmp_path / "controlplane.toml"
+    await plane.org("acme")
+    text = "version: 1\nname: hr  # \u202eturned\r\nrules: []  # all\rnone \n"
+    await plane.ruleset("acme", "hr", text)
+    shown = await asyncio.to_thread(_on_a_terminal, config, "ruleset", "show", "hr")
+    lines = ["version: 1", "name: hr  # \\u202eturned", "rules: []  # all\\u000dnone ", ""]
+    assert shown.split("\r\n") == lines  # as a terminal ends them
+    in_a_pipe = await asyncio.to_thread(_bytes_of, config, "ruleset", "show", "hr")
+    assert in_a_pipe == text.encode()
+
+
+def _bytes_of(config: Path, *arguments: str) -> bytes:
+    command = [sys.executable, "-m", "controlplane", "--config", str(config), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+
+
 def _on_a_terminal(config: Path, *arguments: str) -> str:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "controlplane", "--config", str(config), *arguments]
