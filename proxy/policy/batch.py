@@ -26,6 +26,9 @@ MAX_PARTS = 20  # Graph's own limit
 _PART_NAMES = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
 _ANSWER_NAMES = frozenset({"id", "status", "headers", "body"})
 _LOCATIONS = frozenset({"location", "content-location", "operation-location"})
+# Some SDKs write it into every part; the proxy's token is not the upstream's.
+_CREDENTIALS = frozenset({"authorization"})
+_OF_THE_BODY = frozenset({"content-length", "content-md5", "digest", "content-digest", "repr-digest"})
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|stagingbeta")
@@ -63,11 +66,16 @@ class BatchAnswer:
     raw: bytes
 
     def with_body(self, body: bytes) -> bytes:
-        """The text of the answer with another body, its other bytes as they were."""
-        for member in json_text.members(self.raw, 0):
-            if member.name == "body":
-                return self.raw[: member.value_start] + body + self.raw[member.value_end :]
-        raise MalformedBatch("a response without a body")
+        """The text of the answer with another body, and without what its headers tell of the one it had; its
+        other bytes as they were."""
+        if body == self.body:
+            return self.raw
+        entry = _Entry(self.raw, _ANSWER_NAMES)
+        where = entry.members.get("body")
+        if where is None:
+            raise MalformedBatch("a response without a body")
+        edits = [(where.value_start, where.value_end, body), *_header_cuts(entry, _OF_THE_BODY)]
+        return _edited(self.raw, edits)
 
     def relocated(self, turned: Callable[[bytes], bytes]) -> BatchAnswer:
         """The answer with what `turned` makes of Location and its relatives, its other bytes as they were."""
@@ -272,7 +280,7 @@ def _part(raw: bytes, version: str, bases: tuple[str, str]) -> BatchPart:
     if not all(_TOKEN.fullmatch(name) for name, _ in headers):
         raise MalformedBatch("a name in `headers` is none of a header")
     relative = _relative_url(url, version, bases)
-    edits = _credential_cuts(entry)
+    edits = _header_cuts(entry, _CREDENTIALS)
     if relative != url:
         where = entry.members["url"]
         edits.append((where.value_start, where.value_end, json.dumps(relative).encode()))
@@ -289,19 +297,19 @@ def _part(raw: bytes, version: str, bases: tuple[str, str]) -> BatchPart:
     )
 
 
-def _credential_cuts(entry: _Entry) -> list[tuple[int, int, bytes]]:
-    """Some SDKs write the Authorization header into every part; the proxy's token is not the upstream's."""
+def _header_cuts(entry: _Entry, names: Set[str]) -> list[tuple[int, int, bytes]]:
+    """What to cut so that the entry has no header of these names, in whatever letter case."""
     where = entry.members.get("headers")
     if where is None or entry.text("headers") is None:
         return []
     cuts = []
-    before = None
+    some_stay = False
     fields = list(json_text.members(entry.raw, where.value_start))
     for at, field in enumerate(fields):
-        if field.name.casefold() != "authorization":
-            before = field
-        elif before is not None:
-            cuts.append((before.value_end, field.value_end, b""))
+        if field.name.casefold() not in names:
+            some_stay = True
+        elif some_stay:
+            cuts.append((fields[at - 1].value_end, field.value_end, b""))
         else:
             end = fields[at + 1].start if at + 1 < len(fields) else field.value_end
             cuts.append((field.start, end, b""))

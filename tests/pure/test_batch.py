@@ -260,6 +260,25 @@ def test_another_body_leaves_the_other_bytes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "left"),
+    [
+        ('{"Content-Length":"17"}', "{}"),
+        ('{"content-length":"17", "A":"b"}', '{"A":"b"}'),
+        ('{ "A":"b" , "Content-MD5":"x" ,"Digest":"y", "C":"d" }', '{ "A":"b", "C":"d" }'),
+        ('{"Repr-Digest":"x","content-digest":"y","A":"b","Content-Length":"17"}', '{"A":"b"}'),
+        ('{"Content-Type":"application/json"}', '{"Content-Type":"application/json"}'),
+        ("null", "null"),
+    ],
+)
+def test_no_header_tells_of_the_body_that_another_took_the_place_of(headers: str, left: str) -> None:
+    text = '{"responses":[{"id":"1","status":200,"headers":%s, "body":{"mail":"a","x":1}}]}'
+    (answer,) = parse_batch_answer((text % headers).encode())
+    assert answer.with_body(b'{"mail":"a","x":1}') == answer.raw
+    (other,) = parse_batch_answer((text % left).encode())
+    assert answer.with_body(b'{"x":1}') == other.raw.replace(b'"mail":"a",', b"")
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"",
