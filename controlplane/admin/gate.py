@@ -194,7 +194,12 @@ class Gate:
         if before is not None:
             await self.desk.store.remove_session(digest(before))
         session_id = secrets.token_urlsafe(32)
-        await self.desk.store.add_session(digest(session_id), operator.operator_id)
+        added = await self.desk.store.add_session(
+            digest(session_id), operator.operator_id, operator.password_hash
+        )
+        if not added:  # a password takes time to compare, and was replaced meanwhile
+            self._record_failure(request, operator)
+            raise Refused("unauthenticated", "name or password is wrong")
         await self._record_sign_in(operator.name, _address(request), "done")
         response.set_cookie(
             self._cookie, session_id, path="/", httponly=True, secure=self.secure, samesite="Lax"

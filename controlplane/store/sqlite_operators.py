@@ -110,11 +110,13 @@ class OperatorTables:
 
     # Sessions
 
-    async def add_session(self, digest: bytes, operator_id: str) -> None:
-        now = self._clock.steady_ms()
-        await self._execute(
-            "INSERT INTO operator_sessions VALUES (?, ?, ?, ?)", (digest, operator_id, now, now)
+    async def add_session(self, digest: bytes, operator_id: str, password_hash: str | None = None) -> bool:
+        added = await self._execute(
+            "INSERT INTO operator_sessions SELECT ?1, ?2, ?3, ?3 WHERE NOT EXISTS"
+            " (SELECT 1 FROM operators WHERE operator_id = ?2 AND password_hash IS NOT ?4)",
+            (digest, operator_id, self._clock.steady_ms(), password_hash),
         )
+        return added > 0
 
     async def session(self, digest: bytes) -> Session | None:
         rows = await self._database.fetch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ import aiohttp
 import pytest
 
 from controlplane.operations.actor import Role
-from controlplane.secrets import digest, hash_password, mint
+from controlplane.secrets import digest, hash_password, is_password, mint
 from controlplane.settings import read_settings
 from controlplane.store.interface import Operator, OperatorToken, RecordQuery, StoreError
 from tests.controlplane.plane import Answer, FakeClock, Plane, ProxyClient, batch, started
@@ -165,6 +166,27 @@ async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
     assert (await browser.send("GET", "/orgs", headers={"Cookie": first})).status == 200
     browser.cookie = first
     assert (await browser.send("GET", "/orgs")).status == 401  # a sign-in ends the session it came with
+
+
+async def test_no_session_begins_with_a_password_that_was_replaced_meanwhile(
+    plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparing takes time, and a new password ends only the sessions that there are."""
+    await operator(plane, "ada", {"*": "admin"})
+    compared, replaced = threading.Event(), threading.Event()
+
+    def slowly(hashed: str, password: str) -> bool:
+        compared.set()
+        replaced.wait(10)
+        return is_password(hashed, password)
+
+    monkeypatch.setattr("controlplane.admin.gate.is_password", slowly)
+    signing_in = asyncio.create_task(browser.sign_in("ada"))
+    await asyncio.to_thread(compared.wait)
+    await plane.store.set_password("id-of-ada", hash_password("another long password"))
+    replaced.set()
+    assert (await signing_in).status == 401
+    assert (await browser.send("GET", "/session")).status == 401
 
 
 async def test_a_sign_out_ends_the_session_itself(plane: Plane, browser: Browser) -> None:
