@@ -299,7 +299,9 @@ class UpstreamConnection(asyncio.Protocol):
     def _end_answer(self) -> None:
         self.user = None
         young = self._pool.deadlines.now - self.opened_at < MAX_AGE_SECONDS
-        if self._keep_alive and self.request_done and young and not self.closed:
+        # What waits to be written, the upstream hasn't taken either: this was an early answer.
+        whole = self.request_done and not self.transport.get_write_buffer_size()
+        if self._keep_alive and whole and young and not self.closed:
             self.used = True
             self._pool.release(self)
         else:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from proxy.server.exchange import Exchange
 from proxy.server.upstream import MAX_AGE_SECONDS
 from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, answering, data_path, ok, read_reply
 from tests.standins.certificates import CertificateAuthority
@@ -306,6 +307,46 @@ def test_without_tls_s_farewell_an_answer_that_ends_with_its_connection_is_cut(
         thread.start()
         uvloop.run(ask())  # as the workers do; the loop of the other tests doesn't tell the two apart
         thread.join()
+
+
+async def test_an_answer_before_the_whole_request_was_taken_ends_the_connection(tmp_path: Path) -> None:
+    """The upstream may take what it hasn't read for the next request."""
+    go_on = asyncio.Event()
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        if peer.number == 1:
+            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await go_on.wait()
+        peer.send(ok(b'{"peer":%d}' % peer.number))
+        await asyncio.Event().wait()
+
+    async with data_path(script, tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(method="POST", fields=b"Transfer-Encoding: chunked\r\n"))
+        await writer.drain()
+        unsent = 0
+        async with asyncio.timeout(10):
+            while not unsent:
+                writer.write(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.001)
+                unsent = unsent_to_upstream(proxy) if proxy.connections else 0
+        writer.write(END)
+        await asyncio.sleep(0.01)
+        assert unsent_to_upstream(proxy)
+        go_on.set()
+        assert (await read_reply(reader)).json() == {"peer": 1}
+        assert (await proxy.ask(proxy.request())).json() == {"peer": 2}
+        writer.close()
+
+
+def unsent_to_upstream(proxy: DataPath) -> int:
+    (connection,) = proxy.connections
+    exchange = connection._exchange
+    assert isinstance(exchange, Exchange)
+    upstream = exchange._upstream
+    return 0 if upstream is None else upstream.transport.get_write_buffer_size()
 
 
 @pytest.mark.parametrize("offset", range(0, len(FORGED), 7))
