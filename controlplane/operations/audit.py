@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -27,6 +27,7 @@ from controlplane.operations.operation import (
     stream,
 )
 from controlplane.operations.rule_text import rule_lines
+from controlplane.operations.turns import Turns
 from controlplane.search.document import Document
 from controlplane.search.interface import (
     MAX_LIMIT,
@@ -489,31 +490,17 @@ async def resolver(desk: Desk, actor: Actor) -> Resolver:
 
 async def _asked(desk: Desk, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
     index = await _answer(desk.index())
-    async with _turn(actor):
+    async with _searching.of(actor):
         return await _answer(ask(index))
 
 
 async def _page(actor: Actor, index: SearchIndex, query: SearchQuery) -> SearchPage:
-    async with _turn(actor):
+    async with _searching.of(actor):
         return await _answer(index.search(query))
 
 
-_asking: Final[Counter[str]] = Counter()  # by operator
-_turns: Final[dict[str, asyncio.Semaphore]] = {}
-
-
-@asynccontextmanager
-async def _turn(actor: Actor) -> AsyncIterator[None]:
-    """An index answers one after the other, whosever question it is, and some take seconds: so who asks many
-    waits for his own."""
-    _asking[actor.name] += 1
-    try:
-        async with _turns.setdefault(actor.name, asyncio.Semaphore(MOST_ASKED_BY_ONE)):
-            yield
-    finally:
-        _asking[actor.name] -= 1
-        if not _asking[actor.name]:
-            del _asking[actor.name], _turns[actor.name]
+# An index answers one after the other, whosever question it is, and some take seconds.
+_searching: Final = Turns(MOST_ASKED_BY_ONE)
 
 
 async def _answer(asked: Awaitable[T]) -> T:

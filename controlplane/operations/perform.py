@@ -13,6 +13,7 @@ import msgspec
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Operation, Request
+from controlplane.operations.turns import Turns
 from controlplane.registry import InvalidName
 from controlplane.store.interface import AlreadyExists, Conflict, NewRecord, NotFound, StoreError
 
@@ -24,6 +25,9 @@ _REFUSALS: Final[Mapping[type[Exception], str]] = {
     AlreadyExists: "alreadyExists",
     Conflict: "conflict",
 }
+# Each writes, refused ones too, and what proxies send waits for the same disk, in a queue that has an end.
+MOST_CHANGES_OF_ONE: Final = 8
+_changing: Final = Turns(MOST_CHANGES_OF_ONE)
 _LONGEST_KEPT: Final = 500  # characters of one member; of a longer one, its digest says which it was
 _MASK: Final = "***"
 
@@ -42,7 +46,11 @@ async def perform(operation: Operation[Q, A], desk: Desk, actor: Actor, request:
     without one, and gets its outcome after."""
     if not operation.changes:
         return await operation.perform(desk, actor, request)
-    desk = replace(desk, about=set())
+    async with _changing.of(actor):
+        return await _recorded(operation, replace(desk, about=set()), actor, request)
+
+
+async def _recorded(operation: Operation[Q, A], desk: Desk, actor: Actor, request: Q) -> A:
     line = NewRecord(actor.name, actor.address, operation.name, masked(request))
     position = await desk.store.begin_record(line)
     outcome = "failed"

@@ -22,14 +22,16 @@ from controlplane.operations.audit import MOST_ASKED_BY_ONE, ExportEvents, Searc
 from controlplane.operations.desk import Desk
 from controlplane.operations.integrity import HeadsAsked, KnownHead, Verify, checks, head, verify
 from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import MOST_CHANGES_OF_ONE
 from controlplane.operations.rehearsals import CheckRuleset, RunCases, Source, check
 from controlplane.operations.rehearsals import test as run_cases
 from controlplane.operations.rulesets import ApplyRuleset, apply
 from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.search.query import parse_filter
-from controlplane.store.interface import StoreBusy
+from controlplane.store.interface import NewRecord, RecordQuery, StoreBusy
+from controlplane.store.sqlite_operators import OperatorTables
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, desk, event
-from tests.controlplane.test_admin import PASSWORD, operator
+from tests.controlplane.test_admin import PASSWORD, call, operator
 from tests.controlplane.test_reports import GOOD_HEARTBEAT, GOOD_METRICS
 
 EDITOR = local_actor("ada")
@@ -108,6 +110,30 @@ async def serve():
 asyncio.run(serve())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+async def test_no_operator_takes_every_place_in_the_store_s_queue(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is refused leaves a line in the record too, and every line waits for the disk as batches do."""
+    token = await operator(plane, "ada", {})
+    running, most = 0, 0
+    begin_record = OperatorTables.begin_record
+
+    async def counted(self: OperatorTables, record: NewRecord) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        try:
+            return await begin_record(self, record)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(OperatorTables, "begin_record", counted)
+    flood = [call(plane, token, "POST", "/orgs", {"name": "mine"}) for _ in range(40)]
+    assert {answer.status for answer in await asyncio.gather(*flood)} == {403}
+    assert most <= MOST_CHANGES_OF_ONE
+    assert len(await plane.store.record(RecordQuery(limit=1000))) == len(flood)
 
 
 class SlowIndex:

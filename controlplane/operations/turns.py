@@ -1,0 +1,28 @@
+"""So many things of each operator at a time: who asks for more waits for his own, and for nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from controlplane.operations.actor import Actor
+
+
+class Turns:
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._asking: Counter[str] = Counter()  # by operator, those that wait too
+        self._turns: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def of(self, actor: Actor) -> AsyncIterator[None]:
+        self._asking[actor.name] += 1
+        try:
+            async with self._turns.setdefault(actor.name, asyncio.Semaphore(self._at_once)):
+                yield
+        finally:
+            self._asking[actor.name] -= 1
+            if not self._asking[actor.name]:
+                del self._asking[actor.name], self._turns[actor.name]
