@@ -25,7 +25,6 @@ from controlplane.store.interface import (
     RegistryStore,
     Retention,
     Ruleset,
-    RulesetVersion,
 )
 from proxy.wire.audit_event import uuid7
 
@@ -165,10 +164,6 @@ class Registry:
 
     async def rulesets(self, org: str | None) -> list[Ruleset]:
         return await self._store.rulesets(await self._org_id(org))
-
-    async def history(self, reference: str, org: str | None) -> tuple[Ruleset, list[RulesetVersion]]:
-        ruleset = await self.ruleset(reference, org)
-        return ruleset, await self._store.ruleset_versions(ruleset.ruleset_id)
 
     async def roll_back(
         self, reference: str, org: str | None, version: int | None, note: str | None = None

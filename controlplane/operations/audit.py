@@ -283,15 +283,16 @@ async def _ruleset(desk: Desk, org_id: str, values: dict[str, Any]) -> RulesetOf
         return None
     versions = await desk.store.ruleset_versions(app.ruleset_id)
     judged_by = next((each for each in versions if each.version == values.get("rulesetVersion")), None)
-    if judged_by is None:
+    yaml = None if judged_by is None else await desk.store.ruleset_text(app.ruleset_id, judged_by.version)
+    if judged_by is None or yaml is None:
         return None
     return RulesetOfEvent(
         app.ruleset_id,
         app.ruleset_name,
         judged_by.version,
         max(each.version for each in versions),
-        judged_by.yaml,
-        rule_lines(judged_by.yaml, _text(values, "ruleId")),
+        yaml,
+        rule_lines(yaml, _text(values, "ruleId")),
     )
 
 

@@ -189,8 +189,7 @@ class FormerRules:
         return ruleset_id, event.ruleset_version
 
     async def text(self, ruleset_id: str, version: int) -> str | None:
-        versions = await self._desk.store.ruleset_versions(ruleset_id)
-        return next((each.yaml for each in versions if each.version == version), None)
+        return await self._desk.store.ruleset_text(ruleset_id, version)
 
     async def _rules(self, ruleset_id: str, version: int) -> Rules | None:
         text = await self.text(ruleset_id, version)

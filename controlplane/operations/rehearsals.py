@@ -71,10 +71,10 @@ async def stored_yaml(desk: Desk, actor: Actor, reference: str, org: str | None)
         reference, version = name, int(number)
     found = await desk.ruleset(actor, "viewer", reference, org)
     wanted = version or found.version
-    for each in await desk.store.ruleset_versions(found.ruleset_id):
-        if each.version == wanted:
-            return each.yaml
-    raise NotFound(f"ruleset {found.name} has no version {wanted}")
+    text = await desk.store.ruleset_text(found.ruleset_id, wanted)
+    if text is None:
+        raise NotFound(f"ruleset {found.name} has no version {wanted}")
+    return text
 
 
 # -- check

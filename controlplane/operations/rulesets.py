@@ -112,19 +112,21 @@ async def show(desk: Desk, actor: Actor, request: ShowRuleset) -> RulesetText:
     """The text of a ruleset: of the version in force unless another is named."""
     found = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
     wanted = request.version or found.version
-    for version in await desk.store.ruleset_versions(found.ruleset_id):
-        if version.version == wanted:
-            return RulesetText(
-                ruleset_id=found.ruleset_id,
-                name=found.name,
-                version=version.version,
-                org_id=found.org_id,
-                rules=version.rule_count,
-                created_at=rfc3339(version.created_ms),
-                yaml=version.yaml,
-                note=version.note,
-            )
-    raise NotFound(f"ruleset {found.name} has no version {wanted}")
+    versions = await desk.store.ruleset_versions(found.ruleset_id)
+    version = next((each for each in versions if each.version == wanted), None)
+    yaml = await desk.store.ruleset_text(found.ruleset_id, wanted)
+    if version is None or yaml is None:
+        raise NotFound(f"ruleset {found.name} has no version {wanted}")
+    return RulesetText(
+        ruleset_id=found.ruleset_id,
+        name=found.name,
+        version=version.version,
+        org_id=found.org_id,
+        rules=version.rule_count,
+        created_at=rfc3339(version.created_ms),
+        yaml=yaml,
+        note=version.note,
+    )
 
 
 @operation("ruleset.history", "GET", "/rulesets/{ruleset}/history")

@@ -177,11 +177,19 @@ class RegistryTables:
 
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
         rows = await self._database.fetch(
-            "SELECT version, yaml, rule_count, rolled_back_to, created_ms, note FROM ruleset_versions"
+            "SELECT version, rule_count, rolled_back_to, created_ms, note FROM ruleset_versions"
             " WHERE ruleset_id = ? ORDER BY version DESC",
             (ruleset_id,),
         )
         return [RulesetVersion(*row) for row in rows]
+
+    async def ruleset_text(self, ruleset_id: str, version: int) -> str | None:
+        if not 1 <= version < 2**63:  # SQLite has no room for every number
+            return None
+        rows = await self._database.fetch(
+            "SELECT yaml FROM ruleset_versions WHERE ruleset_id = ? AND version = ?", (ruleset_id, version)
+        )
+        return str(rows[0][0]) if rows else None
 
     # App identities
 

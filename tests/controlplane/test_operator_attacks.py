@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import tracemalloc
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, cast
@@ -25,7 +26,14 @@ from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import MOST_CHANGES_OF_ONE
 from controlplane.operations.rehearsals import CheckRuleset, RunCases, Source, check
 from controlplane.operations.rehearsals import test as run_cases
-from controlplane.operations.rulesets import ApplyRuleset, apply
+from controlplane.operations.rulesets import (
+    ApplyRuleset,
+    RulesetReference,
+    ShowRuleset,
+    apply,
+    history,
+    show,
+)
 from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.search.query import parse_filter
 from controlplane.store.interface import NewRecord, RecordQuery, StoreBusy
@@ -134,6 +142,26 @@ async def test_no_operator_takes_every_place_in_the_store_s_queue(
     assert {answer.status for answer in await asyncio.gather(*flood)} == {403}
     assert most <= MOST_CHANGES_OF_ONE
     assert len(await plane.store.record(RecordQuery(limit=1000))) == len(flood)
+
+
+async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_for(
+    plane: Plane, at_desk: Desk
+) -> None:
+    """A version may have megabytes and there is no end to them: looking at one must not hold all."""
+    await plane.org("acme")
+    for number in range(20):
+        text = f"{SMALL}# {number} {'x' * 1_000_000}\n"
+        await plane.registry.apply_ruleset("acme", "hr", 0, text)
+    tracemalloc.start()
+    try:
+        found = await history.perform(at_desk, EDITOR, RulesetReference("hr"))
+        shown = await show.perform(at_desk, EDITOR, ShowRuleset("hr", version=7))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.versions) == 20
+    assert shown.yaml.startswith(f"{SMALL}# 6 x")
+    assert peak < 5_000_000
 
 
 class SlowIndex:
