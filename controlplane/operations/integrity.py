@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from controlplane.integrity import Known, walk
 from controlplane.operations.actor import Actor
@@ -40,7 +42,7 @@ class KnownHead(Request, forbid_unknown_fields=False):
     """A head that was kept, with whatever else was kept of it."""
 
     org_id: str
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     link: str
 
 

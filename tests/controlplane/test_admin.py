@@ -131,6 +131,16 @@ async def test_what_can_not_be_meant_is_400_and_names_the_member(plane: Plane) -
     assert await plane.store.orgs() == []
 
 
+@pytest.mark.parametrize("number", [2**63, -1])
+async def test_a_head_that_no_chain_can_have_is_400(plane: Plane, number: int) -> None:
+    org = await plane.org("acme")
+    token = await operator(plane, "ada", {"*": "admin"})
+    checkpoint = [{"orgId": org, "number": number, "link": "00" * 32}]
+    answer = await call(plane, token, "POST", "/audit/verify", {"checkpoint": checkpoint})
+    assert (answer.status, answer.code) == (400, "invalidRequest")
+    assert "checkpoint[0].number" in answer.json["error"]["message"]
+
+
 async def test_without_an_identity_everything_is_401(plane: Plane) -> None:
     for method, path in (("GET", "/orgs"), ("POST", "/orgs"), ("GET", "/session")):
         answer = await call(plane, "gwt_unknown", method, path)
