@@ -28,6 +28,9 @@ from controlplane.store.interface import (
     SyncContent,
 )
 
+# In force. A proxy gets all of them in one answer, with those of others that it serves, and takes 64 MiB; as
+# JSON a text may be twice as long.
+MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
 _ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
 _RULESET: Final = (
     "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms FROM rulesets"
@@ -379,6 +382,18 @@ class _Text:
 
 
 def _add_version(connection: sqlite3.Connection, ruleset: Ruleset, text: _Text, now: int) -> None:
+    (others,) = one_row(
+        connection,
+        "SELECT coalesce(sum(length(CAST(yaml AS BLOB))), 0) FROM rulesets JOIN ruleset_versions"
+        " USING (ruleset_id) WHERE org_id = ? AND ruleset_id <> ? AND version = (SELECT max(version)"
+        " FROM ruleset_versions AS newest WHERE newest.ruleset_id = rulesets.ruleset_id)",
+        (ruleset.org_id, ruleset.ruleset_id),
+    )
+    if others + len(text.yaml.encode()) > MOST_TEXT_OF_ORG:
+        raise Conflict(
+            f"ruleset {ruleset.name}: the rulesets of its organisation would have more than"
+            f" {MOST_TEXT_OF_ORG} bytes together"
+        )
     connection.execute(
         "INSERT INTO ruleset_versions VALUES (?, ?, ?, ?, ?, ?, ?)",
         (

@@ -28,15 +28,17 @@ from controlplane.operations.rehearsals import CheckRuleset, RunCases, Source, c
 from controlplane.operations.rehearsals import test as run_cases
 from controlplane.operations.rulesets import (
     ApplyRuleset,
+    RollBack,
     RulesetReference,
     ShowRuleset,
     apply,
     history,
+    rollback,
     show,
 )
 from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.search.query import parse_filter
-from controlplane.store.interface import NewRecord, RecordQuery, StoreBusy
+from controlplane.store.interface import Conflict, NewRecord, RecordQuery, StoreBusy
 from controlplane.store.sqlite_operators import OperatorTables
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, desk, event
 from tests.controlplane.test_admin import PASSWORD, call, operator
@@ -162,6 +164,33 @@ async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_
     assert len(found.versions) == 20
     assert shown.yaml.startswith(f"{SMALL}# 6 x")
     assert peak < 5_000_000
+
+
+async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_share(
+    plane: Plane, at_desk: Desk
+) -> None:
+    """A proxy takes an answer of 64 MiB and no longer one, with whatever is in it of others."""
+    await plane.org("acme")
+    await plane.org("globex")
+    shared = await plane.proxy("shared", "acme", "globex")
+    filler = "#" + "\n" * (7 * 1024 * 1024)  # of which JSON makes two characters each
+
+    async def publish(org: str, name: str, text: str = filler) -> None:
+        yaml = f"version: 1\nname: {name}\nrules: []\n{text}"
+        await apply.perform(at_desk, EDITOR, ApplyRuleset(org=org, yaml=yaml))
+
+    for name in ("one", "two"):
+        await publish("acme", name)
+    with pytest.raises(Conflict, match="together"):
+        await publish("acme", "three")
+    await publish("acme", "two", "")
+    await publish("acme", "three")
+    with pytest.raises(Conflict, match="together"):
+        await rollback.perform(at_desk, EDITOR, RollBack("two", "acme"))
+    await publish("globex", "other", "")
+    answer = await shared.sync()
+    assert {each["name"] for each in answer.json["rulesets"]} == {"one", "two", "three", "other"}
+    assert len(answer.body) < 32 * 1024 * 1024
 
 
 class SlowIndex:
