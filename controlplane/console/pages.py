@@ -49,13 +49,13 @@ class PageRequest:
     org: Org | None  # the one that is chosen in the frame, None for all that the actor may look at
     now_ms: int
 
-    def link(self, path: str, **query: object) -> str:
+    def link(self, path: str, /, **query: object) -> str:
         """A path of ours with a query; the chosen organisation goes along unless `org` says otherwise."""
         chosen = {"org": self.org.name if self.org else None, **query}
         given = {name: str(value) for name, value in chosen.items() if value not in (None, "")}
         return f"{path}?{urlencode(given)}" if given else path
 
-    def changed(self, **query: object) -> str:
+    def changed(self, /, **query: object) -> str:
         """This very view with some members of its query changed; None takes one away."""
         return self.link(self.path, **{**dict(self.query), **query})
 

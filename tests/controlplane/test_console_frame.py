@@ -102,6 +102,19 @@ async def test_errors_are_pages_for_people_and_json_for_programs(
             assert (answer.status, answer.content_type) == (403, "text/html")
 
 
+@pytest.mark.parametrize("name", ["path", "self", "query", "class"])
+async def test_no_name_of_a_query_s_member_is_one_of_ours(
+    plane: Plane, jar: aiohttp.CookieJar, name: str
+) -> None:
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        await _signed_in(plane, session)
+        for page, status in (("/apps", 200), ("/rulesets/new", 200), ("/search", 200), ("/nowhere", 404)):
+            async with session.get(f"{plane.console_url}{page}?{name}=x") as answer:
+                assert answer.status == status, page
+    async with plane.session.get(f"{plane.console_url}/login?{name}=x") as answer:
+        assert answer.status == 200
+
+
 @pytest.mark.parametrize("came_from", ["http://[", "http://\N{ACCOUNT OF}/orgs"])
 async def test_a_form_of_nobody_s_from_no_page_leads_to_the_sign_in(plane: Plane, came_from: str) -> None:
     async with plane.session.post(
