@@ -295,6 +295,9 @@ async def test_no_number_or_time_of_a_proxy_takes_a_page_from_anybody(
     events = [
         event(org, at, id=f"odd-{at}", time=time, clientId="c") for at, time in enumerate(TIMES, start=1)
     ]
+    events.append(
+        event(org, len(events) + 1, id="odd-shadow", shadowVerdict="block")
+    )  # and nothing more of it
     assert (await proxy.audit({"batchId": "b1", "events": events})).status == 202
     pages = ["/", "/proxies", f"/proxies/{proxy.proxy_id}", "/search", "/live"]
     pages += [f"/events/{org}/{each['id']}" for each in events]
