@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 _HEIGHT: Final = 100.0
 _GAP: Final = 0.22  # of a column's width
+_LONE: Final = 2.0  # hundredths of a curve's width that a point without neighbours takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,10 @@ def curves(drawn: Sequence[Curve], label: str, titles: Sequence[str] = ()) -> Ma
 
     lines = [
         Markup('<polyline class="line-{}" points="{}" vector-effect="non-scaling-stroke"/>').format(
-            curve.kind, " ".join(f"{_number(x(at))},{_number(y(value))}" for at, value in run)
+            curve.kind, " ".join(f"{_number(x)},{_number(y)}" for x, y in run)
         )
         for curve in drawn
-        for run in _runs(curve.points)
+        for run in _runs([(x(at), None if value is None else y(value)) for at, value in curve.points])
     ]
     moments = [x(at) for at, _ in drawn[0].points] if drawn and titles else []
     edges = [0.0, *((one + other) / 2 for one, other in pairwise(moments)), 100.0]
@@ -121,15 +122,20 @@ def curves(drawn: Sequence[Curve], label: str, titles: Sequence[str] = ()) -> Ma
     ).format(label, Markup("").join(reaches), Markup("").join(lines))
 
 
-def _runs(points: Sequence[tuple[int, float | None]]) -> list[list[tuple[int, float]]]:
-    """The points by pieces without a break; a lone one is drawn as a short line."""
-    runs: list[list[tuple[int, float]]] = [[]]
-    for at, value in points:
-        if value is None:
+def _runs(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
+    """The points of a drawing by pieces without a break; a lone one becomes a short line."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, y in points:
+        if y is None:
             runs.append([])
         else:
-            runs[-1].append((at, value))
-    return [run if len(run) > 1 else [run[0], (run[0][0] + 1, run[0][1])] for run in runs if run]
+            runs[-1].append((x, y))
+    return [run if len(run) > 1 else _short_line(*run[0]) for run in runs if run]
+
+
+def _short_line(x: float, y: float) -> list[tuple[float, float]]:
+    start = min(max(x - _LONE / 2, 0.0), 100.0 - _LONE)
+    return [(start, y), (start + _LONE, y)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,12 @@ def age_text(value: str, now_ms: int) -> str:
     return value if ms is None else age(ms, now_ms)
 
 
+def rate(a_minute: float) -> str:
+    if 0 < a_minute < 0.1:
+        return "under 0.1 a minute"
+    return f"{number(a_minute) if a_minute >= 10 else f'{a_minute:.1f}'} a minute"
+
+
 def number(value: float) -> str:
     """`12 345`, with narrow spaces."""
     return f"{value:,.0f}".replace(",", _NARROW_SPACE)

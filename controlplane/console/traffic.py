@@ -69,8 +69,7 @@ class Traffic:
     @property
     def rate(self) -> str:
         """Requests a minute, on average."""
-        a_minute = self.total / (len(self.starts) * self.interval_ms / _MINUTE_MS)
-        return f"{text.number(a_minute) if a_minute >= 10 else f'{a_minute:.1f}'} a minute"
+        return text.rate(self.total / (len(self.starts) * self.interval_ms / _MINUTE_MS))
 
     def line(self, verdict: str | None = None) -> Sequence[int]:
         """For a sparkline: without the interval that isn't over, which would look like a fall."""

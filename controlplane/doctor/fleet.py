@@ -81,7 +81,9 @@ def _proxies(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterat
             "proxies", "warn", told + more, f"`proxy show {ill[0][0]}`, and its own --doctor, say why"
         )
     else:
-        yield Finding("proxies", "ok", f"all {len(judged)} are well")
+        yield Finding(
+            "proxies", "ok", "the only one is well" if len(judged) == 1 else f"all {len(judged)} are well"
+        )
 
 
 def _judged(newest: _Newest, now_ms: int, interval_ms: int) -> Judgement:

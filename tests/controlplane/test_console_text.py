@@ -94,3 +94,17 @@ def test_a_sign_in_never_leads_elsewhere(target: str) -> None:
 @pytest.mark.parametrize("target", ["/", "/apps?org=contoso", "/search?q=verdict%3Ablock#x", "/events/a/b"])
 def test_a_sign_in_goes_on_to_where_one_wanted(target: str) -> None:
     assert local_path(target) == target
+
+
+@pytest.mark.parametrize(("at", "drawn"), [(0, "0,3 2,3"), (150_000, "49,3 51,3"), (300_000, "98,3 100,3")])
+def test_a_value_without_neighbours_is_seen_in_a_curve(at: int, drawn: str) -> None:
+    moments = [(ms, 6.5 if ms == at else None) for ms in range(0, 300_001, 30_000)]
+    assert f'points="{drawn}"' in charts.curves([charts.Curve("p50", moments)], "Latency")
+
+
+@pytest.mark.parametrize(
+    ("a_minute", "said"),
+    [(0, "0.0 a minute"), (0.01, "under 0.1 a minute"), (0.15, "0.1 a minute"), (25.3, "25 a minute")],
+)
+def test_a_rate_is_never_nothing_where_there_were_requests(a_minute: float, said: str) -> None:
+    assert text.rate(a_minute) == said

@@ -99,7 +99,7 @@ async def test_beside_the_server_it_knows_whose_ports_are_open(config: Path) -> 
         assert (await proxy.send(HEARTBEAT, b'{"checks": {}}')).status == 200
         found = findings(config)
     assert found["ControlPlane.Listen"]["found"] == f"127.0.0.1:{port} is open, by the server that runs"
-    assert found["proxies"]["found"] == "all 1 are well"
+    assert found["proxies"]["found"] == "the only one is well"
     assert found["clock"]["found"] == "agrees with those of 1 proxies"
     assert found["search index"]["found"] == "0 events behind the store"
 
