@@ -168,7 +168,7 @@ class AuditDraft:
                 caller.org_id,
                 caller.app_id,
                 caller.client_id,
-                self.client_ip,
+                self.client_ip or None,
                 self.client_request_id_text,
                 self.method,
                 self.path,

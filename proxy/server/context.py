@@ -175,7 +175,10 @@ class Context:
         return value
 
     def client_ip(self, peer: str, forwarded_for: bytes | None) -> str:
-        """The client's address: the peer, or what trusted load balancers say of it, read from the right."""
+        """The client's address: the peer, or what trusted load balancers say of it, read from the right.
+
+        Empty where one of them names none (RFC 7239 §6.2): no rule may take its own address for the client's.
+        """
         if not self.trusted_proxies or forwarded_for is None or not self.is_trusted(peer):
             return peer
         address = peer
@@ -188,7 +191,7 @@ class Context:
                 # Without a zone, which means nothing on this host and may be any text.
                 parsed = ipaddress.ip_address(entry.partition("%")[0])
             except ValueError:
-                return address
+                return ""
             address = plain_address(str(parsed))
             if not self.is_trusted(address):
                 return address

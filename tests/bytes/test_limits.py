@@ -116,11 +116,14 @@ rules:
         ("[2001:db8::7]", "2001:db8::7"),
         ("::ffff:192.0.2.1", "192.0.2.1"),
         ("192.0.2.1, ::ffff:127.0.0.1", "192.0.2.1"),
+        ("unknown", None),
+        ("192.0.2.1, _hidden, 127.0.0.1", None),
+        ("", None),
     ],
 )
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 async def test_whoever_comes_through_a_load_balancer_is_judged_by_his_own_address(
-    tmp_path: Path, family: socket.AddressFamily, forwarded: str, client_ip: str
+    tmp_path: Path, family: socket.AddressFamily, forwarded: str, client_ip: str | None
 ) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, IP_RULES) as proxy:
         proxy.context.trusted_proxies = LOAD_BALANCER
