@@ -24,6 +24,7 @@ from proxy.server.field_lines import (
     TRANSFER_ENCODING,
     Field,
     Headers,
+    Layout,
     VaryingLines,
     field_lines,
     joined,
@@ -118,12 +119,12 @@ class AnswerHead:
 
 
 _known_fields: dict[bytes, AnswerFields] = {}
+_by_size: dict[int, tuple[Layout, AnswerFields]] = {}  # what the last head of this size was
 
 
 def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
     """Parses the head of an upstream answer that ends with its empty line. Raises MalformedHead."""
-    spelling, values = _VARYING.cut(head)
-    fields = _known_fields.get(spelling) or _remembered(head, spelling)
+    fields, values = _fields_and_values(head)
     content_length = fields.content_length if fields.length_at is None else values[fields.length_at]
     request_id = fields.request_id if fields.id_at is None else values[fields.id_at]
     keep_alive = fields.keep_alive
@@ -143,17 +144,35 @@ def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
     return AnswerHead(fields, values, length, keep_alive, request_id)
 
 
-def _remembered(head: bytes, spelling: bytes) -> AnswerFields:
+def _fields_and_values(head: bytes) -> tuple[AnswerFields, list[bytes]]:
+    last = _by_size.get(len(head))
+    if last is not None:
+        values = last[0].values_if_same(head)
+        if values is not None:
+            return last[1], values
+    layout = _VARYING.layout(head)
+    fields = _known_fields.get(layout.spelling)
+    if fields is None:
+        fields = _remembered(head, layout)
+    elif len(head) <= MAX_REMEMBERED_BYTES:
+        if len(_by_size) >= MAX_REMEMBERED:
+            _by_size.clear()
+        _by_size[len(head)] = layout, fields
+    return fields, layout.values(head)
+
+
+def _remembered(head: bytes, layout: Layout) -> AnswerFields:
     status_line, *lines = head.split(b"\r\n")[:-2]
     status, own_status_line, http10 = _judged_status_line(status_line)
-    fields = AnswerFields(status, own_status_line, field_lines.read(lines), _VARYING.places(head))
+    fields = AnswerFields(status, own_status_line, field_lines.read(lines), layout.lines(head))
     _judge_fields(fields, http10=http10)
     _arrange(fields)
     _leave_values_out(fields)
-    if len(spelling) <= MAX_REMEMBERED_BYTES and len(lines) <= MAX_REMEMBERED_LINES:
+    if len(layout.spelling) <= MAX_REMEMBERED_BYTES and len(lines) <= MAX_REMEMBERED_LINES:
         if len(_known_fields) >= MAX_REMEMBERED:
             _known_fields.clear()
-        _known_fields[spelling] = fields
+            _by_size.clear()
+        _known_fields[layout.spelling] = fields
     return fields
 
 

@@ -37,7 +37,7 @@ from proxy.server.context import plain_address
 from proxy.server.deadlines import NEVER
 from proxy.server.errors import MalformedBody, MalformedHead, Refusal
 from proxy.server.exchange import Exchange
-from proxy.server.request_head import RequestHead, parse_request_head
+from proxy.server.request_head import RequestFields, RequestHead, parse_request_head
 from proxy.server.token_endpoint import token_exchange_for
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class ClientConnection(asyncio.Protocol):
         "_continue_awaited",
         "_decoder",
         "_exchange",
+        "_fields",
         "_head",
         "_head_under_way",
         "_lingering",
@@ -110,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = NEVER
         self._pending = b""  # bytes of requests to come
         self._scanned = 0  # of those, where no head can end
+        self._fields: RequestFields | None = None  # of the request before
         self._head_under_way = False
         self._serving = False
         self._closing = False
@@ -259,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
             self._await_rest_of_head(data)
             return False
         try:
-            head = parse_request_head(data[:end])
+            head = parse_request_head(data[:end], self._fields)
             if len(head.fields.lines) > limits.max_header_count:
                 self._context.counters.values[LIMIT_HEADER_COUNT] += 1
                 raise MalformedHead("the request has too many header fields", "headersTooLarge")
@@ -274,6 +276,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _start(self, head: RequestHead) -> None:
         self._head = head
+        self._fields = head.fields
         self._body_remaining = head.fields.length
         self._decoder = ChunkedDecoder() if head.fields.length < 0 else None
         exchange: ClientExchange | None

@@ -175,6 +175,10 @@ def _parsed(line: bytes) -> tuple[bytes, bytes]:
 field_lines: Final = FieldLines()
 
 
+_TEXT: Final = re.compile(rb"[\t -~\x80-\xff]*")
+_SPACE: Final = 0x20
+
+
 class VaryingLines:
     """Tells apart what differs from head to head of the same sender: the values of the fields `names`.
 
@@ -189,17 +193,46 @@ class VaryingLines:
             rb"(\r\n(?:" + b"|".join(names) + rb"): )(|[!-~\x80-\xff][\t -~\x80-\xff]*)(?=\r\n)"
         )
 
-    def cut(self, head: bytes) -> tuple[bytes, list[bytes]]:
-        """The spelling of the head without the values, and these in order."""
-        pieces = self._pattern.split(head)
-        values = pieces[2::3]
-        del pieces[2::3]
-        return b"".join(pieces), values
+    def layout(self, head: bytes) -> Layout:
+        """Where the values lie."""
+        return Layout(head, [found.span(2) for found in self._pattern.finditer(head)])
 
-    def places(self, head: bytes) -> dict[int, int]:
+
+class Layout:
+    """Where the values that vary lie in one head, and in all others that have the same around them."""
+
+    __slots__ = ("_around", "_size", "_spans", "spelling")
+
+    def __init__(self, head: bytes, spans: list[tuple[int, int]]) -> None:
+        self._size = len(head)
+        self._spans = spans
+        self._around: list[tuple[int, int, bytes]] = []  # start, end and what lies there
+        done = 0
+        for start, end in [*spans, (len(head), len(head))]:
+            self._around.append((done, start, head[done:start]))
+            done = end
+        self.spelling = b"".join([piece for _, _, piece in self._around])
+
+    def values(self, head: bytes) -> list[bytes]:
+        """Of the head that this was made of."""
+        return [head[start:end] for start, end in self._spans]
+
+    def values_if_same(self, head: bytes) -> list[bytes] | None:
+        """The same of another head. None where it takes a layout of its own to tell."""
+        if len(head) != self._size:
+            return None
+        for start, end, piece in self._around:
+            if head[start:end] != piece:
+                return None
+        values = self.values(head)
+        for value in values:
+            if value and value[0] <= _SPACE:
+                return None
+        return values if _TEXT.fullmatch(b"".join(values)) else None
+
+    def lines(self, head: bytes) -> dict[int, int]:
         """Which line after the first has which of the values."""
-        found = self._pattern.finditer(head)
-        return {head.count(b"\r\n", 0, match.start()): which for which, match in enumerate(found)}
+        return {head.count(b"\r\n", 0, start) - 1: which for which, (start, _) in enumerate(self._spans)}
 
 
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")

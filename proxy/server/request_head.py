@@ -31,6 +31,7 @@ from proxy.server.field_lines import (
     TRANSFER_ENCODING,
     Field,
     Headers,
+    Layout,
     VaryingLines,
     field_lines,
     joined,
@@ -70,6 +71,7 @@ class RequestFields:
         "host",
         "id_at",
         "keep_alive",
+        "layout",
         "length",
         "lines",
         "method_override",
@@ -91,6 +93,7 @@ class RequestFields:
         self.method_override: bytes | None = None
         self.forwarded_for: bytes | None = None
         self.nominated: frozenset[bytes] = frozenset()
+        self.layout: Layout | None = None  # of the last such head, if it is remembered
         self.upstream_form: UpstreamForm | None = None  # remembered by `heads`
 
     def is_nominated_away(self, field: Field) -> bool:
@@ -136,8 +139,9 @@ _known_fields: dict[bytes, RequestFields] = {}
 _known_methods: dict[bytes, str] = {}
 
 
-def parse_request_head(head: bytes) -> RequestHead:
-    """`head` ends with its empty line. Raises MalformedHead."""
+def parse_request_head(head: bytes, last: RequestFields | None = None) -> RequestHead:
+    """`head` ends with its empty line; `last` are the fields of the request before it on its connection,
+    mostly the same. Raises MalformedHead."""
     line = _REQUEST_LINE.match(head)
     if line is None:
         raise _malformed_line(head)
@@ -150,24 +154,38 @@ def parse_request_head(head: bytes) -> RequestHead:
         own_id = fields.client_request_id
         return RequestHead(name, target.decode(), request_line, fields, own_id, http10=True)
     section = head[end - 2 :]
-    spelling, values = _VARYING.cut(section)
-    fields = _known_fields.get(spelling) or _remembered(section, spelling)
+    fields, values = _fields_and_values(section, last)
     own_id = fields.client_request_id if fields.id_at is None else values[0]
     return RequestHead(name, target.decode(), head[:end], fields, own_id, http10=False)
 
 
-def _remembered(section: bytes, spelling: bytes) -> RequestFields:
-    places = list(_VARYING.places(section))
+def _fields_and_values(section: bytes, last: RequestFields | None) -> tuple[RequestFields, list[bytes]]:
+    if last is not None and last.layout is not None:
+        values = last.layout.values_if_same(section)
+        if values is not None:
+            return last, values
+    layout = _VARYING.layout(section)
+    known = _known_fields.get(layout.spelling)
+    if known is None:
+        known = _remembered(section, layout)
+    else:
+        known.layout = layout
+    return known, layout.values(section)
+
+
+def _remembered(section: bytes, layout: Layout) -> RequestFields:
+    places = list(layout.lines(section))
     if len(places) > 1:  # nobody sends two ids
         return _read_fields(section, None, http10=False)
     fields = _read_fields(section, places[0] if places else None, http10=False)
     if fields.id_at is not None:
         fields.lines[fields.id_at] = fields.lines[fields.id_at].holding(b"")
         fields.client_request_id = None
-    if len(spelling) <= MAX_REMEMBERED_BYTES and len(fields.lines) <= MAX_REMEMBERED_LINES:
+    if len(layout.spelling) <= MAX_REMEMBERED_BYTES and len(fields.lines) <= MAX_REMEMBERED_LINES:
         if len(_known_fields) >= MAX_REMEMBERED:
             _known_fields.clear()
-        _known_fields[spelling] = fields
+        _known_fields[layout.spelling] = fields
+        fields.layout = layout
     return fields
 
 
