@@ -48,8 +48,9 @@ SLASH = 4
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Each alternative begins with a character of its own, so that `re` looks closer at few places only.
 _ODD_PATH = re.compile(
-    r"[%\\;(' ]|//|/\.\.?(?:/|\Z)|/\Z|:(?:/|\Z)|"
+    r"%|\\|;|\(|'| |//|/\.\.?(?:/|\Z)|/\Z|:(?:/|\Z)|"
     r"/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
 )
 _UNTRIMMED = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")

@@ -27,6 +27,7 @@ ValuesTest = Callable[[Sequence[Value]], int]
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 # Accounts by mail address or GUID are the same account in any letter case; other ids are compared exactly.
 _CASELESS_ID = re.compile(r".*@.*|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.DOTALL)
+_COMMA = 0x2C  # bytes are looked for in bytes as numbers: else Python raises and drops an exception first
 _NEGATIVE = frozenset(("not_equals", "not_in"))
 
 
@@ -132,7 +133,7 @@ def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Seque
     found = [value for name, value in headers if len(name) == size and name.lower() == wanted]
     if not found:
         return ()
-    if len(found) == 1 and b"," not in found[0]:
+    if len(found) == 1 and _COMMA not in found[0]:
         return (found[0].decode("latin-1").strip(" \t"),)
     texts = [value.decode("latin-1").strip(" \t") for value in found]
     return texts + [part.strip(" \t") for text in texts if "," in text for part in text.split(",")]

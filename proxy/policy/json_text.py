@@ -23,6 +23,7 @@ class Member(NamedTuple):
     value_end: int
 
 
+_BACKSLASH = 0x5C
 _skip_whole_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 # RFC 8259 §8.2: the grammar allows an escaped surrogate without its partner (mail previews cut in the middle
@@ -96,7 +97,7 @@ def is_utf8(text: bytes) -> bool:
 
 def decoded_string(token: bytes) -> str:
     """What a string token, quotes included, stands for."""
-    if b"\\" not in token:
+    if _BACKSLASH not in token:
         return token[1:-1].decode()
     value = json.loads(token)  # unlike msgspec and orjson, takes a lone surrogate
     if not isinstance(value, str):
