@@ -97,14 +97,20 @@ class Collector:
             cursor = self._journal.state.streams.get(stream)
             done = cursor.ordinal if cursor is not None else 0
             for number in reversed(numbers):
-                with contextlib.suppress(OSError, DamagedSegmentError):
-                    reader = SegmentReader(self._path(stream, number))
-                    header = reader.header
-                    reader.close()
-                    if header is not None:
-                        waiting += max(0, header.first_ordinal - done)
-                        break
+                header = self._header(stream, number)
+                if header is not None:
+                    waiting += max(0, header.first_ordinal - done)
+                    break
         return waiting
+
+    def _header(self, stream: str, number: int) -> Header | None:
+        """None where the segment isn't in use, or can't be read."""
+        try:
+            reader = SegmentReader(self._path(stream, number))
+        except (OSError, DamagedSegmentError):
+            return None
+        reader.close()
+        return reader.header
 
     def _note_used_up(self, path: Path) -> None:
         self._used_up.setdefault(path, self._journal.saves + 2)
@@ -227,8 +233,8 @@ class Collector:
                 reader = SegmentReader(path)
             except FileNotFoundError:
                 continue
-            except NewerSegmentError as error:
-                self.stalled = f"{path}: {error}; it is left for that release"
+            except NewerSegmentError as newer:
+                self.stalled = f"{path}: {newer}; it is left for that release"
                 if stream not in self._newer:
                     self._newer.add(stream)
                     log.error("%s", self.stalled)
@@ -336,15 +342,7 @@ class Collector:
         return taken
 
     def _later_in_use(self, stream: str, number: int, numbers: list[int]) -> bool:
-        for later in numbers:
-            if later > number:
-                with contextlib.suppress(OSError, DamagedSegmentError):
-                    reader = SegmentReader(self._path(stream, later))
-                    in_use = reader.header is not None
-                    reader.close()
-                    if in_use:
-                        return True
-        return False
+        return any(later > number and self._header(stream, later) is not None for later in numbers)
 
     def _without_segment(self, stream: str, numbers: list[int]) -> bool:
         """No segment to read: between two, or the stream is over and its cursor can go."""

@@ -91,7 +91,7 @@ class Journal:
         self._rejected.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.state = State() if state is None else state
         self._saved = encode_state(self.state)
-        self._lines: dict[str, bytearray] = {}
+        self._lines: dict[str, list[bytes]] = {}  # not written yet
         if state is not None:
             self._cut_to_committed()
         elif any(self._files()):
@@ -113,8 +113,8 @@ class Journal:
         """Takes a line that carries `next_seq`; it counts once `commit` has returned."""
         lines = self._lines.get(org_id)
         if lines is None:
-            lines = self._lines[org_id] = bytearray()
-        lines += line
+            lines = self._lines[org_id] = []
+        lines.append(line)
         organisation = self._organisation(org_id)
         file = self._file_for(organisation)
         file.last = organisation.next_seq
@@ -311,7 +311,7 @@ class Journal:
         return organisation.files[-1]
 
     def _write_lines(self, org_id: str) -> None:
-        data = self._lines.pop(org_id)
+        data = b"".join(self._lines.pop(org_id))
         organisation = self._organisation(org_id)
         file = organisation.files[-1]
         committed = file.length - len(data)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -128,7 +129,13 @@ def _plain(_: str, text: str) -> str:
 
 def request_id(time_ms: int, id_prefix: int, n: int) -> str:
     """The id of a worker's n-th request, the same whenever the spool is read."""
-    return uuid7(time_ms, id_prefix << 40 | n & 0xFF_FFFF_FFFF)
+    return "%s%010x" % (_beginning_of_ids(time_ms, id_prefix), n & 0xFF_FFFF_FFFF)  # noqa: UP031 - see uuid7
+
+
+@lru_cache(maxsize=64)
+def _beginning_of_ids(time_ms: int, id_prefix: int) -> str:
+    """Of one millisecond's ids of one worker, all but their number."""
+    return uuid7(time_ms, id_prefix << 40)[:-10]
 
 
 def organisation(payload: bytes) -> str:
