@@ -15,7 +15,6 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 from zlib import crc32
@@ -94,15 +93,17 @@ def budget_lock(retention: Path) -> Iterator[None]:
         os.close(fd)
 
 
-@dataclass(slots=True, eq=False)
 class _Segment:
     """A mapped segment; the lock on its descriptor tells the agent that the writer is alive."""
 
-    path: Path
-    number: int
-    fd: int
-    mapped: mmap.mmap
-    words: memoryview
+    __slots__ = ("fd", "mapped", "number", "path", "words")
+
+    def __init__(self, path: Path, number: int, fd: int, mapped: mmap.mmap) -> None:
+        self.path = path
+        self.number = number
+        self.fd = fd
+        self.mapped = mapped
+        self.words = memoryview(mapped).cast("I")
 
     def exists(self) -> bool:
         own = os.fstat(self.fd)
@@ -312,7 +313,7 @@ class SpoolWriter:
             unfinished.unlink(missing_ok=True)
             raise
         self._next_number = number + 1
-        return _Segment(path, number, fd, mapped, memoryview(mapped).cast("I"))
+        return _Segment(path, number, fd, mapped)
 
     def _make_room(self) -> None:
         while (problem := self._want_of_room()) is not None:
@@ -350,21 +351,26 @@ def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
     names = [name for name in map(parse_name, os.listdir(folder)) if name is not None]
     for name in sorted(names, key=lambda name: (name.stream, -name.number)):
         path = folder / str(name)
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            header = read_header(fd)
-        except DamagedSegmentError:
-            continue
-        finally:
-            os.close(fd)
+        header = _header_of(path)
         if header is None:
             continue
         if name.stream in later:
             yield header.created_ms, path, later[name.stream].first_ordinal - header.first_ordinal
         later[name.stream] = header
+
+
+def _header_of(path: Path) -> Header | None:
+    """None where the segment is gone or damaged, or has none yet."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_header(fd)
+    except DamagedSegmentError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def _populate(mapped: mmap.mmap) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from proxy.policy.abridged import MASK
 from proxy.policy.canonical import Target, option_name
@@ -121,8 +121,7 @@ class Guesses:
         return tuple((guess.fact, guess.way) for guess in self._made)
 
 
-@dataclass(frozen=True, slots=True)
-class Ways(Generic[T]):
+class Ways(NamedTuple, Generic[T]):
     """What a judgement comes to, whatever isn't known."""
 
     outcomes: tuple[T, ...]

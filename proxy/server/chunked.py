@@ -29,7 +29,10 @@ class ChunkedDecoder:
 
     __slots__ = ("_line", "_remaining", "_state", "_trailer_bytes", "done", "rest")
 
-    _SIZE, _DATA, _DATA_END, _TRAILER = range(4)
+    _SIZE: Final = 0
+    _DATA: Final = 1
+    _DATA_END: Final = 2
+    _TRAILER: Final = 3
 
     def __init__(self) -> None:
         self._state = self._SIZE

@@ -223,9 +223,9 @@ class Exchange:
             return self._plan.decide(facts)
         except MalformedBody as error:
             raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
-        except MalformedTarget as error:
+        except MalformedTarget as ambiguous:
             raise Refusal(
-                "badRequest", f"The request target is ambiguous: {error}.", "ambiguousTarget"
+                "badRequest", f"The request target is ambiguous: {ambiguous}.", "ambiguousTarget"
             ) from None
 
     def _decide_batch(self, batch: Batch, decision: Decision, body: bytes) -> None:

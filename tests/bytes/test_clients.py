@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from proxy.audit.record import Record
 from proxy.audit.spool import SpoolFull
+from proxy.server import audit_draft
 from proxy.server import connection as connection_module
 from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply
 
@@ -390,10 +392,10 @@ async def test_an_answer_whose_event_cannot_be_stored_is_never_completed(
 ) -> None:
     async with data_path(answering(answer), tmp_path, RULES) as proxy:
 
-        def full(payload: bytes) -> None:
+        def full(record: Record) -> bytes:
             raise SpoolFull
 
-        monkeypatch.setattr(proxy.context.spool, "append", full)
+        monkeypatch.setattr(audit_draft, "encode", full)
         text = await proxy.raw(proxy.request(target))
         whole = len(text.partition(b"\r\n\r\n")[2]) >= len(answer.partition(b"\r\n\r\n")[2])
         assert not text or not whole

@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.standins.system import ROOT, System
+from tests.standins.system import CODE, System
 
 LONG: Final = os.environ.get("GRAPHWARD_LONG") == "1"
 WAIT_SECONDS: Final = 40
@@ -50,7 +50,7 @@ async def whole_system(
     *,
     workers: int = 2,
     environment: Mapping[str, str] | None = None,
-    proxy_code: Path = ROOT,
+    proxy_code: Path = CODE,
 ) -> AsyncIterator[System]:
     system = System(
         directory,

@@ -30,7 +30,7 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 from tests.process.test_proxy_start import config, refused_with, run
-from tests.standins.system import ROOT, System
+from tests.standins.system import CODE, System
 
 __all__ = ["config"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
@@ -42,7 +42,9 @@ UPGRADES = 50 if LONG else 1
 def code(tmp_path: Path) -> Path:
     """Where the proxy is installed: a copy that a test may replace by another version."""
     installed = tmp_path / "installed"
-    shutil.copytree(ROOT / "proxy", installed / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(CODE / "proxy", installed / "proxy", ignore=shutil.ignore_patterns("__pycache__"))
+    for library in CODE.glob("*.so"):
+        shutil.copy(library, installed)
     return installed
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import proxy
 from tests.standins import commands
 from tests.standins.certificates import CertificateAuthority, ServerCertificate
 from tests.standins.graph import GraphStandIn
@@ -30,6 +31,7 @@ from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
 from tests.standins.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
+CODE: Final = Path(proxy.__file__).parents[1]  # of the proxy: the sources, or what is compiled of them
 START_SECONDS: Final = 25
 STOP_SECONDS: Final = 10
 VAULT_SECRET: Final = "graph-client"
@@ -71,6 +73,12 @@ class Child:
         await self.process.wait()
 
 
+def _search_path(code: Path, environment: Mapping[str, str]) -> str:
+    """Of a child: a test's own modules, the code that it is to run, and what this process has."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), str(code), inherited)))
+
+
 class System:
     """`applications` names each app identity's ruleset file; the environments override settings
     (`Audit__MaxBatchSize`). With `vault` the client secret and the signing key are in a key
@@ -85,7 +93,7 @@ class System:
         vault: bool = False,
         proxy_environment: Mapping[str, str] | None = None,
         control_plane_environment: Mapping[str, str] | None = None,
-        proxy_code: Path = ROOT,
+        proxy_code: Path = CODE,
     ) -> None:
         self.directory = directory
         self.authority = CertificateAuthority(directory / "certificates")
@@ -292,7 +300,7 @@ VaultRefreshSeconds = 0.5"""
                 sys.executable,
                 *("-m", module, "--config", str(config)),
                 cwd=code,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, "PYTHONPATH": _search_path(code, environment)},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
