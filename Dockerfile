@@ -2,12 +2,20 @@
 # To build the same twice, pin PYTHON to a digest.
 ARG PYTHON=python:3.11-slim-bookworm
 
+FROM ${PYTHON} AS compile
+RUN apt-get update
+RUN apt-get install --yes --no-install-recommends gcc libc6-dev
+WORKDIR /src
+COPY dev requirements.lock pyproject.toml ./
+COPY proxy proxy
+RUN python dev compile
+
 FROM ${PYTHON} AS build
 WORKDIR /opt/graphward
 COPY requirements-run.lock ./
 RUN python -m venv --without-pip .venv
 RUN python -m pip --python .venv/bin/python install --no-cache-dir --disable-pip-version-check --only-binary=:all: --require-hashes -r requirements-run.lock
-COPY proxy proxy
+COPY --from=compile /src/build/compiled ./
 COPY controlplane controlplane
 RUN .venv/bin/python -m compileall -q -j 0 proxy controlplane
 

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import errno
 import gc
-import importlib
+import importlib.util
 import logging
 import math
 import os
@@ -158,7 +158,10 @@ class Supervisor:
         gc.enable()
         scheme = "https" if self._settings.proxy.cert_file else "http"
         for address in _addresses(self._listeners[0]):
-            logger.info("listening on %s://%s with %d workers", scheme, address, self._count)
+            logger.info(
+                "listening on %s://%s with %d workers, data path %s",
+                *(scheme, address, self._count, _form_of_data_path()),
+            )
         ticked = time.monotonic()
         while not (self._stopping and not self._children):
             received = signal.sigtimedwait(_SIGNALS, TICK_SECONDS)
@@ -561,6 +564,11 @@ def _own(settings: Settings, held: int | None) -> int:
         return handover.own_directory(settings.audit.local_retention_path, held)
     except handover.DirectoryOwned as error:
         raise StartError(str(error)) from None
+
+
+def _form_of_data_path() -> str:
+    found = importlib.util.find_spec("proxy.server.exchange")
+    return "interpreted" if found is None or str(found.origin).endswith(".py") else "compiled"
 
 
 def _listener(address: Address) -> socket.socket:

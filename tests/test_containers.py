@@ -41,7 +41,8 @@ def test_what_is_installed_is_what_the_programs_need_in_the_versions_that_are_te
 
 
 def test_what_is_copied_is_there_and_let_through() -> None:
-    copied = {rest.split()[0] for step, rest in STEPS if step == "COPY" and not rest.startswith("--")}
+    copies = [rest.split()[:-1] for step, rest in STEPS if step == "COPY" and not rest.startswith("--")]
+    copied = {each for sources in copies for each in sources}
     let_through = {
         line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
     }

@@ -112,9 +112,9 @@ _NODES_AT_ONCE = 50
 
 
 @dataclass(slots=True)
-class _Node(Generic[T]):
-    words: dict[str, _Node[T]] = field(default_factory=dict)
-    wildcard: _Node[T] | None = None
+class Node(Generic[T]):
+    words: dict[str, Node[T]] = field(default_factory=dict)
+    wildcard: Node[T] | None = None
     ends: list[T] = field(default_factory=list)
     rests: list[T] = field(default_factory=list)
 
@@ -123,47 +123,29 @@ class PathTree(Generic[T]):
     """Finds what is under the patterns that cover a name; costs by the path, not by their number."""
 
     def __init__(self) -> None:
-        self._root: _Node[T] = _Node()
+        self.root: Node[T] = Node()
 
     def add(self, pattern: Pattern, value: T) -> None:
-        node = self._root
+        node = self.root
         for word in pattern.segments:
             if word is None:
                 if node.wildcard is None:
-                    node.wildcard = _Node()
+                    node.wildcard = Node()
                 node = node.wildcard
             else:
                 below = node.words.get(word)
                 if below is None:
-                    below = node.words[word] = _Node()
+                    below = node.words[word] = Node()
                 node = below
         (node.rests if pattern.rest else node.ends).append(value)
-
-    def take_apart(self) -> Generator[None, None, None]:
-        """Empties the tree, which nobody may use any more; yields again and again on the way.
-
-        Freeing ten thousand rules at once would take milliseconds.
-        """
-        nodes = [self._root]
-        work = 0
-        while nodes:
-            node = nodes.pop()
-            nodes += node.words.values()
-            if node.wildcard is not None:
-                nodes.append(node.wildcard)
-            node.words = {}
-            node.wildcard = None
-            work += 1
-            if work % _NODES_AT_ONCE == 0:
-                yield
 
     def find(self, name: Name) -> tuple[list[T], list[T]]:
         """What covers the path itself, and what ends above it."""
         found: list[T] = []
         above: list[T] = []
-        level = [self._root]
+        level = [self.root]
         for word, exact in zip(name.folded, name.exact, strict=True):
-            below: list[_Node[T]] = []
+            below: list[Node[T]] = []
             for node in level:
                 found += node.rests
                 above += node.ends
@@ -179,3 +161,22 @@ class PathTree(Generic[T]):
             found += node.rests
             found += node.ends
         return found, above
+
+
+def take_apart(root: Node[T]) -> Generator[None, None, None]:
+    """Empties a tree that nobody uses any more; yields again and again on the way.
+
+    Freeing ten thousand rules at once would take milliseconds.
+    """
+    nodes = [root]
+    work = 0
+    while nodes:
+        node = nodes.pop()
+        nodes += node.words.values()
+        if node.wildcard is not None:
+            nodes.append(node.wildcard)
+        node.words = {}
+        node.wildcard = None
+        work += 1
+        if work % _NODES_AT_ONCE == 0:
+            yield

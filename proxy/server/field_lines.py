@@ -175,7 +175,7 @@ def _parsed(line: bytes) -> tuple[bytes, bytes]:
 field_lines: Final = FieldLines()
 
 
-_TEXT: Final = re.compile(rb"[\t -~\x80-\xff]*")
+_TEXT: Final = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])  # all that a value may have in it
 _SPACE: Final = 0x20
 
 
@@ -228,18 +228,21 @@ class Layout:
         for value in values:
             if value and value[0] <= _SPACE:
                 return None
-        return values if _TEXT.fullmatch(b"".join(values)) else None
+        return None if b"".join(values).translate(None, _TEXT) else values
 
     def lines(self, head: bytes) -> dict[int, int]:
         """Which line after the first has which of the values."""
         return {head.count(b"\r\n", 0, start) - 1: which for which, (start, _) in enumerate(self._spans)}
 
 
-_DIGITS: Final = re.compile(rb"[0-9]{1,18}")
+_MAX_DIGITS: Final = 18
+_DIGITS: Final = re.compile(rb"[0-9]{1,%d}" % _MAX_DIGITS)
 
 
 def length_of(content_length: bytes) -> int:
     """Raises MalformedHead."""
+    if len(content_length) <= _MAX_DIGITS and content_length.isdigit():
+        return int(content_length)
     digits = content_length.rstrip(b" \t")
     if not _DIGITS.fullmatch(digits):
         raise MalformedHead("Content-Length is not a number")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from proxy.policy.compile import CompiledRuleset, Entry, compile_in_slices
-from proxy.policy.paths import PathTree
+from proxy.policy.paths import Node, take_apart
 from proxy.policy.ruleset import Ruleset
 from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
 from proxy.server.shadow import ShadowRules
@@ -108,18 +108,18 @@ async def _compile(ruleset: Ruleset) -> CompiledRuleset:
             next(slices)
         except StopIteration as done:
             compiled: CompiledRuleset = done.value
-            weakref.finalize(compiled, _free_in_slices, compiled.tree).atexit = False
+            weakref.finalize(compiled.tree, _free_in_slices, compiled.tree.root).atexit = False
             return compiled
         await asyncio.sleep(0)
 
 
-def _free_in_slices(tree: PathTree[Entry]) -> None:
+def _free_in_slices(root: Node[Entry]) -> None:
     """Once the last request that a ruleset judges has ended, in one way or another."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return
-    _next_slice(loop, tree.take_apart())
+    _next_slice(loop, take_apart(root))
 
 
 def _next_slice(loop: asyncio.AbstractEventLoop, slices: Iterator[None]) -> None:
