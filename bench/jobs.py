@@ -8,6 +8,8 @@ from bench.graphward import ALLOW, STRIP
 from bench.load import LIST_PATH, ONE_PATH, request_loader
 from bench.report import Table
 from bench.rig import Rig
+from bench.tools import ROOT
+from proxy.supervisor import form_of_data_path
 
 
 def pass_through(rig: Rig, pace: Pace) -> Table:
@@ -33,9 +35,15 @@ def judged(rig: Rig, pace: Pace) -> Table:
         Peer("aiohttp", lambda: rig.aiohttp(judging=True), load),
         Peer("graphward", lambda: rig.graphward(rules=ALLOW), load),
     ]
+    if form_of_data_path() == "compiled":
+        sources = {"PYTHONPATH": str(ROOT)}
+        peers.append(Peer("interpreted", lambda: rig.graphward(rules=ALLOW, environment=sources), load))
     missing = measure(peers, pace, proofs.one_user(rig, judging=True))
     title = "token checked, one path rule, credential swapped, a record of each request"
-    notes = ["relay judges nothing and is here as the floor of Python."]
+    notes = [
+        "relay judges nothing and is here as the floor of Python.",
+        "interpreted is graphward from its sources, without ./dev compile.",
+    ]
     return cost_table("J2", title, peers, "graphward", missing, notes)
 
 

@@ -13,6 +13,7 @@ from bench.engines import ENGINES
 from bench.plot import bars
 from bench.report import Table
 from bench.tools import ROOT, find, machine, version, wheels
+from proxy.supervisor import form_of_data_path
 
 REPORT: Final = ROOT / "bench" / "RESULTS.md"
 PLOT: Final = ROOT / "bench" / "results.svg"
@@ -40,6 +41,7 @@ def _preface(pace: Pace, others: float) -> str:
         "",
         f"- Machine: {machine()}. Others used {others:.0%} of its cores when the run began.",
         f"- Versions: {versions}." + (f" Not on this machine: {', '.join(absent)}." if absent else ""),
+        f"- Graphward: {form_of_data_path()}, but for the row that says otherwise.",
         f"- Turns: {pace.rounds} of {pace.seconds} s for each server; figures are medians of the turns.",
         "- How they are taken, and who does what: [README.md](README.md).",
         "",

@@ -144,6 +144,7 @@ class Rig:
         upstream_port: int | None = None,
         stand_ins: StandInPorts | None = None,
         sections: Mapping[str, Section] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> Server:
         """With its defaults, but for what `sections` says. Without stand-ins there is no control plane, and
         the upstream token is given."""
@@ -167,7 +168,8 @@ class Rig:
         }
         directory = Path(tempfile.mkdtemp(prefix="graphward-", dir=self.run))  # ports come again
         config = write_graphward(directory, merged, rules)
-        return self._spawn("graphward", [sys.executable, "-m", "proxy", "--config", str(config)], port)
+        command = [sys.executable, "-m", "proxy", "--config", str(config)]
+        return self._spawn("graphward", command, port, environment=environment)
 
     def stand_ins(self, behaviour: Literal["accepts", "down", "changes"]) -> tuple[Server, StandInPorts]:
         """Control plane and identity provider; see bench/stand_ins.py."""
@@ -219,9 +221,18 @@ class Rig:
         file.write_text(text)
         return file
 
-    def _spawn(self, name: str, command: list[str], port: int, *, core: int | None = None) -> Server:
+    def _spawn(
+        self,
+        name: str,
+        command: list[str],
+        port: int,
+        *,
+        core: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Server:
         on = cores().server if core is None else core
-        return Server(name, command, port, core=on, log=self.run / f"{name}-{port}.log")
+        log = self.run / f"{name}-{port}.log"
+        return Server(name, command, port, core=on, log=log, environment=environment)
 
 
 def _needed(program: str) -> str:

@@ -160,7 +160,7 @@ class Supervisor:
         for address in _addresses(self._listeners[0]):
             logger.info(
                 "listening on %s://%s with %d workers, data path %s",
-                *(scheme, address, self._count, _form_of_data_path()),
+                *(scheme, address, self._count, form_of_data_path()),
             )
         ticked = time.monotonic()
         while not (self._stopping and not self._children):
@@ -566,7 +566,8 @@ def _own(settings: Settings, held: int | None) -> int:
         raise StartError(str(error)) from None
 
 
-def _form_of_data_path() -> str:
+def form_of_data_path() -> str:
+    """`compiled` where `./dev compile` made what runs, else `interpreted`."""
     found = importlib.util.find_spec("proxy.server.exchange")
     return "interpreted" if found is None or str(found.origin).endswith(".py") else "compiled"
 
