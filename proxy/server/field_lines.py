@@ -175,7 +175,10 @@ def _parsed(line: bytes) -> tuple[bytes, bytes]:
 field_lines: Final = FieldLines()
 
 
-_TEXT: Final = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])  # all that a value may have in it
+# Changes every character that no value may have in it, which is looked for so in a third of a pattern's time.
+_WITHOUT_CONTROLS: Final = bytes(
+    char ^ 0x80 if (char < 0x20 and char != 0x09) or char == 0x7F else char for char in range(0x100)
+)
 _SPACE: Final = 0x20
 
 
@@ -228,7 +231,8 @@ class Layout:
         for value in values:
             if value and value[0] <= _SPACE:
                 return None
-        return None if b"".join(values).translate(None, _TEXT) else values
+        together = b"".join(values)
+        return values if together.translate(_WITHOUT_CONTROLS) == together else None
 
     def lines(self, head: bytes) -> dict[int, int]:
         """Which line after the first has which of the values."""
