@@ -56,7 +56,8 @@ sys.meta_path.insert(0, Watch())
 def watching_imports(directory: Path) -> dict[str, str]:
     """An environment in which every process notes its imports of Azure's SDK."""
     (directory / "sitecustomize.py").write_text(WATCH)
-    return {"PYTHONPATH": str(directory), "AZURE_IMPORTS": str(directory / "imports")}
+    search_path = os.pathsep.join(filter(None, (str(directory), os.environ.get("PYTHONPATH"))))
+    return {"PYTHONPATH": search_path, "AZURE_IMPORTS": str(directory / "imports")}
 
 
 @pytest.fixture(scope="module")
