@@ -59,9 +59,15 @@ def compile_values_test(condition: Condition) -> ValuesTest:
     """A test of all occurrences of a value: where they disagree, it holds perhaps."""
     caseless = _is_caseless_id if condition.source == "param" else _always
     tests = [_value_test(test, caseless) for test in condition.tests]
-    one: ValueTest = tests[0] if len(tests) == 1 else lambda value: min(test(value) for test in tests)
-    missing = min(when_missing(test) for test in condition.tests)
+    one = tests[0] if len(tests) == 1 else _least_of(tests)
+    return _test_of_all(one, min(when_missing(test) for test in condition.tests))
 
+
+def _least_of(tests: list[ValueTest]) -> ValueTest:
+    return lambda value: min(test(value) for test in tests)
+
+
+def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
     def test_all(values: Sequence[Value]) -> int:
         if not values:
             return missing
@@ -179,8 +185,10 @@ def _operands(operand: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -> ValueTest:
     texts = {_text(operand): operand for operand in operands}
-    folded = {fold(text) for text in texts}
+    return _member_test(texts, {fold(text) for text in texts}, caseless)
 
+
+def _member_test(texts: dict[str, Scalar], folded: set[str], caseless: Callable[[str], bool]) -> ValueTest:
     def is_member(value: Value) -> int:
         if isinstance(value, str):
             if value in texts:

@@ -36,23 +36,24 @@ def ip_check(gate: IpGate) -> Check:
     outside = None if gate.outside is None else _Networks(gate.outside)
     remembered: dict[str, int] = {}
 
-    def judge(client_ip: str) -> int:
-        address = _address(client_ip)
-        if address is None:
-            return PERHAPS
-        if inside is not None and not inside.contain(address):
-            return NO
-        return NO if outside is not None and outside.contain(address) else YES
-
     def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
         held = remembered.get(request.client_ip)
         if held is None:
             if len(remembered) >= _MAX_REMEMBERED:
                 remembered.clear()
-            held = remembered[request.client_ip] = judge(request.client_ip)
+            held = remembered[request.client_ip] = _judged(request.client_ip, inside, outside)
         return held
 
     return check
+
+
+def _judged(client_ip: str, inside: _Networks | None, outside: _Networks | None) -> int:
+    address = _address(client_ip)
+    if address is None:
+        return PERHAPS
+    if inside is not None and not inside.contain(address):
+        return NO
+    return NO if outside is not None and outside.contain(address) else YES
 
 
 def time_check(gate: TimeGate) -> Check:

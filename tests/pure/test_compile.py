@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+from collections.abc import Iterator
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -10,8 +13,9 @@ import pytest
 from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import compile_in_slices, compile_ruleset
 from proxy.policy.decision import Plan, RequestFacts
-from proxy.policy.ruleset import Match, Rule, Ruleset
+from proxy.policy.ruleset import Comparison, Condition, IpGate, Match, Operator, Rule, Ruleset, TimeGate
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.transforms import Transforms
 from tests.pure.rules import compiled, decide, verdict
 
 
@@ -166,3 +170,54 @@ rules:
     guard_queries: true
 """)
     assert msgspec.json.decode(msgspec.json.encode(ruleset), type=Ruleset) == ruleset
+
+
+def _comparisons() -> Iterator[Comparison]:
+    for operator in get_args(Operator):
+        if operator in ("in", "not_in"):
+            yield Comparison(operator, ("a", 1, "B"))
+        elif operator == "exists":
+            yield Comparison(operator, True)
+        else:
+            yield Comparison(operator, 5 if operator in ("at_least", "at_most") else "a")
+
+
+def test_compiled_rules_go_as_soon_as_nobody_has_them() -> None:
+    """A worker keeps Python's collector off its rulebook: what only that could free would stay for good."""
+    comparisons = tuple(_comparisons())
+    sources = get_args(get_type_hints(Condition)["source"])
+    conditions = [
+        Condition(source, "" if source == "status" else "id", tests)
+        for source in sources
+        for tests in (*((one,) for one in comparisons), comparisons)
+    ]
+    every = Ruleset(
+        "every",
+        "block",
+        tuple(
+            Rule(
+                f"r{number}",
+                Match((f"/v1.0/area{number}/{{id}}",)),
+                "filter",
+                when="response"
+                if condition.source in ("status", "response_header", "property")
+                else "request",
+                conditions=(condition,),
+                ip=IpGate(("10.0.0.0/8",), ("10.1.0.0/16",)),
+                time=TimeGate(("mon",), "08:00", "18:00", "Europe/Oslo"),
+                transforms=Transforms(strip=("mobilePhone", "manager.mail")),
+                guard_queries=True,
+            )
+            for number, condition in enumerate(conditions)
+        ),
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        rules = compile_ruleset(every)
+        for method in ("GET", "POST"):
+            rules.plan(method, canonicalise("/v1.0/area3/x"))
+        del rules
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
