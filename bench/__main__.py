@@ -38,7 +38,15 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["suites"]:
         os.execv(
             sys.executable,
-            [sys.executable, "-m", "pytest", "bench/", "--benchmark-only", *arguments[1:]],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "--import-mode=append",
+                "bench/",
+                "--benchmark-only",
+                *arguments[1:],
+            ],
         )
     options = _options(arguments)
     with tempfile.TemporaryDirectory(prefix="graphward-bench-") as run:
