@@ -27,6 +27,7 @@ from proxy.audit.segment import (
     Reached,
     SegmentName,
     SegmentReader,
+    header_of,
     parse_name,
 )
 from proxy.audit.spool import WhenFull, spool_directory, used_bytes, worker_budget
@@ -106,11 +107,9 @@ class Collector:
     def _header(self, stream: str, number: int) -> Header | None:
         """None where the segment isn't in use, or can't be read."""
         try:
-            reader = SegmentReader(self._path(stream, number))
-        except (OSError, DamagedSegmentError):
+            return header_of(self._path(stream, number))
+        except OSError:
             return None
-        reader.close()
-        return reader.header
 
     def _note_used_up(self, path: Path) -> None:
         self._used_up.setdefault(path, self._journal.saves + 2)
@@ -233,8 +232,8 @@ class Collector:
                 reader = SegmentReader(path)
             except FileNotFoundError:
                 continue
-            except NewerSegmentError as newer:
-                self.stalled = f"{path}: {newer}; it is left for that release"
+            except NewerSegmentError as error:
+                self.stalled = f"{path}: {error}; it is left for that release"
                 if stream not in self._newer:
                     self._newer.add(stream)
                     log.error("%s", self.stalled)

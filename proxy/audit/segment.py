@@ -142,6 +142,20 @@ def read_header(fd: int) -> Header | None:
     return Header(uuid.UUID(bytes=stream).hex, number, data_offset, id_prefix, ordinal, created, counts)
 
 
+def header_of(path: Path) -> Header | None:
+    """None where the segment is gone or damaged, or has none yet."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_header(fd)
+    except DamagedSegmentError:
+        return None
+    finally:
+        os.close(fd)
+
+
 class Reached(Enum):
     """Where a reader stands once it has read what there is."""
 

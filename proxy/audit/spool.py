@@ -28,14 +28,13 @@ from proxy.audit.segment import (
     IN_USE_OFFSET,
     MAX_FRAME,
     MAX_RECORD,
-    DamagedSegmentError,
     Header,
     SegmentName,
     encode_rest,
     encode_start,
     header_bytes,
+    header_of,
     parse_name,
-    read_header,
 )
 
 WhenFull = Literal["refuse", "drop-oldest"]
@@ -351,26 +350,12 @@ def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:
     names = [name for name in map(parse_name, os.listdir(folder)) if name is not None]
     for name in sorted(names, key=lambda name: (name.stream, -name.number)):
         path = folder / str(name)
-        header = _header_of(path)
+        header = header_of(path)
         if header is None:
             continue
         if name.stream in later:
             yield header.created_ms, path, later[name.stream].first_ordinal - header.first_ordinal
         later[name.stream] = header
-
-
-def _header_of(path: Path) -> Header | None:
-    """None where the segment is gone or damaged, or has none yet."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        return read_header(fd)
-    except DamagedSegmentError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def _populate(mapped: mmap.mmap) -> None:
