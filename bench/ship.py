@@ -29,7 +29,7 @@ SEGMENT_BYTES = 4 << 20
 def answer_everything(port: int) -> None:
     async def accepted(request: web.Request) -> web.Response:
         await request.read()
-        return web.Response(status=202, body=b'{"batchId":"b","accepted":1,"duplicate":false}')
+        return web.Response(status=202, body=b"{}")
 
     app = web.Application(client_max_size=8 << 20)
     app.add_routes([web.post("/audit", accepted)])
@@ -47,7 +47,7 @@ def fill(retention: Path, count: int) -> None:
             id_prefix=number + 1,
         )
         for _ in range(count // WORKERS):
-            spool.append(payload)
+            spool.append(RECORD.org_id, payload)
             if spool.needs_maintenance:
                 spool.maintain()
         spool.close()

@@ -1,7 +1,9 @@
 """One audit record into memory that outlives the process, and out of it as a line of the journal."""
 
+import os
 from pathlib import Path
 
+import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from proxy.audit.record import Record, encode, event_line
@@ -21,7 +23,7 @@ def test_record(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     )
 
     def append() -> None:
-        spool.append(encode(RECORD))
+        spool.append(RECORD.org_id, encode(RECORD))
         if spool.needs_maintenance:
             spool.maintain()
             for old in (tmp_path / "spool").glob("*.seg"):
@@ -36,3 +38,18 @@ def test_record(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
 def test_line(benchmark: BenchmarkFixture) -> None:
     payload = encode(RECORD)
     assert benchmark(event_line, payload, 1, 1, "proxy-1").endswith(b"}\n")
+
+
+@pytest.mark.parametrize("piece", [64 * 1024, 1024 * 1024])
+def test_write(benchmark: BenchmarkFixture, tmp_path: Path, piece: int) -> None:
+    """A megabyte to the end of a journal's file, in pieces."""
+    fd = os.open(tmp_path / "journal", os.O_WRONLY | os.O_CREAT, 0o600)
+    data = memoryview(bytes(1024 * 1024))
+
+    def append() -> None:
+        for at in range(0, len(data), piece):
+            os.write(fd, data[at : at + piece])
+        os.fdatasync(fd)
+
+    benchmark.pedantic(append, rounds=100)  # type: ignore[no-untyped-call]
+    os.close(fd)

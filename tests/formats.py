@@ -27,7 +27,7 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.snapshot import App, Snapshot, SnapshotRuleset, write_snapshot
 from tests.controlplane.plane import RULESET, ProxyClient, batch, write_settings
 from tests.controlplane.processes import facts, server
-from tests.process.agent_parts import payload
+from tests.process.agent_parts import write
 
 FORMATS: Final = Path(__file__).parent / "fixtures" / "formats"
 JOURNALED: Final = 12  # events that the agent had collected, half of them delivered
@@ -95,14 +95,14 @@ def _audit(retention: Path) -> None:
         proxy_id=lambda: "proxy-1",
     )
     for n in range(JOURNALED):
-        spool.append(payload(n, f"org-{n % 2 + 1}"))
+        write(spool, [n], f"org-{n % 2 + 1}")
     collector.run_pass()
     first = journal.plan("org-1", max_events=DELIVERED, max_bytes=1 << 20)
     assert first is not None
     journal.done("org-1", first)
     journal.plan("org-2", max_events=DELIVERED, max_bytes=1 << 20)  # sent, and no answer yet
     for n in range(JOURNALED, JOURNALED + SPOOLED):
-        spool.append(payload(n, f"org-{n % 2 + 1}"))
+        write(spool, [n], f"org-{n % 2 + 1}")
     for prepared in sorted((retention / "spool").iterdir())[1:]:
         prepared.unlink()  # which says nothing and takes room
     # The writer's map is the file: what a kill leaves is what is there now.

@@ -186,11 +186,7 @@ class Collector:
                 return self._without_segment(stream, numbers), False
         cursor = self._journal.state.streams[stream]
         before = cursor.ordinal, cursor.offset
-        header = reader.header
-        assert header is not None
-        for ordinal, payload in reader.records(_PASS_BYTES):
-            self._take(cursor, header, ordinal, payload)
-        cursor.offset, cursor.ordinal = reader.offset, max(cursor.ordinal, reader.ordinal)
+        self._take_records(cursor, reader)
         if reader.reached is Reached.MORE:
             self._still_since.pop(stream, None)
             return True, True
@@ -203,22 +199,27 @@ class Collector:
             return True, False
         return self._stands_still(stream, cursor, reader, numbers)
 
-    def _take(self, cursor: Cursor, header: Header, ordinal: int, payload: bytes) -> None:
-        missing = ordinal - cursor.ordinal
-        if missing:
-            cursor.unplaced += missing
-        cursor.ordinal = ordinal + 1
-        org_id = organisation(payload)
-        cursor.counts[org_id] = cursor.counts.get(org_id, 0) + 1
-        try:
-            line = event_line(payload, header.id_prefix, self._journal.next_seq(org_id), self._proxy_id())
-        except msgspec.DecodeError:
-            self._journal.skip(org_id, 1, "record not understood")
-            return
-        self._journal.add(org_id, line)
-        self.collected += 1
-        if self.collected % _YIELD_EVERY == 0:
-            os.sched_yield()
+    def _take_records(self, cursor: Cursor, reader: SegmentReader) -> bool:
+        """Whether there were any."""
+        assert reader.header is not None
+        id_prefix, proxy_id, counts = reader.header.id_prefix, self._proxy_id(), cursor.counts
+        records = reader.records(_PASS_BYTES)
+        for number, (ordinal, payload) in enumerate(records, 1):
+            cursor.unplaced += ordinal - cursor.ordinal
+            cursor.ordinal = ordinal + 1
+            org_id = organisation(payload)
+            counts[org_id] = counts.get(org_id, 0) + 1
+            try:
+                line = event_line(payload, id_prefix, self._journal.next_seq(org_id), proxy_id)
+            except msgspec.DecodeError:
+                self._journal.skip(org_id, 1, "record not understood")
+            else:
+                self._journal.add(org_id, line)
+            if number % _YIELD_EVERY == 0:
+                os.sched_yield()
+        self.collected += len(records)
+        cursor.offset, cursor.ordinal = reader.offset, max(cursor.ordinal, reader.ordinal)
+        return bool(records)
 
     def _next_segment(self, stream: str, numbers: list[int]) -> SegmentReader | None:
         """The segment at the cursor, or the next there is; None if none is in use yet."""
@@ -315,8 +316,8 @@ class Collector:
         if not self._has_stood(stream):
             return False, False
         over = reader.writer_is_gone() or self._later_in_use(stream, cursor.number, numbers)
-        if over and any(True for _ in self._last_look(cursor, reader)):
-            return True, True
+        if over and self._take_records(cursor, reader):
+            return True, True  # written between the look that found nothing and the writer's end
         if over or reader.reached is Reached.UNREADABLE:
             if reader.skip_damage():
                 log.error("%s: a damaged stretch is skipped", reader.path)
@@ -328,17 +329,6 @@ class Collector:
                 return True, not gone
         self._still_since.pop(stream, None)
         return False, False
-
-    def _last_look(self, cursor: Cursor, reader: SegmentReader) -> list[int]:
-        """Records that were written between the look that found nothing and the writer's end."""
-        header = reader.header
-        assert header is not None
-        taken = []
-        for ordinal, payload in reader.records(_PASS_BYTES):
-            self._take(cursor, header, ordinal, payload)
-            taken.append(ordinal)
-        cursor.offset, cursor.ordinal = reader.offset, max(cursor.ordinal, reader.ordinal)
-        return taken
 
     def _later_in_use(self, stream: str, number: int, numbers: list[int]) -> bool:
         return any(later > number and self._header(stream, later) is not None for later in numbers)

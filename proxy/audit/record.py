@@ -16,7 +16,7 @@ _SHORT: Final = 200  # and every other text
 _ITEMS: Final = 16
 
 
-class Record(msgspec.Struct, array_like=True, frozen=True):
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One request as its worker saw it; fields are only ever added at the end, so that older spools open."""
 
     n: int
@@ -46,7 +46,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     shadow: tuple[str, str | None, int] | None = None  # verdict, rule and ruleset version, where there is one
 
 
-class Event(msgspec.Struct, rename="camel"):
+class Event(msgspec.Struct, rename="camel", gc=False):
     """An audit event as it goes into the journal and over the wire."""
 
     id: str

@@ -23,7 +23,6 @@ import os
 import re
 import struct
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -197,37 +196,40 @@ class SegmentReader:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         return True
 
-    def records(self, limit: int) -> Iterator[tuple[int, bytes]]:
+    def records(self, limit: int) -> list[tuple[int, bytes]]:
         """(ordinal, payload) of about `limit` bytes of records from here on; `reached` says why it ended."""
+        found: list[tuple[int, bytes]] = []
         while limit > 0:
             began = self.offset
-            yield from self._one_read(os.pread(self._fd, max(MAX_FRAME, min(limit, _READ_BYTES)), began))
+            self._one_read(os.pread(self._fd, max(MAX_FRAME, min(limit, _READ_BYTES)), began), found)
             if self.reached is not Reached.MORE:
-                return
+                break
             limit -= self.offset - began
+        return found
 
-    def _one_read(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        position = 0
+    def _one_read(self, data: bytes, found: list[tuple[int, bytes]]) -> None:
+        """Takes the whole records that the data, read from here on, begins with."""
+        position, next_ordinal = 0, self.ordinal
         while True:
             if len(data) - position < FRAME_HEADER:
                 self.reached = _short(data[position:]) if position == 0 else Reached.MORE
-                return
+                break
             length, check, ordinal = _FRAME.unpack_from(data, position)
             if length == 0 or length > MAX_RECORD:
                 self.reached = _no_record(length, check)
-                return
+                break
             end = position + FRAME_HEADER + length
             if end > len(data):
                 self.reached = Reached.MORE if position else Reached.UNREADABLE
-                return
+                break
             payload = data[position + FRAME_HEADER : end]
-            if crc32(payload, ordinal & 0xFFFFFFFF) != check or ordinal < self.ordinal:
+            if crc32(payload, ordinal & 0xFFFFFFFF) != check or ordinal < next_ordinal:
                 self.reached = Reached.UNREADABLE
-                return
-            position = (end + 7) & ~7
-            self.offset += position - (end - FRAME_HEADER - length)
-            self.ordinal = ordinal + 1
-            yield ordinal, payload
+                break
+            found.append((ordinal, payload))
+            position, next_ordinal = (end + 7) & ~7, ordinal + 1
+        self.offset += position
+        self.ordinal = next_ordinal
 
     def skip_damage(self) -> bool:
         """Goes to the next whole record or end mark behind this place; False if there is none in the segment.

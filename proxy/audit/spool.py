@@ -149,7 +149,7 @@ class SpoolWriter:
         self._prepared: deque[_Segment] = deque()  # maintain appends, append takes from the left
         self._retired: deque[_Segment] = deque()  # append appends, maintain takes from the left
         self._next_number = 0
-        self._counts: dict[bytes, int] = {}
+        self._counts: dict[str, int] = {}
         self._ordinal = 0
         self._active: _Segment | None = None
         self._offset = 0
@@ -170,8 +170,8 @@ class SpoolWriter:
         if self.problem is None and not self._has_ample_room():
             self.needs_maintenance = True
 
-    def append(self, payload: bytes) -> None:
-        """Writes one record: a JSON array whose first text is the organisation. Nothing here can wait."""
+    def append(self, org_id: str, payload: bytes) -> None:
+        """Writes one record of that organisation. Nothing here can wait."""
         length = len(payload)
         start = self._offset
         end = start + FRAME_HEADER + length
@@ -186,8 +186,7 @@ class SpoolWriter:
         active.words[start >> 2] = length
         self._ordinal = ordinal + 1
         self._offset = offset = (end + 7) & ~7
-        organisation = payload.split(b'"', 2)[1]
-        self._counts[organisation] = self._counts.get(organisation, 0) + 1
+        self._counts[org_id] = self._counts.get(org_id, 0) + 1
         if offset > self._half:
             self.needs_maintenance = True
             self._half = self._segment_bytes
@@ -254,7 +253,7 @@ class SpoolWriter:
         return offset
 
     def _put_to_use(self, segment: _Segment) -> int:
-        counts = {organisation.decode(): count for organisation, count in self._counts.items()}
+        counts = self._counts
         if header_bytes(len(counts)) > self._segment_bytes // _TABLE_SHARE:
             counts = {}
         header = Header(

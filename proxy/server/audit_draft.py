@@ -149,7 +149,7 @@ class AuditDraft:
         duration_us = int((time.perf_counter() - self.started) * 1e6)
         if caller is not None:
             try:
-                context.spool.append(self._record(caller, duration_us))
+                context.spool.append(caller.org_id, self._record(caller, duration_us))
             except SpoolFull:
                 context.counters.values[NOT_READY] += 1
                 return False

@@ -36,7 +36,7 @@ def spool_writer(directory: Path, *, segment_bytes: int = 256 * 1024, prefix: in
 
 def write(spool: SpoolWriter, numbers: Iterable[int], org_id: str = "org-1", **fields: Any) -> None:
     for n in numbers:
-        spool.append(payload(n, org_id, **fields))
+        spool.append(org_id, payload(n, org_id, **fields))
         if spool.needs_maintenance:
             spool.maintain()
 
@@ -84,7 +84,8 @@ while True:
             spool.maintain()
         if not spool.ready:
             break
-        spool.append(payload(n, f"org-{n % 3}", time_ms=int(time.time() * 1000)))
+        org_id = f"org-{n % 3}"
+        spool.append(org_id, payload(n, org_id, time_ms=int(time.time() * 1000)))
         n += 1
     os.write(1, b"%d\\n" % n)
     time.sleep(20 / rate)

@@ -77,7 +77,7 @@ def test_what_a_dead_worker_left_is_collected_and_cleared_away(tmp_path: Path) -
     if child == 0:
         spool = spool_writer(tmp_path)
         for n in range(777):
-            spool.append(payload(n))
+            spool.append("org-1", payload(n))
             if spool.needs_maintenance:
                 spool.maintain()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -173,7 +173,7 @@ def test_a_deleted_segment_leaves_a_gap_of_exactly_its_records(tmp_path: Path) -
     for n in range(4000):
         org_id = "org-2" if n % 4 == 0 else "org-1"
         counts[org_id] += 1
-        spool.append(payload(n, org_id))
+        spool.append(org_id, payload(n, org_id))
         if spool.needs_maintenance:
             spool.maintain()
     lost = segments(tmp_path)[1]

@@ -50,7 +50,7 @@ async def test_nothing_is_lost_and_nothing_has_to_be_restarted(small_disk: Path)
             spool.maintain()
             failures = 0 if spool.ready else failures + 1
             for _ in range(40 if spool.ready else 0):
-                spool.append(payload(recorded))
+                spool.append("org-1", payload(recorded))
                 recorded += 1
             try:
                 part.run_pass()

@@ -64,7 +64,7 @@ async def test_a_day_of_events_arrives_once_in_order_within_the_limits(tmp_path:
     for n in range(EVENTS):
         if spool.needs_maintenance:
             spool.maintain()
-        spool.append(payload(n, time_ms=began + n * (DAY_MS // EVENTS - 1)))
+        spool.append("org-1", payload(n, time_ms=began + n * (DAY_MS // EVENTS - 1)))
     spool.close()
     async with LimitedControlPlane() as control:
         agent = await start(AUDITING_AGENT, str(tmp_path), control.base_url + "/api/v1/agent/audit")

@@ -101,7 +101,9 @@ def test_a_spool_of_a_later_release_waits_for_it_while_others_are_collected(
     own = SpoolWriter(
         retention, segment_bytes=256 * 1024, max_bytes=16 * MIB, when_full="refuse", id_prefix=1
     )
-    own.append(b'[0,1700000000000,"org-1",' + content[content.index(b'"app"') : content.index(b"]") + 1])
+    own.append(
+        "org-1", b'[0,1700000000000,"org-1",' + content[content.index(b'"app"') : content.index(b"]") + 1]
+    )
     part = collector(retention, journal)
     collect_all(part)
     assert foreign.read_bytes() == later
