@@ -84,9 +84,12 @@ class LinkStream:
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be sent by now."""
-        text = self._waiting + chunk
+        text = self._waiting + chunk if self._waiting else chunk
         end = self._rewriter.rewritable(text)
-        done, self._waiting = text[:end], text[end:]
+        if end == len(text):  # as nearly always, and compiled, a slice is a copy
+            done, self._waiting = text, b""
+        else:
+            done, self._waiting = text[:end], text[end:]
         return self._rewriter.rewrite(done) or done
 
     def finish(self) -> bytes:

@@ -49,7 +49,8 @@ class ChunkedDecoder:
         size = len(data)
         while position < size:
             if self._state == self._DATA:
-                piece = data[position : position + self._remaining]
+                whole = position == 0 and size <= self._remaining  # compiled, a slice is a copy
+                piece = data if whole else data[position : position + self._remaining]
                 payload.append(piece)
                 position += len(piece)
                 self._remaining -= len(piece)
