@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from proxy.audit.record import Record, encode, event_line
+from proxy.audit.record import Record, decode, encode, event_line
 from proxy.audit.spool import SpoolWriter
 
 RECORD = Record(
@@ -37,7 +37,7 @@ def test_record(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
 
 def test_line(benchmark: BenchmarkFixture) -> None:
     payload = encode(RECORD)
-    assert benchmark(event_line, payload, 1, 1, "proxy-1").endswith(b"}\n")
+    assert benchmark(lambda: event_line(decode(payload), 1, 1, "proxy-1")).endswith(b"}\n")
 
 
 @pytest.mark.parametrize("piece", [64 * 1024, 1024 * 1024])

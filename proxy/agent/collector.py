@@ -19,7 +19,7 @@ import msgspec
 
 from proxy.agent.journal import Journal
 from proxy.agent.statefile import Cursor
-from proxy.audit.record import event_line, organisation
+from proxy.audit.record import decode, event_line
 from proxy.audit.segment import (
     DamagedSegmentError,
     Header,
@@ -207,14 +207,14 @@ class Collector:
         for number, (ordinal, payload) in enumerate(records, 1):
             cursor.unplaced += ordinal - cursor.ordinal
             cursor.ordinal = ordinal + 1
-            org_id = organisation(payload)
-            counts[org_id] = counts.get(org_id, 0) + 1
             try:
-                line = event_line(payload, id_prefix, self._journal.next_seq(org_id), proxy_id)
+                record = decode(payload)
             except msgspec.DecodeError:
-                self._journal.skip(org_id, 1, "record not understood")
-            else:
-                self._journal.add(org_id, line)
+                cursor.unplaced += 1
+                continue
+            org_id = record.org_id
+            counts[org_id] = counts.get(org_id, 0) + 1
+            self._journal.add(org_id, event_line(record, id_prefix, self._journal.next_seq(org_id), proxy_id))
             if number % _YIELD_EVERY == 0:
                 os.sched_yield()
         self.collected += len(records)

@@ -86,7 +86,7 @@ _UNPLAIN: Final = re.compile(r"[^ -~]")
 Change = Callable[[str, str], str]
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Record)
+decode: Final = msgspec.json.Decoder(Record).decode  # msgspec.DecodeError: the payload is none of ours
 
 
 def encode(record: Record) -> bytes:
@@ -138,14 +138,8 @@ def _beginning_of_ids(time_ms: int, id_prefix: int) -> str:
     return uuid7(time_ms, id_prefix << 40)[:-10]
 
 
-def organisation(payload: bytes) -> str:
-    """The organisation of a payload without reading the rest: its first text."""
-    return payload.split(b'"', 2)[1].decode()
-
-
-def event_line(payload: bytes, id_prefix: int, seq: int, proxy_id: str | None) -> bytes:
-    """The journal's line of a payload; raises msgspec.DecodeError if the payload is none of ours."""
-    record = _decoder.decode(payload)
+def event_line(record: Record, id_prefix: int, seq: int, proxy_id: str | None) -> bytes:
+    """The journal's line of a record."""
     own_id = request_id(record.time_ms, id_prefix, record.n)
     upstream_us = record.upstream_us
     # By position, in the order of the fields above: by their names it would take 1.2 µs more, of 2.5 for the

@@ -1,5 +1,6 @@
 """From spool to journal: every record once and in order, and whatever is missing takes its numbers."""
 
+import json
 import os
 import random
 import signal
@@ -238,6 +239,36 @@ def test_a_damaged_or_cut_segment_gives_what_is_whole_and_names_the_rest(tmp_pat
     assert 5 < missing < 1700
     times = {event["requestId"] for event in journal_lines(tmp_path)}
     assert len(times) == len(found)
+
+
+def test_a_record_of_another_program_is_a_named_gap(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(3))
+    spool.append("org-1", b'["?"]')
+    write(spool, range(3, 5))
+    spool.close()
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    assert len(seqs(tmp_path)) == 5
+    assert journal.status().missing == 1
+    assert journal.state.organisations["org-1"].next_seq == 7
+
+
+def test_an_organisation_may_be_called_anything(tmp_path: Path) -> None:
+    org_id = 'a "quoted" \\ name\n, schön'
+    spool = spool_writer(tmp_path)
+    write(spool, range(3000), org_id)
+    spool.close()
+    assert len(segments(tmp_path)) > 1
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    assert journal.state.organisations[org_id].next_seq == 3001
+    assert journal.status().missing == 0
+    batch = journal.plan(org_id, max_events=1, max_bytes=MIB)
+    assert batch is not None
+    body = journal.body(org_id, batch)
+    assert body is not None
+    assert json.loads(body)["events"][0]["orgId"] == org_id
 
 
 def test_numbers_stay_free_of_gaps_across_rotated_journal_files(tmp_path: Path) -> None:
