@@ -71,7 +71,6 @@ class Collector:
         self._newer: set[str] = set()  # streams of a later release, each told of once
         self._grew = True  # room has to be measured before the journals may grow again
         self.stalled: str | None = None  # why records wait in the spool
-        self.collected = 0  # events since the start
 
     def run_pass(self) -> bool:
         """Collects; whether there is more to collect at once. OSError: nothing was collected, try again."""
@@ -217,7 +216,6 @@ class Collector:
             self._journal.add(org_id, event_line(record, id_prefix, self._journal.next_seq(org_id), proxy_id))
             if number % _YIELD_EVERY == 0:
                 os.sched_yield()
-        self.collected += len(records)
         cursor.offset, cursor.ordinal = reader.offset, max(cursor.ordinal, reader.ordinal)
         return bool(records)
 

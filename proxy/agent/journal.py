@@ -30,7 +30,7 @@ from proxy.agent.statefile import (
     decode_state,
     encode_state,
 )
-from proxy.snapshot import sync_directory, write_by_rename
+from proxy.snapshot import sync_directory, write_at, write_by_rename
 from proxy.wire.audit_event import rfc3339, uuid7
 
 log = logging.getLogger(__name__)
@@ -43,9 +43,6 @@ _MIN_FILE: Final = 64 * 1024
 _FILES_IN_BUDGET: Final = 64  # so that room comes back in steps of 1/64 at most
 _IDLE_SHARE: Final = 8  # a file that is all sent is given up once it has 1/8 of its size
 _MAX_GAPS: Final = 64
-# For a write of a megabyte the kernel looks for memory in as large a piece. A virtual machine that returns
-# unused memory to its host is given such a piece anew, at 14 ms instead of 1.5 (bench/test_audit.py).
-_WRITE_BYTES: Final = 64 * 1024
 _MAX_LINE: Final = 128 * 1024
 
 
@@ -322,9 +319,7 @@ class Journal:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            at, view = 0, memoryview(data)
-            while at < len(data):
-                at += os.pwrite(fd, view[at : at + _WRITE_BYTES], committed + at)
+            write_at(fd, data, committed)
             os.fdatasync(fd)
         finally:
             os.close(fd)

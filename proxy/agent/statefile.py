@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.snapshot import sync_directory
+from proxy.snapshot import sync_directory, write_at
 
 FORMAT: Final = 1  # of the state, and of the journals that it speaks of
 _ANY_FORMAT: Final = re.compile(rb"graphward-audit-state ([0-9]{1,9}) ")
@@ -136,10 +136,7 @@ class StateFile:
             size = -(-len(content) // _ROUND_TO) * _ROUND_TO
             if os.fstat(fd).st_size < size:
                 os.posix_fallocate(fd, 0, size)
-            view = memoryview(content)
-            at = 0
-            while at < len(content):
-                at += os.pwrite(fd, view[at:], at)
+            write_at(fd, content, 0)
             os.fdatasync(fd)
         finally:
             os.close(fd)

@@ -134,7 +134,9 @@ class AnswerReader:
             exchange.refuse(unreadable_answer(str(error), self._answer.status))
             return
         out = links.feed(chunk)
-        exchange.send_chunk(out + links.finish() if last else out, last)
+        if last and (rest := links.finish()):
+            out += rest
+        exchange.send_chunk(out, last)
 
 
 def decoded_answer(body: bytes, answer: AnswerHead, limit: int) -> bytes:
