@@ -9,49 +9,50 @@ import mmap
 from bisect import bisect_left
 from typing import Final
 
-REQUESTS: Final = 0
-ALLOWED: Final = 1
-BLOCKED: Final = 2
-FILTERED: Final = 3
-LOGGED_ONLY: Final = 4
-UPSTREAM_ERRORS: Final = 5
-TOKENS_ISSUED: Final = 6
-TOKENS_REFUSED: Final = 7
-UNKNOWN_CLIENTS: Final = 8
-UNAUTHENTICATED: Final = 9
-BAD_REQUESTS: Final = 10
-CLIENT_ABORTED: Final = 11
-UPSTREAM_ABORTED: Final = 12
-FILTER_FAILED: Final = 13
-NOT_READY: Final = 14
-SPOOL_DROPPED: Final = 15
-BYTES_IN: Final = 16
-BYTES_OUT: Final = 17
-CONNECTIONS_ACCEPTED: Final = 18
-UPSTREAM_OPENED: Final = 19
-UPSTREAM_REUSED: Final = 20
-UPSTREAM_RETRIED: Final = 21
-STARTS: Final = 22  # processes that have lived in this slot
-LIMIT_HEAD_BYTES: Final = 23
-LIMIT_HEADER_COUNT: Final = 24
-LIMIT_BODY_BYTES: Final = 25
-LIMIT_CONNECTIONS: Final = 26
-LIMIT_HEAD_TIMEOUT: Final = 27
-LIMIT_IDLE_TIMEOUT: Final = 28
-LIMIT_BODY_RATE: Final = 29
-LIMIT_UPSTREAM_CONNECTIONS: Final = 30
-LIMIT_FILTER_BYTES: Final = 31
-LIMIT_RESPONSE_TIMEOUT: Final = 32
-LIMIT_TOKEN_CHECKS: Final = 33
-LIMIT_ADDRESS_CONNECTIONS: Final = 34
-LIMIT_TOKEN_FAILURES: Final = 35
-LIMIT_UPSTREAM_WAITING: Final = 36
-LIMIT_HELD_BYTES: Final = 37
-LIMIT_SLOW_READERS: Final = 38
-LIMIT_ANSWER_HEAD_BYTES: Final = 39
+ALLOWED: Final = 0
+BLOCKED: Final = 1
+FILTERED: Final = 2
+LOGGED_ONLY: Final = 3
+UPSTREAM_ERRORS: Final = 4
+TOKENS_ISSUED: Final = 5
+TOKENS_REFUSED: Final = 6
+UNKNOWN_CLIENTS: Final = 7
+UNAUTHENTICATED: Final = 8
+BAD_REQUESTS: Final = 9
+CLIENT_ABORTED: Final = 10
+UPSTREAM_ABORTED: Final = 11
+FILTER_FAILED: Final = 12
+NOT_READY: Final = 13
+SPOOL_DROPPED: Final = 14
+BYTES_IN: Final = 15
+BYTES_OUT: Final = 16
+CONNECTIONS_ACCEPTED: Final = 17
+UPSTREAM_OPENED: Final = 18
+UPSTREAM_REUSED: Final = 19
+UPSTREAM_RETRIED: Final = 20
+STARTS: Final = 21  # processes that have lived in this slot
+LIMIT_HEAD_BYTES: Final = 22
+LIMIT_HEADER_COUNT: Final = 23
+LIMIT_BODY_BYTES: Final = 24
+LIMIT_CONNECTIONS: Final = 25
+LIMIT_HEAD_TIMEOUT: Final = 26
+LIMIT_IDLE_TIMEOUT: Final = 27
+LIMIT_BODY_RATE: Final = 28
+LIMIT_UPSTREAM_CONNECTIONS: Final = 29
+LIMIT_FILTER_BYTES: Final = 30
+LIMIT_RESPONSE_TIMEOUT: Final = 31
+LIMIT_TOKEN_CHECKS: Final = 32
+LIMIT_ADDRESS_CONNECTIONS: Final = 33
+LIMIT_TOKEN_FAILURES: Final = 34
+LIMIT_UPSTREAM_WAITING: Final = 35
+LIMIT_HELD_BYTES: Final = 36
+LIMIT_SLOW_READERS: Final = 37
+LIMIT_ANSWER_HEAD_BYTES: Final = 38
+
+VERDICTS: Final = (ALLOWED, BLOCKED, FILTERED, LOGGED_ONLY)
 
 COUNTER_NAMES: Final = (
-    "requests", "allowed", "blocked", "filtered", "logged_only", "upstream_errors", "tokens_issued",
+    "allowed", "blocked", "filtered", "logged_only", "upstream_errors", "tokens_issued",
     "tokens_refused", "unknown_clients", "unauthenticated", "bad_requests", "client_aborted",
     "upstream_aborted", "filter_failed", "not_ready", "spool_dropped", "bytes_in", "bytes_out",
     "connections_accepted", "upstream_opened", "upstream_reused", "upstream_retried", "starts",
@@ -78,8 +79,8 @@ _END_OF_GAUGES: Final = 160
 # Latency of whole requests. Bounds in milliseconds; the bucket behind the last bound takes the rest.
 LATENCY_BOUNDS_MS: Final = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000)
 LATENCY_FIRST: Final = 160  # counts per bucket, not cumulative
-LATENCY_SUM_US: Final = LATENCY_FIRST + len(LATENCY_BOUNDS_MS) + 1
-LATENCY_COUNT: Final = LATENCY_SUM_US + 1
+LATENCY_LAST: Final = LATENCY_FIRST + len(LATENCY_BOUNDS_MS)
+LATENCY_SUM_US: Final = LATENCY_LAST + 1
 
 # On the agent's page only: what metrics posts have reported, so that a restart of the agent repeats nothing.
 REPORTED_FIRST: Final = 256
@@ -99,7 +100,6 @@ class Counters:
         values = self.values
         values[LATENCY_FIRST + bisect_left(_BOUNDS_US, duration_us)] += 1
         values[LATENCY_SUM_US] += duration_us
-        values[LATENCY_COUNT] += 1
 
     def reset_gauges(self) -> None:
         """For a process that takes over the slot of a dead one: what was open is no longer."""
@@ -119,3 +119,8 @@ class CounterPages:
     def total(self, index: int) -> int:
         """Of all workers together, the dead ones included."""
         return sum(page.values[index] for page in self.workers)
+
+    @property
+    def requests(self) -> int:
+        """Those that a ruleset has judged: each has one verdict."""
+        return sum(map(self.total, VERDICTS))

@@ -14,7 +14,6 @@ from proxy.agent.vault import Held
 from proxy.counters import (
     ALIVE_AT,
     KILL_FILE,
-    REQUESTS,
     SIGNING_KEY_READY,
     SNAPSHOT_GENERATION,
     SPOOL_READY,
@@ -216,7 +215,7 @@ class Health:
     def _upstream_check(self) -> Check:
         """Of the requests of the last minute, how many the upstream failed."""
         now = time.monotonic()
-        requests, errors = self._counters.total(REQUESTS), self._counters.total(UPSTREAM_ERRORS)
+        requests, errors = self._counters.requests, self._counters.total(UPSTREAM_ERRORS)
         self._upstream_seen.append((now, requests, errors))
         while len(self._upstream_seen) > 2 and self._upstream_seen[1][0] < now - _UPSTREAM_WINDOW_SECONDS:
             self._upstream_seen.pop(0)

@@ -28,12 +28,10 @@ from proxy.wire.models import Latency, Metrics
 log = logging.getLogger(__name__)
 
 _REPORTED: Final = (
-    c.ALLOWED,
-    c.BLOCKED,
-    c.FILTERED,
-    c.LOGGED_ONLY,
+    *c.VERDICTS,
     c.UPSTREAM_ERRORS,
-    *range(c.LATENCY_FIRST, c.LATENCY_COUNT + 1),
+    *range(c.LATENCY_FIRST, c.LATENCY_LAST + 1),
+    c.LATENCY_SUM_US,
 )
 _GAUGES: Final = (
     ("connections_open", c.CONNECTIONS_OPEN, "Client connections"),
@@ -97,12 +95,11 @@ class MetricsReporter:
     def _message(self, totals: dict[int, int], until_ms: int, status: AuditStatus | None) -> Metrics:
         own = self._counters.agent.values
         delta = {index: total - own[c.REPORTED_FIRST + index] for index, total in totals.items()}
-        verdicts = [delta[index] for index in (c.ALLOWED, c.BLOCKED, c.FILTERED, c.LOGGED_ONLY)]
-        cumulative = accumulate(delta[c.LATENCY_FIRST + at] for at in range(len(c.LATENCY_BOUNDS_MS)))
+        *cumulative, count = accumulate(delta[at] for at in range(c.LATENCY_FIRST, c.LATENCY_LAST + 1))
         return Metrics(
             window_start=rfc3339(own[c.REPORTED_UNTIL_MS]),
             window_end=rfc3339(until_ms),
-            evaluated=sum(verdicts),
+            evaluated=sum(delta[index] for index in c.VERDICTS),
             allowed=delta[c.ALLOWED],
             blocked=delta[c.BLOCKED],
             filtered=delta[c.FILTERED],
@@ -112,7 +109,7 @@ class MetricsReporter:
             latency_ms=Latency(
                 buckets=tuple(zip(c.LATENCY_BOUNDS_MS, cumulative, strict=True)),
                 sum=delta[c.LATENCY_SUM_US] / 1000,
-                count=delta[c.LATENCY_COUNT],
+                count=count,
             ),
         )
 
@@ -160,6 +157,7 @@ class _Families(Collector):
         self._certificate_ends_at = certificate_ends_at
 
     def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("graphward_requests", "Count of: requests", value=self._counters.requests)
         for index, name in enumerate(c.COUNTER_NAMES):
             words = name.replace("_", " ")
             yield CounterMetricFamily(
@@ -181,7 +179,7 @@ class _Families(Collector):
             yield from self._audit_families(self._audit)
 
     def _latency(self) -> Metric:
-        counts = [self._counters.total(c.LATENCY_FIRST + at) for at in range(len(c.LATENCY_BOUNDS_MS) + 1)]
+        counts = map(self._counters.total, range(c.LATENCY_FIRST, c.LATENCY_LAST + 1))
         bounds = [str(bound / 1000) for bound in c.LATENCY_BOUNDS_MS] + ["+Inf"]
         return HistogramMetricFamily(
             "graphward_request_duration_seconds",

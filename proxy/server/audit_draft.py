@@ -19,7 +19,6 @@ from proxy.counters import (
     LIMIT_RESPONSE_TIMEOUT,
     LOGGED_ONLY,
     NOT_READY,
-    REQUESTS,
     UPSTREAM_ABORTED,
     UPSTREAM_ERRORS,
 )
@@ -195,10 +194,10 @@ class AuditDraft:
         counters = context.counters
         values = counters.values
         if self.evaluated:
-            values[REQUESTS] += 1
             values[_VERDICT_COUNTER[self.verdict]] += 1
             counters.observe_latency(duration_us)
-        values[BYTES_IN] += self.request_bytes
+        if self.request_bytes:
+            values[BYTES_IN] += self.request_bytes
         values[BYTES_OUT] += self.response_bytes
         if self.upstream_status is not None and self.upstream_status >= 500:
             values[UPSTREAM_ERRORS] += 1

@@ -369,7 +369,7 @@ async def test_readiness_says_what_is_missing_and_metrics_count_workers_together
         assert status == 503
         assert json.loads(text)["checks"]["spool"]["status"] == "failed"
         for page in running.counters.workers:
-            page.values[c.REQUESTS] += 21
+            page.values[c.BLOCKED] += 21
             page.observe_latency(2_000)
         _, text = await running.get("/metrics")
         assert "graphward_requests_total 42.0" in text
