@@ -19,7 +19,7 @@ from aiohttp import web
 from bench.test_audit import RECORD
 from proxy.agent.audit import Audit, AuditOptions
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
-from proxy.audit.record import encode
+from proxy.audit.payload import encode
 from proxy.audit.spool import SpoolWriter
 
 WORKERS = 2

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from proxy.audit.record import Record, decode, encode, event_line
+from proxy.audit.payload import encode
+from proxy.audit.record import Record, decode, event_line
 from proxy.audit.spool import SpoolWriter
 
 RECORD = Record(

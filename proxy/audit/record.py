@@ -1,19 +1,11 @@
 """A spooled record: the positional form that a worker writes, and the audit event that it stands for."""
 
-import re
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-from proxy.audit.segment import MAX_RECORD
-from proxy.policy.abridged import CUT_MARK
 from proxy.wire.audit_event import rfc3339, uuid7
-
-_LONG: Final = 3000  # characters that path and query keep in a record that would be too large
-_SHORT: Final = 200  # and every other text
-_ITEMS: Final = 16
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -81,50 +73,8 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     shadow_ruleset_version: int | msgspec.UnsetType = msgspec.UNSET
 
 
-_UNPLAIN: Final = re.compile(r"[^ -~]")
-
-Change = Callable[[str, str], str]
-
-_encoder = msgspec.json.Encoder()
+_encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder(Record).decode  # msgspec.DecodeError: the payload is none of ours
-
-
-def encode(record: Record) -> bytes:
-    """The payload of a record, cut down where it would be larger than a segment takes."""
-    try:
-        payload = _encoder.encode(record)
-        if len(payload) <= MAX_RECORD:
-            return payload
-    except UnicodeEncodeError:  # a lone surrogate, from undecodable bytes: JSON has no way to say it
-        pass
-    payload = _encoder.encode(_changed(record, _ITEMS, _cut))
-    if len(payload) <= MAX_RECORD:
-        return payload
-    return _encoder.encode(_changed(record, _ITEMS, _plain))
-
-
-def _changed(record: Record, items: int, change: Change) -> Record:
-    """The record with every text, and of lists the first items, put through `change(field, text)`."""
-    values: list[object] = []
-    for name in record.__struct_fields__:
-        value = getattr(record, name)
-        if isinstance(value, str):
-            value = change(name, value)
-        elif isinstance(value, tuple) and name not in ("parent", "shadow"):
-            value = tuple(change(name, item) for item in value[:items])
-        values.append(value)
-    return Record(*values)  # type: ignore[arg-type]
-
-
-def _cut(name: str, text: str) -> str:
-    text = text.encode("utf-8", "replace").decode()
-    limit = _LONG if name in ("path", "query") else _SHORT
-    return text if len(text) <= limit else text[:limit] + CUT_MARK
-
-
-def _plain(_: str, text: str) -> str:
-    """The last resort, for text that grows sixfold when it is escaped."""
-    return _UNPLAIN.sub("?", text[:60])
 
 
 def request_id(time_ms: int, id_prefix: int, n: int) -> str:
@@ -175,7 +125,7 @@ def event_line(record: Record, id_prefix: int, seq: int, proxy_id: str | None) -
     )
     if record.shadow is not None:
         event.shadow_verdict, event.shadow_rule_id, event.shadow_ruleset_version = record.shadow
-    return _encoder.encode(event) + b"\n"
+    return _encode(event) + b"\n"
 
 
 def _parent_id(parent: tuple[int, int] | None, id_prefix: int) -> str | None:

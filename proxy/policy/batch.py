@@ -33,6 +33,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|stagingbeta")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _MAX_DECODINGS = 8
 # What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
 _TARGET_CHARS = "%/?:@!$&'()*+,;=-._~[]"
@@ -263,7 +264,7 @@ def _string(value: bytes, name: str) -> str:
     text = json_text.decoded_string(value)
     if _CONTROL.search(text):
         raise MalformedBatch(f"a control character in `{name}`")
-    if any("\ud800" <= char <= "\udfff" for char in text):
+    if _SURROGATE.search(text):
         raise MalformedBatch(f"half a character in `{name}`")
     return text
 

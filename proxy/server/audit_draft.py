@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from proxy.audit.record import Record, encode, request_id
+from proxy.audit.payload import encode
+from proxy.audit.record import Record, request_id
 from proxy.audit.spool import SpoolFull
 from proxy.counters import (
     ALLOWED,

@@ -19,6 +19,7 @@ from typing import Final
 import jwt
 import msgspec
 
+from proxy.server.claims import Claims, Header
 from proxy.server.errors import Refusal
 from proxy.server.rulebook import Caller, Rulebook
 
@@ -31,26 +32,6 @@ CLOCK_LEEWAY_SECONDS: Final = 5  # for nbf and iat alone: another proxy of the f
 _BEARER: Final = re.compile(
     rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)"
 )
-
-
-class _Claims(msgspec.Struct):
-    iss: str
-    aud: str
-    sub: str
-    org: str
-    ver: int
-    iat: int
-    nbf: int
-    exp: int
-    jti: str
-
-
-class _Header(msgspec.Struct, forbid_unknown_fields=True):
-    """Exactly the header that we write: `jku`, `jwk`, `x5u`, `crit` and their kind are refused unread."""
-
-    alg: str
-    kid: str
-    typ: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +137,10 @@ class TokenKeeper:
         self._remembered[authorization] = (caller, claims.exp)
         return caller
 
-    def _verified_claims(self, header: bytes, payload: bytes, signature: bytes) -> _Claims:
+    def _verified_claims(self, header: bytes, payload: bytes, signature: bytes) -> Claims:
         settings = self._settings
         try:
-            fields = msgspec.json.decode(_decoded(header), type=_Header)
+            fields = msgspec.json.decode(_decoded(header), type=Header)
         except (msgspec.DecodeError, UnicodeDecodeError):  # from anybody: no signature was checked yet
             raise _unknown("The access token is malformed.") from None
         key = self._keys.get(fields.kid)
@@ -169,7 +150,7 @@ class TokenKeeper:
         if not hmac.compare_digest(expected, _decoded(signature)):
             raise _unknown("The access token's signature is not valid.")
         try:
-            claims = msgspec.json.decode(_decoded(payload), type=_Claims)
+            claims = msgspec.json.decode(_decoded(payload), type=Claims)
         except msgspec.DecodeError:
             raise _unknown("The access token is malformed.") from None
         if claims.iss != settings.issuer or claims.aud != settings.audience:

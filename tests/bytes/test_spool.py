@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from proxy.audit import record as records
+from proxy.audit.payload import encode
 from proxy.audit.segment import (
     FRAME_HEADER,
     MAX_RECORD,
@@ -400,7 +401,7 @@ def a_record(**changes: object) -> records.Record:
 
 
 def test_a_record_becomes_the_event_of_the_contract() -> None:
-    line = records.event_line(records.decode(records.encode(a_record())), 9, 12, "proxy-1")
+    line = records.event_line(records.decode(encode(a_record())), 9, 12, "proxy-1")
     own = records.request_id(1_700_000_000_123, 9, 7)
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
@@ -426,7 +427,7 @@ def test_a_record_becomes_the_event_of_the_contract() -> None:
     ],
 )
 def test_a_record_that_would_be_too_large_is_cut_and_still_one_line(changes: dict[str, object]) -> None:
-    data = records.encode(a_record(**changes))
+    data = encode(a_record(**changes))
     assert len(data) <= MAX_RECORD
     assert records.decode(data).org_id == ORG
     line = records.event_line(records.decode(data), 1, 1, None)
@@ -435,7 +436,7 @@ def test_a_record_that_would_be_too_large_is_cut_and_still_one_line(changes: dic
 
 
 def test_a_record_of_a_later_release_with_more_fields_still_opens() -> None:
-    fields = json.loads(records.encode(a_record()))
+    fields = json.loads(encode(a_record()))
     line = records.event_line(records.decode(json.dumps([*fields, "new"]).encode()), 1, 1, None)
     assert json.loads(line)["path"] == "/v1.0/users"
 

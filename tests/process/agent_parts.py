@@ -12,7 +12,8 @@ from typing import Any
 
 from proxy.agent.collector import Collector
 from proxy.agent.journal import Journal
-from proxy.audit import record as records
+from proxy.audit.payload import encode
+from proxy.audit.record import Record
 from proxy.audit.spool import SpoolWriter
 
 MIB = 1024 * 1024
@@ -25,7 +26,7 @@ def payload(
         n, time_ms + n, org_id, "app", "client", "192.0.2.1", None, "GET", path, None, 200, "allow", "r1",
         None, None, 200, 1500, 1200, 0, 42, None, "rule", 1, None,
     )  # fmt: skip
-    return records.encode(records.Record(*fields))
+    return encode(Record(*fields))
 
 
 def spool_writer(directory: Path, *, segment_bytes: int = 256 * 1024, prefix: int = 1) -> SpoolWriter:
