@@ -237,6 +237,12 @@ class AuditSettings:
         doc="Size of one spool file; each worker has two or more.",
     )
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong between keys, for the loader."""
+        # The active segment and the one that follows it, for at least two workers.
+        if self.max_disk_bytes < 4 * self.segment_bytes:
+            yield "Audit.MaxDiskBytes", "must have room for four segments of SegmentBytes"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSettings:
@@ -447,6 +453,11 @@ class CredentialsSettings:
             {org_id: each.name for each in self.identities for org_id in each.organisations},
         )
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong between keys, for the loader."""
+        yield from _credential_problems(self)
+        yield from _identity_problems(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings:
@@ -495,11 +506,8 @@ class Settings:
         return self.credentials.ca_file or self.upstream.ca_file
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between keys, for the loader."""
+        """What is wrong between sections, for the loader."""
         yield from _listen_problems(self.proxy, self.admin)
-        yield from _audit_problems(self.audit)
-        yield from _credential_problems(self.credentials)
-        yield from _identity_problems(self.credentials)
         yield from _signing_key_problems(self.token, self.credentials)
 
 
@@ -514,12 +522,6 @@ def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tup
         yield "Proxy.KeyFile", "missing: CertFile needs the key that belongs to it"
     if proxy.key_file and not proxy.cert_file:
         yield "Proxy.CertFile", "missing: KeyFile needs the certificate that belongs to it"
-
-
-def _audit_problems(audit: AuditSettings) -> Iterator[tuple[str, str]]:
-    # The active segment and the one that follows it, for at least two workers.
-    if audit.max_disk_bytes < 4 * audit.segment_bytes:
-        yield "Audit.MaxDiskBytes", "must have room for four segments of SegmentBytes"
 
 
 def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:

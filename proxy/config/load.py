@@ -53,8 +53,8 @@ def load_settings(
 ) -> T:
     """Settings of class `cls` from `text`. `base` is what relative paths start from.
 
-    If `cls` has a method `problems()`, it is asked for what is wrong between keys, as pairs of a name
-    (`Section.Key`) and a message.
+    A section that has a method `problems()` is asked for what is wrong between its keys, as pairs of a name
+    (`Section.Key`) and a message, and so is `cls` for what is wrong between sections that are right.
     """
     settings: T = _Loader(cls, source, base, environ, read_file).load(text)
     return settings
@@ -113,17 +113,22 @@ class _Loader:
         self._refuse_unknown_variables()
         built = {}
         for name, (attribute, section) in self.sections.items():
+            before = len(self.problems)
             table = document.get(name, {})
             values = self._section(self.keys[name], table if isinstance(table, dict) else {})
             values.update(self._array(array, values) for array in self.arrays[name].values())
-            if not self.problems:
+            if len(self.problems) == before:
                 built[attribute] = section(**values)
+                self._ask(built[attribute])
         self._raise_problems()
         settings = self.root(**built)
-        for name, message in getattr(settings, "problems", tuple)():
-            self._problem(self.places.get(name) or self._place(*name.split(".")), name, message)
+        self._ask(settings)
         self._raise_problems()
         return settings
+
+    def _ask(self, settings: Any) -> None:
+        for name, message in getattr(settings, "problems", tuple)():
+            self._problem(self.places.get(name) or self._place(*name.split(".")), name, message)
 
     def _raise_problems(self) -> None:
         if self.problems:
@@ -236,11 +241,12 @@ class _Loader:
         for each in self.tables:
             if each.array != array:
                 continue
+            before = len(self.problems)
             values = self._section(each.keys, each.values)
             for key in each.keys.values():
                 if key.declared.inherited and key.attribute in section:
                     values.setdefault(key.attribute, section[key.attribute])
-            if not self.problems:
+            if len(self.problems) == before:
                 built.append(array.cls(**values))
         return array.attribute, tuple(built)
 

@@ -369,11 +369,16 @@ ClientSecret = "s"
 
     def test_every_problem_is_told_at_once(self, tmp_path: Path) -> None:
         text = MINIMAL.replace('"static"', '"environment"') + self.MAIL + self.FILES + 'Nme = ""\n'
-        assert [each.split(": ")[1] for each in problems(tmp_path, text)] == [
-            "Credentials.Identities.files.Nme"
-        ]
+        told = problems(tmp_path, text)
+        assert len(told) == 3 + 2 * 3 + 1
+        assert told[-1] == "proxy.toml:17: Credentials.Identities.files.Nme: unknown key, did you mean Name?"
         told = problems(tmp_path, text.replace('Nme = ""', 'Applications = "app-1"'))
         assert len(told) == 3 + 2 * 3 + 1
+
+    def test_what_is_wrong_within_another_section_hides_nothing(self, tmp_path: Path) -> None:
+        text = MINIMAL.replace('"static"', '"environment"').replace("ApiKey", "ApiKy")
+        told = [each.split(": ")[1] for each in problems(tmp_path, text)]
+        assert {"Agent.ApiKey", "Agent.ApiKy", "Credentials.TenantId"} <= set(told)
 
     @pytest.mark.parametrize(
         "variable",
