@@ -73,7 +73,7 @@ def explain(
 ) -> None:
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
     from controlplane.operations.explanations import explained
-    from controlplane.operations.rehearsals import field_lines
+    from controlplane.operations.rehearsals import field_lines, known_address
     from proxy.policy.explain import Explainer, SampleRequest
 
     if event is not None:
@@ -87,7 +87,8 @@ def explain(
     ruleset = ruleset_of(ctx.obj, source, org)
     with complaining():
         fields, answer_fields = field_lines(tuple(header or ())), field_lines(tuple(answer_header or ()))
-    sample = SampleRequest(method, target, fields, ip, _moment(time), None if body is None else _bytes(body))
+        address = known_address(ip)
+    sample = SampleRequest(method, target, fields, address, _moment(time), None if body is None else _bytes(body))
     told = explained(Explainer(ruleset).explain(sample, _answer(status, answer, answer_fields)))
     if json:
         print_json(told)

@@ -14,6 +14,7 @@ from proxy.policy.advice import ruleset_advice
 from proxy.policy.cases import parse_moment, run_cases
 from proxy.policy.explain import Explainer, SampleRequest
 from proxy.policy.facts import AnswerFacts
+from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
 from proxy.policy.ruleset_diff import RulesetDiff, diff_rulesets
 from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, parse_ruleset
@@ -153,14 +154,20 @@ def _sample(request: ExplainRequest, now: float) -> SampleRequest:
     if moment is None:
         raise InvalidRequest(f"{request.time}: a time is written as 2026-03-02T09:00:00Z")
     body = None if request.body is None else request.body.encode()
-    return SampleRequest(
-        request.method, request.target, field_lines(request.headers), request.ip, moment, body
-    )
+    fields, ip = field_lines(request.headers), known_address(request.ip)
+    return SampleRequest(request.method, request.target, fields, ip, moment, body)
 
 
 def _answer(sample: AnswerSample) -> AnswerFacts:
     body = None if sample.body is None else sample.body.encode()
     return AnswerFacts(sample.status, field_lines(sample.headers), body)
+
+
+def known_address(text: str) -> str:
+    """Raises InvalidRequest for what is no address; empty stands for one that isn't known."""
+    if text and not is_address(text):
+        raise InvalidRequest(f"{text}: an address is IPv4 or IPv6, as 203.0.113.7")
+    return text
 
 
 def field_lines(lines: tuple[str, ...]) -> tuple[tuple[bytes, bytes], ...]:

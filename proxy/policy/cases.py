@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, Val
 from proxy.policy import yaml_document
 from proxy.policy.decision import AnswerFacts
 from proxy.policy.explain import Account, Explainer, Explanation, SampleRequest
+from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import (
     InvalidRuleset,
@@ -70,6 +71,12 @@ def _checked_moment(text: str) -> str:
     return text
 
 
+def _checked_address(text: str) -> str:
+    if not is_address(text):
+        raise ValueError("an address is IPv4 or IPv6: 203.0.113.7")
+    return text
+
+
 def _checked_field(text: str) -> str:
     if not (text.isascii() and text.isprintable()):
         raise ValueError("a header field is printable ASCII")
@@ -98,7 +105,7 @@ class _Case(Shape):
     name: StrictStr = ""
     request: Annotated[StrictStr, AfterValidator(_checked_request)]
     headers: _Fields = Field(default_factory=dict)
-    ip: StrictStr | None = None
+    ip: Annotated[StrictStr, AfterValidator(_checked_address)] | None = None
     time: Annotated[StrictStr, AfterValidator(_checked_moment)] | None = None
     body: Any = None
     answer: _Answer | None = None

@@ -113,6 +113,11 @@ def _address(text: str) -> Address | None:
     return address.version, int(address)
 
 
+def is_address(text: str) -> bool:
+    """Whether gates can read it: else it is an address nobody knows, and they hold perhaps."""
+    return _address(text) is not None
+
+
 def _open_minutes(gate: TimeGate) -> bytes:
     week = bytearray(_WEEK)
     start, end = minutes(gate.start), minutes(gate.end)

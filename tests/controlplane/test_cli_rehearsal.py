@@ -112,6 +112,7 @@ def test_a_stored_ruleset_is_explained_by_name_and_version(tmp_path: Path) -> No
     [
         ["--target", "/", "--time", "noon"],
         ["--target", "/", "--time", "9999-12-31T23:59:59Z"],
+        ["--target", "/", "--ip", "10.2.2.300"],
         ["--target", "/", "--header", "no colon"],
         ["--target", "/", "--body", "/nowhere"],
         [],

@@ -113,6 +113,7 @@ cases:
     tim: noon
   - {request: GET /a, time: noon, expect: {verdict: allow, rul: x}}
   - {request: GET /a}
+  - {request: GET /a, ip: 10.2.2.300, expect: {verdict: block}}
 """) == [
         (2, "a request is a method and a target: GET /v1.0/users?$top=5"),
         (5, "'maybe' is none of 'allow', 'filter', 'block', 'log_only' or 'refused'"),
@@ -120,6 +121,7 @@ cases:
         (7, "a time has a date and an offset: 2026-03-02T09:00:00+01:00"),
         (7, "unknown key `rul`, did you mean `rule`?"),
         (8, "`expect` is missing"),
+        (9, "an address is IPv4 or IPv6: 203.0.113.7"),
     ]
     assert refusals("cases:\n  - {request: GET /a, expect: {verdict: allow, body: x}}\n") == [
         (2, "a body is expected, and no answer given")
