@@ -164,7 +164,11 @@ class _Families(Collector):
 
 def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     """Of those that are enabled: a proxy that was cut off is silent for a reason."""
-    seen = _gauge("proxy_last_seen_timestamp_seconds", "The proxy's latest signed message", label="proxy")
+    seen = _gauge(
+        "proxy_last_seen_timestamp_seconds",
+        "The proxy's latest signed message; where there was none, when it was made",
+        label="proxy",
+    )
     missing = _gauge(
         "proxy_missing_events", "Sequence numbers below the highest that never came", label="proxy"
     )

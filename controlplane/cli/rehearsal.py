@@ -88,7 +88,9 @@ def explain(
     with complaining():
         fields, answer_fields = field_lines(tuple(header or ())), field_lines(tuple(answer_header or ()))
         address = known_address(ip)
-    sample = SampleRequest(method, target, fields, address, _moment(time), None if body is None else _bytes(body))
+    sample = SampleRequest(
+        method, target, fields, address, _moment(time), None if body is None else _bytes(body)
+    )
     told = explained(Explainer(ruleset).explain(sample, _answer(status, answer, answer_fields)))
     if json:
         print_json(told)

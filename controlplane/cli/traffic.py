@@ -358,7 +358,7 @@ def _replay_told(told: Replayed, seconds: float) -> Iterator[str]:
     if told.unclear:
         yield f"  {told.unclear:{width},} unclear"
     if told.unasked:
-        yield f"  {told.unasked:{width},} refused before any rule was asked"
+        yield f"  {told.unasked:{width},} asked no rule: for tokens, or refused before"
     for change, title in _TITLES.items():
         groups = [group for group in told.groups if group.change == change]
         if groups:

@@ -85,7 +85,7 @@ class Replayed(Answer):
     to: str
     apps: tuple[str, ...]  # whose events were judged, by name; none: every application's
     events: int
-    unasked: int  # refused before any rule was asked, so that rules change nothing
+    unasked: int  # for tokens, or refused before any rule was asked: rules change nothing
     unchanged: int
     by_another_rule: int  # of the unchanged
     changed: int

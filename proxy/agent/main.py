@@ -247,10 +247,10 @@ class _Agent:
     def _tell_all(self, message: Message) -> None:
         if isinstance(message, Credential):
             log.info(
-                "upstream token of identity %s, generation %d, good until %.0f",
+                "upstream token of identity %s, generation %d, good for %.0f s",
                 message.identity,
                 message.generation,
-                message.expires_at,
+                message.expires_at - time.time(),
             )
         for channel in self._channels:
             channel.send(message)

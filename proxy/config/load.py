@@ -303,7 +303,7 @@ class _Loader:
             try:
                 secret = self.read_file(self._path(path)).rstrip("\r\n")
             except (OSError, ValueError) as error:
-                self._problem(place, name, _unreadable(path, error))
+                self._problem(place, name, _unreadable(self._path(path), error))
             else:
                 if secret:
                     return _Given(secret, place, typed=True)
@@ -350,7 +350,7 @@ class _Loader:
             try:
                 self.read_file(path)
             except (OSError, ValueError) as error:
-                raise ValueError(_unreadable(text, error)) from None
+                raise ValueError(_unreadable(path, error)) from None
         return path
 
 
@@ -421,7 +421,7 @@ def _check_range(key: Key, value: Any) -> None:
         raise ValueError(f"must be {' and '.join(bounds) or 'finite'}, not {number_text(value)}")
 
 
-def _unreadable(path: str, error: OSError | ValueError) -> str:
+def _unreadable(path: Path, error: OSError | ValueError) -> str:
     reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
     return f"can't read {path}: {reason}"
 

@@ -116,6 +116,8 @@ async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> 
         return Finding(name, "fail", what, "see whether Upstream.BaseUrl is up")
     if status == 401:
         fix = f"Credentials.Scope must be the upstream's: {settings.upstream.base_url}/.default"
+        if settings.credentials.provider == "static":
+            fix = "AccessToken of this identity must be one that the upstream takes, and not have expired"
         return Finding(name, "fail", "it refuses the token (401)", fix)
     if status >= 500:
         return Finding(name, "warn", f"it answered {status}", "try again; if it stays, see its status page")

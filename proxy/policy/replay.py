@@ -329,7 +329,7 @@ class Tally:
     """Counts, and samples of what changes: its memory hangs on the ways of changing alone."""
 
     events: int = 0
-    unasked: int = 0  # refused before any rule was asked: they stay so
+    unasked: int = 0  # for tokens, or refused before any rule was asked: they stay so
     unchanged: int = 0
     by_another_rule: int = 0  # of the unchanged
     changed: int = 0

@@ -55,6 +55,7 @@ COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost m
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
+_TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a record that holds one (RFC 8446 §5.1)
 
 
 class ClientExchange(Protocol):
@@ -295,6 +296,10 @@ class ClientConnection(asyncio.Protocol):
             self._read_body(pending)
 
     def _await_rest_of_head(self, data: bytes) -> None:
+        if data[:1] == _TLS_HANDSHAKE:
+            # No head begins so. A client that waits for our part of a handshake is told at once, not in time.
+            self._refuse_head(MalformedHead("it begins a TLS handshake, and this listener has no TLS"))
+            return
         self._pending = data
         self._scanned = max(0, len(data) - 3)
         if not self._head_under_way:

@@ -133,10 +133,10 @@ class Context:
     def why_not_ready(self) -> str | None:
         """Why no request can be served at present, or None."""
         if not self.rulebook.loaded:
-            return "The proxy has no rules yet: it has not reached its control plane since it was set up."
+            return "The proxy has no rules yet: its control plane has given it none since it was set up."
         limit = self.limits.max_staleness
         if limit and self.deadlines.now - self.synced_at > limit:
-            return "The proxy's rules are too old: it has not reached its control plane for too long."
+            return "The proxy's rules are too old: its control plane has not confirmed them for too long."
         if not self.tokens.ready:
             return "The proxy has no key for its tokens: it has read none from its key vault since its start."
         if not self.spool.ready:

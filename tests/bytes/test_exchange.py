@@ -5,6 +5,7 @@ import base64
 import gc
 import gzip
 import json
+import ssl
 import zlib
 from pathlib import Path
 
@@ -815,6 +816,12 @@ async def test_a_head_that_drips_is_cut_by_its_total_time(tmp_path: Path) -> Non
         assert reply.status == 408
         dripping.cancel()
         writer.close()
+
+
+async def test_tls_on_a_plain_listener_is_refused_at_its_first_bytes(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, head_timeout=3600) as proxy:
+        with pytest.raises(ssl.SSLError):
+            await asyncio.open_connection("127.0.0.1", proxy.port, ssl=ssl.create_default_context())
 
 
 async def test_a_body_that_drips_is_cut_by_its_rate(tmp_path: Path) -> None:

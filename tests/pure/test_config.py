@@ -123,7 +123,7 @@ def test_values_have_their_types() -> None:
         ('CachePath = ""', "conf/example.toml:5: Door.CachePath: must not be empty"),
         (
             'CertFile = "none.pem"',
-            "conf/example.toml:5: Door.CertFile: can't read none.pem: No such file or directory",
+            "conf/example.toml:5: Door.CertFile: can't read /etc/example/none.pem: No such file or directory",
         ),
         (
             'Listen = "8080"',
@@ -255,7 +255,7 @@ class TestSecrets:
     @pytest.mark.parametrize(
         ("path", "reason"),
         [
-            ("gone", "can't read gone: No such file or directory"),
+            ("gone", "can't read /etc/example/gone: No such file or directory"),
             ("empty", "empty is empty"),
             ("", "must be the path"),
         ],
