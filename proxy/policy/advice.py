@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,6 +13,7 @@ from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.ruleset_yaml import RulesetProblem, document_problem
 
+_VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta")
 MAX_COMPARED = 2_000  # patterns: each is compared with each
 
 _UNGUARDED = (
@@ -32,9 +34,15 @@ def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
         *_unguarded(raw["rules"]),
         *_never_reached(ruleset),
         *_settled_by_order_alone(ruleset),
+        *_without_version(ruleset),
     ]
     problems = [document_problem(document, where, message) for where, message in found]
     return tuple(sorted(problems, key=lambda one: (one.line, one.column)))
+
+
+def hangs_on_order(ruleset: Ruleset) -> bool:
+    """Whether a rule comes too late, or the order of two alone settles what they share."""
+    return any(True for found in (_never_reached, _settled_by_order_alone) for _ in found(ruleset))
 
 
 def _unguarded(rules: list[dict[str, Any]]) -> _Advice:
@@ -195,3 +203,29 @@ def _shared(one: Pattern, other: Pattern) -> str | None:
             return None
         words.append(word or known or "*")
     return "/" + "/".join(words + ["**"] * (one.rest and other.rest))
+
+
+# -- paths as Microsoft's documentation abbreviates them
+
+
+def _without_version(ruleset: Ruleset) -> _Advice:
+    """The first of them alone. None where no path has a version and the default blocks: the upstream may be
+    one whose paths begin otherwise, and if it isn't, nothing is let through by mistake."""
+    places = [(index, at) for index, rule in enumerate(ruleset.rules) for at in range(len(rule.match.path))]
+    paths = {place: ruleset.rules[place[0]].match.path[place[1]] for place in places}
+    bare = [place for place in places if not _begins_with_version(paths[place])]
+    if bare and (len(bare) < len(places) or ruleset.default == "allow"):
+        path = paths[bare[0]]
+        yield (
+            ("rules", bare[0][0], "match", "path", bare[0][1]),
+            (
+                "a path of Microsoft Graph begins with its version, so this concerns nothing there: "
+                f"write /v1.0{path}, or /*{path} for every version"
+            ),
+        )
+
+
+def _begins_with_version(path: str) -> bool:
+    """Or with what may stand for one."""
+    firsts = [pattern.segments[0] if pattern.segments else None for pattern in parse_pattern(path)]
+    return any(word is None or _VERSION.fullmatch(word) for word in firsts)

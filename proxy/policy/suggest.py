@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from proxy.policy.abridged import CUT_MARK, without_secrets
-from proxy.policy.advice import ruleset_advice
+from proxy.policy.advice import hangs_on_order
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of
@@ -266,7 +266,7 @@ def suggest(
 
     rules = _rules(_paths(observed, kind_of))
     text = _yaml(name, rules, about, observed)
-    if ruleset_advice(text, parse_ruleset(text)):
+    if hangs_on_order(parse_ruleset(text)):
         rules = _rules(_paths(observed, kind_of, all_in_order=True))
         text = _yaml(name, rules, about, observed)
     return Suggestion(text, tuple(rules), observed.count, observed.left_out)

@@ -167,7 +167,7 @@ def test_files_and_stored_versions_are_compared(tmp_path: Path) -> None:
     config = write_settings(tmp_path)
     facts(config, "org", "add", "acme")
     file = tmp_path / "hr.yaml"
-    rules = [f"  - {{id: {name}, match: {{path: [/{name}]}}, verdict: allow}}\n" for name in "abc"]
+    rules = [f"  - {{id: {name}, match: {{path: [/v1.0/{name}]}}, verdict: allow}}\n" for name in "abc"]
     file.write_text("version: 1\nname: hr\nrules:\n" + "".join(rules))
     facts(config, "ruleset", "apply", str(file), "--org", "acme")
     rules = [rules[2], rules[0].replace("allow", "block"), rules[1].replace("id: b", "id: new")]

@@ -51,6 +51,29 @@ def test_neither_is_what_hides_nothing_from_a_query() -> None:
     assert advice(STRIP, methods=", methods: [POST, PATCH]") == []
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "default", "warned"),
+    [
+        ("/users/{id}", "/v1.0/groups", "block", ["rules[0].match.path[0]"]),
+        ("/beta/groups", "/users/{id}/**", "block", ["rules[1].match.path[0]"]),
+        ("/users", "/groups", "allow", ["rules[0].match.path[0]"]),
+        ("/users", "/groups", "block", []),  # of an upstream that has no versions
+        ("/v1.0/users", "/*/groups", "allow", []),
+        ("/**", "/v2.0/groups", "allow", []),
+    ],
+)
+def test_a_path_without_its_version_is_named(
+    first: str, second: str, default: str, warned: list[str]
+) -> None:
+    text = f"version: 1\nname: test\ndefault: {default}\nrules:\n" + "".join(
+        f'  - {{id: r{at}, match: {{path: ["{path}"], methods: [P{at}]}}, verdict: block}}\n'
+        for at, path in enumerate((first, second))
+    )
+    found = ruleset_advice(text, parse_ruleset(text))
+    assert [each.where for each in found] == warned
+    assert all("/v1.0/" in each.message for each in found)
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_the_samples_have_overlooked_nothing(sample: Path) -> None:
     text = sample.read_text("utf-8")
@@ -159,7 +182,7 @@ def test_what_is_said_to_be_never_reached_is_never_tried(
 
 def test_a_ruleset_of_any_size_is_looked_at_soon() -> None:
     rules = "\n".join(
-        f"- {{id: r{number}, match: {{path: ['/x{number}/**', '/{{any}}/y{number}']}}, verdict: allow}}"
-        for number in range(5_000)
+        f"- {{id: r{n}, match: {{path: ['/v1.0/x{n}/**', '/v1.0/{{any}}/y{n}']}}, verdict: allow}}"
+        for n in range(5_000)
     )
     assert order_advice(rules) == []

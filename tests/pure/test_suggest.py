@@ -280,7 +280,8 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
         assert to_blame, "rules that allow block nothing"
         unfiltered |= to_blame
         found = suggest(seen_of(kept), "any", unfiltered=unfiltered)
-    assert ruleset_advice(found.yaml, parse_ruleset(found.yaml)) == ()
+    advice = ruleset_advice(found.yaml, parse_ruleset(found.yaml))
+    assert [each for each in advice if "version" not in each.message] == []  # what was seen may have none
     shuffled = list(kept)
     random.shuffle(shuffled)
     assert rules(suggest(seen_of(shuffled), "any", unfiltered=unfiltered)) == rules(found)
