@@ -145,7 +145,7 @@ def about_suggestion(of: str, requests: int, blocked: int, when: str) -> list[st
     times = "once" if requests == 1 else f"{requests:,} times"
     lines = [
         f"Suggested from what {of} asked for, {times}, {when}.",
-        "What was seen is allowed, and nothing else: read it before it goes live.",
+        "This allows what was seen, from anywhere at any time, and no more: read it before it goes live.",
     ]
     if blocked:
         lines.append(f"Not in it: {blocked:,} that were blocked.")

@@ -326,7 +326,7 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
             "# Suggested from what payroll asked for, 10 times, "
             "2026-11-20T12:00:00.000Z to 2026-11-21T12:00:00.000Z."
         ),
-        "# What was seen is allowed, and nothing else: read it before it goes live.",
+        "# This allows what was seen, from anywhere at any time, and no more: read it before it goes live.",
         "# Not in it: 1 that were blocked.",
     ]
     assert {path for rule in found.rules for path in rule.paths} == {
