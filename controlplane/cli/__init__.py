@@ -120,7 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = command.main(arguments, prog_name="python -m controlplane", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except typer.TyperException as error:
-        _complain(error.format_message())
+        # Typer's own words for a value that is none of the choices begin as an exception's.
+        _complain(error.format_message().replace(": Value error, ", ": "))
         return error.exit_code
     except CommandFailed as failed:
         for line in failed.lines:

@@ -68,7 +68,8 @@ def _whole(path: Path) -> Iterator[Finding]:
     except sqlite3.DatabaseError as error:
         said = str(error)
     if said == "ok":
-        yield Finding("store: integrity", "ok", f"quick_check finds all {size} MiB whole")
+        what = f"all {size} MiB" if size else "it"
+        yield Finding("store: integrity", "ok", f"quick_check finds {what} whole")
     else:
         yield Finding("store: integrity", "fail", f"{path}: {said}", _RESTORE)
 

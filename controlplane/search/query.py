@@ -17,6 +17,8 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
+from proxy.wire.audit_event import VERDICTS
+
 MAX_FILTER_CHARS: Final = 4096
 MAX_VALUES: Final = 200
 MAX_PHRASE_WORDS: Final = 32
@@ -267,6 +269,9 @@ class _Parser:
             return (self._between(field, value, at, self._number),)
         if not quoted and "*" in value:
             return (self._like(value, at),)
+        if field.name == "verdict" and not quoted and value.lower() not in VERDICTS:
+            hint = f"one of {', '.join(VERDICTS)}, or in quotes to look for it all the same"
+            raise self._error(f"{_shown(value)} is no verdict: {hint}", at)
         if self._resolve and field.name in _RESOLVED:
             return [Exactly(known) for known in self._resolve(field.name, value)] or [Exactly(value)]
         return (Exactly(value),)

@@ -47,6 +47,13 @@ def test_every_field_is_in_the_operators_page() -> None:
         ("", ()),
         ("  \t\n ", ()),
         ("verdict:block", (field("verdict", Exactly("block")),)),
+        (
+            'verdict:"blok" -verdict:Lo*',
+            (
+                field("verdict", Exactly("blok")),
+                field("verdict", Like(("Lo", "")), negated=True),
+            ),
+        ),
         ("verdict:block,filter", (field("verdict", Exactly("block"), Exactly("filter")),)),
         ("-rule:r7", (field("rule", Exactly("r7"), negated=True),)),
         ("ruleId:r7", (field("rule", Exactly("r7")),)),
@@ -100,6 +107,7 @@ def test_what_a_filter_says(text: str, terms: tuple[object, ...]) -> None:
         ("status:", 8, "expected a value"),
         ("verdict:block,", 15, "expected a value"),
         ("verdict:block, filter", 15, "expected a value"),
+        ("verdict:block,blok", 15, "'blok' is no verdict: one of allow, filter, block, log_only"),
         ('rule:"open', 6, "not closed"),
         ('"open', 1, "not closed"),
         ('rule:"a"b', 9, "white space"),
