@@ -7,7 +7,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from proxy.audit.payload import encode
-from proxy.audit.record import Record, decode, event_line
+from proxy.audit.record import Record, decode, event_of, lines_of
 from proxy.audit.spool import SpoolWriter
 
 RECORD = Record(
@@ -36,9 +36,14 @@ def test_record(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     spool.close()
 
 
-def test_line(benchmark: BenchmarkFixture) -> None:
-    payload = encode(RECORD)
-    assert benchmark(lambda: event_line(decode(payload), 1, 1, "proxy-1")).endswith(b"}\n")
+@pytest.mark.parametrize("count", [1, 16])
+def test_lines(benchmark: BenchmarkFixture, count: int) -> None:
+    payloads = [encode(RECORD)] * count
+
+    def lines() -> bytes:
+        return lines_of([event_of(decode(each), 1, 1, "proxy-1") for each in payloads])
+
+    assert benchmark(lines).count(b"\n") == count
 
 
 @pytest.mark.parametrize("piece", [64 * 1024, 1024 * 1024])

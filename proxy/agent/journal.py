@@ -109,21 +109,18 @@ class Journal:
     def next_seq(self, org_id: str) -> int:
         return self._organisation(org_id).next_seq
 
-    def add(self, org_id: str, line: bytes) -> None:
-        """Takes a line that carries `next_seq`; it counts once `commit` has returned."""
-        lines = self._lines.get(org_id)
-        if lines is None:
-            lines = self._lines[org_id] = []
-        lines.append(line)
+    def add(self, org_id: str, lines: bytes, count: int) -> None:
+        """Takes lines that carry the numbers from `next_seq` on; they count once `commit` has returned."""
+        self._lines.setdefault(org_id, []).append(lines)
         organisation = self._organisation(org_id)
-        seq, files = organisation.next_seq, organisation.files
+        first, files = organisation.next_seq, organisation.files
         if not files or files[-1].length >= self._file_bytes:
-            files.append(JournalFile(seq, seq, 0, 0))
+            files.append(JournalFile(first, first, 0, 0))
         file = files[-1]
-        file.last = seq
-        file.count += 1
-        file.length += len(line)
-        organisation.next_seq = seq + 1
+        file.last = first + count - 1
+        file.count += count
+        file.length += len(lines)
+        organisation.next_seq = first + count
         if file.length >= self._file_bytes:
             self._write_lines(org_id)
 

@@ -73,7 +73,8 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     shadow_ruleset_version: int | msgspec.UnsetType = msgspec.UNSET
 
 
-_encode: Final = msgspec.json.Encoder().encode
+# A line for each event; of sixteen together each takes 0.45 µs less (bench/test_audit.py, test_lines).
+lines_of: Final = msgspec.json.Encoder().encode_lines
 decode: Final = msgspec.json.Decoder(Record).decode  # msgspec.DecodeError: the payload is none of ours
 
 
@@ -88,12 +89,12 @@ def _beginning_of_ids(time_ms: int, id_prefix: int) -> str:
     return uuid7(time_ms, id_prefix << 40)[:-10]
 
 
-def event_line(record: Record, id_prefix: int, seq: int, proxy_id: str | None) -> bytes:
-    """The journal's line of a record."""
+def event_of(record: Record, id_prefix: int, seq: int, proxy_id: str | None) -> Event:
+    """The event that a record stands for."""
     own_id = request_id(record.time_ms, id_prefix, record.n)
     upstream_us = record.upstream_us
-    # By position, in the order of the fields above: by their names it would take 1.2 µs more, of 2.5 for the
-    # whole line (bench/test_audit.py, test_line).
+    # By position, in the order of the fields above: by their names it would take 1.2 µs more, of 1.5 for the
+    # whole line (bench/test_audit.py, test_lines).
     event = Event(
         own_id,
         rfc3339(record.time_ms),
@@ -125,7 +126,7 @@ def event_line(record: Record, id_prefix: int, seq: int, proxy_id: str | None) -
     )
     if record.shadow is not None:
         event.shadow_verdict, event.shadow_rule_id, event.shadow_ruleset_version = record.shadow
-    return _encode(event) + b"\n"
+    return event
 
 
 def _parent_id(parent: tuple[int, int] | None, id_prefix: int) -> str | None:

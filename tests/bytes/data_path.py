@@ -17,7 +17,7 @@ from typing import Any
 
 import argon2
 
-from proxy.audit.record import decode, event_line
+from proxy.audit.record import decode, event_of, lines_of
 from proxy.audit.segment import SegmentReader
 from proxy.audit.spool import SpoolWriter, spool_directory
 from proxy.counters import CounterPages
@@ -220,7 +220,7 @@ class DataPath:
             if reader.header is not None:
                 prefix = reader.header.id_prefix
                 found += [
-                    json.loads(event_line(decode(each), prefix, 0, None))
+                    json.loads(lines_of([event_of(decode(each), prefix, 0, None)]))
                     for _, each in reader.records(1 << 30)
                 ]
             reader.close()

@@ -400,8 +400,12 @@ def a_record(**changes: object) -> records.Record:
     return msgspec.structs.replace(plain, **changes)
 
 
+def a_line(payload: bytes, id_prefix: int, seq: int, proxy_id: str | None) -> bytes:
+    return records.lines_of([records.event_of(records.decode(payload), id_prefix, seq, proxy_id)])
+
+
 def test_a_record_becomes_the_event_of_the_contract() -> None:
-    line = records.event_line(records.decode(encode(a_record())), 9, 12, "proxy-1")
+    line = a_line(encode(a_record()), 9, 12, "proxy-1")
     own = records.request_id(1_700_000_000_123, 9, 7)
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
@@ -430,14 +434,14 @@ def test_a_record_that_would_be_too_large_is_cut_and_still_one_line(changes: dic
     data = encode(a_record(**changes))
     assert len(data) <= MAX_RECORD
     assert records.decode(data).org_id == ORG
-    line = records.event_line(records.decode(data), 1, 1, None)
+    line = a_line(data, 1, 1, None)
     assert line.count(b"\n") == 1
     assert json.loads(line)["status"] == 200
 
 
 def test_a_record_of_a_later_release_with_more_fields_still_opens() -> None:
     fields = json.loads(encode(a_record()))
-    line = records.event_line(records.decode(json.dumps([*fields, "new"]).encode()), 1, 1, None)
+    line = a_line(json.dumps([*fields, "new"]).encode(), 1, 1, None)
     assert json.loads(line)["path"] == "/v1.0/users"
 
 

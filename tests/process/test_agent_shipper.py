@@ -17,7 +17,7 @@ from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.journal import Journal
 from proxy.agent.retry import retry_after
 from proxy.agent.shipper import LARGEST_BODY, Shipper
-from proxy.audit.record import decode, event_line
+from proxy.audit.record import decode, event_of, lines_of
 from tests.process.agent_parts import MIB, one_thread, payload
 from tests.standins import server
 from tests.standins.control_plane import (
@@ -44,7 +44,7 @@ def add(journal: Journal, counts: dict[str, int], **fields: Any) -> None:
         for _ in range(count):
             seq = journal.next_seq(org_id)
             data = payload(seq, org_id, **({"time_ms": NOW_MS} | fields))
-            journal.add(org_id, event_line(decode(data), 1, seq, "proxy-1"))
+            journal.add(org_id, lines_of([event_of(decode(data), 1, seq, "proxy-1")]), 1)
     journal.commit()
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from proxy.agent.journal import Journal
-from proxy.audit.record import decode, event_line
+from proxy.audit.record import decode, event_of, lines_of
 from proxy.snapshot import read_snapshot, write_snapshot
 from tests.formats import FORMATS
 from tests.process.agent_parts import MIB, collect_all, collector, journal_lines, payload, spool_writer, write
@@ -195,7 +195,8 @@ def test_a_line_is_on_disk_before_the_state_that_counts_it(
     journal = Journal(tmp_path, max_bytes=4 * MIB)
     disk = Disk(tmp_path, monkeypatch, lambda: None)
     for n in range(3):
-        journal.add("org-1", event_line(decode(payload(n)), 1, journal.next_seq("org-1"), "proxy-1"))
+        event = event_of(decode(payload(n)), 1, journal.next_seq("org-1"), "proxy-1")
+        journal.add("org-1", lines_of([event]), 1)
         journal.commit()
     assert disk.calls == [
         "fdatasync journal/org-1/1.ndjson",
