@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Final
 from urllib.parse import quote, unquote
 
 from proxy.policy import json_text
@@ -21,24 +22,24 @@ from proxy.policy.canonical import Target
 from proxy.policy.decision import Decision
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 
-MAX_PARTS = 20  # Graph's own limit
+MAX_PARTS: Final = 20  # Graph's own limit
 
-_PART_NAMES = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
-_ANSWER_NAMES = frozenset({"id", "status", "headers", "body"})
-_LOCATIONS = frozenset({"location", "content-location", "operation-location"})
+_PART_NAMES: Final = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
+_ANSWER_NAMES: Final = frozenset({"id", "status", "headers", "body"})
+_LOCATIONS: Final = frozenset({"location", "content-location", "operation-location"})
 # Some SDKs write it into every part; the proxy's token is not the upstream's.
-_CREDENTIALS = frozenset({"authorization"})
-_OF_THE_BODY = frozenset({"content-length", "content-md5", "digest", "content-digest", "repr-digest"})
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|stagingbeta")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_MAX_DECODINGS = 8
+_CREDENTIALS: Final = frozenset({"authorization"})
+_OF_THE_BODY: Final = frozenset({"content-length", "content-md5", "digest", "content-digest", "repr-digest"})
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|stagingbeta")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+_MAX_DECODINGS: Final = 8
 # What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
-_TARGET_CHARS = "%/?:@!$&'()*+,;=-._~[]"
-_STANDARD_BASE64 = bytes.maketrans(b"-_", b"+/")
-_DEFAULT_PORTS = {"https": ":443", "http": ":80"}
+_TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
+_STANDARD_BASE64: Final = bytes.maketrans(b"-_", b"+/")
+_DEFAULT_PORTS: Final = {"https": ":443", "http": ":80"}
 
 
 class MalformedBatch(ValueError):
@@ -90,7 +91,7 @@ class BatchAnswer:
         return replace(self, raw=_edited(self.raw, edits)) if edits else self
 
 
-_ALLOWED = Decision("allow", DEFAULT_RULE_ID, reason="default")
+_ALLOWED: Final = Decision("allow", DEFAULT_RULE_ID, reason="default")
 
 
 def is_batch(method: str, target: Target) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from proxy.policy.canonical import MAX_CACHED_PATH, SLASH, Name, Reading, Target
 from proxy.policy.conditions import NO, YES, Check, ValuesTest, compile_check, compile_values_test
@@ -21,12 +21,12 @@ from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Rules
 Part = IpGate | TimeGate | Condition
 CheckOf = Callable[[Part], Check]
 
-_MAX_PLANS = 8192  # of all methods, by shape and by path each
-_MAX_SHAPE = 32  # segments; real paths have some 10
-_SINGLETONS = frozenset(("me", "root", "manager"))  # named like collections, yet what follows is a property
-_WORK_PER_SLICE = 5  # paths and conditions; some hundred microseconds, which no request notices
-_WORK_OF_REGEX = 5
-_FUNCTION_METHODS = frozenset(
+_MAX_PLANS: Final = 8192  # of all methods, by shape and by path each
+_MAX_SHAPE: Final = 32  # segments; real paths have some 10
+_SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collections, yet a property follows
+_WORK_PER_SLICE: Final = 5  # paths and conditions; some hundred microseconds, which no request notices
+_WORK_OF_REGEX: Final = 5
+_FUNCTION_METHODS: Final = frozenset(
     ("GET", "HEAD", "POST")
 )  # others can't call, so that what looks like a call is a key
 
@@ -90,8 +90,8 @@ class Candidate:
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_UNKNOWN: Any = object()
-_NO_PLANS: Any = {}
+_UNKNOWN: Final[Any] = object()
+_NO_PLANS: Final[Any] = {}
 
 
 def _remember(plans: dict[str, dict[_K, _V]], method: str, key: _K, plan: _V) -> None:
@@ -357,4 +357,4 @@ def _perhaps(request: object, answer: object) -> int:
     return 1
 
 
-_NO_FACTS = RequestFacts("", Target("", "", None, ()), (), "", 0.0)
+_NO_FACTS: Final = RequestFacts("", Target("", "", None, ()), (), "", 0.0)

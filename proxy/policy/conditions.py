@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from proxy.policy.canonical import option_name
 from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts, Value, property_path
 from proxy.policy.odata import fold
 from proxy.policy.ruleset import Comparison, Condition, Scalar
 
-NO, PERHAPS, YES = 0, 1, 2
+NO: Final = 0
+PERHAPS: Final = 1
+YES: Final = 2
 
-MAX_REGEX_MEMORY = 1 << 20  # bytes of RE2's program and its cache
-MAX_REGEX_LENGTH = 1000
+MAX_REGEX_MEMORY: Final = 1 << 20  # bytes of RE2's program and its cache
+MAX_REGEX_LENGTH: Final = 1000
 
 Check = Callable[[RequestFacts, AnswerFacts | None], int]
 ValueTest = Callable[[Value], int]
 ValuesTest = Callable[[Sequence[Value]], int]
 
-_NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 # Accounts by mail address or GUID are the same account in any letter case; other ids are compared exactly.
-_CASELESS_ID = re.compile(r".*@.*|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.DOTALL)
-_COMMA = 0x2C  # bytes are looked for in bytes as numbers: else Python raises and drops an exception first
-_NEGATIVE = frozenset(("not_equals", "not_in"))
+_CASELESS_ID: Final = re.compile(r".*@.*|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.DOTALL)
+_COMMA: Final = 0x2C  # looked for in bytes as a number: else Python raises and drops an exception first
+_NEGATIVE: Final = frozenset(("not_equals", "not_in"))
 
 
 class InvalidRegex(ValueError):

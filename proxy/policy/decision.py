@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.conditions import NO, YES, Check
@@ -22,7 +22,7 @@ Verdict = Literal["allow", "filter", "block", "log_only"]
 Importance = Literal["certain", "shadow", "slash"]
 
 # Fields by which a POST asks to be taken for another method.
-METHOD_OVERRIDES = frozenset((b"x-http-method", b"x-http-method-override", b"x-method-override"))
+METHOD_OVERRIDES: Final = frozenset((b"x-http-method", b"x-http-method-override", b"x-method-override"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class Step:
         return self.decision
 
 
-_MAX_LOGGED = 64  # combinations that a lane remembers
+_MAX_LOGGED: Final = 64  # combinations that a lane remembers
 
 # What a lane says where no rule decides and that means nothing.
-NOTHING = Decision("allow", "default", reason="default")
+NOTHING: Final = Decision("allow", "default", reason="default")
 
 
 @dataclass(slots=True)

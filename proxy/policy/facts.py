@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from proxy.policy.canonical import MalformedTarget, Target
 from proxy.policy.odata import fold
 
-_CONTROL_INFORMATION = re.compile(r"(?<!@odata)\.")  # the dot of `@odata.type` walks into nothing
-_BOM = "\ufeff"
+_CONTROL_INFORMATION: Final = re.compile(r"(?<!@odata)\.")  # the dot of `@odata.type` walks into nothing
+_BOM: Final = "\ufeff"
 # Elements and values of one document that all rules together may look at: a tenth of a second. Without an
 # end, a ruleset with many conditions and a body with many elements would keep everybody else waiting.
-_MAX_LOOKS = 1_000_000
+_MAX_LOOKS: Final = 1_000_000
 
 
 class MalformedBody(MalformedTarget):
@@ -24,7 +25,7 @@ class Composite:
     """Stands for an object or an empty array where a condition looks for one value."""
 
 
-COMPOSITE = Composite()
+COMPOSITE: Final = Composite()
 Value = str | int | float | bool | None | Composite
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from proxy.policy.conditions import NO, PERHAPS, YES, Check
 from proxy.policy.facts import AnswerFacts, RequestFacts
 from proxy.policy.ruleset import DAYS, IpGate, TimeGate
 
-_DAY = 24 * 60
-_WEEK = 7 * _DAY
-_EPOCH_MINUTE = 3 * _DAY  # 1970-01-01 was a Thursday
-_OFFSET_HOLDS_FOR = 15 * 60  # seconds; offsets of all zones change at quarters of an hour
-_MAX_REMEMBERED = 4096
-_MAPPED_BITS = 96
+_DAY: Final = 24 * 60
+_WEEK: Final = 7 * _DAY
+_EPOCH_MINUTE: Final = 3 * _DAY  # 1970-01-01 was a Thursday
+_OFFSET_HOLDS_FOR: Final = 15 * 60  # seconds; offsets of all zones change at quarters of an hour
+_MAX_REMEMBERED: Final = 4096
+_MAPPED_BITS: Final = 96
 
 Address = tuple[int, int]  # version and number
 

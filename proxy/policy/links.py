@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 # Between the name and the link. No service writes more white space; the bound is what a stream may hold back.
-_MAX_SPACE = 256
-_SPACE = b"[ \\t\\r\\n]{0,%d}" % _MAX_SPACE
-_ESCAPED = 6  # bytes of a character spelled as \u0040
-_LONGEST_NAME = b"@odata.deltaLink"
-_DEFAULT_PORTS = {b"https": b":443", b"http": b":80"}
+_MAX_SPACE: Final = 256
+_SPACE: Final = b"[ \\t\\r\\n]{0,%d}" % _MAX_SPACE
+_ESCAPED: Final = 6  # bytes of a character spelled as \u0040
+_LONGEST_NAME: Final = b"@odata.deltaLink"
+_DEFAULT_PORTS: Final = {b"https": b":443", b"http": b":80"}
 
 # The last escape of a name. Only a name with one needs the slower pattern.
-_NAME_WITH_ESCAPE = re.compile(rb'\\u00[^"\\]{2}[^"\\]*+"' + _SPACE + b":")
-_MAY_BEGIN_A_NAME = re.compile(rb"@(?:[o\\]|\Z)|\\(?:u|\Z)")
+_NAME_WITH_ESCAPE: Final = re.compile(rb'\\u00[^"\\]{2}[^"\\]*+"' + _SPACE + b":")
+_MAY_BEGIN_A_NAME: Final = re.compile(rb"@(?:[o\\]|\Z)|\\(?:u|\Z)")
 # How every name without an escape ends. Most bodies lack it, and to look for that takes less than half of the
 # time that the pattern takes (bench/test_filter.py, test_links_where_none_changes).
-_END_OF_NAME = b'Link"'
+_END_OF_NAME: Final = b'Link"'
 # As a number: to look for bytes with `in`, Python raises and drops an exception first, which takes 100 ns.
-_BACKSLASH = 0x5C
+_BACKSLASH: Final = 0x5C
 
 
 class _Patterns(NamedTuple):

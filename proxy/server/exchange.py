@@ -760,7 +760,7 @@ _LOST_REASON: Final = {
 }
 
 
-_json_types: dict[bytes, bool] = {}
+_json_types: Final[dict[bytes, bool]] = {}
 
 
 def _is_json(content_type: bytes | None) -> bool:

@@ -135,8 +135,8 @@ class RequestHead:
         return pairs
 
 
-_known_fields: dict[bytes, RequestFields] = {}
-_known_methods: dict[bytes, str] = {}
+_known_fields: Final[dict[bytes, RequestFields]] = {}
+_known_methods: Final[dict[bytes, str]] = {}
 
 
 def parse_request_head(head: bytes, last: RequestFields | None = None) -> RequestHead:

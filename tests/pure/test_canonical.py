@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.canonical import _ODD_PATH, MalformedTarget, _may_be_odd, canonicalise
 from proxy.policy.compile import CompiledRuleset
 from tests.pure.rules import compiled, verdict
 
@@ -44,6 +44,15 @@ def test_no_spelling_changes_a_verdict(spelled: str, plain: str, listed: str, de
     rules = compiled(f"- {{id: it, match: {{path: [{plain}]}}, verdict: {listed}}}", default)
     assert verdict(rules, plain) == listed
     assert verdict(rules, spelled) == listed
+
+
+_PIECES = [*"/.:;(' \\a", "//", "%41", "users", "Graph.", "GRAPH.", "Microsoft."]
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=8).map("".join))
+def test_no_odd_path_is_taken_for_a_plain_one(path: str) -> None:
+    assert _may_be_odd(path.lower()) or _ODD_PATH.search(path) is None
+    assert not _may_be_odd("/v1.0/users/ada@contoso.com/$value")
 
 
 BLOCKED_TOO = [
