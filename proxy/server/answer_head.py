@@ -118,8 +118,8 @@ class AnswerHead:
         return [field.pair for field in self.lines]
 
 
-_known_fields: Final[dict[bytes, AnswerFields]] = {}
-_by_size: Final[dict[int, tuple[Layout, AnswerFields]]] = {}  # what the last head of this size was
+_known_fields: dict[bytes, AnswerFields] = {}
+_by_size: dict[int, tuple[Layout, AnswerFields]] = {}  # what the last head of this size was
 
 
 def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:

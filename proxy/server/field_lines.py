@@ -260,7 +260,7 @@ def joined(before: bytes | None, value: bytes) -> bytes:
 
 _MAX_CONNECTIONS: Final = 1024  # values of the field; more are worked out anew
 _MAX_CONNECTION_BYTES: Final = 256  # of one value
-_known_connections: Final[dict[bytes, frozenset[bytes]]] = {}
+_known_connections: dict[bytes, frozenset[bytes]] = {}
 
 
 def nominated_fields(connection: bytes) -> frozenset[bytes]:

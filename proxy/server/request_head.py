@@ -135,7 +135,7 @@ class RequestHead:
         return pairs
 
 
-_known_fields: Final[dict[bytes, RequestFields]] = {}
+_known_fields: dict[bytes, RequestFields] = {}
 _known_methods: Final[dict[bytes, str]] = {}
 
 
