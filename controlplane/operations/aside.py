@@ -18,6 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_SECONDS: Final = 60.0  # many times what the largest ruleset needs for anything that is meant well
+_STOPS_WITHIN_SECONDS: Final = 1.0  # else it is told so again
 _MOST_WAITING: Final = 16  # a ruleset may have 8 MiB and take seconds to read
 _MOST_OF_ONE: Final = 4
 
@@ -66,11 +67,12 @@ class _Queue:
         with self._running:
             worker = self._start(outcome, function)
             worker.join(LONGEST_SECONDS)
-            if worker.is_alive() and worker.ident is not None:
+            while worker.is_alive() and worker.ident is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(worker.ident), ctypes.py_object(_Stop)
                 )
-                worker.join()
+                # Within a finaliser or a weak reference's callback Python drops it, and the work goes on.
+                worker.join(_STOPS_WITHIN_SECONDS)
         try:
             return outcome.result(0)
         except (_Stop, TimeoutError):

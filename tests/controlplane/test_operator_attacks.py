@@ -54,6 +54,7 @@ def at_desk(plane: Plane) -> Desk:
     return desk(plane)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a stop may be dropped once
 async def test_a_rehearsal_without_end_is_stopped_and_the_next_one_goes_on(
     at_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,27 @@ async def test_a_rehearsal_without_end_is_stopped_and_the_next_one_goes_on(
     with pytest.raises(InvalidRequest, match="takes longer than 1 s"):
         await run_cases.perform(at_desk, NOBODY, asked)
     assert (await check.perform(at_desk, NOBODY, CheckRuleset(yaml=SMALL))).problems == ()
+
+
+async def test_work_that_drops_a_stop_is_stopped_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped = 0
+
+    def stubborn() -> None:
+        nonlocal dropped
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException:  # as Python itself does within a weak reference's callback
+                dropped += 1
+                if dropped == 2:
+                    raise
+
+    monkeypatch.setattr(lane, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(lane, "_STOPS_WITHIN_SECONDS", 0.1)
+    with pytest.raises(InvalidRequest, match="takes longer"):
+        await aside(NOBODY, stubborn)
+    assert dropped
 
 
 async def test_who_tries_things_out_keeps_no_ruleset_from_being_put_in_force(
