@@ -13,14 +13,17 @@ _BARE: Final = re.compile(r"[\w./@:+$()\-]+", re.ASCII)
 
 def term(field: str, value: str, *, negated: bool = False) -> str | None:
     """What holds for events with this very value; None if a filter can't say it."""
-    is_bare = FIELDS[field].kind == "number" or _BARE.fullmatch(value)
-    quoted = value if is_bare else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    text = f"{'-' if negated else ''}{field}:{quoted}"
-    try:
-        parse_filter(text)
-    except QueryError:
-        return None
-    return text
+    quoted = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    is_number = FIELDS[field].kind == "number"
+    spellings = [value] if is_number else [value, quoted] if _BARE.fullmatch(value) else [quoted]
+    for spelling in spellings:
+        text = f"{'-' if negated else ''}{field}:{spelling}"
+        try:
+            parse_filter(text)
+        except QueryError:
+            continue
+        return text
+    return None
 
 
 def has(text: str, wanted: str) -> bool:
