@@ -15,7 +15,9 @@ def term(field: str, value: str, *, negated: bool = False) -> str | None:
     """What holds for events with this very value; None if a filter can't say it."""
     quoted = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     is_number = FIELDS[field].kind == "number"
-    spellings = [value] if is_number else [value, quoted] if _BARE.fullmatch(value) else [quoted]
+    spellings = [value] if is_number or _BARE.fullmatch(value) else []
+    if not is_number:
+        spellings.append(quoted)
     for spelling in spellings:
         text = f"{'-' if negated else ''}{field}:{spelling}"
         try:

@@ -39,11 +39,13 @@ class QueryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One searchable field: its name in a filter, its key in the event, and what its values are."""
+    """One searchable field: its name in a filter, its key in the event, what its values are, and all of them
+    where they are few."""
 
     name: str
     event_key: str
     kind: Kind = "text"
+    values: tuple[str, ...] = ()
 
 
 FIELDS: Final = MappingProxyType(
@@ -63,7 +65,7 @@ FIELDS: Final = MappingProxyType(
             Field("path", "path"),
             Field("query", "query"),
             Field("status", "status", "number"),
-            Field("verdict", "verdict"),
+            Field("verdict", "verdict", values=VERDICTS),
             Field("rule", "ruleId"),
             Field("logged", "loggedRuleIds", "texts"),
             Field("transform", "transforms", "texts"),
@@ -269,9 +271,9 @@ class _Parser:
             return (self._between(field, value, at, self._number),)
         if not quoted and "*" in value:
             return (self._like(value, at),)
-        if field.name == "verdict" and not quoted and value.lower() not in VERDICTS:
-            hint = f"one of {', '.join(VERDICTS)}, or in quotes to look for it all the same"
-            raise self._error(f"{_shown(value)} is no verdict: {hint}", at)
+        if field.values and not quoted and value.lower() not in field.values:
+            hint = f"one of {', '.join(field.values)}, or in quotes to look for it all the same"
+            raise self._error(f"{_shown(value)} is no {field.name}: {hint}", at)
         if self._resolve and field.name in _RESOLVED:
             return [Exactly(known) for known in self._resolve(field.name, value)] or [Exactly(value)]
         return (Exactly(value),)

@@ -42,7 +42,7 @@ def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
 
 def hangs_on_order(ruleset: Ruleset) -> bool:
     """Whether a rule comes too late, or the order of two alone settles what they share."""
-    return any(True for found in (_never_reached, _settled_by_order_alone) for _ in found(ruleset))
+    return any(_never_reached(ruleset)) or any(_settled_by_order_alone(ruleset))
 
 
 def _unguarded(rules: list[dict[str, Any]]) -> _Advice:
@@ -211,13 +211,16 @@ def _shared(one: Pattern, other: Pattern) -> str | None:
 def _without_version(ruleset: Ruleset) -> _Advice:
     """The first of them alone. None where no path has a version and the default blocks: the upstream may be
     one whose paths begin otherwise, and if it isn't, nothing is let through by mistake."""
-    places = [(index, at) for index, rule in enumerate(ruleset.rules) for at in range(len(rule.match.path))]
-    paths = {place: ruleset.rules[place[0]].match.path[place[1]] for place in places}
-    bare = [place for place in places if not _begins_with_version(paths[place])]
-    if bare and (len(bare) < len(places) or ruleset.default == "allow"):
-        path = paths[bare[0]]
+    paths = [
+        (("rules", index, "match", "path", at), path)
+        for index, rule in enumerate(ruleset.rules)
+        for at, path in enumerate(rule.match.path)
+    ]
+    bare = [(where, path) for where, path in paths if not _begins_with_version(path)]
+    if bare and (len(bare) < len(paths) or ruleset.default == "allow"):
+        where, path = bare[0]
         yield (
-            ("rules", bare[0][0], "match", "path", bare[0][1]),
+            where,
             (
                 "a path of Microsoft Graph begins with its version, so this concerns nothing there: "
                 f"write /v1.0{path}, or /*{path} for every version"
