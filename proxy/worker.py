@@ -53,6 +53,7 @@ from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
 from proxy.server.credentials import UpstreamCredentials
 from proxy.server.deadlines import Deadlines
+from proxy.server.outbox import Outbox
 from proxy.server.rulebook import Rulebook, build_rulebook
 from proxy.server.tokens import TokenKeeper, TokenSettings
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
@@ -161,7 +162,8 @@ class Worker:
     def _make_context(self, loop: asyncio.AbstractEventLoop) -> Context:
         settings = self._settings
         proxy, upstream, token = settings.proxy, settings.upstream, settings.token
-        pool = UpstreamPool(loop, _upstream_settings(settings), self._deadlines, self._counters)
+        outbox = Outbox(loop)
+        pool = UpstreamPool(loop, _upstream_settings(settings), self._deadlines, self._counters, outbox)
         limits = Limits(
             max_header_bytes=proxy.max_header_bytes,
             max_header_count=proxy.max_header_count,
@@ -189,6 +191,7 @@ class Worker:
                 TokenSettings(token.issuer, token.audience, token.lifetime_seconds), self._keys
             ),
             pool=pool,
+            outbox=outbox,
             upstream_base=upstream.base_url,
             statuses_as_502=upstream.statuses_as_502,
             rewrite_links=upstream.rewrite_links,

@@ -86,6 +86,7 @@ class ClientConnection(asyncio.Protocol):
         "_fields",
         "_head",
         "_head_under_way",
+        "_held",
         "_lingering",
         "_network",
         "_paused",
@@ -119,6 +120,7 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         self.write_paused = False  # the client takes its answer more slowly than it comes
         self._unsent = 0  # when that was last looked at
+        self._held = b""  # an answer that leaves when the loop's turn ends
         # Per request
         self._exchange: ClientExchange | None = None
         self._body_remaining = 0
@@ -162,6 +164,7 @@ class ClientConnection(asyncio.Protocol):
         """A client that has closed can't be told from one that has only closed its sending side, which no
         application's library does: whoever waits for an answer is taken to have left, so that the audit
         trail doesn't claim an answer that nobody read."""
+        self.send_held()
         if self._exchange is not None:
             self.cut()
         return False
@@ -175,6 +178,7 @@ class ClientConnection(asyncio.Protocol):
             context.addresses.closed(self._network)
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
         self._closing = True
+        self._held = b""
         self.deadline = NEVER
         exchange = self._exchange
         if exchange is not None:
@@ -407,22 +411,36 @@ class ClientConnection(asyncio.Protocol):
     # From the exchange
 
     def write(self, data: bytes) -> None:
+        self.send_held()
         self._transport.write(data)
 
     def write_answer(self, head: bytes, body: bytes) -> None:
+        """A whole answer."""
+        self.send_held()
         if len(body) < COPIED_BYTES:
-            self._transport.write(head + body)
+            self._held = head + body
+            self._context.outbox.add(self)
         else:
             self._transport.writelines((head, body))
 
-    def write_chunk(self, size: bytes, chunk: bytes, end: bytes) -> None:
+    def send_held(self) -> None:
+        """At the end of the loop's turn, or before anything else is written or the connection closes."""
+        held = self._held
+        if held:
+            self._held = b""
+            self._transport.write(held)
+
+    def write_framed(self, before: bytes, chunk: bytes, behind: bytes) -> None:
+        """A piece of an answer's body between what frames it."""
+        self.send_held()
         if len(chunk) < COPIED_BYTES:
-            self._transport.write(size + chunk + end)
+            self._transport.write(before + chunk + behind)
         else:
-            self._transport.writelines((size, chunk, end))
+            self._transport.writelines((before, chunk, behind))
 
     def write_continue(self) -> None:
         """Asks for a body that the client holds back (RFC 9110 §10.1.1)."""
+        self.send_held()
         self._transport.write(answers.CONTINUE)
         self.body_continued()
 
@@ -488,6 +506,7 @@ class ClientConnection(asyncio.Protocol):
         self._closing = True
         self._lingering = 0
         self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
+        self.send_held()
         self._transport.close()
 
     def _close_after_last_words(self) -> None:
@@ -507,6 +526,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self, *, reset: bool = False) -> None:
         """Cuts the connection, so that an unfinished answer can't be taken for a whole one; with a `reset`
         where the answer has no other end than the connection's."""
+        self.send_held()  # of the exchange before
         self._exchange = None
         self._closing = True
         self._body_remaining = 0
@@ -597,5 +617,5 @@ class ClientConnection(asyncio.Protocol):
             refusal, request_id=own_id, client_request_id=None, close=True, now=now
         )
         logger.info("refused a request from %s: %s", self.client_ip, error)
-        self._transport.write(head + body)
+        self.write(head + body)
         self._close_after_last_words()

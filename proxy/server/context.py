@@ -19,6 +19,7 @@ from proxy.server.abuse import Connections, Failures
 from proxy.server.deadlines import Deadlines
 from proxy.server.held import HeldMemory
 from proxy.server.known_secrets import KnownSecrets
+from proxy.server.outbox import Outbox
 from proxy.server.rulebook import Rulebook
 from proxy.server.tokens import TokenKeeper
 from proxy.server.upstream import UpstreamPool
@@ -79,6 +80,7 @@ class Context:
         spool: SpoolWriter,
         tokens: TokenKeeper,
         pool: UpstreamPool,
+        outbox: Outbox,
         upstream_base: str,
         statuses_as_502: frozenset[int],
         rewrite_links: bool,
@@ -93,6 +95,7 @@ class Context:
         self.spool = spool
         self.tokens = tokens
         self.pool = pool
+        self.outbox = outbox
         self.upstream_base = upstream_base.encode("ascii")
         self.upstream_host = self.upstream_base.partition(b"://")[2]
         self.statuses_as_502 = statuses_as_502

@@ -349,7 +349,7 @@ class Exchange:
         head = answers.head(200, len(body), answers.JSON, close=close, now=time.time())
         self._answer_bytes = len(body)
         if self.record(200):
-            self.connection.write(head + body)
+            self.connection.write_answer(head, body)
             self._finish(close=close)
 
     def _readable_body(self) -> bytes:
@@ -388,19 +388,22 @@ class Exchange:
         connection = self.connection
         if not self.head.fields.length:
             connection.deadline = NEVER  # only the upstream's own deadline runs now
-            upstream.send(self._upstream_head, done=True)
+            upstream.send_whole(self._upstream_head)
             return
         body = b"".join(self._early if self._body is None else self._body)
         self._early = []
+        begun = self._upstream_head + self._framed(body, self._body_done)
         if self._body_done:
             connection.deadline = NEVER
+            upstream.send_whole(begun)
         else:
             connection.resume_body()
-        upstream.send(self._upstream_head + self._framed(body, self._body_done), done=self._body_done)
+            upstream.send(begun, done=False)
 
     def upstream_lost(self, error: UpstreamLost) -> None:
         self._upstream = None
-        if error.unanswered and self.repeatable and not self._retried:
+        again = self._held_whole() if error.unsent else error.unanswered and self.repeatable
+        if again and not self._retried:
             # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
             self._retried = True
             self._acquire_upstream(fresh=True)
@@ -462,10 +465,9 @@ class Exchange:
         self._let_go_of_upstream()
         credential = self._credential
         now = self.context.deadlines.now
-        whole = self._body_done and (self._body is not None or self.head.fields.length == 0)
         if (
             self._credential_retried
-            or not whole
+            or not self._held_whole()
             or credential.just_replaced(self._credential_generation, now)
         ):
             credential.rejected(self._credential_generation, now)
@@ -478,6 +480,10 @@ class Exchange:
         else:
             credential.waiting.add(self)
             credential.rejected(self._credential_generation, now)
+
+    def _held_whole(self) -> bool:
+        """Whether all of the request is here, to be sent once more."""
+        return self._body_done and (self._body is not None or self.head.fields.length == 0)
 
     def credential_renewed(self) -> None:
         if self._finished:
@@ -598,7 +604,7 @@ class Exchange:
     def _send_head(self, head: bytes, first: bytes = b"") -> None:
         self.head_sent = True
         self.draft.status = self._answer.status
-        self.connection.write_answer(head, first)
+        self.connection.write_framed(head, first, b"")
 
     def _send_piece(self, chunk: bytes, last: bool) -> None:
         self._answer_bytes += len(chunk)
@@ -614,7 +620,7 @@ class Exchange:
             return
         if chunk and not self.head.http10:
             end = END_WITH_LAST_CHUNK if last else CHUNK_END
-            self.connection.write_chunk(b"%x\r\n" % len(chunk), chunk, end)
+            self.connection.write_framed(b"%x\r\n" % len(chunk), chunk, end)
         elif framed := self._chunk(chunk, last):
             self.connection.write(framed)
         if last:
@@ -680,7 +686,7 @@ class Exchange:
             body = b""
         self._answer_bytes = len(body)
         if self.record(refusal.status):
-            self.connection.write(head + body)
+            self.connection.write_answer(head, body)
             self._finish(close=close)
 
     def client_left(self) -> None:

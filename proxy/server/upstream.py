@@ -22,6 +22,7 @@ from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_ans
 from proxy.server.chunked import ChunkedDecoder
 from proxy.server.deadlines import NEVER, Deadlines
 from proxy.server.errors import MalformedBody, MalformedHead
+from proxy.server.outbox import Outbox
 
 MAX_INFORMATIONAL: Final = 16  # 1xx answers before one final answer; more is a flood
 MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
@@ -33,13 +34,14 @@ STALE_SECONDS: Final = (
 
 class UpstreamLost(Exception):
     """The upstream failed. `code` is a key of `errors.STATUS_OF`; `unanswered` says that not one byte came
-    back."""
+    back, `unsent` that none of the request was written."""
 
-    def __init__(self, code: str, message: str, *, unanswered: bool = False) -> None:
+    def __init__(self, code: str, message: str, *, unanswered: bool = False, unsent: bool = False) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.unanswered = unanswered
+        self.unsent = unsent
 
 
 class UpstreamUser(Protocol):
@@ -81,6 +83,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_buffer",
         "_decoder",
         "_ended",
+        "_held",
         "_informational",
         "_keep_alive",
         "_pool",
@@ -110,6 +113,7 @@ class UpstreamConnection(asyncio.Protocol):
         # Per exchange
         self.user: UpstreamUser | None = None
         self.request_done = False
+        self._held = b""  # a request that leaves when the loop's turn ends
         self._awaiting_head = False
         self._buffer = b""
         self._remaining = 0
@@ -139,10 +143,24 @@ class UpstreamConnection(asyncio.Protocol):
         self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
         self.transport.write(data)
 
+    def send_whole(self, data: bytes) -> None:
+        """Writes a whole request."""
+        self.request_done = True
+        self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
+        self._held = data
+        self._pool.outbox.add(self)
+
+    def send_held(self) -> None:
+        held = self._held
+        if held:
+            self._held = b""
+            self.transport.write(held)
+
     def abandon(self) -> None:
         """The exchange wants nothing more: what is under way can't be taken back, so the connection is
         closed."""
         self.user = None
+        self._held = b""
         self.transport.abort()
 
     def pause_reading(self) -> None:
@@ -162,8 +180,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        if self.user is None:
-            self._close_unusable()  # bytes that nobody asked for (RFC 9112 §9.2)
+        if self.user is None or self._held:
+            self._close_unusable()  # bytes that nobody has asked for yet (RFC 9112 §9.2)
         elif self._awaiting_head:
             self._read_head(data)
         else:
@@ -172,12 +190,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._ended = True
+        if self._held:
+            self._close_unusable()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         self._pool.deadlines.discard(self)
         self._pool.forget(self)
+        unsent = bool(self._held)
+        self._held = b""
         user = self.user
         if user is None:
             return
@@ -187,13 +209,7 @@ class UpstreamConnection(asyncio.Protocol):
             user.answer_continued(b"", True)
         elif self._awaiting_head:
             unanswered = not self._buffer and not self._informational
-            user.upstream_lost(
-                UpstreamLost(
-                    "upstreamUnreachable",
-                    "The upstream closed the connection before it answered.",
-                    unanswered=unanswered and self.used,
-                )
-            )
+            user.upstream_lost(_closed_unanswered(unanswered=unanswered and self.used, unsent=unsent))
         else:
             user.upstream_lost(UpstreamLost("upstreamError", "The upstream's answer ended too early."))
 
@@ -318,8 +334,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._fail("The head of the upstream's answer is too large.")
 
     def _close_unusable(self) -> None:
+        """Idle, or with a request that isn't sent yet."""
         self._pool.discard(self)
-        self.transport.abort()
+        user = self.user
+        self.abandon()
+        if user is not None:
+            user.upstream_lost(_closed_unanswered(unsent=True))
 
 
 class UpstreamPool:
@@ -331,7 +351,9 @@ class UpstreamPool:
         settings: UpstreamSettings,
         deadlines: Deadlines,
         counters: Counters,
+        outbox: Outbox,
     ) -> None:
+        self.outbox = outbox
         self.settings = settings
         self.deadlines = deadlines
         self._loop = loop
@@ -467,6 +489,11 @@ class UpstreamPool:
         if self._waiting:
             self._waiting.popleft().upstream_lost(error)
         self._open_for_waiting()
+
+
+def _closed_unanswered(*, unanswered: bool = False, unsent: bool = False) -> UpstreamLost:
+    message = "The upstream closed the connection before it answered."
+    return UpstreamLost("upstreamUnreachable", message, unanswered=unanswered, unsent=unsent)
 
 
 def _why(error: OSError) -> str:

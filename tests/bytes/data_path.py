@@ -27,6 +27,7 @@ from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
 from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential
 from proxy.server.deadlines import Deadlines
+from proxy.server.outbox import Outbox
 from proxy.server.rulebook import Caller, Rulebook
 from proxy.server.tokens import TokenKeeper, TokenSettings
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
@@ -321,6 +322,7 @@ async def data_path(
 
     credential = UpstreamCredential(ask_for_credential)
     credential.renew(UPSTREAM_TOKEN, loop.time() + 3600, 1)
+    outbox = Outbox(loop)
     pool = UpstreamPool(
         loop,
         UpstreamSettings(
@@ -328,6 +330,7 @@ async def data_path(
         ),
         deadlines,
         counters,
+        outbox,
     )
     keeper = TokenKeeper(TOKEN_SETTINGS, [TOKEN_KEY])
     executor = ThreadPoolExecutor(1)
@@ -338,6 +341,7 @@ async def data_path(
         spool=spool,
         tokens=keeper,
         pool=pool,
+        outbox=outbox,
         upstream_base=f"http://127.0.0.1:{upstream.port}",
         statuses_as_502=frozenset({*range(500, 503), *range(505, 600)}),
         rewrite_links=rewrite_links,
