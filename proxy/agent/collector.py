@@ -34,8 +34,8 @@ from proxy.audit.spool import WhenFull, spool_directory, used_bytes, worker_budg
 
 log = logging.getLogger(__name__)
 
-_PASS_BYTES: Final = 256 * 1024  # of each stream
-_PASS_GROWTH: Final = 4 * 1024 * 1024  # room that a pass may need in the journals
+_PASS_BYTES: Final = 1024 * 1024  # of each stream; what a pass costs by itself is spread over 3,000 events
+_PASS_GROWTH: Final = 16 * 1024 * 1024  # room that a pass may need in the journals
 _TOGETHER: Final = 16  # records: a worker that waits for this processor goes on within 0.1 ms
 _STALE_SECONDS: Final = 60.0  # a prepared file that nobody took this long belongs to nobody
 

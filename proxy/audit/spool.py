@@ -13,11 +13,11 @@ import struct
 import threading
 import time
 import uuid
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
-from zlib import crc32
 
 from proxy.audit.segment import (
     END_CHECK,
@@ -50,7 +50,8 @@ _POPULATE_STEP: Final = 128 * 1024
 _TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
 _PAGE: Final = mmap.PAGESIZE
 
-_head = struct.Struct("<IQ").pack
+_head: Final = struct.Struct("<IQ").pack
+_crc32: Final = zlib.crc32
 
 
 class SpoolFull(Exception):
@@ -182,7 +183,7 @@ class SpoolWriter:
         assert active is not None
         ordinal = self._ordinal
         # The length makes the record count, so it comes last and in one aligned store.
-        active.mapped[start + 4 : end] = _head(crc32(payload, ordinal & 0xFFFFFFFF), ordinal) + payload
+        active.mapped[start + 4 : end] = _head(_crc32(payload, ordinal & 0xFFFFFFFF), ordinal) + payload
         active.words[start >> 2] = length
         self._ordinal = ordinal + 1
         self._offset = offset = (end + 7) & ~7

@@ -6,37 +6,19 @@ every byte, and a longer one is rewritten piece by piece, uncoded and of unknown
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxy.counters import LIMIT_FILTER_BYTES
 from proxy.policy.content_coding import ContentCodingError, StreamDecoder, decode
 from proxy.policy.links import LinkStream
 from proxy.server.answer_head import AnswerHead
-from proxy.server.errors import Refusal, filter_failed, overloaded, unreadable_answer
+from proxy.server.errors import filter_failed, overloaded, unreadable_answer
 
 if TYPE_CHECKING:
-    from proxy.policy.links import LinkRewriter
-    from proxy.server.client import Client
-    from proxy.server.context import Context
+    from proxy.server.exchange import Exchange
 
 HOLD_BYTES: Final = 256 * 1024  # of a JSON answer that is held back until it is known whether a link changes
 HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same while compressed: it can't be changed once begun
-
-
-class ReadingExchange(Protocol):
-    """What the reader asks of the exchange whose answer it reads."""
-
-    context: Context
-    connection: Client
-
-    def hold(self, size: int) -> bool: ...
-    def hold_no_longer(self) -> None: ...
-    def rewriter(self) -> LinkRewriter: ...
-    def filter_response(self, body: bytes) -> None: ...
-    def send_whole(self, body: bytes, changed: bytes | None) -> None: ...
-    def start_rewritten(self) -> None: ...
-    def send_chunk(self, chunk: bytes, last: bool) -> None: ...
-    def refuse(self, refusal: Refusal) -> None: ...
 
 
 class AnswerReader:
@@ -44,7 +26,7 @@ class AnswerReader:
 
     __slots__ = ("_answer", "_decoder", "_exchange", "_for_rules", "_held", "_last", "_links", "_size")
 
-    def __init__(self, exchange: ReadingExchange, answer: AnswerHead, *, for_rules: bool) -> None:
+    def __init__(self, exchange: Exchange, answer: AnswerHead, *, for_rules: bool) -> None:
         self._exchange = exchange
         self._answer = answer
         self._for_rules = for_rules

@@ -25,7 +25,7 @@ from proxy.server.tokens import TokenKeeper
 from proxy.server.upstream import UpstreamPool
 
 if TYPE_CHECKING:
-    from proxy.server.client import Connection
+    from proxy.server.connection import ClientConnection
 
 MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
 MAX_REMEMBERED_BYTES: Final = 512  # of one key that the application wrote
@@ -111,7 +111,7 @@ class Context:
         self.synced_at = 0.0  # monotonic: when the control plane last confirmed the rules
         self.draining = False
         self.requests = 0  # numbers the requests of this worker; a part of every request id
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.addresses = Connections()
         self.memory = HeldMemory(limits.max_held_bytes)
         self.failures_of_address = Failures(limits.max_failures_per_address)

@@ -40,7 +40,7 @@ from proxy.server.upstream import UpstreamConnection, UpstreamLost
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Plan
-    from proxy.server.client import Client
+    from proxy.server.connection import ClientConnection
     from proxy.server.context import Context
     from proxy.server.credentials import UpstreamCredential
     from proxy.server.rulebook import Caller
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+_now: Final = time.time  # Final: what is compiled finds it without a look-up
+_clock: Final = time.perf_counter
 
 
 class Exchange:
@@ -91,14 +94,14 @@ class Exchange:
     _answer: AnswerHead
     _credential: UpstreamCredential
 
-    def __init__(self, context: Context, connection: Client, head: RequestHead) -> None:
+    def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
         self.context = context
         self.connection = connection
         self.head = head
         context.requests += 1
         self.draft = AuditDraft(
             context.requests,
-            int(time.time() * 1000),
+            int(_now() * 1000),
             head.method,
             head.target,
             connection.client_ip
@@ -269,7 +272,7 @@ class Exchange:
         return sum(map(len, self._body or ()))
 
     def forward(self) -> None:
-        self.draft.upstream_started = time.perf_counter()
+        self.draft.upstream_started = _clock()
         if not self._body_done:
             fields = self.head.fields
             if self._body is None and 0 < fields.length <= REPEAT_BYTES and not fields.expect_continue:
@@ -346,7 +349,7 @@ class Exchange:
     def _answer_batch_alone(self, batch: Batch) -> None:
         body = batch.own_answer()
         close = not self.connection.persists()
-        head = answers.head(200, len(body), answers.JSON, close=close, now=time.time())
+        head = answers.head(200, len(body), answers.JSON, close=close, now=_now())
         self._answer_bytes = len(body)
         if self.record(200):
             self.connection.write_answer(head, body)
@@ -432,7 +435,7 @@ class Exchange:
             self._upstream = None
         draft = self.draft
         self._answer = answer
-        draft.upstream_us = int((time.perf_counter() - draft.upstream_started) * 1e6)
+        draft.upstream_us = int((_clock() - draft.upstream_started) * 1e6)
         draft.upstream_status = answer.status
         draft.upstream_request_id = answer.request_id
         status = answer.status
@@ -680,7 +683,7 @@ class Exchange:
             request_id=draft.request_id(context),
             client_request_id=draft.client_request_id_text,
             close=close,
-            now=time.time(),
+            now=_now(),
         )
         if self.to_head_request:
             body = b""

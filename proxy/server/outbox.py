@@ -8,7 +8,6 @@ together they wake each receiver once. The gain under load is a tenth of a reque
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Final, Protocol
 
 MOST_TOGETHER: Final = 64  # pieces, so that with many connections the first doesn't wait long for the last
@@ -27,7 +26,7 @@ class Outbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._senders: deque[Sender] = deque()
+        self._senders: list[Sender] = []
         self._scheduled = False
 
     def add(self, sender: Sender) -> None:
@@ -35,11 +34,7 @@ class Outbox:
         self._senders.append(sender)
         if len(self._senders) >= MOST_TOGETHER:
             self._send()
-        else:
-            self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._scheduled:
+        elif not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end_of_turn)
 
@@ -49,9 +44,11 @@ class Outbox:
 
     def _send(self) -> None:
         senders = self._senders
-        try:
-            while senders:
-                senders.popleft().send_held()
-        finally:
-            if senders:  # what befell one is no reason to leave out the others
-                self._schedule()
+        self._senders = []
+        for sender in senders:
+            try:
+                sender.send_held()
+            except Exception as error:  # what befell one is no reason to leave out the others
+                self._loop.call_exception_handler(
+                    {"message": "a connection could not send", "exception": error}
+                )

@@ -34,7 +34,7 @@ from proxy.server.tokens import STOPPED
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from proxy.server.client import Client
+    from proxy.server.connection import ClientConnection
     from proxy.server.context import Context
     from proxy.server.rulebook import Caller
     from proxy.stops import Stops
@@ -61,7 +61,7 @@ _NO_STORE: Final = b"Cache-Control: no-store\r\nPragma: no-cache\r\n"
 
 
 def token_exchange_for(
-    context: Context, connection: Client, head: RequestHead
+    context: Context, connection: ClientConnection, head: RequestHead
 ) -> TokenExchange | DocumentExchange | None:
     """The exchange for a target that is the proxy's own, or None where the request is for the upstream."""
     path = head.target.partition("?")[0]
@@ -101,7 +101,7 @@ class DocumentExchange:
     __slots__ = ("_connection", "_document", "_head")
 
     def __init__(
-        self, context: Context, connection: Client, head: RequestHead, document: dict[str, object]
+        self, context: Context, connection: ClientConnection, head: RequestHead, document: dict[str, object]
     ) -> None:
         self._connection = connection
         self._head = head
@@ -142,7 +142,7 @@ class TokenExchange:
 
     __slots__ = ("_body", "_connection", "_context", "_draft", "_finished", "_head")
 
-    def __init__(self, context: Context, connection: Client, head: RequestHead) -> None:
+    def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
         self._context = context
         self._connection = connection
         self._head = head

@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from aiohappyeyeballs import start_connection
 
@@ -23,6 +23,9 @@ from proxy.server.chunked import ChunkedDecoder
 from proxy.server.deadlines import NEVER, Deadlines
 from proxy.server.errors import MalformedBody, MalformedHead
 from proxy.server.outbox import Outbox
+
+if TYPE_CHECKING:
+    from proxy.server.exchange import Exchange
 
 MAX_INFORMATIONAL: Final = 16  # 1xx answers before one final answer; more is a flood
 MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
@@ -42,22 +45,6 @@ class UpstreamLost(Exception):
         self.message = message
         self.unanswered = unanswered
         self.unsent = unsent
-
-
-class UpstreamUser(Protocol):
-    """What a connection tells the exchange that it serves."""
-
-    repeatable: bool
-    to_head_request: bool
-
-    def upstream_ready(self, upstream: UpstreamConnection) -> None: ...
-    def upstream_lost(self, error: UpstreamLost) -> None: ...
-    def upstream_crowded(self) -> None: ...
-    def upstream_full(self) -> None: ...
-    def upstream_drained(self) -> None: ...
-    def answer_informational(self, head: AnswerHead) -> None: ...
-    def answer_started(self, head: AnswerHead, chunk: bytes, last: bool) -> None: ...
-    def answer_continued(self, chunk: bytes, last: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +98,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._ended = False  # by the upstream's own word, with TLS its close_notify
         self.used = False
         # Per exchange
-        self.user: UpstreamUser | None = None
+        self.user: Exchange | None = None
         self.request_done = False
         self._held = b""  # a request that leaves when the loop's turn ends
         self._awaiting_head = False
@@ -130,7 +117,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # From the exchange
 
-    def serve(self, user: UpstreamUser) -> None:
+    def serve(self, user: Exchange) -> None:
         """Belongs to `user` until its answer has ended or it lets go."""
         self.user = user
         self.request_done = False
@@ -256,7 +243,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._take_final(user, head, rest)
 
-    def _take_informational(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
+    def _take_informational(self, user: Exchange, head: AnswerHead, rest: bytes) -> None:
         self._informational += 1
         if head.status == 101 or self._informational > MAX_INFORMATIONAL:
             self._fail("The upstream answered with an unexpected interim status.")
@@ -265,7 +252,7 @@ class UpstreamConnection(asyncio.Protocol):
         if rest and self.user is user:
             self._read_head(rest)
 
-    def _take_final(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
+    def _take_final(self, user: Exchange, head: AnswerHead, rest: bytes) -> None:
         self._awaiting_head = False
         self._keep_alive = head.keep_alive
         self._remaining = head.length
@@ -359,7 +346,7 @@ class UpstreamPool:
         self._loop = loop
         self._counters = counters.values
         self._idle: list[UpstreamConnection] = []
-        self._waiting: deque[UpstreamUser] = deque()
+        self._waiting: deque[Exchange] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._open = 0
         self._closing = False
@@ -377,7 +364,7 @@ class UpstreamPool:
     def open_connections(self) -> int:
         return self._open
 
-    def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
+    def acquire(self, user: Exchange, *, fresh: bool = False) -> None:
         """Gives `user` a connection by its `upstream_ready`, now or later, or calls its `upstream_lost`, or
         `upstream_crowded` where too many wait already."""
         idle = self._idle
@@ -401,7 +388,7 @@ class UpstreamPool:
         self._waiting.append(user)
         self._open_for_waiting()
 
-    def withdraw(self, user: UpstreamUser) -> None:
+    def withdraw(self, user: Exchange) -> None:
         """`user` waits no more; a connection that was being opened for it serves the next."""
         if user in self._waiting:
             self._waiting.remove(user)
