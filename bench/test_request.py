@@ -59,15 +59,19 @@ def _one_request(proxy: DataPath) -> Callable[[], None]:
 
     def run() -> None:
         connection.data_received(request)
+        context.outbox.send()
         backend.data_received(ANSWER)
+        context.outbox.send()
         upstream.written.clear()
         client.written.clear()
         if spool.needs_maintenance:
             spool.maintain()
 
     connection.data_received(request)
+    context.outbox.send()
     assert upstream.written[0].startswith(b"GET /v1.0/users/ada@contoso.com")
     backend.data_received(ANSWER)
+    context.outbox.send()
     assert client.written[0].startswith(b"HTTP/1.1 200 OK")
     return run
 

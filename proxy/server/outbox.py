@@ -33,16 +33,17 @@ class Outbox:
         """`sender` is called when this turn ends, or sooner."""
         self._senders.append(sender)
         if len(self._senders) >= MOST_TOGETHER:
-            self._send()
+            self.send()
         elif not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end_of_turn)
 
     def _end_of_turn(self) -> None:
         self._scheduled = False
-        self._send()
+        self.send()
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Sends all that is held back."""
         senders = self._senders
         self._senders = []
         for sender in senders:
