@@ -75,6 +75,7 @@ class ClientConnection(asyncio.Protocol):
     """One connection of an application."""
 
     __slots__ = (
+        "_awaited_until",
         "_body_bytes",
         "_body_remaining",
         "_body_since",
@@ -128,6 +129,7 @@ class ClientConnection(asyncio.Protocol):
         self._body_bytes = 0
         self._body_since = 0.0
         self._continue_awaited = False  # the client holds its body back until it is asked for it
+        self._awaited_until = NEVER  # what the exchange waits for of others than the client
         self._lingering = 0
 
     # From the transport
@@ -201,9 +203,10 @@ class ClientConnection(asyncio.Protocol):
         if exchange is None:
             self._after_slow_answer()
             return
-        self.deadline = NEVER
-        if self._body_expected():
-            self.resume_body()
+        if self._body_expected() and not self._paused:
+            self._start_body_clock()
+        else:
+            self.deadline = self._awaited_until
         exchange.resume_answer()
 
     def on_deadline(self, now: float) -> None:
@@ -252,7 +255,10 @@ class ClientConnection(asyncio.Protocol):
         )
 
     def _begin_request(self) -> bool:
-        """Begins the first pending request. False where its head isn't whole yet, or is refused."""
+        """Begins the first pending request. False where it has to wait, or is refused."""
+        self.send_held()
+        if self.write_paused:
+            return False  # the client doesn't take the answer before
         data = self._pending
         if data[:2] == b"\r\n":
             data = data[2:]  # an empty line before a request is ignored (RFC 9112 §2.2)
@@ -290,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             exchange = token_exchange_for(self._context, self, head) or Exchange(self._context, self, head)
         self._exchange = exchange
-        self.deadline = NEVER
+        self.wait_until(NEVER)
         if head.fields.length:
             self._continue_awaited = head.fields.expect_continue
             self._start_body_clock()
@@ -320,8 +326,9 @@ class ClientConnection(asyncio.Protocol):
         """The body's rate is judged from now on, or from when the client was told to send it."""
         self._body_bytes = 0
         self._body_since = self._context.deadlines.now
-        grace = self._context.limits.body_grace
-        self.deadline = NEVER if self._continue_awaited else self._body_since + grace
+        if not self.write_paused:
+            grace = self._context.limits.body_grace
+            self.deadline = NEVER if self._continue_awaited else self._body_since + grace
 
     def _read_body(self, data: bytes) -> None:
         if self._continue_awaited:
@@ -349,7 +356,7 @@ class ClientConnection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None:
             if last:
-                self.deadline = NEVER
+                self.wait_until(NEVER)
             if chunk or last:
                 exchange.request_body(chunk, last)
         else:
@@ -409,6 +416,13 @@ class ClientConnection(asyncio.Protocol):
             exchange.refuse(refusal)
 
     # From the exchange
+
+    def wait_until(self, deadline: float) -> None:
+        """For how long the exchange waits for what isn't the client's to give. The time that a client has to
+        take its answer goes first."""
+        self._awaited_until = deadline
+        if not self.write_paused:
+            self.deadline = deadline
 
     def write(self, data: bytes) -> None:
         self.send_held()

@@ -282,7 +282,7 @@ class Exchange:
         self._acquire_upstream()
 
     def _acquire_upstream(self, *, fresh: bool = False) -> None:
-        self.connection.deadline = self.context.deadlines.now + self.context.limits.upstream_wait
+        self.connection.wait_until(self.context.deadlines.now + self.context.limits.upstream_wait)
         self.context.pool.acquire(self, fresh=fresh)
 
     # The request's body
@@ -390,18 +390,25 @@ class Exchange:
                 return
         connection = self.connection
         if not self.head.fields.length:
-            connection.deadline = NEVER  # only the upstream's own deadline runs now
+            connection.wait_until(NEVER)  # only the upstream's own deadline runs now
             upstream.send_whole(self._upstream_head)
+            self._spare_slow_client(upstream)
             return
         body = b"".join(self._early if self._body is None else self._body)
         self._early = []
         begun = self._upstream_head + self._framed(body, self._body_done)
         if self._body_done:
-            connection.deadline = NEVER
+            connection.wait_until(NEVER)
             upstream.send_whole(begun)
         else:
             connection.resume_body()
             upstream.send(begun, done=False)
+        self._spare_slow_client(upstream)
+
+    def _spare_slow_client(self, upstream: UpstreamConnection) -> None:
+        """What an upstream before this one has said may wait for the client still, and no more is to come."""
+        if self.connection.write_paused:
+            upstream.pause_reading()
 
     def upstream_lost(self, error: UpstreamLost) -> None:
         self._upstream = None
@@ -477,7 +484,7 @@ class Exchange:
             self.refuse(_credential_refused())
             return
         self._credential_retried = True
-        self.connection.deadline = now + self.context.limits.upstream_wait
+        self.connection.wait_until(now + self.context.limits.upstream_wait)
         if credential.generation != self._credential_generation:
             self.credential_renewed()
         else:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.server import connection as connection_module
+from proxy.server.exchange import Exchange
 from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply
 
 RULES = """
@@ -99,6 +100,96 @@ async def test_answers_do_not_pile_up_for_a_client_that_pipelines_and_reads_noth
         received = 0
         while received < 40 * len(body):
             received += len(await asyncio.get_running_loop().sock_recv(client, 1 << 20))
+        client.close()
+
+
+def served_with_small_buffers(proxy: DataPath) -> connection_module.ClientConnection:
+    """The proxy's end of the one connection there is, whose sender has to wait soon."""
+    (served,) = proxy.connections
+    served._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    return served
+
+
+async def take(client: socket.socket, size: int) -> bytes:
+    """So many bytes, or more."""
+    taken = b""
+    while len(taken) < size:
+        taken += await asyncio.get_running_loop().sock_recv(client, 1 << 16)
+    return taken
+
+
+@pytest.mark.parametrize("small_answers", range(3, 9))
+async def test_a_large_answer_does_not_pile_up_behind_small_ones_that_wait(
+    tmp_path: Path, small_answers: int
+) -> None:
+    small = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 15000\r\n\r\n" + b"x" * 15000
+
+    async def script(peer: UpstreamPeer) -> None:
+        if (await peer.head()).startswith(b"GET /v1.0/large "):
+            peer.send(LARGE_ANSWER)
+            await peer.writer.drain()
+        else:
+            peer.send(small)  # and closes, so that the next request waits for a connection
+
+    async with data_path(script, tmp_path) as proxy:
+        client = await small_window(proxy)
+        await until(lambda: proxy.connections)
+        served = served_with_small_buffers(proxy)
+        requests = proxy.request("/v1.0/small") * small_answers + proxy.request("/v1.0/large")
+        await asyncio.get_running_loop().sock_sendall(client, requests)
+        await until(lambda: served.write_paused)
+        await asyncio.sleep(0.05)
+        assert served._transport.get_write_buffer_size() < 1_000_000
+        client.close()
+
+
+async def test_a_client_that_reads_again_does_not_hurry_an_upstream_that_takes_no_body(
+    tmp_path: Path,
+) -> None:
+    answered = asyncio.Event()
+
+    async def early(peer: UpstreamPeer) -> None:
+        await peer.head()
+        await answered.wait()
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 300_000)
+        await asyncio.Event().wait()  # and the rest of the body is never read
+
+    async with data_path(early, tmp_path) as proxy:
+        loop = asyncio.get_running_loop()
+        client = await small_window(proxy)
+        await until(lambda: proxy.connections)
+        served = served_with_small_buffers(proxy)
+        await loop.sock_sendall(client, proxy.request(method="POST", fields=b"Content-Length: 12000000\r\n"))
+        sending = asyncio.create_task(loop.sock_sendall(client, LARGE))
+        await until(lambda: served._paused)  # for the upstream's sake
+        answered.set()
+        await until(lambda: served.write_paused)
+        await take(client, 300_000)
+        assert not served.write_paused
+        await asyncio.sleep(0.05)
+        exchange = served._exchange
+        assert isinstance(exchange, Exchange)
+        assert exchange._upstream is not None
+        assert exchange._upstream.transport.get_write_buffer_size() < 1_000_000
+        sending.cancel()
+        client.close()
+
+
+async def test_a_client_that_reads_again_does_not_end_the_wait_for_a_new_token(tmp_path: Path) -> None:
+    hints = (b"HTTP/1.1 103 Early Hints\r\nLink: " + b"l" * 20_000 + b"\r\n\r\n") * 12
+    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+    async with data_path(answering(hints + refused), tmp_path, upstream_wait=1) as proxy:
+        client = await small_window(proxy)
+        await until(lambda: proxy.connections)
+        served = served_with_small_buffers(proxy)
+        await asyncio.get_running_loop().sock_sendall(client, proxy.request())
+        await until(lambda: served.write_paused)
+        await take(client, len(hints))
+        await proxy.credential_asked.wait()
+        await until(lambda: not served.write_paused)
+        pass_time(proxy, 2)
+        async with asyncio.timeout(5):
+            assert b"HTTP/1.1 502" in await take(client, 1)
         client.close()
 
 
