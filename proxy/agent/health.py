@@ -105,8 +105,8 @@ class Health:
             reasons.append("no worker has a key for tokens yet")
         elif not any(page.values[SPOOL_READY] for page in alive):
             reasons.append("there is no room for audit events")
-        elif age is not None and not any(page.values[SNAPSHOT_GENERATION] for page in alive):
-            reasons.append("no worker has the rules yet")
+        elif age is not None and not all(page.values[SNAPSHOT_GENERATION] for page in alive):
+            reasons.append("not every worker has rules yet")  # at the first start, for a moment
         return reasons
 
     def rules_are_enforced(self) -> bool:

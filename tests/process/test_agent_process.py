@@ -363,6 +363,11 @@ async def test_readiness_says_what_is_missing_and_metrics_count_workers_together
         status, text = await running.get("/readyz")
         assert status == 200, text
         assert json.loads(text)["loadedRules"] == 1
+        running.counters.workers[0].values[c.SNAPSHOT_GENERATION] = 0
+        status, text = await running.get("/readyz")
+        assert status == 503
+        assert json.loads(text)["reasons"] == ["not every worker has rules yet"]
+        running.alive()
         for page in running.counters.workers:
             page.values[c.SPOOL_READY] = 0
         status, text = await running.get("/readyz")
