@@ -389,25 +389,18 @@ class Exchange:
                 self.refuse(refusal)
                 return
         connection = self.connection
-        if not self.head.fields.length:
-            connection.wait_until(NEVER)  # only the upstream's own deadline runs now
-            upstream.send_whole(self._upstream_head)
-            self._spare_slow_client(upstream)
-            return
-        body = b"".join(self._early if self._body is None else self._body)
-        self._early = []
-        begun = self._upstream_head + self._framed(body, self._body_done)
+        begun = self._upstream_head
+        if self.head.fields.length:
+            body = b"".join(self._early if self._body is None else self._body)
+            self._early = []
+            begun += self._framed(body, self._body_done)
         if self._body_done:
-            connection.wait_until(NEVER)
+            connection.wait_until(NEVER)  # only the upstream's own deadline runs now
             upstream.send_whole(begun)
         else:
             connection.resume_body()
             upstream.send(begun, done=False)
-        self._spare_slow_client(upstream)
-
-    def _spare_slow_client(self, upstream: UpstreamConnection) -> None:
-        """What an upstream before this one has said may wait for the client still, and no more is to come."""
-        if self.connection.write_paused:
+        if connection.write_paused:  # with what an upstream before this one has said
             upstream.pause_reading()
 
     def upstream_lost(self, error: UpstreamLost) -> None:

@@ -138,8 +138,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._pool.outbox.add(self)
 
     def send_held(self) -> None:
+        """At the end of the loop's turn; not if the connection ends, which then tells that it is unsent."""
         held = self._held
-        if held:
+        if held and not self.transport.is_closing():
             self._held = b""
             self.transport.write(held)
 
@@ -177,8 +178,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._ended = True
-        if self._held:
-            self._close_unusable()
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -196,7 +195,14 @@ class UpstreamConnection(asyncio.Protocol):
             user.answer_continued(b"", True)
         elif self._awaiting_head:
             unanswered = not self._buffer and not self._informational
-            user.upstream_lost(_closed_unanswered(unanswered=unanswered and self.used, unsent=unsent))
+            user.upstream_lost(
+                UpstreamLost(
+                    "upstreamUnreachable",
+                    "The upstream closed the connection before it answered.",
+                    unanswered=unanswered and self.used,
+                    unsent=unsent,
+                )
+            )
         else:
             user.upstream_lost(UpstreamLost("upstreamError", "The upstream's answer ended too early."))
 
@@ -321,12 +327,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._fail("The head of the upstream's answer is too large.")
 
     def _close_unusable(self) -> None:
-        """Idle, or with a request that isn't sent yet."""
         self._pool.discard(self)
-        user = self.user
-        self.abandon()
-        if user is not None:
-            user.upstream_lost(_closed_unanswered(unsent=True))
+        self.transport.abort()
 
 
 class UpstreamPool:
@@ -476,11 +478,6 @@ class UpstreamPool:
         if self._waiting:
             self._waiting.popleft().upstream_lost(error)
         self._open_for_waiting()
-
-
-def _closed_unanswered(*, unanswered: bool = False, unsent: bool = False) -> UpstreamLost:
-    message = "The upstream closed the connection before it answered."
-    return UpstreamLost("upstreamUnreachable", message, unanswered=unanswered, unsent=unsent)
 
 
 def _why(error: OSError) -> str:

@@ -103,11 +103,13 @@ async def test_answers_do_not_pile_up_for_a_client_that_pipelines_and_reads_noth
         client.close()
 
 
-def served_with_small_buffers(proxy: DataPath) -> connection_module.ClientConnection:
-    """The proxy's end of the one connection there is, whose sender has to wait soon."""
+async def both_ends_small(proxy: DataPath) -> tuple[socket.socket, connection_module.ClientConnection]:
+    """A client and the proxy's end of its connection, the only one; the proxy has to wait soon."""
+    client = await small_window(proxy)
+    await until(lambda: proxy.connections)
     (served,) = proxy.connections
     served._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-    return served
+    return client, served
 
 
 async def take(client: socket.socket, size: int) -> bytes:
@@ -132,9 +134,7 @@ async def test_a_large_answer_does_not_pile_up_behind_small_ones_that_wait(
             peer.send(small)  # and closes, so that the next request waits for a connection
 
     async with data_path(script, tmp_path) as proxy:
-        client = await small_window(proxy)
-        await until(lambda: proxy.connections)
-        served = served_with_small_buffers(proxy)
+        client, served = await both_ends_small(proxy)
         requests = proxy.request("/v1.0/small") * small_answers + proxy.request("/v1.0/large")
         await asyncio.get_running_loop().sock_sendall(client, requests)
         await until(lambda: served.write_paused)
@@ -156,9 +156,7 @@ async def test_a_client_that_reads_again_does_not_hurry_an_upstream_that_takes_n
 
     async with data_path(early, tmp_path) as proxy:
         loop = asyncio.get_running_loop()
-        client = await small_window(proxy)
-        await until(lambda: proxy.connections)
-        served = served_with_small_buffers(proxy)
+        client, served = await both_ends_small(proxy)
         await loop.sock_sendall(client, proxy.request(method="POST", fields=b"Content-Length: 12000000\r\n"))
         sending = asyncio.create_task(loop.sock_sendall(client, LARGE))
         await until(lambda: served._paused)  # for the upstream's sake
@@ -179,9 +177,7 @@ async def test_a_client_that_reads_again_does_not_end_the_wait_for_a_new_token(t
     hints = (b"HTTP/1.1 103 Early Hints\r\nLink: " + b"l" * 20_000 + b"\r\n\r\n") * 12
     refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
     async with data_path(answering(hints + refused), tmp_path, upstream_wait=1) as proxy:
-        client = await small_window(proxy)
-        await until(lambda: proxy.connections)
-        served = served_with_small_buffers(proxy)
+        client, served = await both_ends_small(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request())
         await until(lambda: served.write_paused)
         await take(client, len(hints))

@@ -87,10 +87,15 @@ def a_forged_answer(upstream: UpstreamConnection) -> None:
 
 
 def a_close(upstream: UpstreamConnection) -> None:
-    upstream.eof_received()
+    assert not upstream.eof_received()
+    upstream.transport.close()  # what a transport does at that word
 
 
-@pytest.mark.parametrize("surprise", [a_forged_answer, a_close])
+def a_reset(upstream: UpstreamConnection) -> None:
+    upstream.transport.abort()  # what a transport does with one
+
+
+@pytest.mark.parametrize("surprise", [a_forged_answer, a_close, a_reset])
 @pytest.mark.parametrize(
     ("method", "body"), [("GET", b""), ("POST", b'{"displayName":"new"}')], ids=["GET", "POST"]
 )
