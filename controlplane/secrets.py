@@ -87,25 +87,31 @@ class Vault:
 def read_master_key(text: str, path: Path) -> bytes:
     """The master key from the setting, or from its file, which is made if absent."""
     if text:
-        return _parse(text, "Secrets.MasterKey")
+        return bytes.fromhex(valid_master_key(text))
     try:
-        return _parse(path.read_text("ascii"), str(path))
+        return _read(path)
     except FileNotFoundError:
         return _make(path)
     except OSError as error:
         raise MasterKeyError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise MasterKeyError(f"{path}: must hold {2 * _KEY_BYTES} hex digits") from None
 
 
-def _parse(text: str, source: str) -> bytes:
+def valid_master_key(text: str) -> str:
+    """The text of a master key as it came; ValueError where it is none."""
     try:
-        key = bytes.fromhex(text)
+        size = len(bytes.fromhex(text))
     except ValueError:
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise MasterKeyError(f"{source}: must hold {2 * _KEY_BYTES} hex digits")
-    return key
+        size = 0
+    if size != _KEY_BYTES:
+        raise ValueError(f"must hold {2 * _KEY_BYTES} hex digits")
+    return text
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return bytes.fromhex(valid_master_key(path.read_bytes().decode("ascii", "replace")))
+    except ValueError as error:
+        raise MasterKeyError(f"{path}: {error}") from None
 
 
 def _make(path: Path) -> bytes:
@@ -124,6 +130,6 @@ def _make(path: Path) -> bytes:
             pass
         finally:
             temporary.unlink()
-        return _parse(path.read_text("ascii"), str(path))
+        return _read(path)
     except OSError as error:
         raise MasterKeyError(f"{path}: {error.strerror}") from None

@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 from urllib.parse import urlsplit
 
+from controlplane.secrets import valid_master_key
 from proxy.config import Address, SettingsError, load_settings, setting
 
 
@@ -91,7 +92,10 @@ class SecretsSettings:
         default="var/master.key", path=True, doc="made with mode 0600 at the first start if absent"
     )
     master_key: str = setting(
-        default="", secret=True, doc="the key itself (64 hex digits), instead of MasterKeyFile"
+        default="",
+        secret=True,
+        parse=valid_master_key,
+        doc="the key itself (64 hex digits), instead of MasterKeyFile",
     )
 
 

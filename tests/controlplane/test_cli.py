@@ -293,6 +293,10 @@ def test_the_master_key_may_come_from_the_environment(config: Path) -> None:
     done = cli(config, "proxy", "add", "p", "--org", "acme", "--json", Secrets__MasterKey="ab" * 32)
     assert done.returncode == 0
     assert not (config.parent / "var" / "master.key").exists()
+    done = cli(config, Secrets__MasterKey="ab" * 31)
+    assert done.returncode == 2
+    assert "Secrets__MasterKey: must hold 64 hex digits" in done.stderr
+    assert "abab" not in done.stderr
 
 
 def test_the_sample_settings_run_as_they_stand(tmp_path: Path) -> None:
