@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from proxy.audit.record import request_id
+from proxy.config import Address
 from proxy.counters import (
     BAD_REQUESTS,
     CONNECTIONS_ACCEPTED,
@@ -565,6 +566,13 @@ class ClientConnection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         return self._exchange is not None
+
+    def host_for(self, head: RequestHead) -> bytes:
+        """Where the application reached us: as it says itself, or else, before HTTP/1.1, this end."""
+        if head.fields.host:
+            return head.fields.host
+        host, port, *_ = self._transport.get_extra_info("sockname")
+        return str(Address(host, port)).encode()
 
     # Stopping
 

@@ -146,11 +146,11 @@ class Context:
             return "The proxy has no room to record the request."
         return None
 
-    def own_base(self, scheme: bytes, host: bytes | None) -> bytes:
+    def own_base(self, scheme: bytes, host: bytes) -> bytes:
         """The address under which the application reached us."""
-        return self.public_base or scheme + b"://" + (host or b"")
+        return self.public_base or scheme + b"://" + host
 
-    def rewriter(self, scheme: bytes, host: bytes | None) -> LinkRewriter:
+    def rewriter(self, scheme: bytes, host: bytes) -> LinkRewriter:
         """Turns links to the upstream into links to the address that the application used."""
         base = self.own_base(scheme, host)
         rewriter = self._rewriters.get(base)

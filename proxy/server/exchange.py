@@ -234,7 +234,7 @@ class Exchange:
     def _decide_batch(self, batch: Batch, decision: Decision, body: bytes) -> None:
         """The parts are judged one by one; of the envelope itself, only a rule that means it can block it."""
         self._take_decision(envelope_decision(decision))
-        batch.judge(body, self.context.own_base(self.connection.scheme, self.head.fields.host))
+        batch.judge(body, self.context.own_base(self.connection.scheme, self.connection.host_for(self.head)))
         if not batch.unchanged:
             self._body = [batch.reduced(body)]
 
@@ -658,7 +658,7 @@ class Exchange:
         return self.rewriter().header(value)
 
     def rewriter(self) -> LinkRewriter:
-        return self.context.rewriter(self.connection.scheme, self.head.fields.host)
+        return self.context.rewriter(self.connection.scheme, self.connection.host_for(self.head))
 
     # The end, one way or another
 

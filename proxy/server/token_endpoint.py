@@ -70,7 +70,7 @@ def token_exchange_for(
     if head.method in ("GET", "HEAD"):
         discovery = _DISCOVERY.fullmatch(path)
         if discovery:
-            base = context.own_base(connection.scheme, head.fields.host)
+            base = context.own_base(connection.scheme, connection.host_for(head))
             return DocumentExchange(
                 context, connection, head, _discovery(base.decode("latin-1"), discovery[1])
             )

@@ -599,6 +599,19 @@ async def test_links_that_an_sdk_follows_lead_back_to_the_proxy(tmp_path: Path) 
         assert reply.value("location") == "http://proxy.example/v1.0/jobs/1"
 
 
+async def test_links_lead_back_to_where_a_client_that_names_no_host_came(tmp_path: Path) -> None:
+    body = b'{"@odata.nextLink":"%b/v1.0/users?p=2"}'
+
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        peer.send(ok(body % (b"http://" + head.split(b"Host: ")[1].split(b"\r\n")[0])))
+
+    async with data_path(script, tmp_path) as proxy:
+        request = f"GET /v1.0/users HTTP/1.0\r\nAuthorization: Bearer {proxy.token}\r\n\r\n"
+        text = await proxy.raw(request.encode())
+        assert text.endswith(body % f"http://127.0.0.1:{proxy.port}".encode())
+
+
 async def test_a_compressed_answer_without_such_a_link_keeps_every_byte(tmp_path: Path) -> None:
     packed = gzip.compress(b'{"value":[]}')
     async with data_path(answering(ok(packed, b"Content-Encoding: gzip")), tmp_path) as proxy:
