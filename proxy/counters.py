@@ -73,6 +73,7 @@ SPOOL_READY: Final = 134
 CREDENTIAL_READY: Final = 135
 SIGNING_KEY_READY: Final = 136
 KILL_FILE: Final = 137  # what the local file stops: 0 nothing, 1 what it names, 2 everything
+TAKES_REQUESTS: Final = 138  # 1 from when it listens until it drains
 _FIRST_GAUGE: Final = ALIVE_AT
 _END_OF_GAUGES: Final = 160
 

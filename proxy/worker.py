@@ -44,6 +44,7 @@ from proxy.counters import (
     SPOOL_DROPPED,
     SPOOL_READY,
     STARTS,
+    TAKES_REQUESTS,
     UPSTREAM_OPEN,
     Counters,
 )
@@ -138,8 +139,10 @@ class Worker:
         watch = loop.create_task(self._watch_kill_file())
         await self._until_able(None if patient else FIRST_REQUEST_SECONDS)
         servers = await self._listen(loop, listeners)
+        self._counters.values[TAKES_REQUESTS] = 1
         ready()
         await self._stop.wait()
+        self._counters.values[TAKES_REQUESTS] = 0
         await self._drain(servers, listeners)
         upkeep.cancel()
         watch.cancel()

@@ -167,6 +167,7 @@ class Running:
             page.values[c.SPOOL_READY] = 1
             page.values[c.SNAPSHOT_GENERATION] = 1
             page.values[c.SIGNING_KEY_READY] = 1
+            page.values[c.CREDENTIAL_READY] = 1
 
 
 @asynccontextmanager
@@ -363,11 +364,20 @@ async def test_readiness_says_what_is_missing_and_metrics_count_workers_together
         status, text = await running.get("/readyz")
         assert status == 200, text
         assert json.loads(text)["loadedRules"] == 1
-        running.counters.workers[0].values[c.SNAPSHOT_GENERATION] = 0
-        status, text = await running.get("/readyz")
-        assert status == 503
-        assert json.loads(text)["reasons"] == ["not every worker has rules yet"]
-        running.alive()
+        one, other = running.counters.workers
+        for index, reason in (
+            (c.SNAPSHOT_GENERATION, "not every worker has rules yet"),
+            (c.CREDENTIAL_READY, "not every worker has an upstream token yet"),
+            (c.SIGNING_KEY_READY, "not every worker has a key for tokens yet"),
+        ):
+            one.values[index] = 0
+            status, text = await running.get("/readyz")
+            assert (status, json.loads(text)["reasons"]) == (503, [reason])
+            other.values[c.TAKES_REQUESTS] = 1  # what the one that takes none lacks keeps nobody waiting
+            status, _ = await running.get("/readyz")
+            assert status == 200
+            other.values[c.TAKES_REQUESTS] = 0
+            running.alive()
         for page in running.counters.workers:
             page.values[c.SPOOL_READY] = 0
         status, text = await running.get("/readyz")

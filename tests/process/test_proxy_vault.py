@@ -263,7 +263,7 @@ def test_a_proxy_that_starts_without_its_vault_refuses_until_it_is_back(live: Li
         detail = now["checks"][check]["detail"]
         assert f"key vault {system.vault.base_url}, secret {VAULT_SECRET}" in detail
         assert "403 Forbidden ForbiddenByRbac" in detail
-    until(lambda: "no worker has a key for tokens yet" in readiness(live)["reasons"])
+    until(lambda: "not every worker has a key for tokens yet" in readiness(live)["reasons"])
     for target, method in (("/proxy/token", "POST"), ("/v1.0/echo/x", "GET")):
         refused = live.send(method, target)
         assert refused.status == 503
