@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -37,7 +37,7 @@ MAX_SEGMENTS: Final = 256
 MAX_READINGS: Final = 64
 MAX_ODD_PATH: Final = 8192  # a path that needs more than splitting costs work per character and reading
 MAX_PARTS: Final = 8192  # of all names in all readings: some milliseconds of work
-MAX_WRITTEN_OUT: Final = 65536  # characters that the aliases of one query option may stand for
+MAX_WRITTEN_OUT: Final = 65536  # characters of all query options with what aliases in them stand for
 MAX_CACHED_PATH: Final = 512
 _MAX_CACHED_PARTS: Final = 64  # of one path; a path with several readings needs some 20
 _MAX_CACHED: Final = 4096  # paths; then all are forgotten, and the common ones are back at once
@@ -50,12 +50,12 @@ _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Each alternative begins with a character of its own, so that `re` looks closer at few places only.
 _ODD_PATH: Final = re.compile(
-    r"%|\\|;|\(|'| |//|/\.\.?(?:/|\Z)|/\Z|:(?:/|\Z)|"
+    r"%|\\|;|\(|'| |//|/\.\.?(?:/|\Z)|/\$(?:/|\Z)|/\Z|:(?:/|\Z)|"
     r"/(?:[Mm][Ii][Cc][Rr][Oo][Ss][Oo][Ff][Tt]\.)?[Gg][Rr][Aa][Pp][Hh]\."
 )
 # Every odd path has one of these in lower case, or a slash at its end, and few others have. They are looked
 # for first, because the pattern takes twice as long (bench/test_decide.py, test_canonicalise_plain_target).
-_ODD_MARKS: Final = ("%", "\\", ";", "(", "'", " ", ":", "//", "/.", "graph.")
+_ODD_MARKS: Final = ("%", "\\", ";", "(", "'", " ", ":", "//", "/.", "graph.", "/$/")
 _UNTRIMMED: Final = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")
 _ALIAS: Final = re.compile(r"(?<!\w)@\w+")  # not what follows the @ of a mail address
 _PARAMETER_ALIAS: Final = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
@@ -156,7 +156,7 @@ def canonicalise(target: str) -> Target:
 
 
 def _may_be_odd(lowered: str) -> bool:
-    if lowered.endswith("/"):
+    if lowered.endswith(("/", "/$")):
         return True
     for mark in _ODD_MARKS:  # noqa: SIM110 - `any` takes twice as long where this isn't compiled
         if mark in lowered:
@@ -323,6 +323,8 @@ def _resolved(texts: Iterable[str]) -> list[str]:
             if not kept:
                 raise MalformedTarget("dot segments climb above the root")
             kept.pop()
+        elif text == "$":  # OData libraries pass over it, wherever it stands
+            raise MalformedTarget("a segment that is a dollar sign")
         elif text != ".":
             kept.append(text)
     return kept
@@ -417,25 +419,35 @@ def _parse_options(query: str) -> dict[str, tuple[str, ...]]:
             fold(name) in aliases for values in aliases.values() for name in _ALIAS.findall(" ".join(values))
         ):
             raise MalformedTarget("a parameter alias within another")
+        room = MAX_WRITTEN_OUT
         for name, values in options.items():
             if name not in aliases:
-                options[name] = (*values, *_written_out(values, aliases))
+                written = _written_out(values, aliases, room)
+                room -= sum(map(len, written))
+                options[name] = (*values, *written)
     return options
 
 
-def _written_out(values: Sequence[str], aliases: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+def _written_out(values: Sequence[str], aliases: Mapping[str, tuple[str, ...]], room: int) -> list[str]:
     """The values with the aliases in them (OData 4.01 part 2 §5.3) replaced by each reading of what they
-    stand for."""
-    longest = max(len(meaning) for meanings in aliases.values() for meaning in meanings)
+    stand for, in `room` characters."""
+    written: list[str] = []
+    readings = max(map(len, aliases.values()))
     for value in values:
         names = _ALIAS.findall(value)
-        if len(names) * longest > MAX_WRITTEN_OUT:
-            raise MalformedTarget("parameter aliases that stand for too much")
+        if not names:
+            continue
         meanings = [aliases.get(fold(name), (name,)) for name in names]
+        room -= readings * (len(value) + sum(max(map(len, each)) for each in meanings))
+        if room < 0:
+            raise MalformedTarget("parameter aliases that stand for too much")
         between = _ALIAS.split(value)
-        for reading in range(max(map(len, aliases.values())) if names else 0):
+        for reading in range(readings):
             chosen = [each[min(reading, len(each) - 1)] for each in meanings]
-            yield "".join(text for pair in zip(between, (*chosen, ""), strict=True) for text in pair)
+            written.append(
+                "".join(text for pair in zip(between, (*chosen, ""), strict=True) for text in pair)
+            )
+    return written
 
 
 def _value_readings(value: str) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def colon_forms(segments: Sequence[str]) -> list[tuple[list[str], frozenset[int]
     base = segments[opening][:-1]
     head = list(segments[:opening])
     if fold(base) != "root":
-        item = [base] if not files else ["/".join([base + ":", *files])]
+        item = [base] if not files else _item_by_path(base, files)
     else:
         item = ["items", "/".join(files)] if files else [base]
     written = list(segments[opening:end])
@@ -162,6 +162,19 @@ def colon_forms(segments: Sequence[str]) -> list[tuple[list[str], frozenset[int]
         names = frozenset([at - 1] if files else []) | frozenset(at + index for index in tail_files)
         forms.append((head + item + tail, names))
     return forms
+
+
+def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
+    """`x:/a/b` is one id; with its collection before it in `items('x'):/a/b`."""
+    call = _CALL.fullmatch(base)
+    arguments = _split_arguments(call[2]) if call is not None else None
+    if call is None or not arguments:
+        return ["/".join([base + ":", *files])]
+    named = (_ARGUMENT_NAME.fullmatch(argument) for argument in arguments)
+    values = [
+        argument if found is None else found[2] for argument, found in zip(arguments, named, strict=True)
+    ]
+    return [call[1], "/".join([f"{_key_part(values, {}).exact}:", *files])]
 
 
 def close_parentheses(segments: Sequence[str]) -> list[str]:
@@ -242,7 +255,11 @@ def _call_meanings(
     plain_name = name.rpartition(".")[2] if qualified else name
     name_part = Part(fold(plain_name), plain_name)
     if not arguments:
-        return (Meaning(CERTAIN, ((name_part,), _literal(name))),) if qualified else (_plain(name),)
+        if not qualified:
+            return (_plain(name),)
+        if _FUNCTION_NAME.fullmatch(plain_name):
+            return (Meaning(CERTAIN, ((name_part,), _literal(name))),)
+        return _qualified_meanings(name)  # a cast may have empty parentheses too
     if len(pairs) < len(arguments):
         key = _key_part(arguments, aliases)
         meanings = [Meaning(CERTAIN, ((name_part, key),))]

@@ -179,7 +179,12 @@ A_DRIVES_ROOT = "/v1.0/drives/{d}/root"
         ("/v1.0/drives/{d}/items/{item}/children", "/v1.0/drives/5/root:/a%20(1)/b:/children"),
         (f"{A_DRIVES_ROOT}/children", "/v1.0/drives/5/root:/:/children"),
         ("/v1.0/drives/{d}/items/{item}/content", "/v1.0/drives/5/items/7:/a/b.txt:/content"),
+        ("/v1.0/drives/{d}/items/{item}/content", "/v1.0/drives/5/items('7'):/a/b.txt:/content"),
+        ("/v1.0/drives/{d}/items/{item}/content", "/v1.0/drives/5/items(id='7'):/a:/content"),
         ("/v1.0/sites/{site}/lists", "/v1.0/sites/contoso.sharepoint.com:/teams/hr:/lists"),
+        ("/v1.0/sites/{site}/lists", "/v1.0/sites('contoso.sharepoint.com'):/teams/hr:/lists"),
+        ("/v1.0/users/delta", "/v1.0/users/microsoft.graph.delta()"),
+        ("/v1.0/users/{id}/messages", "/v1.0/users/microsoft.graph.user()/ada/messages"),
         (
             "/v1.0/me/messages/{id}/extensions/{x}",
             "/v1.0/me/messages/5/extensions/microsoft.graph.openTypeExtension.com.contoso.x",
@@ -197,7 +202,17 @@ def test_calls_casts_and_files_are_known_by_their_names(pattern: str, target: st
 
 def test_a_cast_is_no_id() -> None:
     rules = compiled('- {id: one, match: {path: ["/v1.0/groups/{id}/members/{member}"]}, verdict: allow}')
-    assert verdict(rules, "/v1.0/groups/5/members/microsoft.graph.user") == "block"
+    for cast in ("microsoft.graph.user", "microsoft.graph.user()", "graph.user( )", "graph.user%28%29"):
+        assert verdict(rules, f"/v1.0/groups/5/members/{cast}") == "block"
+
+
+@pytest.mark.parametrize("segment", ["$", "%24", "%2524", "$%20", "%EF%BC%84", "x/../$", "$/$"])
+def test_a_dollar_sign_by_itself_is_no_segment(segment: str) -> None:
+    """OData's library passes over it: `/users/$` would be the whole list."""
+    for path in (f"/v1.0/users/{segment}", f"/v1.0/users/{segment}/messages"):
+        with pytest.raises(MalformedTarget):
+            canonicalise(path)
+    assert canonicalise("/v1.0/users/$count").plain == ("v1.0", "users", "$count")
 
 
 def test_an_operation_does_not_pass_for_a_cast_of_what_is_allowed() -> None:
