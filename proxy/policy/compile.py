@@ -39,6 +39,7 @@ class CompiledRule:
     parameter_tests: tuple[tuple[str, ValuesTest], ...]
     step: Step
     blocking: Step  # for a path that names what the rule hides
+    probing: Step | None  # for one below its own that queries may follow: blocks those that probe
     hidden: HiddenProperties | None
     on_response: bool
     reads_body: bool
@@ -72,20 +73,24 @@ class Entry:
 
 @dataclass(slots=True)
 class Candidate:
-    """A rule for one name of the path: where it names a hidden property, the rule blocks."""
+    """A rule for one name of the path, and which of its steps: where that names what it hides, it blocks."""
 
     entry: Entry
     held: int
-    hides: bool
+    step: Step
+
+    @property
+    def hides(self) -> bool:
+        return self.step is self.entry.compiled.blocking
+
+    @property
+    def probed(self) -> bool:
+        """Whether it concerns a query only that probes."""
+        return self.step is self.entry.compiled.probing
 
     @property
     def order(self) -> tuple[int, bool]:
         return self.entry.compiled.index, not self.hides
-
-    @property
-    def step(self) -> Step:
-        compiled = self.entry.compiled
-        return compiled.blocking if self.hides else compiled.step
 
 
 _K = TypeVar("_K")
@@ -182,14 +187,17 @@ class CompiledRuleset:
             found, above = self.tree.find(name)
             for entry in found:
                 held = entry.parameters_hold(name)
+                compiled = entry.compiled
+                step = compiled.blocking if _names_hidden_within(entry, name) else compiled.step
                 if held != NO:
-                    candidates.append(Candidate(entry, held, _names_hidden_within(entry, name)))
+                    candidates.append(Candidate(entry, held, step))
             for entry in above:
-                if entry.compiled.hidden is None or not _names_hidden_below(entry, name, found):
+                below = _step_below(entry, name, found)
+                if below is None:
                     continue
                 held = entry.parameters_hold(name)
                 if held != NO:
-                    candidates.append(Candidate(entry, held, hides=True))
+                    candidates.append(Candidate(entry, held, below))
         if len(candidates) > 1:
             candidates.sort(key=lambda candidate: candidate.order)
         return candidates
@@ -257,6 +265,9 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
         ),
         step=Step(checks, decision, guard, reads_body, reads_answer),
         blocking=Step(checks, blocking, None, reads_body, reads_answer),
+        probing=None
+        if guard is None
+        else Step((*checks, _probe_check(guard)), blocking, None, reads_body, reads_answer),
         hidden=None if transforms is None else HiddenProperties(transforms),
         on_response=on_response,
         reads_body=reads_body,
@@ -289,6 +300,21 @@ def _names_hidden_within(entry: Entry, name: Name) -> bool:
     if hidden is None:
         return False
     return hidden.named_within(name.folded[entry.pattern.wildcards_from :]) is not Naming.NOTHING
+
+
+def _step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
+    """What a filter has to say to a path below its own: `/$count` and `/$ref` take the same queries."""
+    compiled = entry.compiled
+    if compiled.hidden is None:
+        return None
+    if _names_hidden_below(entry, name, found):
+        return compiled.blocking
+    following = name.folded[len(entry.pattern.segments)]
+    if compiled.probing is None or not following.startswith("$"):
+        return None
+    return (
+        compiled.blocking if following.startswith("$filter") else compiled.probing
+    )  # `/$filter(…)` is a query
 
 
 def _names_hidden_below(entry: Entry, name: Name, found: list[Entry]) -> bool:
@@ -351,6 +377,10 @@ def _lane(
 
 def _steps(lanes: list[Lane]) -> list[Step]:
     return [step for lane in lanes for step in lane.steps]
+
+
+def _probe_check(guard: QueryGuard) -> Check:
+    return lambda request, answer: YES if guard.is_probed_by(request.target) else NO
 
 
 def _perhaps(request: object, answer: object) -> int:

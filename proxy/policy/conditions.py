@@ -84,14 +84,15 @@ def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
     return test_all
 
 
-def compile_regex(pattern: str) -> Any:
-    """A linear-time expression of bounded size. Raises InvalidRegex."""
+def compile_regex(pattern: str, *, any_case: bool = False) -> Any:
+    """A linear-time expression of bounded size. Raises InvalidRegex, `any_case` or not."""
     import re2  # only where a rule has one: workers stay small
 
     if len(pattern) > MAX_REGEX_LENGTH:
         raise InvalidRegex(f"longer than {MAX_REGEX_LENGTH} characters")
     options = re2.Options()
-    options.max_mem = MAX_REGEX_MEMORY
+    options.max_mem = MAX_REGEX_MEMORY * (8 if any_case else 1)  # two letters for each take little more
+    options.case_sensitive = not any_case
     options.log_errors = False
     try:
         return re2.compile(pattern, options)
@@ -172,7 +173,9 @@ def _value_test(test: Comparison, caseless: Callable[[str], bool]) -> ValueTest:
             most = _numeric(operand)
             return lambda value: _compared(value, lambda number: number <= most)
         case "matches":
-            return _regex_test(compile_regex(str(operand)))
+            return _regex_test(
+                compile_regex(str(operand)), compile_regex(str(operand), any_case=True), caseless
+            )
         case "prefix":
             return _text_test(str.startswith, str(operand), caseless)
         case "suffix":
@@ -230,12 +233,14 @@ def _text_test(holds: Callable[[str, str], bool], operand: str, caseless: Callab
     return test
 
 
-def _regex_test(expression: Any) -> ValueTest:
+def _regex_test(expression: Any, in_any_case: Any, caseless: Callable[[str], bool]) -> ValueTest:
     def test(value: Value) -> int:
         if not isinstance(value, str):
             return NO
         try:
-            return YES if expression.search(value) is not None else NO
+            if expression.search(value) is not None:
+                return YES
+            return PERHAPS if in_any_case.search(value) is not None and caseless(value) else NO
         except UnicodeEncodeError:  # a lone surrogate out of a JSON escape
             return PERHAPS
 

@@ -237,7 +237,7 @@ class Explainer:
         found.sort(key=lambda one: one[0].order)
         for name in reading.names:
             found += [
-                (Candidate(entry, NO, hides=False), name)
+                (Candidate(entry, NO, entry.compiled.step), name)
                 for entry in self._rules.tree.find(name)[0]
                 if entry.parameters_hold(name) == NO
             ]
@@ -336,6 +336,10 @@ def _findings(
     """What a rule on the path asks beside it, in the order in which it is asked."""
     compiled = candidate.entry.compiled
     rule = compiled.rule
+    if candidate.probed:
+        guard = compiled.step.guard
+        probes = guard is not None and guard.is_probed_by(request.target)
+        yield Finding("guard_queries", "a query that names what is hidden", "yes" if probes else "no")
     if rule.match.methods:
         held: Held = "yes" if compiled.concerns(request.method.upper()) else "no"
         yield Finding("methods", ", ".join(rule.match.methods), held, (request.method,))

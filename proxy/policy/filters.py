@@ -178,7 +178,9 @@ class _Level:
         allow: _Tree | None = None
         if self.allow is not None:
             if base not in self.allow:
-                return Fate.KEEP if name in self.allow else Fate.DROP
+                if name not in self.allow:
+                    return Fate.DROP
+                return self._child(name, strip, None) if strip and annotation == "delta" else Fate.KEEP
             allow = self.allow[base]
         if not strip and allow is None:
             return Fate.KEEP

@@ -37,6 +37,7 @@ class Level(Protocol):
 
 
 _MAX_MEMBERS = 512  # a shape costs memory and time to make; objects with more are dictionaries, not records
+_MAX_SPARSENESS = 64  # members of the shape that an object lacks, on average: each takes room all the same
 
 _members_of = msgspec.json.Decoder(dict[str, Raw]).decode
 _elements_of = msgspec.json.Decoder(list[Raw]).decode
@@ -148,15 +149,23 @@ def learn(body: bytes, level: Level) -> Plan | None:
 
 def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
     names: list[str] = []
+    known: set[str] = set()
     objects_inside: dict[str, list[Raw]] = {}
+    most = _MAX_SPARSENESS * len(texts)  # that the members seen are short of the shape's, together
     for text in texts:
         place = 0
-        for name, value in _members_of(text).items():
-            if name in names:
-                place = names.index(name) + 1
+        members = _members_of(text)
+        most -= len(names) - len(members)
+        if most < 0:
+            return None
+        for name, value in members.items():
+            if name in known:
+                if names[place : place + 1] != [name]:
+                    place = names.index(name)
             else:
                 names.insert(place, name)
-                place += 1
+                known.add(name)
+            place += 1
             if not isinstance(level.decide(name), Fate):
                 objects_inside.setdefault(name, []).append(value)
         if len(names) > _MAX_MEMBERS:

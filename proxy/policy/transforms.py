@@ -28,7 +28,8 @@ class Transforms:
 def covers(shorter: str, longer: str) -> bool:
     """Whether the property path `shorter` is `longer` or an object that contains it."""
     short, long = shorter.casefold(), longer.casefold()
-    return long == short or long.startswith(short + ".")
+    # The dots of an annotation's name (`photo@odata.type`) lead nowhere.
+    return long == short or (long.startswith(short + ".") and "@" not in short)
 
 
 def _united(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

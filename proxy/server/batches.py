@@ -163,6 +163,8 @@ class Batch:
 
     def _decide(self, judged: _Part) -> None:
         part, draft = judged.part, judged.draft
+        if len(part.target) > self._context.limits.max_header_bytes:  # as when it comes by itself
+            raise Refusal("headersTooLarge", "The part's URL is too long.", "headersTooLarge")
         if any(name.lower() in _OVERRIDES and value != part.method for name, value in part.headers):
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
         rules = self._caller.rules

@@ -167,6 +167,32 @@ class TestConditions:
         assert (verdict(rules, "/u") == "allow") is missing
         assert (verdict(rules, "/u?q=a") == "allow") is present
 
+    @pytest.mark.parametrize("test", ["equals: high", "matches: ^high$", "matches: 'h[a-i]gh'", "prefix: hi"])
+    def test_other_letters_hold_perhaps(self, test: str) -> None:
+        text = f"- {{id: a, match: {{path: [/u]}}, conditions: [{{query: q, {test}}}], verdict: VERDICT}}"
+        blocking = compiled(text.replace("VERDICT", "block"), "allow")
+        allowing = compiled(text.replace("VERDICT", "allow"))
+        for value in ("high", "High", "HIGH"):
+            assert verdict(blocking, f"/u?q={value}") == "block"
+            assert verdict(allowing, f"/u?q={value}") == ("allow" if value == "high" else "block")
+        assert verdict(blocking, "/u?q=low") == "allow"
+
+    def test_a_parameter_in_other_letters_holds_perhaps_only_where_they_mean_nothing(self) -> None:
+        rules = compiled(
+            """
+- id: a
+  match: {path: ["/u/{id}"]}
+  conditions: [{param: id, matches: "^(ceo@x.example|AbC)$"}]
+  verdict: block
+""",
+            "allow",
+        )
+        assert [verdict(rules, f"/u/{each}") for each in ("CEO@x.example", "AbC", "ABC")] == [
+            "block",
+            "block",
+            "allow",
+        ]
+
     def test_what_is_missing_is_not_equal_to_anything_for_a_block(self) -> None:
         rules = compiled(
             "- {id: a, match: {path: [/u]}, conditions: [{header: h, not_equals: x}], verdict: block}",
@@ -571,6 +597,16 @@ class TestHiddenProperties:
             )
         )
         assert decide(rules, f"/v1.0/users?{query}").verdict == expected
+
+    @pytest.mark.parametrize(
+        "segment", ["$count", "$ref", "%24count", "$filter(startswith(mobilePhone,'5'))"]
+    )
+    def test_what_counts_or_refers_to_the_same_objects_is_guarded_too(self, segment: str) -> None:
+        rules = compiled(self.GUARD, "allow")
+        probing = f"/v1.0/users/{segment}?$filter=startswith(mobilePhone,'5')"
+        assert decide(rules, probing) == Decision("block", "hide", (), None, "hiddenProperty")
+        plain = verdict(rules, f"/v1.0/users/{segment}?$filter=startswith(displayName,'A')")
+        assert plain == ("block" if "(" in segment else "allow")
 
     @pytest.mark.parametrize(
         "search", ["bcc:eve", "participants:eve", "recipients:eve", "attachment:x", "body:x", "BCC:eve"]

@@ -185,6 +185,22 @@ def test_an_annotation_can_be_named() -> None:
     assert applied(stripping("@odata.id", "photo@odata.mediaReadLink"), body) == kept
 
 
+def test_an_allowed_annotation_still_lacks_what_is_stripped_within_it() -> None:
+    body = b'{"members":[],"members@delta":[{"id":"1","mail":"a"}]}'
+    left = b'{"members@delta":[{"id":"1"}]}'
+    assert applied(compile_filter(Transforms(("members.mail",), ("members@delta",))), body) == left
+
+
+def test_objects_with_few_of_very_many_names_are_read_rather_than_learned() -> None:
+    """A shape of all the names would take room for each of them in every object."""
+    items = ",".join(f'{{"n{at % 500}":1}}' for at in range(5000))
+    body = f'{{"value":[{items}]}}'.encode()
+    compiled = stripping("n7")
+    filtered = applied(compiled, body)
+    assert filtered == body.replace(b'{"n7":1}', b"{}")
+    assert compiled._plans == []
+
+
 def test_names_outside_ascii_compare_without_regard_to_case() -> None:
     assert applied(stripping("Größe"), '{"GRÖßE":1,"größe":2,"x":3}'.encode()) == b'{"x":3}'
 

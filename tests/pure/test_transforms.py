@@ -18,6 +18,11 @@ def test_an_allowed_object_and_a_property_within_it_meet_in_the_property() -> No
     assert combined.allow == ("manager.mail",)
 
 
+def test_the_dots_of_an_annotation_lead_nowhere() -> None:
+    combined = Transforms(allow=("photo@odata",)).combined(Transforms(allow=("photo@odata.mediaReadLink",)))
+    assert combined.allow == ()
+
+
 def test_a_whitelist_met_by_none_stays() -> None:
     assert Transforms(allow=("id",)).combined(Transforms(strip=("mail",))) == Transforms(("mail",), ("id",))
 
