@@ -313,7 +313,7 @@ class Journal:
         if committed:
             fd = self._open_to_append(org_id, organisation, file, committed)
         else:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             write_at(fd, data, committed)

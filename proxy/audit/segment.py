@@ -183,6 +183,8 @@ class SegmentReader:
         self.header = read_header(self._fd)
         self.offset = self.header.data_offset if self.header is not None else 0
         self.ordinal = self.header.first_ordinal if self.header is not None else 0
+        # The checksum covers half of an ordinal; the whole must be one that the segment can have come to.
+        self._last_ordinal = self.ordinal + os.fstat(self._fd).st_size // FRAME_HEADER
 
     def close(self) -> None:
         os.close(self._fd)
@@ -223,7 +225,7 @@ class SegmentReader:
                 self.reached = Reached.MORE if position else Reached.UNREADABLE
                 break
             payload = data[position + FRAME_HEADER : end]
-            if crc32(payload, ordinal & 0xFFFFFFFF) != check or ordinal < next_ordinal:
+            if crc32(payload, ordinal & 0xFFFFFFFF) != check or not self._may_follow(next_ordinal, ordinal):
                 self.reached = Reached.UNREADABLE
                 break
             found.append((ordinal, payload))
@@ -231,12 +233,18 @@ class SegmentReader:
         self.offset += position
         self.ordinal = next_ordinal
 
+    def _may_follow(self, next_ordinal: int, ordinal: int) -> bool:
+        return next_ordinal <= ordinal <= self._last_ordinal
+
     def skip_damage(self) -> bool:
         """Goes to the next whole record or end mark behind this place; False if there is none in the segment.
 
         Payloads are JSON text, which has no NUL, so none can hold the likeness of a record's header.
         """
-        data = os.pread(self._fd, os.fstat(self._fd).st_size - self.offset, self.offset)
+        left = os.fstat(self._fd).st_size - self.offset
+        if left <= 0:  # somebody has cut the file
+            return False
+        data = os.pread(self._fd, left, self.offset)
         position = 8
         while (found := _SOMETHING.search(data, position)) is not None:
             position = found.start() & ~7
@@ -254,7 +262,7 @@ class SegmentReader:
         if len(data) - position < FRAME_HEADER:
             return False
         length, check, ordinal = _FRAME.unpack_from(data, position)
-        if not 0 < length <= MAX_RECORD or ordinal < self.ordinal:
+        if not 0 < length <= MAX_RECORD or not self._may_follow(self.ordinal, ordinal):
             return False
         payload = data[position + FRAME_HEADER : position + FRAME_HEADER + length]
         return len(payload) == length and crc32(payload, ordinal & 0xFFFFFFFF) == int(check)

@@ -3,14 +3,16 @@
 import json
 import os
 import random
+import shutil
 import signal
+import struct
 from pathlib import Path
 
 import pytest
 
 from proxy.agent.journal import Journal
 from proxy.audit.record import request_id
-from proxy.audit.segment import SegmentReader
+from proxy.audit.segment import FRAME_HEADER, SegmentReader, header_of
 from proxy.audit.spool import spool_directory
 from tests.process.agent_parts import (
     MIB,
@@ -239,6 +241,63 @@ def test_a_damaged_or_cut_segment_gives_what_is_whole_and_names_the_rest(tmp_pat
     assert 5 < missing < 1700
     times = {event["requestId"] for event in journal_lines(tmp_path)}
     assert len(times) == len(found)
+
+
+def test_a_segment_cut_below_what_was_read_costs_no_more_than_the_cut(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(700))
+    journal = a_journal(tmp_path)
+    part = collector(tmp_path, journal)
+    collect_all(part)
+    write(spool, range(700, 4000))
+    os.truncate(segments(tmp_path)[0], 100_000)
+    collect_all(part)
+    spool.close()
+    collect_all(part)
+    found = seqs(tmp_path)
+    assert (found[:700], found[-1]) == (list(range(1, 701)), 4000)
+    (gap,) = journal.state.gaps
+    assert gap.first == 701
+    assert gap.last - gap.first + 1 == 4000 - len(found)
+
+
+@pytest.mark.parametrize("bit", [32, 33, 63])
+def test_a_flipped_bit_in_a_number_costs_one_event(tmp_path: Path, bit: int) -> None:
+    """The checksum covers the lower half of it."""
+    spool = spool_writer(tmp_path)
+    write(spool, range(200))
+    path = segments(tmp_path)[0]
+    content = bytearray(path.read_bytes())
+    header = header_of(path)
+    assert header is not None
+    at = header.data_offset
+    for _ in range(50):
+        at = (at + FRAME_HEADER + struct.unpack_from("<I", content, at)[0] + 7) & ~7
+    content[at + 8 + bit // 8] ^= 1 << bit % 8
+    with path.open("r+b") as file:
+        file.write(content)
+    journal = a_journal(tmp_path)
+    part = collector(tmp_path, journal)
+    collect_all(part)
+    spool.close()
+    collect_all(part)
+    assert len(journal_lines(tmp_path)) == 199
+    assert journal.status().missing == 1
+    assert journal.next_seq("org-1") == 201
+
+
+def test_a_deleted_directory_of_journals_is_made_again(tmp_path: Path) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(10))
+    journal = a_journal(tmp_path)
+    part = collector(tmp_path, journal)
+    collect_all(part)
+    shutil.rmtree(tmp_path / "journal")
+    write(spool, range(10, 20))
+    journal.verify_files()
+    collect_all(part)
+    assert seqs(tmp_path) == list(range(11, 21))
+    assert [(gap.first, gap.last) for gap in journal.state.gaps] == [(1, 10)]
 
 
 def test_a_record_of_another_program_is_a_named_gap(tmp_path: Path) -> None:

@@ -225,6 +225,18 @@ async def test_413_halves_until_it_fits(tmp_path: Path, control: ControlPlaneSta
     assert sizes[:3] == [80, 40, 20]
 
 
+async def test_a_413_for_a_while_does_not_keep_batches_small(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    control.audit_script.extend([error(413, "batchTooLarge")] * 5)
+    journal = journal_with(tmp_path, {"org-1": 20_000})
+    async with rig(journal, control, max_batch_size=1000) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 20_001))
+    sizes = [len(json.loads(body)["events"]) for bodies in control.bodies.values() for body in bodies]
+    assert max(sizes[-3:]) > 5 * min(sizes)
+
+
 async def test_a_single_event_that_is_too_large_is_set_aside(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
