@@ -84,6 +84,8 @@ def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEve
         raise MixedOrganisations
     is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
     known = batch.events if isinstance(batch, _KnownBatch) and not is_forged else None
+    if is_forged:
+        events = _with_true_proxy(proxy_id, events)
     new = NewBatch(
         proxy_id,
         org_id,
@@ -91,7 +93,7 @@ def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEve
         ids=[event.id for event in batch.events],
         seqs=[event.seq for event in batch.events],
         times=[milliseconds(event.time) for event in batch.events],
-        events=_with_true_proxy(proxy_id, events) if is_forged else events,
+        events=events,
     )
     return new, known
 
@@ -104,7 +106,11 @@ def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
         if event.get("proxyId") in (None, proxy_id):
             kept.append(raw)
         else:
-            kept.append(orjson.dumps(event | {"proxyId": proxy_id, "claimedProxyId": event["proxyId"]}))
+            try:
+                told = orjson.dumps(event | {"proxyId": proxy_id, "claimedProxyId": event["proxyId"]})
+            except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+                raise InvalidBatch("an event is nested too deeply") from None
+            kept.append(told)
     return kept
 
 

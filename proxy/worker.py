@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
+from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
 from proxy.channel import (
     Channel,
@@ -68,7 +69,7 @@ LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whet
 GIVE_WAY_SECONDS: Final = 0.0002
 KILL_FILE_SECONDS: Final = 1.0
 FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
-RESERVED_RECORDS: Final = 64  # of requests in flight for which the spool keeps room, 16 KiB each
+LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes of records for which the spool keeps room in any case
 ACCEPT_SECONDS: Final = 0.02
 LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
 BACKLOG: Final = 4096
@@ -332,6 +333,8 @@ class Worker:
         last_second = 0
         while True:
             second = int(loop.time())
+            # Twice those under way: as many again may begin before this is asked anew.
+            self._spool.reserve(max(LEAST_RESERVED, 2 * self._context.unrecorded_bytes()))
             if second != last_second or self._spool.needs_maintenance:
                 last_second = second
                 await self._maintain_spool(loop)
@@ -347,7 +350,6 @@ class Worker:
             await asyncio.sleep(UPKEEP_SECONDS)
 
     async def _maintain_spool(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._spool.reserve(RESERVED_RECORDS)
         await loop.run_in_executor(None, self._spool.maintain)
         self._counters.values[SPOOL_DROPPED] += self._spool.dropped - self._dropped_before
         self._dropped_before = self._spool.dropped

@@ -317,6 +317,9 @@ class Collector:
                 return True, True
             if over:
                 gone = not self._later_in_use(stream, cursor.number, numbers)
+                if gone and reader.ends_in_damage:
+                    log.error("%s: its end is damaged; what it held is lost", reader.path)
+                    self._journal.state.lost_ends += 1
                 self._finish_segment(stream, cursor, reader, closed=gone)
                 return True, not gone
         self._still_since.pop(stream, None)

@@ -12,7 +12,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from proxy.wire.models import ErrorBody
+from proxy.wire.models import ErrorBody, ErrorDetail
 from proxy.wire.signing import (
     API_KEY_HEADER,
     SIGNATURE_HEADER,
@@ -41,11 +41,21 @@ class Answer:
     is_signed: bool  # by the holder of our secret, in answer to this very request
     request_signature: str
 
+    @property
+    def is_explained(self) -> bool:
+        """Whether it has the error that a control plane refuses with, not the page of something between."""
+        return self._error() is not None
+
+    def _error(self) -> ErrorDetail | None:
+        try:
+            return _error_decoder.decode(self.body).error
+        except (ValueError, RecursionError):  # from anybody, nested as deep as they like
+            return None
+
     def described(self) -> str:
         """The status, and what the control plane says about it."""
-        try:
-            error = _error_decoder.decode(self.body).error
-        except (ValueError, RecursionError):  # from anybody, nested as deep as they like
+        error = self._error()
+        if error is None:
             return str(self.status)
         hint = "; check this host's clock and the Agent keys" if self.status == 401 else ""
         return f"{self.status} {error.code}: {error.message[:200]}{hint}"

@@ -97,6 +97,11 @@ class Journal:
         elif any(self._files()):
             self._rebuild()
         else:
+            if self._state_file.exists():
+                log.error(
+                    "%s: the audit's state can't be read, and there are no journals; numbers begin anew",
+                    retention,
+                )
             self._save()  # from now on a journal without a state is one whose state was lost
 
     # What the collector does.
@@ -278,8 +283,11 @@ class Journal:
 
     def drop_oldest(self) -> int:
         """Deletes the oldest journal file of all, under drop-oldest; how many events went with it."""
+        # What has no time is damaged, and goes first.
         times = {
-            org_id: ms for org_id in self.state.organisations if (ms := self.oldest_ms(org_id)) is not None
+            org_id: self.oldest_ms(org_id) or 0
+            for org_id, each in self.state.organisations.items()
+            if each.pending
         }
         if not times:
             return 0

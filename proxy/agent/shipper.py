@@ -196,6 +196,8 @@ class Shipper:
 
     async def _refused(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
         text = answer.described()
+        if not answer.is_explained:
+            return self._put_off(delivery, f"{text} without a control plane's reason")
         path = await self._on_disk(
             self._journal.set_aside,
             delivery.org_id,

@@ -125,6 +125,9 @@ class StateFile:
         self.generation = newest[0]
         return decode_state(newest[1])
 
+    def exists(self) -> bool:
+        return any(slot.exists() for slot in self._slots)
+
     def save(self, body: bytes) -> None:
         generation = self.generation + 1
         digest = hashlib.sha256(b"%d %d " % (generation, len(body)) + body).hexdigest().encode()

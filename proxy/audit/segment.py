@@ -198,6 +198,14 @@ class SegmentReader:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         return True
 
+    @property
+    def ends_in_damage(self) -> bool:
+        """Whether, where nothing follows, neither an end mark nor unwritten room does: a killed writer leaves
+        room."""
+        if self.reached is Reached.WAITING:
+            return os.fstat(self._fd).st_size - self.offset < END_MARK_BYTES
+        return self.reached is Reached.UNREADABLE
+
     def records(self, limit: int) -> list[tuple[int, bytes]]:
         """(ordinal, payload) of about `limit` bytes of records from here on; `reached` says why it ended."""
         found: list[tuple[int, bytes]] = []

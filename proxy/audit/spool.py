@@ -2,7 +2,9 @@
 
 `append` runs on the worker's loop for every request and makes no system call. All that may wait for the
 disk is in `maintain`, which the worker calls off its loop. The two run at the same time, so they share
-only what one of them alone assigns, and queues whose ends each belong to one.
+only what one of them alone assigns, and queues whose ends each belong to one. Only where more requests end
+at once than was prepared for does `append` prepare a segment itself: a moment's wait is better than a
+request without an event.
 """
 
 import contextlib
@@ -47,6 +49,9 @@ _KEPT_FREE: Final = 64 * 1024 * 1024  # of the disk, or this share of a small on
 _KEPT_SHARE: Final = 4
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _POPULATE_STEP: Final = 128 * 1024
+_MOST_PREPARED: Final = 64 * MAX_FRAME  # for more than that is prepared when it is needed
+_SPARE_SHARE: Final = 8  # of the room that is left, which the other workers count on too
+_PREPARE_SECONDS: Final = 1.0  # a disk that takes longer than that to say what it can do is one without room
 _TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
 _PAGE: Final = mmap.PAGESIZE
 
@@ -157,17 +162,20 @@ class SpoolWriter:
         self._end = 0  # no record may reach past it; 0 makes the next append rotate
         self._half = 0
         self._reserved = MAX_FRAME
+        self._spare = 0  # what segments may still be prepared for
         self._usable = self._usable_bytes()
         self.maintain()
 
     @property
     def ready(self) -> bool:
         """Whether another request may begin: there is room for its record and all that are reserved."""
-        return self._end - self._offset + len(self._prepared) * self._usable >= self._reserved
+        prepared = len(self._prepared) * self._usable
+        return self._end - self._offset + prepared + self._spare >= self._reserved
 
-    def reserve(self, in_flight: int) -> None:
-        """Keeps room for that many requests that have begun and not been recorded, and one more."""
-        self._reserved = (in_flight + 1) * MAX_FRAME
+    def reserve(self, size: int) -> None:
+        """Keeps room for so many bytes of records of requests that have begun, and one record more: prepared
+        for some, and within MaxDiskBytes for all."""
+        self._reserved = size + MAX_FRAME
         if self.problem is None and not self._has_ample_room():
             self.needs_maintenance = True
 
@@ -205,8 +213,10 @@ class SpoolWriter:
             while not self._has_ample_room():
                 self._prepared.append(self._prepare())
             self._leave_deleted_file()
+            self._spare = self._room_for_segments() // self._segment_bytes * self._usable // _SPARE_SHARE
         except OSError as error:
             self.problem = str(error)
+            self._spare = 0
         finally:
             self._maintaining.release()
 
@@ -226,9 +236,10 @@ class SpoolWriter:
                 self._retired.popleft().release()
 
     def _has_ample_room(self) -> bool:
-        """One whole segment beside the active one, and what is reserved twice over."""
+        """One whole segment beside the active one, and what is reserved twice over, within reason."""
         prepared = len(self._prepared) * self._usable
-        return prepared >= self._usable and self._end - self._offset + prepared >= 2 * self._reserved
+        reserved = min(self._reserved, _MOST_PREPARED)
+        return prepared >= self._usable and self._end - self._offset + prepared >= 2 * reserved
 
     def _usable_bytes(self) -> int:
         """What a segment holds for certain: its last record may leave almost MAX_FRAME unused."""
@@ -240,7 +251,7 @@ class SpoolWriter:
         if length > MAX_RECORD:
             raise ValueError(f"a record of {length} bytes is over the {MAX_RECORD} that a segment takes")
         if not self._prepared:
-            raise SpoolFull(self.problem or "no segment is prepared")
+            self._prepare_now()
         segment = self._prepared.popleft()
         offset = self._put_to_use(segment)
         previous, before = self._active, self._offset
@@ -252,6 +263,18 @@ class SpoolWriter:
             previous.end(before, END_ROTATED)
             self._retired.append(previous)
         return offset
+
+    def _prepare_now(self) -> None:
+        """Raises SpoolFull where that can't be done."""
+        if not self._maintaining.acquire(timeout=_PREPARE_SECONDS):
+            raise SpoolFull("no segment is prepared, and the disk does not answer")
+        try:
+            if not self._prepared:  # else `maintain` has just done it
+                self._prepared.append(self._prepare())
+        except OSError as error:
+            raise SpoolFull(str(error)) from None
+        finally:
+            self._maintaining.release()
 
     def _put_to_use(self, segment: _Segment) -> int:
         counts = self._counts
@@ -284,7 +307,7 @@ class SpoolWriter:
         active = self._active
         if active is None or active.exists():
             return
-        while len(self._prepared) * self._usable < max(self._usable, self._reserved):
+        while len(self._prepared) * self._usable < max(self._usable, min(self._reserved, _MOST_PREPARED)):
             self._prepared.append(self._prepare())
         self._end = 0
 
@@ -324,14 +347,23 @@ class SpoolWriter:
         used = used_bytes(self._directory)
         if used + self._segment_bytes > limit:
             return f"Audit.MaxDiskBytes: {used} of {limit} bytes in use, a segment has no room"
-        # A disk smaller than the budget: were it all segments, the agent could write no journal line and so
-        # never free one.
-        disk = os.statvfs(self._directory)
-        kept = kept_free(disk)
-        free = disk.f_bavail * disk.f_frsize
+        free, kept = self._free_and_kept()
         if free < self._segment_bytes + kept:
             return f"No space left: {free} bytes are free on the disk, and {kept} are kept for the agent"
         return None
+
+    def _room_for_segments(self) -> int:
+        """Bytes that could still be taken, those that would be dropped for it included."""
+        limit = worker_budget(self._max_bytes)
+        used = used_bytes(self._directory) if self._when_full == "refuse" else 0
+        free, kept = self._free_and_kept()
+        return max(0, min(limit - used, free - kept))
+
+    def _free_and_kept(self) -> tuple[int, int]:
+        """Of the disk. Were one that is smaller than the budget all segments, the agent could write no line
+        of a journal and so never free one."""
+        disk = os.statvfs(self._directory)
+        return disk.f_bavail * disk.f_frsize, kept_free(disk)
 
     def _drop_oldest(self) -> bool:
         """Deletes the oldest finished segment of any worker; False if there is none."""

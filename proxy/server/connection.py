@@ -53,6 +53,7 @@ LINGER_SECONDS: Final = 2.0
 SLOW_READER_SECONDS: Final = 60.0  # how often a client that takes its answer slowly is looked at
 METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named where another one is refused
 COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
+_RECORD_BYTES: Final = 2048  # of an event's record beside the target
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
@@ -566,6 +567,11 @@ class ClientConnection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         return self._exchange is not None
+
+    @property
+    def record_bytes(self) -> int:
+        """About what the record of the exchange under way will take: its target is most of what varies."""
+        return _RECORD_BYTES + len(self._head.target)
 
     def host_for(self, head: RequestHead) -> bytes:
         """Where the application reached us: as it says itself, or else, before HTTP/1.1, this end."""

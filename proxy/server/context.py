@@ -133,6 +133,10 @@ class Context:
         """Exchanges under way, for the metrics."""
         return sum(connection.busy for connection in self.connections)
 
+    def unrecorded_bytes(self) -> int:
+        """About what the records of exchanges under way will take of the spool."""
+        return sum([connection.record_bytes for connection in self.connections if connection.busy])
+
     def why_not_ready(self) -> str | None:
         """Why no request can be served at present, or None."""
         if not self.rulebook.loaded:

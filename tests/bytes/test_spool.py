@@ -17,6 +17,7 @@ from proxy.audit import record as records
 from proxy.audit.payload import encode
 from proxy.audit.segment import (
     FRAME_HEADER,
+    MAX_FRAME,
     MAX_RECORD,
     DamagedSegmentError,
     Reached,
@@ -287,7 +288,7 @@ def test_room_for_requests_in_flight_holds_when_the_disk_is_full(tmp_path: Path)
     largest = payload(1, extra="y" * (MAX_RECORD - 70))
     assert len(largest) <= MAX_RECORD
     spool = writer(tmp_path, max_bytes=16 * MIN_SEGMENT_BYTES)
-    spool.reserve(in_flight)
+    spool.reserve(in_flight * MAX_FRAME)
     while True:
         spool.maintain()
         if not spool.ready:
@@ -295,7 +296,28 @@ def test_room_for_requests_in_flight_holds_when_the_disk_is_full(tmp_path: Path)
         spool.append(ORG, payload(1))
     for left in range(in_flight, 0, -1):
         spool.append(ORG, largest)
-        spool.reserve(left - 1)
+        spool.reserve((left - 1) * MAX_FRAME)
+
+
+def test_more_requests_than_were_prepared_for_may_end_at_once(tmp_path: Path) -> None:
+    """Nobody has had the time to prepare a segment; there is room on the disk for all of them."""
+    largest = payload(1, extra="y" * (MAX_RECORD - 70))
+    spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
+    spool.reserve(500 * MAX_FRAME)
+    assert spool.ready
+    for _ in range(500):
+        spool.append(ORG, largest)
+    assert len(read_all(tmp_path)) == 500
+
+
+def test_requests_begin_only_while_those_under_way_have_room(tmp_path: Path) -> None:
+    spool = writer(tmp_path, max_bytes=16 * MIN_SEGMENT_BYTES)
+    spool.reserve(20 * MAX_FRAME)
+    spool.maintain()
+    assert spool.ready
+    spool.reserve(500 * MAX_FRAME)
+    spool.maintain()
+    assert not spool.ready
 
 
 def test_append_without_room_is_refused_and_harms_nothing(tmp_path: Path) -> None:

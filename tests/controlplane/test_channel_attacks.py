@@ -288,6 +288,10 @@ async def test_events_are_the_signer_s_whomever_they_name(plane: Plane, proxy: P
         forged | {"proxyId": proxy.proxy_id, "claimedProxyId": other.proxy_id},
         odd | {"proxyId": proxy.proxy_id, "claimedProxyId": {"$ne": 1}},
     ]
+    deep = json.dumps(event(org, 9)).replace('"proxyId"', '"was"').rstrip("}")
+    deep += ',"proxyId":' + "[" * 400 + "]" * 400 + "}"
+    answer = await proxy.send(AUDIT, ('{"batchId":"b2","events":[' + deep + "]}").encode())
+    assert (answer.status, answer.code) == (400, "invalidPayload")
 
 
 async def test_no_key_takes_every_place_in_the_store_s_queue(

@@ -88,8 +88,24 @@ def test_what_a_dead_worker_left_is_collected_and_cleared_away(tmp_path: Path) -
     journal = a_journal(tmp_path)
     collect_all(collector(tmp_path, journal))
     assert seqs(tmp_path) == list(range(1, 778))
+    assert journal.status().lost_ends == 0
     assert segments(tmp_path) == []
     assert journal.state.streams == {}
+
+
+@pytest.mark.parametrize("size", [30_011, 30_016, 20_000])
+def test_a_dead_worker_s_last_segment_that_was_cut_is_told_of(tmp_path: Path, size: int) -> None:
+    child = os.fork()
+    if child == 0:
+        spool = spool_writer(tmp_path)
+        write(spool, range(200))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.truncate(segments(tmp_path)[0], size)
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    assert 0 < len(seqs(tmp_path)) < 200
+    assert journal.status().lost_ends == 1
 
 
 def test_a_restart_goes_on_where_the_state_was_saved(tmp_path: Path) -> None:

@@ -204,6 +204,19 @@ async def test_a_batch_refused_for_good_is_set_aside_with_the_answer(
     assert journal.status().rejected_batches == 1
 
 
+@pytest.mark.parametrize("status", [400, 403, 413])
+@pytest.mark.parametrize("page", [b"<html>welcome", b'{"batchId":17}', b"[]"])
+async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
+    tmp_path: Path, control: ControlPlaneStandIn, status: int, page: bytes
+) -> None:
+    control.audit_script.extend([Answer(status, (("Content-Type", "text/html"),), page)] * 2)
+    journal = journal_with(tmp_path, {"org-1": 1})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == [1]
+    assert list((tmp_path / "rejected").iterdir()) == []
+
+
 async def test_409_sends_the_same_events_under_a_new_id(tmp_path: Path, control: ControlPlaneStandIn) -> None:
     control.audit_script.append(error(409, "batchExpired"))
     journal = journal_with(tmp_path, {"org-1": 7})
