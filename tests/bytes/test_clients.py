@@ -479,6 +479,7 @@ async def test_an_answer_whose_event_cannot_be_stored_is_never_completed(
         while spool._prepared:
             spool._prepared.popleft().release()
         spool._end, spool._reserved = spool._offset, 0  # not a byte is left, and nothing is kept free
+        spool._max_bytes = 0  # nor can a segment be prepared
         assert spool.ready
         text = await proxy.raw(proxy.request(target))
         whole = len(text.partition(b"\r\n\r\n")[2]) >= len(answer.partition(b"\r\n\r\n")[2])
