@@ -312,9 +312,8 @@ def _step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
     following = name.folded[len(entry.pattern.segments)]
     if compiled.probing is None or not following.startswith("$"):
         return None
-    return (
-        compiled.blocking if following.startswith("$filter") else compiled.probing
-    )  # `/$filter(…)` is a query
+    is_query = following.startswith("$filter")  # `/$filter(…)`
+    return compiled.blocking if is_query else compiled.probing
 
 
 def _names_hidden_below(entry: Entry, name: Name, found: list[Entry]) -> bool:

@@ -53,6 +53,7 @@ _KEY_NAMES = frozenset(
 _FUNCTION_NAME = re.compile(
     r"delta|reminderview|calendarview|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
 )
+_DELTA = "delta"  # the one function without arguments that SDKs call by its qualified name; no type
 _CALL = re.compile(r"([A-Za-z_$][\w.$-]*) *\((.*)\)", re.DOTALL)
 _BARE_CALL = re.compile(r"[A-Za-z_$][\w.$-]* *\(\)")
 _ARGUMENT_NAME = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
@@ -257,7 +258,7 @@ def _call_meanings(
     if not arguments:
         if not qualified:
             return (_plain(name),)
-        if _FUNCTION_NAME.fullmatch(plain_name):
+        if name_part.folded == _DELTA:
             return (Meaning(CERTAIN, ((name_part,), _literal(name))),)
         return _qualified_meanings(name)  # a cast may have empty parentheses too
     if len(pairs) < len(arguments):

@@ -202,7 +202,13 @@ def test_calls_casts_and_files_are_known_by_their_names(pattern: str, target: st
 
 def test_a_cast_is_no_id() -> None:
     rules = compiled('- {id: one, match: {path: ["/v1.0/groups/{id}/members/{member}"]}, verdict: allow}')
-    for cast in ("microsoft.graph.user", "microsoft.graph.user()", "graph.user( )", "graph.user%28%29"):
+    for cast in (
+        "microsoft.graph.user",
+        "microsoft.graph.user()",
+        "graph.user( )",
+        "graph.user%28%29",
+        "graph.listItem()",  # no known type, and the name could be a function's
+    ):
         assert verdict(rules, f"/v1.0/groups/5/members/{cast}") == "block"
 
 
