@@ -358,7 +358,8 @@ class Worker:
         """Says once that requests are refused for want of room, and once that they no longer are."""
         ready = self._spool.ready
         if not ready and self._had_room:
-            logger.error("no room for audit events, requests are refused: %s", self._spool.problem)
+            why = self._spool.problem or "what is left is kept for those under way"
+            logger.error("no room for audit events, requests are refused: %s", why)
         elif ready and not self._had_room:
             logger.warning("there is room for audit events again")
         self._had_room = ready

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from proxy.audit.record import request_id
+from proxy.audit.segment import MAX_RECORD
 from proxy.config import Address
 from proxy.counters import (
     BAD_REQUESTS,
@@ -571,7 +572,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def record_bytes(self) -> int:
         """About what the record of the exchange under way will take: its target is most of what varies."""
-        return _RECORD_BYTES + len(self._head.target)
+        return min(_RECORD_BYTES + len(self._head.target), MAX_RECORD)
 
     def host_for(self, head: RequestHead) -> bytes:
         """Where the application reached us: as it says itself, or else, before HTTP/1.1, this end."""
