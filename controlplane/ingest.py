@@ -84,8 +84,6 @@ def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEve
         raise MixedOrganisations
     is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
     known = batch.events if isinstance(batch, _KnownBatch) and not is_forged else None
-    if is_forged:
-        events = _with_true_proxy(proxy_id, events)
     new = NewBatch(
         proxy_id,
         org_id,
@@ -93,7 +91,7 @@ def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEve
         ids=[event.id for event in batch.events],
         seqs=[event.seq for event in batch.events],
         times=[milliseconds(event.time) for event in batch.events],
-        events=events,
+        events=_with_true_proxy(proxy_id, events) if is_forged else events,
     )
     return new, known
 

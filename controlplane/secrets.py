@@ -87,7 +87,7 @@ class Vault:
 def read_master_key(text: str, path: Path) -> bytes:
     """The master key from the setting, or from its file, which is made if absent."""
     if text:
-        return bytes.fromhex(valid_master_key(text))
+        return _key(text)
     try:
         return _read(path)
     except FileNotFoundError:
@@ -98,18 +98,23 @@ def read_master_key(text: str, path: Path) -> bytes:
 
 def valid_master_key(text: str) -> str:
     """The text of a master key as it came; ValueError where it is none."""
-    try:
-        size = len(bytes.fromhex(text))
-    except ValueError:
-        size = 0
-    if size != _KEY_BYTES:
-        raise ValueError(f"must hold {2 * _KEY_BYTES} hex digits")
+    _key(text)
     return text
+
+
+def _key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"must hold {2 * _KEY_BYTES} hex digits")
+    return key
 
 
 def _read(path: Path) -> bytes:
     try:
-        return bytes.fromhex(valid_master_key(path.read_bytes().decode("ascii", "replace")))
+        return _key(path.read_bytes().decode("ascii", "replace"))
     except ValueError as error:
         raise MasterKeyError(f"{path}: {error}") from None
 

@@ -94,30 +94,26 @@ class Health:
         """Why traffic would be refused now; empty if it would not."""
         reasons = []
         alive = self._alive()
+        # Each worker is told by itself: one that takes requests and is told last refuses them until then.
+        judged = [page for page in alive if page.values[TAKES_REQUESTS]] or alive
         age = self._sync.age_seconds
         if age is None:
             reasons.append("there are no rules")
-        elif self._lacks(SNAPSHOT_GENERATION):
+        elif not all(page.values[SNAPSHOT_GENERATION] for page in judged):
             reasons.append("not every worker has rules yet")
         elif self._max_staleness and age > self._max_staleness:
             reasons.append(f"the rules were confirmed {age:.0f} s ago, over RuleSync.MaxStalenessSeconds")
         if self._credential_checks()["credentials"].status == "failed":
             reasons.append("there is no upstream token")
-        elif self._lacks(CREDENTIAL_READY):
+        elif not all(page.values[CREDENTIAL_READY] for page in judged):
             reasons.append("not every worker has an upstream token yet")
-        if self._lacks(SIGNING_KEY_READY):
+        if not all(page.values[SIGNING_KEY_READY] for page in judged):
             reasons.append("not every worker has a key for tokens yet")
         if not alive:
             reasons.append("no worker is alive")
         elif not any(page.values[SPOOL_READY] for page in alive):
             reasons.append("there is no room for audit events")
         return reasons
-
-    def _lacks(self, index: int) -> bool:
-        """Whether one of those that take requests has not been given it yet; each is told by itself."""
-        alive = self._alive()
-        judged = [page for page in alive if page.values[TAKES_REQUESTS]] or alive
-        return not all(page.values[index] for page in judged)
 
     def rules_are_enforced(self) -> bool:
         """Whether every worker that lives judges by the newest rules."""

@@ -203,8 +203,12 @@ class SegmentReader:
         """Whether, where nothing follows, neither an end mark nor unwritten room does: a killed writer leaves
         room."""
         if self.reached is Reached.WAITING:
-            return os.fstat(self._fd).st_size - self.offset < END_MARK_BYTES
+            return self._bytes_left() < END_MARK_BYTES
         return self.reached is Reached.UNREADABLE
+
+    def _bytes_left(self) -> int:
+        """From here to the file's end; below 0 where somebody has cut it."""
+        return os.fstat(self._fd).st_size - self.offset
 
     def records(self, limit: int) -> list[tuple[int, bytes]]:
         """(ordinal, payload) of about `limit` bytes of records from here on; `reached` says why it ended."""
@@ -249,10 +253,7 @@ class SegmentReader:
 
         Payloads are JSON text, which has no NUL, so none can hold the likeness of a record's header.
         """
-        left = os.fstat(self._fd).st_size - self.offset
-        if left <= 0:  # somebody has cut the file
-            return False
-        data = os.pread(self._fd, left, self.offset)
+        data = os.pread(self._fd, max(0, self._bytes_left()), self.offset)
         position = 8
         while (found := _SOMETHING.search(data, position)) is not None:
             position = found.start() & ~7

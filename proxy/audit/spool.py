@@ -49,7 +49,7 @@ _KEPT_FREE: Final = 64 * 1024 * 1024  # of the disk, or this share of a small on
 _KEPT_SHARE: Final = 4
 _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _POPULATE_STEP: Final = 128 * 1024
-_MOST_PREPARED: Final = 64 * MAX_FRAME  # for more than that is prepared when it is needed
+_MOST_PREPARED: Final = 64 * MAX_FRAME  # bytes; segments for more are prepared when they are needed
 _SPARE_SHARE: Final = 8  # of the room that is left, which the other workers count on too
 _PREPARE_SECONDS: Final = 1.0  # a disk that takes longer than that to say what it can do is one without room
 _TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
@@ -238,8 +238,10 @@ class SpoolWriter:
     def _has_ample_room(self) -> bool:
         """One whole segment beside the active one, and what is reserved twice over, within reason."""
         prepared = len(self._prepared) * self._usable
-        reserved = min(self._reserved, _MOST_PREPARED)
-        return prepared >= self._usable and self._end - self._offset + prepared >= 2 * reserved
+        return prepared >= self._usable and self._end - self._offset + prepared >= 2 * self._to_prepare()
+
+    def _to_prepare(self) -> int:
+        return min(self._reserved, _MOST_PREPARED)
 
     def _usable_bytes(self) -> int:
         """What a segment holds for certain: its last record may leave almost MAX_FRAME unused."""
@@ -307,7 +309,7 @@ class SpoolWriter:
         active = self._active
         if active is None or active.exists():
             return
-        while len(self._prepared) * self._usable < max(self._usable, min(self._reserved, _MOST_PREPARED)):
+        while len(self._prepared) * self._usable < max(self._usable, self._to_prepare()):
             self._prepared.append(self._prepare())
         self._end = 0
 

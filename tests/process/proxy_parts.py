@@ -100,20 +100,21 @@ def rss_kib(pid: int) -> int:
 
 
 def alive(pid: int) -> bool:
+    return _living_group(pid) is not None
+
+
+def _living_group(pid: int | str) -> int | None:
+    """The process group of a process that lives."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        state, _, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:3]
     except OSError:
-        return False
+        return None
+    return None if state == "Z" else int(group)
 
 
 def lives(group: int) -> bool:
     """Whether a process of the group does, one without its name yet included. Each has the listeners."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(of) == group and state != "Z":
-                return True
-    return False
+    return any(_living_group(pid) == group for pid in os.listdir("/proc") if pid.isdigit())
 
 
 async def kill_all(system: System) -> None:

@@ -75,16 +75,16 @@ def test_a_live_worker_s_segments_are_read_while_it_writes(tmp_path: Path) -> No
     assert len(seqs(tmp_path)) == 2010
 
 
-def test_what_a_dead_worker_left_is_collected_and_cleared_away(tmp_path: Path) -> None:
+def write_and_be_killed(directory: Path, count: int) -> None:
     child = os.fork()
     if child == 0:
-        spool = spool_writer(tmp_path)
-        for n in range(777):
-            spool.append("org-1", payload(n))
-            if spool.needs_maintenance:
-                spool.maintain()
+        write(spool_writer(directory), range(count))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
+
+
+def test_what_a_dead_worker_left_is_collected_and_cleared_away(tmp_path: Path) -> None:
+    write_and_be_killed(tmp_path, 777)
     journal = a_journal(tmp_path)
     collect_all(collector(tmp_path, journal))
     assert seqs(tmp_path) == list(range(1, 778))
@@ -95,12 +95,7 @@ def test_what_a_dead_worker_left_is_collected_and_cleared_away(tmp_path: Path) -
 
 @pytest.mark.parametrize("size", [30_011, 30_016, 20_000])
 def test_a_dead_worker_s_last_segment_that_was_cut_is_told_of(tmp_path: Path, size: int) -> None:
-    child = os.fork()
-    if child == 0:
-        spool = spool_writer(tmp_path)
-        write(spool, range(200))
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+    write_and_be_killed(tmp_path, 200)
     os.truncate(segments(tmp_path)[0], size)
     journal = a_journal(tmp_path)
     collect_all(collector(tmp_path, journal))
