@@ -295,14 +295,14 @@ def _explanation(
 def _attempt(candidate: Candidate, name: Name, request: RequestFacts, answer: AnswerFacts | None) -> Attempt:
     step = candidate.step
     decision, note = step.decided(request), ""
-    if decision.reason == "hiddenProperty":
-        note = _PATH_IS_HIDDEN if candidate.hides else _QUERY_PROBES
     findings: list[Finding] = []
     for finding in _findings(candidate, name, request, answer):
         findings.append(finding)
         if finding.held in ("no", "unreadable"):
             break
     outcome = _outcome([finding.held for finding in findings], decision)
+    if decision.reason == "hiddenProperty" and not (candidate.probed and outcome == "unmatched"):
+        note = _PATH_IS_HIDDEN if candidate.hides else _QUERY_PROBES
     return Attempt(decision.rule_id, outcome, decision, tuple(findings), note)
 
 
@@ -336,10 +336,6 @@ def _findings(
     """What a rule on the path asks beside it, in the order in which it is asked."""
     compiled = candidate.entry.compiled
     rule = compiled.rule
-    if candidate.probed:
-        guard = compiled.step.guard
-        probes = guard is not None and guard.is_probed_by(request.target)
-        yield Finding("guard_queries", "a query that names what is hidden", "yes" if probes else "no")
     if rule.match.methods:
         held: Held = "yes" if compiled.concerns(request.method.upper()) else "no"
         yield Finding("methods", ", ".join(rule.match.methods), held, (request.method,))
@@ -348,7 +344,7 @@ def _findings(
     ):
         values = candidate.entry.values(parameter, name)
         yield Finding(_part_name(condition), _asked(condition), _HELD[test(values)], values)
-    for part, check in zip(parts_asked(rule), candidate.step.checks, strict=True):
+    for part, check in zip(parts_asked(rule), compiled.step.checks, strict=True):
         if is_unknown(part, request, answer):
             yield Finding(_part_name(part), _asked(part), "unknown")
             continue
@@ -357,6 +353,10 @@ def _findings(
         except MalformedBody:
             held = "unreadable"
         yield Finding(_part_name(part), _asked(part), held, _found(part, request, answer))
+    if candidate.probed:
+        probes = candidate.step.checks[-1](request, answer)  # after the rule's own
+        query = request.target.query
+        yield Finding("query", "one that names what is hidden", _HELD[probes], (query,) if query else ())
 
 
 def _part_name(part: Part) -> str:

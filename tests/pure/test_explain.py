@@ -120,6 +120,22 @@ def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(target: str, not
     assert told.accounts[0].attempts[-1].note.startswith(f"the {note} names a property")
 
 
+@pytest.mark.parametrize(("filtered", "verdict"), [("mobilePhone", "block"), ("displayName", "allow")])
+def test_a_query_behind_a_guarded_path_is_explained_too(filtered: str, verdict: str) -> None:
+    rules = """
+- {id: hide, match: {path: ["/users"]}, verdict: filter, transforms: {strip_properties: [mobilePhone]},
+   guard_queries: true, ip: {in: [0.0.0.0/0]}}
+- {id: rest, match: {path: ["/**"]}, verdict: allow}
+"""
+    told = explained(rules, f"/users/$count?$filter={filtered}+eq+1")
+    assert told.decision is not None
+    assert told.decision.verdict == verdict
+    attempt = told.accounts[0].attempts[0]
+    finding = attempt.findings[-1]
+    assert (finding.part, finding.found) == ("query", (f"$filter={filtered}+eq+1",))
+    assert (finding.held, bool(attempt.note)) == (("yes", True) if verdict == "block" else ("no", False))
+
+
 @pytest.mark.parametrize(
     ("target", "method", "headers", "body", "reason"),
     [
