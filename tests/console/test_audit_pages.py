@@ -102,7 +102,7 @@ def _figure(text: str) -> int:
 def test_pages_follow_each_other(visit: Visit) -> None:
     visit.go("/search?org=contoso&q=verdict:block")
     first = rows(visit).locator(".request a").evaluate_all("all => all.map((a) => a.href)")
-    visit.page.get_by_role("link", name="Older").click()
+    visit.page.get_by_role("link", name="Older", exact=True).click()
     visit.page.wait_for_url("**cursor=**")
     second = rows(visit).locator(".request a").evaluate_all("all => all.map((a) => a.href)")
     assert len(first) == 50
@@ -122,7 +122,7 @@ def test_a_mistake_is_marked_where_it_is(visit: Visit) -> None:
 
 def test_where_nothing_is_found_it_says_what_to_try(visit: Visit) -> None:
     visit.go("/search?q=nosuchword&from=-1h&org=contoso")
-    visit.page.get_by_role("link", name="Drop the filter").click()
+    visit.page.get_by_role("link", name="Drop the filter", exact=True).click()
     visit.page.wait_for_url(lambda url: "nosuchword" not in url)
     assert "from=-1h" in visit.page.url
 
@@ -149,7 +149,7 @@ def _with_counts_to_come(text: str) -> str:
 def test_an_export_has_what_the_search_has(visit: Visit) -> None:
     visit.go("/search?org=contoso&q=verdict:block")
     with visit.page.expect_download() as download:
-        visit.page.get_by_role("link", name="Export NDJSON").click()
+        visit.page.get_by_role("link", name="Export NDJSON", exact=True).click()
     assert download.value.suggested_filename == "audit-events.ndjson"
     lines = download.value.path().read_text("utf-8").splitlines()
     assert len(lines) > 50
@@ -264,12 +264,12 @@ def test_a_row_that_comes_is_as_one_of_the_page(live: Visit, edge: Edge) -> None
 
 def test_a_pause_holds_what_comes(live: Visit, edge: Edge) -> None:
     page = live.page
-    page.get_by_role("link", name="Pause").click()
+    page.get_by_role("link", name="Pause", exact=True).click()
     edge.send("/held/1", "/held/2")
     expect(page.locator("[data-live-state]")).to_have_text("Paused, 2 new")
     assert "/held" not in page.locator("main table").inner_text()
     assert "paused=1" in page.url
-    page.get_by_role("link", name="Go on").click()
+    page.get_by_role("link", name="Go on", exact=True).click()
     expect(rows(live).first).to_contain_text("/held/2")
     assert "paused" not in page.url
 
@@ -278,7 +278,7 @@ def test_without_a_script_the_list_is_fetched_again(browser: Browser, served: Se
     with visiting(browser, served, scripts=False) as visit:
         visit.go("/live?org=tailspin")
         assert visit.page.locator("meta[http-equiv=refresh]").count() == 1
-        visit.page.get_by_role("link", name="Pause").click()
+        visit.page.get_by_role("link", name="Pause", exact=True).click()
         visit.page.wait_for_url("**paused=1")
         assert visit.page.locator("meta[http-equiv=refresh]").count() == 0
         visit.go("/search?org=contoso&counts=1")

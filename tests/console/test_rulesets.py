@@ -81,7 +81,7 @@ def test_from_a_new_ruleset_to_a_rollback(any_visit: Visit, request: pytest.Fixt
     visit, page = any_visit, any_visit.page
     name = re.sub("[^a-z]+", "-", request.node.name).strip("-")
     publish_new(visit, name)
-    page.get_by_role("link", name="Edit").click()
+    page.get_by_role("link", name="Edit", exact=True).click()
     rules(page).fill(RULES.format(name=name).replace("verdict: allow", "verdict: block"))
     page.get_by_role("button", name="Review and publish").click()
     assert page.get_by_role("heading", name="Against version 1, which is in force").is_visible()
@@ -161,7 +161,7 @@ def test_a_draft_of_an_older_version_is_not_published_unawares(
     page = visit.page
     publish_new(visit, "contested")
     page.wait_for_function("localStorage.length == 0")  # what was published is no draft any more
-    page.get_by_role("link", name="Edit").click()
+    page.get_by_role("link", name="Edit", exact=True).click()
     change(page, "/v1.0/users", "/v1.0/groups")
     with visiting(browser, served, "edith") as other:
         other.go("/rulesets/contoso/contested/edit")
