@@ -40,6 +40,7 @@ from controlplane.store.interface import RateLimits, Store
 from controlplane.store.sqlite import SqliteStore
 from controlplane.tail import Tail
 from proxy.config import Address
+from proxy.config.tls import server_tls
 
 _log = logging.getLogger(__name__)
 
@@ -301,13 +302,9 @@ def _not_listening(setting: str, address: Address, error: OSError) -> OSError:
 def _tls(section: str, settings: ControlPlaneSettings | ConsoleSettings) -> ssl.SSLContext | None:
     if settings.cert_file is None or settings.key_file is None:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # An encrypted key is an error, not a question on the terminal.
-        context.load_cert_chain(settings.cert_file, settings.key_file, password="")
+        return server_tls(settings.cert_file, settings.key_file)
     except ssl.SSLError as error:
         raise OSError(f"{section}.CertFile: not usable: {error.reason or 'not PEM'}") from None
     except OSError as error:
         raise OSError(f"{section}.CertFile, KeyFile: {error.strerror}") from None
-    return context

@@ -6,10 +6,12 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from proxy.config import Address
+from proxy.config.tls import client_tls, server_tls
 from proxy.settings import Settings
 from proxy.signing_key import MIN_BYTES
 from proxy.snapshot import SnapshotDamaged, read_snapshot
@@ -52,23 +54,14 @@ def certificate_problems(settings: Settings) -> list[str]:
 def _certificates(settings: Settings) -> Iterator[str]:
     proxy = settings.proxy
     if proxy.cert_file is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        yield from _tls(
-            "Proxy.CertFile",
-            # An encrypted key is an error, not a question on the terminal.
-            lambda: context.load_cert_chain(proxy.cert_file or "", proxy.key_file, password=""),
-        )
+        yield from _tls("Proxy.CertFile", partial(server_tls, proxy.cert_file, proxy.key_file))
     for key, path in (
         ("Upstream.CaFile", settings.upstream.ca_file),
         ("Agent.CaFile", settings.agent.ca_file),
         ("Credentials.CaFile", settings.credentials.ca_file),
     ):
         if path is not None:
-            yield from _tls(key, _ca_loader(path))
-
-
-def _ca_loader(path: Path) -> Callable[[], object]:
-    return lambda: ssl.create_default_context(cafile=os.fspath(path))
+            yield from _tls(key, partial(client_tls, path))
 
 
 def _tls(key: str, load: Callable[[], object]) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import resource
 import secrets
 import signal
@@ -34,6 +33,7 @@ from proxy.channel import (
     SnapshotReady,
     Synced,
 )
+from proxy.config.tls import client_tls, server_tls
 from proxy.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
@@ -426,7 +426,7 @@ def _upstream_settings(settings: Settings) -> UpstreamSettings:
     return UpstreamSettings(
         host=address.hostname or "",
         port=address.port or (443 if secure else 80),
-        tls=_upstream_tls(settings) if secure else None,
+        tls=client_tls(upstream.ca_file) if secure else None,
         connect_timeout=upstream.connect_timeout_seconds,
         response_timeout=upstream.response_timeout_seconds,
         idle_timeout=upstream.idle_timeout_seconds,
@@ -436,18 +436,8 @@ def _upstream_settings(settings: Settings) -> UpstreamSettings:
     )
 
 
-def _upstream_tls(settings: Settings) -> ssl.SSLContext:
-    ca_file = settings.upstream.ca_file
-    tls = ssl.create_default_context(cafile=None if ca_file is None else os.fspath(ca_file))
-    tls.set_alpn_protocols(["http/1.1"])
-    return tls
-
-
 def _listener_tls(settings: Settings) -> ssl.SSLContext | None:
     proxy = settings.proxy
     if proxy.cert_file is None:
         return None
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(proxy.cert_file, proxy.key_file, password="")
-    tls.set_alpn_protocols(["http/1.1"])
-    return tls
+    return server_tls(proxy.cert_file, proxy.key_file)

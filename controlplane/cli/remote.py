@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator, Mapping
 from http.client import HTTPException
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Re
 import msgspec
 
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from proxy.config.tls import client_tls
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -94,7 +94,7 @@ class Remote:
 
 
 def _opener() -> OpenerDirector:
-    return build_opener(_NoRedirects, HTTPSHandler(context=ssl.create_default_context()))
+    return build_opener(_NoRedirects, HTTPSHandler(context=client_tls(None)))
 
 
 def _query(members: Mapping[str, Any]) -> str:

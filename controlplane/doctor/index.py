@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
-import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 
 from controlplane.doctor.opened import opened
 from controlplane.settings import SearchIndexSettings, Settings
+from proxy.config.tls import client_tls
 from proxy.wire.finding import Finding
 
 _NAME: Final = "search index"
@@ -96,7 +96,7 @@ def _asked(given: SearchIndexSettings, name: str) -> Any:
     if given.username:
         pair = base64.b64encode(f"{given.username}:{given.password}".encode()).decode()
         request.add_header("Authorization", f"Basic {pair}")
-    context = ssl.create_default_context(cafile=given.ca_file) if parts.scheme == "https" else None
+    context = client_tls(given.ca_file) if parts.scheme == "https" else None
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )

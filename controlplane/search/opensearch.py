@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 import logging
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +42,7 @@ from controlplane.search.query import (
     fold,
 )
 from controlplane.store.interface import StoredEvent
+from proxy.config.tls import client_tls
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class OpenSearchIndex:
         self._base = given.with_user(None).with_path("/").with_query(None).with_fragment(None)
         user, secret = username or given.user or "", password or given.password or ""
         self._headers = {"Authorization": _basic(user, secret)} if user else {}
-        self._tls = ssl.create_default_context(cafile=ca_file) if given.scheme == "https" else True
+        self._tls = client_tls(ca_file) if given.scheme == "https" else True
         self._session: aiohttp.ClientSession | None = None
         self._outbox_name: str | None = None
         self._preparing = asyncio.Lock()

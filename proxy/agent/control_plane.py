@@ -1,7 +1,6 @@
 """Signed calls to the control plane: one session, exact bytes, no redirects, bounded answers."""
 
 import io
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from proxy.config.tls import client_tls
 from proxy.wire.models import ErrorBody, ErrorDetail
 from proxy.wire.signing import (
     API_KEY_HEADER,
@@ -69,12 +69,7 @@ class Identity:
     hmac_secret: bytes = field(repr=False)
 
 
-@lru_cache(maxsize=4)
-def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Verifies certificate and host name, by these authorities or the system's, which take 25 ms to read."""
-    context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
+tls_context: Final = lru_cache(maxsize=4)(client_tls)  # the system's authorities take 25 ms to read
 
 
 class ControlPlane:

@@ -21,7 +21,7 @@ from tests.process.agent_parts import spool_writer, write
 from tests.process.test_agent_process import a_proxy
 from tests.process.test_agent_shipper import journal_with, rig
 from tests.process.test_agent_sync import Announcements, changed, syncing
-from tests.standins.certificates import CertificateAuthority
+from tests.standins.certificates import CertificateAuthority, speak_old_tls
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, hang
 from tests.standins.server import Answer, RawAnswer
 
@@ -213,6 +213,27 @@ async def test_a_certificate_that_proves_nothing_gets_no_request(tmp_path: Path,
         with pytest.raises(CallFailed, match=r"[Cc]ertificate"):
             await ControlPlane(session, IDENTITY).post(control.base_url + SYNC, b"{}")
         assert control.requests == []
+
+
+@pytest.mark.parametrize("trusts", ["the system's authorities", "a file of its own"])
+async def test_a_stranger_s_certificate_or_old_tls_gets_no_request(tmp_path: Path, trusts: str) -> None:
+    authority = CertificateAuthority(tmp_path / "theirs")
+    ours = CertificateAuthority(tmp_path / "ours").ca_file if trusts == "a file of its own" else None
+    certificate = authority.server()
+    async with ControlPlaneStandIn(tls=certificate, record=True) as control, open_session(ours) as session:
+        with pytest.raises(CallFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            await ControlPlane(session, IDENTITY).post(control.base_url + SYNC, b"{}")
+        assert control.requests == []
+    old = certificate.server_context()
+    speak_old_tls(old)
+    reached: list[object] = []
+    server = await asyncio.start_server(lambda *streams: reached.append(streams), "127.0.0.1", 0, ssl=old)
+    async with server, open_session(authority.ca_file if ours else None) as session:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(CallFailed) as failed:
+            await ControlPlane(session, IDENTITY).post(f"https://127.0.0.1:{port}{SYNC}", b"{}")
+    assert not reached
+    assert "CERTIFICATE" not in str(failed.value), "it was looked at: the version was agreed upon"
 
 
 @pytest.mark.parametrize("body", NESTED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import ssl
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -162,3 +163,12 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name)
+
+
+def speak_old_tls(context: ssl.SSLContext) -> None:
+    """Let it agree to TLS 1.0 and 1.1 only, whatever the machine's policy says."""
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
