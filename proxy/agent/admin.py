@@ -1,6 +1,7 @@
 """The operator's listener: alive, ready, metrics. Loopback by default; it gives away no secret and takes no
 order."""
 
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -9,8 +10,8 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from proxy.agent.exposition import end_of, exposition
 from proxy.agent.health import AuditStatus, Health
-from proxy.agent.metrics import end_of, exposition
 from proxy.agent.sync import Sync
 from proxy.counters import CounterPages
 
@@ -40,7 +41,7 @@ class Admin:
         self._audit = audit
         self._certificate_ends_at = end_of(certificate)
 
-    async def start(self, host: str, port: int) -> web.AppRunner:
+    async def start(self, listener: socket.socket) -> web.AppRunner:
         application = web.Application()
         application.on_response_prepare.append(_guarded)
         application.router.add_get("/healthz", self._alive)
@@ -48,7 +49,7 @@ class Admin:
         application.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
-        await web.TCPSite(runner, host, port, reuse_address=True).start()
+        await web.SockSite(runner, listener).start()
         return runner
 
     async def _alive(self, request: web.Request) -> web.Response:

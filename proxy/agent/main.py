@@ -9,11 +9,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 
-from proxy.agent.admin import Admin
 from proxy.agent.audit import Audit, AuditOptions
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.credentials.manager import CredentialManager
@@ -35,10 +34,14 @@ from proxy.channel import (
     SnapshotReady,
     Synced,
 )
+from proxy.config import Address
 from proxy.counters import ALIVE_AT, CounterPages
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot
 from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 log = logging.getLogger(__name__)
 
@@ -138,8 +141,8 @@ class _Agent:
         self._metrics = MetricsReporter(
             calls, counters, url=base + METRICS_PATH, sync=self._sync, audit=self._audit.status
         )
-        self._admin = Admin(counters, self._sync, self._health, self._audit.status, settings.proxy.cert_file)
         self._admin_address = settings.admin.listen
+        self._certificate = settings.proxy.cert_file
 
     @classmethod
     async def open(
@@ -172,16 +175,17 @@ class _Agent:
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Until SIGTERM, or until a part fails in a way nobody foresaw: then a new process is the cure."""
-        admin = await self._admin.start(self._admin_address.host, self._admin_address.port)
-        tasks = [
+        listener = _listener(self._admin_address)
+        tasks = [  # first what workers wait for before they take a request
+            *(self._start(f"credentials {name}", each.run()) for name, each in self._credentials.items()),
+            *(self._start("vault", each.run()) for each in self._held),
             self._start("sync", self._sync.run()),
             self._start("audit", self._audit.run()),
             self._start("heartbeat", self._heartbeat.run()),
             self._start("metrics", self._metrics.run()),
             self._start("alive", self._say_alive()),
-            *(self._start(f"credentials {name}", each.run()) for name, each in self._credentials.items()),
-            *(self._start("vault", each.run()) for each in self._held),
         ]
+        admin = await self._start_admin(listener)
         stop = self._start("stop", stopping.wait())
         done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
         failed = [task for task in done if task is not stop]
@@ -193,6 +197,13 @@ class _Agent:
         await self._audit.stop(_STOP_SECONDS)
         await admin.cleanup()
         return 1 if failed else 0
+
+    async def _start_admin(self, listener: socket.socket) -> "web.AppRunner":
+        await asyncio.sleep(0)  # the tasks begin: what is imported here is a tenth of a start
+        from proxy.agent.admin import Admin
+
+        admin = Admin(self._counters, self._sync, self._health, self._audit.status, self._certificate)
+        return await admin.start(listener)
 
     @staticmethod
     def _start(name: str, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
@@ -254,6 +265,12 @@ class _Agent:
             )
         for channel in self._channels:
             channel.send(message)
+
+
+def _listener(address: Address) -> socket.socket:
+    """Who asks before there is anybody to answer waits."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    return socket.create_server((address.host, address.port), family=family)
 
 
 def _signing_keys(

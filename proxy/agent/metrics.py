@@ -1,25 +1,17 @@
-"""Counters of all workers together: reported to the control plane as deltas, exposed to Prometheus as they
-are."""
+"""Counters of all workers together, reported to the control plane as deltas."""
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import accumulate
-from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
-from proxy import __version__
 from proxy import counters as c
 from proxy.agent.control_plane import CallFailed, ControlPlane
-from proxy.agent.health import AuditStatus, Health
+from proxy.agent.health import AuditStatus
 from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
 from proxy.wire.audit_event import rfc3339
@@ -32,11 +24,6 @@ _REPORTED: Final = (
     c.UPSTREAM_ERRORS,
     *range(c.LATENCY_FIRST, c.LATENCY_LAST + 1),
     c.LATENCY_SUM_US,
-)
-_GAUGES: Final = (
-    ("connections_open", c.CONNECTIONS_OPEN, "Client connections"),
-    ("requests_in_flight", c.IN_FLIGHT, "Requests that have begun and not ended"),
-    ("upstream_connections_open", c.UPSTREAM_OPEN, "Connections to the upstream"),
 )
 
 
@@ -112,142 +99,3 @@ class MetricsReporter:
                 count=count,
             ),
         )
-
-
-def end_of(certificate: Path | None) -> float | None:
-    """When the listener's own certificate ends, which stands first in its chain. Workers that can't read it
-    say so themselves."""
-    if certificate is None:
-        return None
-    from cryptography import x509  # slow to import, and many proxies have no certificate
-
-    try:
-        data = certificate.read_bytes()
-        return x509.load_pem_x509_certificate(data).not_valid_after_utc.timestamp()
-    except (OSError, ValueError):
-        return None
-
-
-def exposition(
-    counters: c.CounterPages,
-    sync: Sync,
-    health: Health,
-    audit: AuditStatus | None,
-    certificate_ends_at: float | None,
-) -> bytes:
-    """The text that Prometheus scrapes."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(counters, sync, health, audit, certificate_ends_at))
-    return generate_latest(registry)
-
-
-class _Families(Collector):
-    def __init__(
-        self,
-        counters: c.CounterPages,
-        sync: Sync,
-        health: Health,
-        audit: AuditStatus | None,
-        certificate_ends_at: float | None,
-    ) -> None:
-        self._counters = counters
-        self._sync = sync
-        self._health = health
-        self._audit = audit
-        self._certificate_ends_at = certificate_ends_at
-
-    def collect(self) -> Iterator[Metric]:
-        yield CounterMetricFamily("graphward_requests", "Count of: requests", value=self._counters.requests)
-        for index, name in enumerate(c.COUNTER_NAMES):
-            words = name.replace("_", " ")
-            yield CounterMetricFamily(
-                f"graphward_{name}", f"Count of: {words}", value=self._counters.total(index)
-            )
-        for name, index, words in _GAUGES:
-            yield GaugeMetricFamily(f"graphward_{name}", words, value=self._counters.total(index))
-        yield self._latency()
-        yield from self._rules()
-        yield from self._checks()
-        yield from self._vault()
-        if self._certificate_ends_at is not None:
-            yield GaugeMetricFamily(
-                "graphward_certificate_expires_in_seconds",
-                "Until the listener's certificate ends",
-                value=self._certificate_ends_at - time.time(),
-            )
-        if self._audit is not None:
-            yield from self._audit_families(self._audit)
-
-    def _latency(self) -> Metric:
-        counts = map(self._counters.total, range(c.LATENCY_FIRST, c.LATENCY_LAST + 1))
-        bounds = [str(bound / 1000) for bound in c.LATENCY_BOUNDS_MS] + ["+Inf"]
-        return HistogramMetricFamily(
-            "graphward_request_duration_seconds",
-            "Duration of whole requests",
-            buckets=list(zip(bounds, accumulate(counts), strict=True)),
-            sum_value=self._counters.total(c.LATENCY_SUM_US) / 1e6,
-        )
-
-    def _rules(self) -> Iterator[Metric]:
-        snapshot = self._sync.snapshot
-        build = GaugeMetricFamily("graphward_build_info", "Version of the proxy", labels=["version"])
-        build.add_metric([__version__], 1)
-        yield build
-        yield GaugeMetricFamily(
-            "graphward_loaded_rules", "Rules in force", value=snapshot.rule_count if snapshot else 0
-        )
-        if self._sync.age_seconds is not None:
-            yield GaugeMetricFamily(
-                "graphward_sync_age_seconds",
-                "Since the control plane last confirmed the rules",
-                value=self._sync.age_seconds,
-            )
-
-    def _checks(self) -> Iterator[Metric]:
-        family = GaugeMetricFamily(
-            "graphward_check", "State of a concern: 0 ok, 1 degraded, 2 failed", labels=["check"]
-        )
-        for name, check in self._health.checks().items():
-            family.add_metric([name], ("ok", "degraded", "failed").index(check.status))
-        yield family
-        ready = 0 if self._health.not_ready() else 1
-        yield GaugeMetricFamily("graphward_ready", "Whether traffic is served", value=ready)
-
-    def _vault(self) -> Iterator[Metric]:
-        held = self._health.held
-        if not held:
-            return
-        yield CounterMetricFamily(
-            "graphward_vault_failures",
-            "Attempts to read the key vault that failed",
-            value=sum(each.upkeep.failures for each in held),
-        )
-        ages = [each.upkeep.age_seconds for each in held]
-        if None not in ages:
-            yield GaugeMetricFamily(
-                "graphward_vault_age_seconds",
-                "Since the key vault was last read for every purpose",
-                value=max(age for age in ages if age is not None),
-            )
-        ends_at = min(each.ends_at for each in held)
-        if not math.isinf(ends_at):
-            yield GaugeMetricFamily(
-                "graphward_vault_expires_in_seconds",
-                "Until the first secret in use ends, by the vault's date",
-                value=ends_at - time.time(),
-            )
-
-    def _audit_families(self, audit: AuditStatus) -> Iterator[Metric]:
-        gauges = (
-            ("pending", "Events that are not delivered", audit.pending),
-            ("oldest_pending_seconds", "Age of the oldest of them", audit.oldest_seconds(time.time())),
-        )
-        totals = (
-            ("missing", "Events that were lost", audit.journal.missing),
-            ("dropped", "Events deleted unsent to make room", audit.journal.dropped),
-            ("rejected_batches", "Batches refused for good and set aside", audit.journal.rejected_batches),
-        )
-        for name, words, value in gauges:
-            yield GaugeMetricFamily(f"graphward_audit_{name}", words, value=value)
-        for name, words, value in totals:
-            yield CounterMetricFamily(f"graphward_audit_{name}", words, value=value)
