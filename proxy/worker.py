@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
 from proxy.channel import (
     Channel,
@@ -69,7 +68,6 @@ LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whet
 GIVE_WAY_SECONDS: Final = 0.0002
 KILL_FILE_SECONDS: Final = 1.0
 FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
-LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes of records for which the spool keeps room in any case
 ACCEPT_SECONDS: Final = 0.02
 LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
 BACKLOG: Final = 4096
@@ -333,15 +331,14 @@ class Worker:
         last_second = 0
         while True:
             second = int(loop.time())
-            # Twice those under way: as many again may begin before this is asked anew.
-            self._spool.reserve(max(LEAST_RESERVED, 2 * self._context.unrecorded_bytes()))
+            self._context.reserve_records()
             if second != last_second or self._spool.needs_maintenance:
                 last_second = second
                 await self._maintain_spool(loop)
             values[ALIVE_AT] = int(time.time())
             values[IN_FLIGHT] = self._context.in_flight()
             values[UPSTREAM_OPEN] = self._context.pool.open_connections
-            values[SPOOL_READY] = int(self._spool.ready)
+            values[SPOOL_READY] = int(self._context.can_record(0))
             self._tell_of_room()
             values[SIGNING_KEY_READY] = int(self._context.tokens.ready)
             values[CREDENTIAL_READY] = int(

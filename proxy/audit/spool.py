@@ -161,7 +161,8 @@ class SpoolWriter:
         self._offset = 0
         self._end = 0  # no record may reach past it; 0 makes the next append rotate
         self._half = 0
-        self._reserved = MAX_FRAME
+        self._reserved = 0  # for requests that have begun
+        self._wanted = MAX_FRAME  # what is prepared goes by it
         self._spare = 0  # what segments may still be prepared for
         self._usable = self._usable_bytes()
         self.maintain()
@@ -169,13 +170,26 @@ class SpoolWriter:
     @property
     def ready(self) -> bool:
         """Whether another request may begin: there is room for its record and all that are reserved."""
-        prepared = len(self._prepared) * self._usable
-        return self._end - self._offset + prepared + self._spare >= self._reserved
+        return self._room >= self._reserved + MAX_FRAME
+
+    @property
+    def _room(self) -> int:
+        return self._end - self._offset + len(self._prepared) * self._usable + self._spare
+
+    def promise(self, size: int) -> bool:
+        """Whether there is room for a request's records of so many bytes; if so it is reserved, until
+        `reserve` counts anew."""
+        reserved = self._reserved
+        if self._room < reserved + max(size, MAX_FRAME):
+            return False
+        self._reserved = reserved + size
+        return True
 
     def reserve(self, size: int) -> None:
         """Keeps room for so many bytes of records of requests that have begun, and one record more: prepared
         for some, and within MaxDiskBytes for all."""
-        self._reserved = size + MAX_FRAME
+        self._reserved = size
+        self._wanted = size + MAX_FRAME
         if self.problem is None and not self._has_ample_room():
             self.needs_maintenance = True
 
@@ -241,7 +255,7 @@ class SpoolWriter:
         return prepared >= self._usable and self._end - self._offset + prepared >= 2 * self._to_prepare()
 
     def _to_prepare(self) -> int:
-        return min(self._reserved, _MOST_PREPARED)
+        return min(self._wanted, _MOST_PREPARED)
 
     def _usable_bytes(self) -> int:
         """What a segment holds for certain: its last record may leave almost MAX_FRAME unused."""

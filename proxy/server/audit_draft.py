@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from proxy.audit.payload import encode
 from proxy.audit.record import Record, request_id
+from proxy.audit.segment import MAX_RECORD
 from proxy.audit.spool import SpoolFull
 from proxy.counters import (
     ALLOWED,
@@ -49,6 +50,7 @@ _REASON_COUNTER: Final = {
     "upstreamTimeout": LIMIT_RESPONSE_TIMEOUT,
 }
 
+_RECORD_BYTES: Final = 2048  # beside what the application wrote
 _clock: Final = time.perf_counter  # Final: what is compiled finds it without a look-up
 
 
@@ -118,6 +120,12 @@ class AuditDraft:
         self.evaluated = True  # a request for a token is not: no ruleset judges it
         self.shadow: Trial | None = None
         self.written = False
+
+    @property
+    def record_bytes(self) -> int:
+        """About what its record will take: what the application wrote is most of what varies."""
+        own = len(self.path) + len(self.query or "") + len(self.client_request_id or b"")
+        return min(_RECORD_BYTES + own, MAX_RECORD)
 
     def request_id(self, context: Context) -> str:
         """The event's id, and the `request-id` of an error body."""

@@ -26,7 +26,7 @@ from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestF
 from proxy.policy.filters import FilterFailed
 from proxy.server.answers import error_body
 from proxy.server.audit_draft import AuditDraft
-from proxy.server.errors import Refusal
+from proxy.server.errors import NO_ROOM, Refusal
 from proxy.server.shadow import Trial
 
 if TYPE_CHECKING:
@@ -83,8 +83,16 @@ class Batch:
             )
         except MalformedBatch as error:
             raise Refusal("badRequest", f"The batch is malformed: {error}.", "malformedBatch") from None
-        self._parts = [self._judged(part) for part in parts]
+        judged = [self._judged(part) for part in parts]
+        if not self._context.can_record(_record_bytes(judged)):
+            raise Refusal("notReady", NO_ROOM, "notReady", retry_after=5)
+        self._parts = judged
         self._fail_dependants()
+
+    @property
+    def record_bytes(self) -> int:
+        """About what the parts' records will take of the spool."""
+        return _record_bytes(self._parts)
 
     @property
     def unchanged(self) -> bool:
@@ -126,14 +134,20 @@ class Batch:
             return None
         return self._merged(body, finished)
 
-    def record(self, status: int, reason: str | None = None) -> bool:
+    def withdraw(self) -> None:
+        """The upstream's answers to the parts don't reach the application."""
+        for each in self._parts:
+            if each.draft.upstream_status is not None:
+                each.draft.status = 0
+                each.draft.response_bytes = 0
+
+    def record(self, status: int, reason: str) -> bool:
         """Writes the parts' events. `status` and `reason` are those of parts that no answer came for."""
         for each in self._parts:
             draft = each.draft
             if not draft.status:
                 draft.status = status
-                if reason is not None:
-                    draft.reason = reason
+                draft.reason = reason
             if not draft.write(self._context):
                 return False
         return True
@@ -273,6 +287,10 @@ class Batch:
         done = {part_id for part_id, _ in finished}
         own = {each.part.id: each.answer for each in self._parts if each.answer and each.part.id not in done}
         return merged_answer(body, [each.part.id for each in self._parts], finished, own)
+
+
+def _record_bytes(parts: Iterable[_Part]) -> int:
+    return sum([each.draft.record_bytes for each in parts])
 
 
 def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

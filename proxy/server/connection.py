@@ -16,7 +16,6 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from proxy.audit.record import request_id
-from proxy.audit.segment import MAX_RECORD
 from proxy.config import Address
 from proxy.counters import (
     BAD_REQUESTS,
@@ -48,13 +47,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PIPELINE_BYTES: Final = 256 * 1024  # of requests that wait behind one under way, before reading stops
+PIPELINE_BYTES: Final = 64 * 1024  # of requests that wait for their turn, before reading stops
 LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
 LINGER_SECONDS: Final = 2.0
 SLOW_READER_SECONDS: Final = 60.0  # how often a client that takes its answer slowly is looked at
 METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named where another one is refused
 COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
-_RECORD_BYTES: Final = 2048  # of an event's record beside the target
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
@@ -72,6 +70,10 @@ class ClientExchange(Protocol):
     def pause_answer(self) -> None: ...
     def resume_answer(self) -> None: ...
     def stop(self, stops: Stops) -> None: ...
+    @property
+    def record_bytes(self) -> int:
+        """About what its records will take of the spool."""
+        ...
 
 
 class ClientConnection(asyncio.Protocol):
@@ -79,18 +81,20 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_awaited_until",
+        "_begins_at",
         "_body_bytes",
         "_body_remaining",
         "_body_since",
         "_closing",
         "_context",
-        "_continue_awaited",
+        "_crowded",
         "_decoder",
         "_exchange",
         "_fields",
         "_head",
         "_head_under_way",
         "_held",
+        "_last_announced",
         "_lingering",
         "_network",
         "_paused",
@@ -100,6 +104,7 @@ class ClientConnection(asyncio.Protocol):
         "_transport",
         "_unsent",
         "client_ip",
+        "continue_awaited",
         "deadline",
         "scheme",
         "write_paused",
@@ -116,12 +121,15 @@ class ClientConnection(asyncio.Protocol):
         self._network = ""  # empty where its connections aren't counted
         self.deadline = NEVER
         self._pending = b""  # bytes of requests to come
-        self._scanned = 0  # of those, where no head can end
+        self._begins_at = 0  # in those, the next of them
+        self._scanned = 0  # in those, where no head can end before
         self._fields: RequestFields | None = None  # of the request before
         self._head_under_way = False
         self._serving = False
         self._closing = False
-        self._paused = False
+        self._last_announced = False  # an answer has said that no other follows
+        self._paused = False  # by the exchange
+        self._crowded = False  # reading stopped, since enough requests wait
         self.write_paused = False  # the client takes its answer more slowly than it comes
         self._unsent = 0  # when that was last looked at
         self._held = b""  # an answer that leaves when the loop's turn ends
@@ -131,7 +139,7 @@ class ClientConnection(asyncio.Protocol):
         self._decoder: ChunkedDecoder | None = None
         self._body_bytes = 0
         self._body_since = 0.0
-        self._continue_awaited = False  # the client holds its body back until it is asked for it
+        self.continue_awaited = False  # the client holds its body back until it is asked for it
         self._awaited_until = NEVER  # what the exchange waits for of others than the client
         self._lingering = 0
 
@@ -160,7 +168,10 @@ class ClientConnection(asyncio.Protocol):
         elif self._closing:
             return
         elif self._pending:
-            self._read_more_of_head(data)
+            # Only where a head comes in pieces, or requests are pipelined.
+            self._pending = self._pending[self._begins_at :] + data
+            self._scanned = max(0, self._scanned - self._begins_at)
+            self._begins_at = 0
         else:
             self._pending = data
         self._serve_pending()
@@ -228,15 +239,9 @@ class ClientConnection(asyncio.Protocol):
 
     # Reading heads
 
-    def _read_more_of_head(self, data: bytes) -> None:
-        # Only where a head comes in pieces, or requests are pipelined.
-        self._pending += data
-        if len(self._pending) > PIPELINE_BYTES and (self._exchange is not None or self.write_paused):
-            self._pause()
-
     def _serve_pending(self) -> None:
         """Begins one request after the other until one is under way or no whole head is left."""
-        if self._serving:
+        if self._serving or not self._pending:
             return
         self._serving = True
         turns = REQUESTS_PER_TURN
@@ -246,6 +251,22 @@ class ClientConnection(asyncio.Protocol):
                 self._context.loop.call_soon(self._serve_pending)
                 break
         self._serving = False
+        if self._crowded or len(self._pending) > PIPELINE_BYTES:
+            self._heed_crowd()
+
+    def _heed_crowd(self) -> None:
+        """Reads no further while as many requests wait as may; the first of them is there whole."""
+        waiting = len(self._pending) - self._begins_at
+        crowded = waiting > PIPELINE_BYTES and not self._head_under_way
+        if crowded == self._crowded:
+            return
+        self._crowded = crowded
+        if self._paused:
+            return
+        if crowded:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def _may_begin(self) -> bool:
         # Not while the answers before wait for the client: they would pile up without an end.
@@ -263,26 +284,35 @@ class ClientConnection(asyncio.Protocol):
         if self.write_paused:
             return False  # the client doesn't take the answer before
         data = self._pending
-        if data[:2] == b"\r\n":
-            data = data[2:]  # an empty line before a request is ignored (RFC 9112 §2.2)
+        start = self._begins_at
+        if data[start : start + 2] == b"\r\n":
+            start += 2  # an empty line before a request is ignored (RFC 9112 §2.2)
+            if start == len(data):
+                self._pending = b""
+                self._begins_at = 0
+                return False
         limits = self._context.limits
-        end = data.find(b"\r\n\r\n", self._scanned) + 4
-        if (end if end >= 4 else len(data)) > limits.max_header_bytes:
+        end = data.find(b"\r\n\r\n", max(start, self._scanned)) + 4
+        if (end if end >= 4 else len(data)) - start > limits.max_header_bytes:
             self._context.counters.values[LIMIT_HEAD_BYTES] += 1
             self._refuse_head(MalformedHead("the request head is too large", "headersTooLarge"))
             return False
         if end < 4:
-            self._await_rest_of_head(data)
+            self._await_rest_of_head(data[start:])
             return False
         try:
-            head = parse_request_head(data[:end], self._fields)
+            head = parse_request_head(data[start:end], self._fields)
             if len(head.fields.lines) > limits.max_header_count:
                 self._context.counters.values[LIMIT_HEADER_COUNT] += 1
                 raise MalformedHead("the request has too many header fields", "headersTooLarge")
         except MalformedHead as error:
             self._refuse_head(error)
             return False
-        self._pending = data[end:]
+        if end == len(data):
+            self._pending = b""
+            self._begins_at = 0
+        else:
+            self._begins_at = end  # what follows stays where it is: to copy it for each would be quadratic
         self._scanned = 0
         self._head_under_way = False
         self._start(head)
@@ -301,11 +331,12 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = exchange
         self.wait_until(NEVER)
         if head.fields.length:
-            self._continue_awaited = head.fields.expect_continue
+            self.continue_awaited = head.fields.expect_continue
             self._start_body_clock()
         exchange.begin()
         if self._pending and self._body_expected():
-            pending, self._pending = self._pending, b""
+            pending, self._pending = self._pending[self._begins_at :], b""
+            self._begins_at = 0
             self._read_body(pending)
 
     def _await_rest_of_head(self, data: bytes) -> None:
@@ -314,6 +345,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse_head(MalformedHead("it begins a TLS handshake, and this listener has no TLS"))
             return
         self._pending = data
+        self._begins_at = 0
         self._scanned = max(0, len(data) - 3)
         if not self._head_under_way:
             # The head's time runs from its first byte, and no byte renews it.
@@ -331,10 +363,10 @@ class ClientConnection(asyncio.Protocol):
         self._body_since = self._context.deadlines.now
         if not self.write_paused:
             grace = self._context.limits.body_grace
-            self.deadline = NEVER if self._continue_awaited else self._body_since + grace
+            self.deadline = NEVER if self.continue_awaited else self._body_since + grace
 
     def _read_body(self, data: bytes) -> None:
-        if self._continue_awaited:
+        if self.continue_awaited:
             self.body_continued()
         decoder = self._decoder
         self._body_bytes += len(data)
@@ -463,12 +495,18 @@ class ClientConnection(asyncio.Protocol):
 
     def body_continued(self) -> None:
         """The client knows by now that it is to send the body, or does so unasked."""
-        self._continue_awaited = False
+        self.continue_awaited = False
         if self._body_expected() and not self._paused:
             self._start_body_clock()
 
     def persists(self) -> bool:
-        """Whether the connection can carry another request after this answer."""
+        """Whether the connection can carry another request after this answer, whose head says so: what it
+        said stays true, whatever comes of the body meanwhile (RFC 9112 §9.6)."""
+        if not self._last_announced:
+            self._last_announced = not self._may_persist()
+        return not self._last_announced
+
+    def _may_persist(self) -> bool:
         if self._closing or not self._head.fields.keep_alive or self._context.draining:
             return False
         # A body that isn't here yet may never come whole; a small sized one is read to its end.
@@ -531,6 +569,8 @@ class ClientConnection(asyncio.Protocol):
         of what it still sends would take our answer along (RFC 9112 §9.6)."""
         self._closing = True
         self._pending = b""
+        self._begins_at = 0
+        self._heed_crowd()
         if not self._transport.can_write_eof():
             self._close_transport()
             return
@@ -571,8 +611,8 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def record_bytes(self) -> int:
-        """About what the record of the exchange under way will take: its target is most of what varies."""
-        return min(_RECORD_BYTES + len(self._head.target), MAX_RECORD)
+        """About what the records of the exchange under way will take of the spool."""
+        return 0 if self._exchange is None else self._exchange.record_bytes
 
     def host_for(self, head: RequestHead) -> bytes:
         """Where the application reached us: as it says itself, or else, before HTTP/1.1, this end."""
@@ -608,11 +648,13 @@ class ClientConnection(asyncio.Protocol):
     def _pause(self) -> None:
         if not self._paused:
             self._paused = True
-            self._transport.pause_reading()
+            if not self._crowded:
+                self._transport.pause_reading()
 
     def _resume(self) -> None:
         self._paused = False
-        self._transport.resume_reading()
+        if not self._crowded:
+            self._transport.resume_reading()
 
     def _idle_too_long(self) -> None:
         if self._head_under_way:

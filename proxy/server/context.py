@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
 from proxy.counters import Counters
 from proxy.policy.content_coding import acceptable
@@ -17,6 +18,7 @@ from proxy.policy.links import LinkRewriter
 from proxy.policy.transforms import Transforms
 from proxy.server.abuse import Connections, Failures
 from proxy.server.deadlines import Deadlines
+from proxy.server.errors import NO_ROOM
 from proxy.server.held import HeldMemory
 from proxy.server.known_secrets import KnownSecrets
 from proxy.server.outbox import Outbox
@@ -66,6 +68,9 @@ def plain_address(address: str) -> str:
     §2.5.5.2): networks in the settings and in rules are spelled the plain way."""
     mapped = ipaddress.IPv6Address(address).ipv4_mapped if address.startswith("::ffff:") else None
     return address if mapped is None else str(mapped)
+
+
+LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes of records for which the spool keeps room in any case
 
 
 class Context:
@@ -133,12 +138,22 @@ class Context:
         """Exchanges under way, for the metrics."""
         return sum(connection.busy for connection in self.connections)
 
-    def unrecorded_bytes(self) -> int:
-        """About what the records of exchanges under way will take of the spool."""
-        return sum([connection.record_bytes for connection in self.connections if connection.busy])
+    def reserve_records(self) -> None:
+        """Keeps room in the spool for the records of exchanges under way, twice over: as many again may begin
+        before this is asked anew."""
+        unrecorded = sum([connection.record_bytes for connection in self.connections])
+        self.spool.reserve(max(LEAST_RESERVED, 2 * unrecorded))
 
-    def why_not_ready(self) -> str | None:
-        """Why no request can be served at present, or None."""
+    def can_record(self, size: int) -> bool:
+        """Whether there is room for records of so many bytes beside those of all that is under way; if so, it
+        is kept."""
+        if self.spool.promise(size):
+            return True
+        self.reserve_records()  # what was promised to requests that have ended since is free again
+        return self.spool.promise(size)
+
+    def why_not_ready(self, record_bytes: int = 0) -> str | None:
+        """Why no request can be served at present, or None: then there is room for its records, and kept."""
         if not self.rulebook.loaded:
             return "The proxy has no rules yet: its control plane has given it none since it was set up."
         limit = self.limits.max_staleness
@@ -146,8 +161,8 @@ class Context:
             return "The proxy's rules are too old: its control plane has not confirmed them for too long."
         if not self.tokens.ready:
             return "The proxy has no key for its tokens: it has read none from its key vault since its start."
-        if not self.spool.ready:
-            return "The proxy has no room to record the request."
+        if not self.can_record(record_bytes):
+            return NO_ROOM
         return None
 
     def own_base(self, scheme: bytes, host: bytes) -> bytes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+NO_ROOM: Final = "The proxy has no room to record the request."
+
 STATUS_OF: Final[dict[str, int]] = {
     "badRequest": 400,
     "InvalidAuthenticationToken": 401,

@@ -31,7 +31,7 @@ from proxy.server.audit_draft import AuditDraft
 from proxy.server.batches import Batch, version_of
 from proxy.server.chunked import CHUNK_END, END_WITH_LAST_CHUNK, LAST_CHUNK
 from proxy.server.deadlines import NEVER
-from proxy.server.errors import Refusal, filter_failed, overloaded
+from proxy.server.errors import NO_ROOM, Refusal, filter_failed, overloaded
 from proxy.server.heads import KEPT, head_for_client, head_for_upstream
 from proxy.server.request_head import RequestHead
 from proxy.server.shadow import Trial
@@ -154,9 +154,9 @@ class Exchange:
         context = self.context
         draft = self.draft
         now = draft.time_ms / 1000
-        why = context.why_not_ready()
+        why = context.why_not_ready(draft.record_bytes)
         if why is not None:
-            if context.spool.ready:  # else there is no room for an event
+            if why is not NO_ROOM and context.can_record(draft.record_bytes):
                 draft.caller = self._asker(now)
             raise Refusal("notReady", why, "notReady", retry_after=5)
         try:
@@ -672,6 +672,8 @@ class Exchange:
         if isinstance(refusal, UnknownToken):
             self.connection.count_unauthenticated(refusal)
         self._let_go_of_upstream()
+        if self._batch is not None:
+            self._batch.withdraw()
         if self.head_sent:
             self.record(draft.status)
             self._finished = True
@@ -699,6 +701,8 @@ class Exchange:
         self._finished = True
         self.draft.reason = "clientAborted"
         self._let_go_of_upstream()
+        if self._batch is not None:
+            self._batch.withdraw()
         self.record(self.draft.status if self.head_sent else 499)
 
     def stop(self, stops: Stops) -> None:
@@ -734,6 +738,12 @@ class Exchange:
         self._let_go_of_upstream()
         self.connection.abort(reset=self.head.http10)
         return False
+
+    @property
+    def record_bytes(self) -> int:
+        """About what its records will take of the spool, its parts' too."""
+        parts = 0 if self._batch is None else self._batch.record_bytes
+        return self.draft.record_bytes + parts
 
     def pause_answer(self) -> None:
         if self._upstream is not None:

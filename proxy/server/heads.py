@@ -82,7 +82,9 @@ def _upstream_form(
             continue
         elif kind == ACCEPT_ENCODING:
             line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))
-        elif (kind == EXPECT and body_held) or (kind == CONTENT_ENCODING and replaced_length is not None):
+        elif kind == EXPECT and (body_held or not fields.expect_continue):
+            continue  # answered already; or HTTP/1.0's, which means nothing (RFC 9110 §10.1.1)
+        elif kind == CONTENT_ENCODING and replaced_length is not None:
             continue
         if at == fields.id_at:
             before = b"%b%b: " % (b"".join(lines), field.name)

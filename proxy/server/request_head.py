@@ -270,6 +270,8 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
     fields.length = _body_length(content_length, transfer_encoding, http10=http10)
     if connection is not None:
         fields.nominated = nominated_fields(connection)
+        if b"expect" in fields.nominated:
+            fields.expect_continue = False  # the upstream doesn't get to know of it
         if b"content-encoding" in fields.nominated:
             fields.content_encoding = None  # nobody further on will decode the body
     # HTTP/1.0 persistence is an extension that no client here needs.

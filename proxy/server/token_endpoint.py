@@ -119,6 +119,10 @@ class DocumentExchange:
     def refuse(self, refusal: Refusal) -> None:
         self._connection.abort()
 
+    @property
+    def record_bytes(self) -> int:
+        return 0  # it leaves no event
+
     def client_left(self) -> None: ...
     def waited_too_long(self) -> None: ...
     def pause_answer(self) -> None: ...
@@ -159,9 +163,14 @@ class TokenExchange:
         )
         self._draft.evaluated = False
 
+    @property
+    def record_bytes(self) -> int:
+        """About what its record will take of the spool."""
+        return self._draft.record_bytes
+
     def begin(self) -> None:
         head = self._head
-        why = self._context.why_not_ready()
+        why = self._context.why_not_ready(self.record_bytes)
         if why is not None:
             self.refuse(Refusal("notReady", why, "notReady", retry_after=5))
         elif head.method != "POST":

@@ -217,9 +217,19 @@ class UpstreamConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         user = self.user
         self.deadline = NEVER
+        if user is not None and not self._owes(user):
+            return  # it waits for the client as we do, whose own deadline runs
         self.abandon()
         if user is not None:
             user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not answer in time."))
+
+    def _owes(self, user: Exchange) -> bool:
+        """Whether it is the upstream's turn: to take what is written, to ask for the body, or to answer."""
+        return (
+            self.request_done
+            or self.transport.get_write_buffer_size() > 0
+            or user.connection.continue_awaited
+        )
 
     # Reading
 
@@ -379,6 +389,9 @@ class UpstreamPool:
                 upstream.serve(user)
                 user.upstream_ready(upstream)
                 return
+            elif self._open >= self.settings.max_connections:
+                upstream.transport.abort()  # a new one takes its place, or else nobody would make room for it
+                break
             else:
                 idle.append(upstream)
                 break

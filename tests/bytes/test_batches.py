@@ -285,3 +285,84 @@ async def test_a_compressed_batch_that_loses_a_part_goes_up_uncompressed(tmp_pat
         assert {each["id"]: each["status"] for each in reply.json()["responses"]} == {"1": 403, "2": 204}
         assert [each["id"] for each in seen[0]] == ["2"]
         assert b"content-encoding" not in proxy.upstream.heads[0].lower()
+
+
+async def test_where_the_whole_answer_is_withheld_no_part_s_event_claims_a_status(
+    tmp_path: Path,
+) -> None:
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        answers = [{"id": "1", "status": 200, "body": {}}, {"id": "not asked for", "status": 200, "body": {}}]
+        peer.send(ok(json.dumps({"responses": answers}).encode()))
+
+    body = batch(part("1", "/users/ada"), part("2", "/users/bob"), part("3", "/sites"))
+    async with data_path(script, tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        assert reply.status == 502
+        told = {event["path"]: (event["status"], event["reason"]) for event in proxy.events()}
+    withheld = (502, "filterFailed")
+    assert told.pop("/v1.0/sites")[0] == 403  # was never asked for
+    assert told == dict.fromkeys(("/v1.0/users/ada", "/v1.0/users/bob", "/v1.0/$batch"), withheld)
+
+
+async def test_a_batch_begins_only_where_all_its_parts_can_be_recorded(tmp_path: Path) -> None:
+    """Each has an event of its own, and a long URL makes it a large one."""
+    go_on = asyncio.Event()
+    sent = 0
+
+    async def script(peer: UpstreamPeer) -> None:
+        nonlocal sent
+        while True:
+            head = await peer.head()
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            asked = json.loads(await peer.body(length))["requests"]
+            sent += 1
+            await go_on.wait()
+            answers = [{"id": each["id"], "status": 200, "body": {}} for each in asked]
+            peer.send(ok(json.dumps({"responses": answers}).encode()))
+
+    body = batch(*(part(str(at), f"/groups/{'x' * 14_000}") for at in range(20)))
+    async with data_path(script, tmp_path, RULES, max_connections=64) as proxy:
+        spool = proxy.context.spool
+        spool._max_bytes = 2 << 20
+        proxy.context.reserve_records()
+        spool.maintain()
+        request = proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body)
+        asked = [asyncio.create_task(proxy.ask(request)) for _ in range(10)]
+        refused, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        go_on.set()
+        statuses = [reply.status for reply in await asyncio.gather(*asked)]
+        assert refused
+        assert set(statuses) == {200, 503}
+        assert statuses.count(200) == sent
+        events = proxy.events()
+    assert len([each for each in events if each["path"] == "/v1.0/$batch"]) == 10
+    assert len(events) == 10 + 20 * sent
+
+
+async def test_a_request_begins_only_where_its_event_has_room_however_much_it_writes_into_it(
+    tmp_path: Path,
+) -> None:
+    go_on = asyncio.Event()
+    sent = 0
+
+    async def script(peer: UpstreamPeer) -> None:
+        nonlocal sent
+        await peer.head()
+        sent += 1
+        await go_on.wait()
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path, RULES, max_connections=400) as proxy:
+        spool = proxy.context.spool
+        spool._max_bytes = 2 << 20
+        proxy.context.reserve_records()
+        spool.maintain()
+        request = proxy.request("/v1.0/groups", fields=b"client-request-id: %b\r\n" % (b"c" * 13_000))
+        asked = [asyncio.create_task(proxy.ask(request)) for _ in range(300)]
+        await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        go_on.set()
+        statuses = [reply.status for reply in await asyncio.gather(*asked)]
+        assert set(statuses) == {200, 503}
+        assert statuses.count(200) == sent
+        assert len([each for each in proxy.events() if each["status"] == 200]) == sent

@@ -25,6 +25,7 @@ rules:
     verdict: block
 """
 
+RECEIVED_AT_ONCE = 256 * 1024  # by the event loop, from one connection
 LARGE = b"x" * 12_000_000
 LARGE_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(LARGE), LARGE)
 
@@ -200,6 +201,62 @@ async def test_many_pipelined_refusals_leave_the_others_their_turn(tmp_path: Pat
         assert turns > 300 // connection_module.REQUESTS_PER_TURN
         for _ in range(300):
             assert (await read_reply(reader)).status == 403
+        writer.close()
+
+
+async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wait(tmp_path: Path) -> None:
+    """Refused at once, each; nobody else waits longer than a turn of the event loop for it."""
+    request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    count = 60_000
+    most = 0
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request * count)
+        for answered in range(count):
+            assert (await read_reply(reader)).status == 401
+            most = max([most, *(len(each._pending) for each in proxy.connections)])
+            if answered == 100:
+                assert (await proxy.ask(proxy.request())).status == 200
+                assert requests_wait(proxy), "all was served before anybody else"
+        assert most <= connection_module.PIPELINE_BYTES + RECEIVED_AT_ONCE
+        writer.write(proxy.request())  # and then goes on as ever
+        assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
+def requests_wait(proxy: DataPath) -> bool:
+    return any(each._pending for each in proxy.connections)
+
+
+async def test_pipelined_requests_with_bodies_are_read_no_further_either(tmp_path: Path) -> None:
+    request = b"POST /v1.0/x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+    most = 0
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request * 20_000)
+        for _ in range(20_000):
+            assert (await read_reply(reader)).status == 401
+            most = max([most, *(len(each._pending) for each in proxy.connections)])
+        assert most <= connection_module.PIPELINE_BYTES + RECEIVED_AT_ONCE
+        writer.close()
+
+
+async def test_a_large_upload_behind_many_requests_comes_whole(tmp_path: Path) -> None:
+    size = 3_000_000
+
+    async def script(peer: UpstreamPeer) -> None:
+        while True:
+            head = await peer.head()
+            if head.startswith(b"PUT"):
+                assert await peer.body(size) == b"x" * size
+            peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        upload = proxy.request("/v1.0/a", "PUT", b"Content-Length: %d\r\n" % size, b"x" * size)
+        writer.write(proxy.request("/v1.0/b") * 1000 + upload + proxy.request("/v1.0/c") * 1000)
+        for _ in range(2001):
+            assert (await read_reply(reader)).status == 200
         writer.close()
 
 
@@ -478,10 +535,70 @@ async def test_an_answer_whose_event_cannot_be_stored_is_never_completed(
         spool = proxy.context.spool
         while spool._prepared:
             spool._prepared.popleft().release()
-        spool._end, spool._reserved = spool._offset, 0  # not a byte is left, and nothing is kept free
+        spool._end, spool._reserved = spool._offset, -(1 << 20)  # not a byte is left, and nobody knows
         spool._max_bytes = 0  # nor can a segment be prepared
         assert spool.ready
         text = await proxy.raw(proxy.request(target))
         whole = len(text.partition(b"\r\n\r\n")[2]) >= len(answer.partition(b"\r\n\r\n")[2])
         assert not text or not whole
         assert not text.endswith(b"0\r\n\r\n")
+
+
+async def test_an_answer_that_said_close_is_the_last_though_the_body_comes_whole_after_all(
+    tmp_path: Path,
+) -> None:
+    """RFC 9112 §9.6: nothing that follows it on the connection is processed."""
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await peer.reader.readuntil(b"0\r\n\r\n")
+        peer.send(b"0\r\n\r\n")
+        await peer.reader.read()
+
+    async with data_path(script, tmp_path, RULES) as proxy:
+        reader, writer = await proxy.connect()
+        chunked = b"Transfer-Encoding: chunked\r\n"
+        writer.write(proxy.request("/v1.0/a", "POST", chunked, b"3\r\nabc\r\n"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Connection: close" in head
+        writer.write(b"0\r\n\r\n" + proxy.request("/v1.0/b"))
+        assert await reader.read() == b"0\r\n\r\n"
+        assert len(proxy.upstream.heads) == 1
+        writer.close()
+
+
+async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(tmp_path: Path) -> None:
+    """It is judged by its own rate, which allows for what it has sent before."""
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        await peer.body(200_000)
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path, RULES, response_timeout=20, body_grace=5) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/a", "PUT", b"Content-Length: 200000\r\n", b"x" * 150_000))
+        await until(lambda: proxy.upstream.received and len(proxy.upstream.received[0]) > 150_000)
+        pass_time(proxy, 60)
+        writer.write(b"x" * 50_000)
+        assert (await read_reply(reader)).status == 200
+        writer.write(proxy.request("/v1.0/a", "PUT", b"Content-Length: 200000\r\n", b"x" * 1000))
+        await until(lambda: len(proxy.upstream.heads) == 1)
+        pass_time(proxy, 60)
+        assert (await read_reply(reader)).status == 408
+        writer.close()
+
+
+async def test_empty_lines_between_requests_start_no_clock(tmp_path: Path) -> None:
+    """RFC 9112 §2.2: they are ignored."""
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES, head_timeout=15, idle_timeout=75) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        assert (await read_reply(reader)).status == 200
+        writer.write(b"\r\n")
+        await proxy.ask(proxy.request())  # by then it has come
+        pass_time(proxy, 30)
+        writer.write(proxy.request())
+        assert (await read_reply(reader)).status == 200
+        writer.close()

@@ -105,6 +105,20 @@ async def test_hop_by_hop_and_nominated_fields_cross_in_neither_direction(tmp_pa
         assert reply.value("x-end") == "2"
 
 
+async def test_an_expectation_of_http_1_0_means_nothing_and_goes_no_further(tmp_path: Path) -> None:
+    """RFC 9110 §10.1.1."""
+
+    async def script(peer: UpstreamPeer) -> None:
+        assert b"expect" not in (await peer.head()).lower()
+        assert await peer.body(2) == b"{}"
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path) as proxy:
+        fields = b"Content-Length: 2\r\nExpect: 100-continue\r\n"
+        request = proxy.request("/v1.0/a", "POST", fields, b"{}").replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        assert (await proxy.raw(request)).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_no_verdict_rests_on_a_field_that_connection_keeps_from_the_upstream(tmp_path: Path) -> None:
     rules = """
     version: 1

@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from proxy.server.exchange import Exchange
-from proxy.server.upstream import MAX_AGE_SECONDS
+from proxy.server.upstream import MAX_AGE_SECONDS, STALE_SECONDS
 from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, answering, data_path, ok, read_reply
 from tests.standins.certificates import CertificateAuthority
 
@@ -689,3 +689,27 @@ async def test_each_status_arrives_as_the_contract_s_table_says(tmp_path: Path) 
         events = proxy.events()
         assert [each["upstreamStatus"] for each in events] == list(range(200, 600))
         assert {each["status"] for each in events if each["status"] != each["upstreamStatus"]} == {502}
+
+
+async def test_a_post_finds_a_connection_though_all_that_may_be_open_have_waited_long(tmp_path: Path) -> None:
+    """One that has waited may be closed by now, and what can't be repeated takes none such: a new one has to
+    take its place."""
+    both = asyncio.Barrier(2)
+
+    async def script(peer: UpstreamPeer) -> None:
+        if peer.number < 3:
+            await peer.head()
+            await both.wait()
+            peer.send(ok(b"{}"))
+        await peer.head()
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path, max_connections=2) as proxy:
+        await asyncio.gather(*(proxy.ask(proxy.request()) for _ in range(2)))
+        pool = proxy.context.pool
+        for each in pool._idle:
+            each.idle_since -= 2 * STALE_SECONDS
+        reply = await proxy.ask(proxy.request("/v1.0/a", "POST", b"Content-Length: 2\r\n", b"{}"))
+        assert reply.status == 200
+        assert len(proxy.upstream.received) == 3
+        assert pool.open_connections <= 2

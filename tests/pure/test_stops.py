@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,24 @@ def test_only_a_file_that_is_not_there_stops_nothing(tmp_path: Path) -> None:
     assert read_kill_file(path) == read_kill_file(tmp_path / "nowhere" / "stop") == NO_ORDER
     path.write_text("\ufefforg Contoso\n", "utf-8")
     assert read_kill_file(path) == KillOrder(orgs=("Contoso",))
+
+
+def test_that_no_descriptor_is_left_is_no_order_unless_there_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "stop"
+    taken: list[int] = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        assert read_kill_file(path) == NO_ORDER
+        path.symlink_to("/dev/null")
+        assert read_kill_file(path).everything
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def _no_utf8(path: Path) -> None:
