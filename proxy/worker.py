@@ -56,6 +56,7 @@ from proxy.server.credentials import UpstreamCredentials
 from proxy.server.deadlines import Deadlines
 from proxy.server.outbox import Outbox
 from proxy.server.rulebook import Rulebook, build_rulebook
+from proxy.server.tls_listener import TlsListener
 from proxy.server.tokens import TokenKeeper, TokenSettings
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
@@ -222,16 +223,15 @@ class Worker:
 
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]
-    ) -> list[asyncio.Server]:
+    ) -> list[asyncio.Server | TlsListener]:
         tls = _listener_tls(self._settings)
         context = self._context
+        if tls is not None:
+            timeout = self._settings.proxy.head_timeout_seconds
+            return [TlsListener(context, listener.dup(), tls, timeout) for listener in listeners]
         return [
             await loop.create_server(
-                lambda: ClientConnection(context, secure=tls is not None),
-                sock=listener.dup(),
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else self._settings.proxy.head_timeout_seconds,
-                backlog=BACKLOG,
+                lambda: ClientConnection(context, secure=False), sock=listener.dup(), backlog=BACKLOG
             )
             for listener in listeners
         ]
@@ -363,7 +363,9 @@ class Worker:
 
     # Stopping
 
-    async def _drain(self, servers: list[asyncio.Server], listeners: list[socket.socket]) -> None:
+    async def _drain(
+        self, servers: list[asyncio.Server | TlsListener], listeners: list[socket.socket]
+    ) -> None:
         """What is in flight finishes, within DrainSeconds; a kept connection gets `Connection: close` with
         its next answer, or is closed where none is asked for."""
         context = self._context

@@ -13,6 +13,7 @@ import logging
 import socket
 import struct
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from proxy.audit.record import request_id
@@ -76,10 +77,37 @@ class ClientExchange(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How a connection counts against the limits of connections."""
+
+    network: str  # empty where its connections aren't counted
+    refused_by: int | None  # the counter of the limit that is reached
+
+    def end(self, context: Context) -> None:
+        """The connection is gone."""
+        if self.network:
+            context.addresses.closed(self.network)
+
+
+def admit(context: Context, address: str) -> Admission:
+    """Counts a new connection; `end` of what is returned takes it back."""
+    limits = context.limits
+    if len(context.connections) + context.handshakes >= limits.max_connections:
+        return Admission("", LIMIT_CONNECTIONS)
+    address = plain_address(address)
+    if context.is_trusted(address):
+        return Admission("", None)
+    network = network_of(address)
+    over = context.addresses.opened(network) > limits.max_connections_per_address
+    return Admission(network, LIMIT_ADDRESS_CONNECTIONS if over else None)
+
+
 class ClientConnection(asyncio.Protocol):
     """One connection of an application."""
 
     __slots__ = (
+        "_admission",
         "_awaited_until",
         "_begins_at",
         "_body_bytes",
@@ -96,7 +124,6 @@ class ClientConnection(asyncio.Protocol):
         "_held",
         "_last_announced",
         "_lingering",
-        "_network",
         "_paused",
         "_pending",
         "_scanned",
@@ -106,6 +133,7 @@ class ClientConnection(asyncio.Protocol):
         "client_ip",
         "continue_awaited",
         "deadline",
+        "made",
         "scheme",
         "write_paused",
     )
@@ -113,12 +141,14 @@ class ClientConnection(asyncio.Protocol):
     _transport: asyncio.Transport
     _head: RequestHead
 
-    def __init__(self, context: Context, *, secure: bool) -> None:
+    def __init__(self, context: Context, *, secure: bool, admission: Admission | None = None) -> None:
+        """`admission` where it was counted before it is made."""
         # Per connection
+        self.made = False
+        self._admission = admission
         self._context = context
         self.scheme = b"https" if secure else b"http"
         self.client_ip = ""
-        self._network = ""  # empty where its connections aren't counted
         self.deadline = NEVER
         self._pending = b""  # bytes of requests to come
         self._begins_at = 0  # in those, the next of them
@@ -148,19 +178,20 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
         peer = self._transport.get_extra_info("peername")
-        self.client_ip = plain_address(str(peer[0])) if peer else ""
+        address = str(peer[0]) if peer else ""
+        self.client_ip = plain_address(address)
+        self.made = True
         context = self._context
+        admission = self._admission
+        if admission is None:
+            admission = self._admission = admit(context, address)
         context.deadlines.add(self)
         context.connections.add(self)
         context.counters.values[CONNECTIONS_ACCEPTED] += 1
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
         self.deadline = context.deadlines.now + context.limits.head_timeout
-        if len(context.connections) > context.limits.max_connections:
-            self._shed(LIMIT_CONNECTIONS)
-        elif not context.is_trusted(self.client_ip):
-            self._network = network_of(self.client_ip)
-            if context.addresses.opened(self._network) > context.limits.max_connections_per_address:
-                self._shed(LIMIT_ADDRESS_CONNECTIONS)
+        if admission.refused_by is not None:
+            self._shed(admission.refused_by)
 
     def data_received(self, data: bytes) -> None:
         if self._body_remaining:
@@ -190,8 +221,8 @@ class ClientConnection(asyncio.Protocol):
         context.deadlines.discard(self)
         context.connections.discard(self)
         context.memory.forget(self)
-        if self._network:
-            context.addresses.closed(self._network)
+        if self._admission is not None:
+            self._admission.end(context)
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
         self._closing = True
         self._held = b""

@@ -117,6 +117,7 @@ class Context:
         self.draining = False
         self.requests = 0  # numbers the requests of this worker; a part of every request id
         self.connections: set[ClientConnection] = set()
+        self.handshakes = 0  # under way, for connections to be
         self.addresses = Connections()
         self.memory = HeldMemory(limits.max_held_bytes)
         self.failures_of_address = Failures(limits.max_failures_per_address)

@@ -1,14 +1,22 @@
-"""Versions of TLS, between real sockets."""
+"""TLS between real sockets: its versions, and what a handshake counts for."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from proxy import counters
 from proxy.config.tls import client_tls, server_tls
+from proxy.server.tls_listener import TlsListener
+from tests.bytes.data_path import DataPath, Reply, answering, data_path, ok, read_reply
 from tests.standins.certificates import CertificateAuthority, speak_old_tls
 
 
@@ -37,3 +45,100 @@ async def _agreed(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str |
         secured = writer.get_extra_info("ssl_object")
         writer.transport.abort()
         return secured.version(), secured.selected_alpn_protocol()
+
+
+class Listener:
+    """A TLS listener of the data path, and clients of it."""
+
+    def __init__(self, proxy: DataPath, authority: CertificateAuthority, *, handshake_timeout: float) -> None:
+        certificate = authority.server()
+        tls = server_tls(certificate.cert_file, certificate.key_file)
+        listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._proxy = proxy
+        self._port = listening.getsockname()[1]
+        self._client = client_tls(authority.ca_file)
+        self._silent: list[asyncio.StreamWriter] = []
+        self._served = TlsListener(proxy.context, listening, tls, handshake_timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *of: object) -> None:
+        self._served.close()
+        for writer in self._silent:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def ask(self) -> Reply:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._client)
+        try:
+            writer.write(self._proxy.request())
+            return await read_reply(reader)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+
+    async def silent(self) -> asyncio.StreamReader:
+        """A connection whose client never begins the handshake."""
+        before = self._proxy.context.handshakes
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._silent.append(writer)
+        await _until(lambda: self._proxy.context.handshakes != before or reader.at_eof())
+        return reader
+
+    def say(self, data: bytes) -> None:
+        """What the last silent one says after all."""
+        self._silent[-1].write(data)
+
+
+@pytest.mark.parametrize(
+    ("limits", "counter"),
+    [
+        ({"max_connections_per_address": 3}, counters.LIMIT_ADDRESS_CONNECTIONS),
+        ({"max_connections": 3}, counters.LIMIT_CONNECTIONS),
+    ],
+)
+async def test_a_handshake_counts_as_the_connection_that_it_begins(
+    tmp_path: Path, limits: dict[str, int], counter: int
+) -> None:
+    authority = CertificateAuthority(tmp_path / "certificates")
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        proxy.context.limits = replace(proxy.context.limits, **limits)
+        async with Listener(proxy, authority, handshake_timeout=1) as listener:
+            assert (await listener.ask()).status == 200
+            await _until(lambda: not proxy.context.connections)
+            silent = [await listener.silent() for _ in range(3)]
+            reply = await listener.ask()
+            assert (reply.status, reply.value("retry-after") is not None) == (503, True)
+            assert proxy.context.counters.values[counter] == 1
+            # Who keeps on without a word isn't listened to any more.
+            more = [await listener.silent() for _ in range(40)]
+            assert proxy.context.handshakes <= 3 + 16
+            for each in (*more, *silent):
+                assert await each.read() == b""  # at once, or when its time is over
+            await _until(lambda: not proxy.context.handshakes)
+            assert (await listener.ask()).status == 200
+        await _until(lambda: not proxy.context.addresses)
+
+
+async def test_a_handshake_that_fails_counts_no_longer(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path / "certificates")
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        proxy.context.limits = replace(proxy.context.limits, max_connections_per_address=2)
+        async with Listener(proxy, authority, handshake_timeout=5) as listener:
+            for _ in range(5):
+                reader = await listener.silent()
+                listener.say(b"GET / HTTP/1.1\r\n\r\n")
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+                await _until(lambda: not proxy.context.handshakes and not proxy.context.connections)
+                assert (await listener.ask()).status == 200
+
+
+async def _until(what: Callable[[], object]) -> None:
+    """Waits for a state of the proxy that has no event of its own."""
+    async with asyncio.timeout(20):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)

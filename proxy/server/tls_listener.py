@@ -1,0 +1,93 @@
+"""Accepts connections that begin with a TLS handshake, and counts them against every limit of connections
+from then on, not only when the handshake is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import Final
+
+from proxy.server.connection import Admission, ClientConnection, admit
+from proxy.server.context import Context
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 64  # accepted before connections that are open have their turn
+_MOST_TO_REFUSE: Final = 16  # handshakes only to say what limit is reached; more are closed unheard
+_RETRY_SECONDS: Final = 0.5  # where no descriptor is left
+
+
+class TlsListener:
+    """Serves one listening socket, which is its own from now on."""
+
+    def __init__(
+        self, context: Context, listener: socket.socket, tls: ssl.SSLContext, handshake_timeout: float
+    ) -> None:
+        self._context = context
+        self._listener = listener
+        self._tls = tls
+        self._handshake_timeout = handshake_timeout
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._to_refuse = 0
+        listener.setblocking(False)
+        context.loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Accepts no more; handshakes under way go on."""
+        self._context.loop.remove_reader(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                accepted, peer = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                logger.error("no connection can be accepted: %s", error.strerror)
+                self._context.loop.remove_reader(self._listener)
+                self._context.loop.call_later(_RETRY_SECONDS, self._accept_again)
+                return
+            self._take(accepted, str(peer[0]))
+
+    def _accept_again(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._context.loop.add_reader(self._listener, self._accept)
+
+    def _take(self, accepted: socket.socket, address: str) -> None:
+        context = self._context
+        admission = admit(context, address)
+        if admission.refused_by is not None and self._to_refuse >= _MOST_TO_REFUSE:
+            context.counters.values[admission.refused_by] += 1
+            admission.end(context)
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        context.handshakes += 1
+        self._to_refuse += admission.refused_by is not None
+        task = context.loop.create_task(self._shake_hands(accepted, admission))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, accepted: socket.socket, admission: Admission) -> None:
+        context = self._context
+        connection = ClientConnection(context, secure=True, admission=admission)
+        try:
+            await context.loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_timeout,
+            )
+        except OSError:  # ssl.SSLError is one: the client's fault, or its leaving
+            accepted.close()
+        finally:
+            context.handshakes -= 1
+            self._to_refuse -= admission.refused_by is not None
+            if not connection.made:
+                admission.end(context)
