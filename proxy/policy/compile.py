@@ -24,6 +24,7 @@ CheckOf = Callable[[Part], Check]
 _MAX_PLANS: Final = 8192  # of all methods, by shape and by path each
 _MAX_SHAPE: Final = 32  # segments; real paths have some 10
 _SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collections, yet a property follows
+_FILTER_SEGMENT: Final = "$filter"  # `/$filter(…)`, whose expression no guard reads
 _WORK_PER_SLICE: Final = 5  # paths and conditions; some hundred microseconds, which no request notices
 _WORK_OF_REGEX: Final = 5
 _FUNCTION_METHODS: Final = frozenset(
@@ -299,7 +300,10 @@ def _names_hidden_within(entry: Entry, name: Name) -> bool:
     hidden = entry.compiled.hidden
     if hidden is None:
         return False
-    return hidden.named_within(name.folded[entry.pattern.wildcards_from :]) is not Naming.NOTHING
+    within = name.folded[entry.pattern.wildcards_from :]
+    if entry.compiled.probing is not None and any(word.startswith(_FILTER_SEGMENT) for word in within):
+        return True
+    return hidden.named_within(within) is not Naming.NOTHING
 
 
 def _step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
@@ -312,8 +316,7 @@ def _step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
     following = name.folded[len(entry.pattern.segments)]
     if compiled.probing is None or not following.startswith("$"):
         return None
-    is_query = following.startswith("$filter")  # `/$filter(…)`
-    return compiled.blocking if is_query else compiled.probing
+    return compiled.blocking if following.startswith(_FILTER_SEGMENT) else compiled.probing
 
 
 def _names_hidden_below(entry: Entry, name: Name, found: list[Entry]) -> bool:

@@ -36,6 +36,7 @@ from proxy.policy.unknown import (
     is_unknown,
     partly_known_rules,
 )
+from proxy.policy.unserved import carries_query
 
 Held = Literal["no", "perhaps", "yes", "unreadable", "unknown"]
 Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable", "unknown"]
@@ -128,6 +129,8 @@ class Explainer:
             return Explanation(None, Refused(400, "malformedTarget", str(error)))
         if _overrides_method(sample):
             return Explanation(None, Refused(400, "unsupported", "a method override is not served"))
+        if carries_query(sample.method, target):
+            return Explanation(None, Refused(400, "unsupported", "a query in a body is not served"))
         request = PartlyKnownRequest(
             sample.method,
             target,

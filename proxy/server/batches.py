@@ -24,6 +24,7 @@ from proxy.policy.batch import (
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
+from proxy.policy.unserved import carries_query
 from proxy.server.answers import error_body
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import NO_ROOM, Refusal
@@ -187,6 +188,8 @@ class Batch:
         headers = [(name.encode("latin-1", "replace"), value.encode("utf-8")) for name, value in part.headers]
         try:
             target = canonicalise(part.target)
+            if carries_query(part.method, target):
+                raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
             plan = judged.plan = rules.plan(part.method, target)
             facts = judged.facts = RequestFacts(
                 part.method,

@@ -24,6 +24,7 @@ from proxy.policy.content_coding import ContentCodingError, UnfoldsTooFar, decod
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
 from proxy.policy.links import LinkRewriter
+from proxy.policy.unserved import carries_query
 from proxy.server import answers
 from proxy.server.answer_head import CHUNKED, AnswerHead
 from proxy.server.answer_reader import AnswerReader, decoded_answer, split_codings
@@ -185,6 +186,8 @@ class Exchange:
             raise Refusal(
                 "badRequest", f"The request target is malformed: {error}.", "malformedTarget"
             ) from None
+        if carries_query(head.method, self._target):
+            raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
         caller = self.draft.caller
         assert caller is not None
         if caller.rules is None:
@@ -504,7 +507,7 @@ class Exchange:
             shadow.answered(answer.status, answer.headers, None, body_known=answer.length == 0)
         try:
             for_rules = self._rules_read(answer)
-        except MalformedBody as error:
+        except (MalformedBody, MalformedTarget) as error:
             self.refuse(filter_failed(str(error)))
             return
         except Refusal as refusal:
@@ -548,7 +551,7 @@ class Exchange:
             if self._plan.has_response_rules and self._plan.response_needs_body:
                 self._decide_response(decoded)
             changed = self._without_hidden(decoded)
-        except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody) as error:
+        except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody, MalformedTarget) as error:
             if isinstance(error, UnfoldsTooFar):
                 self.context.counters.values[LIMIT_FILTER_BYTES] += 1
             self.refuse(filter_failed(str(error)))

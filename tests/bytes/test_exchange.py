@@ -833,6 +833,22 @@ async def test_a_method_override_is_refused(tmp_path: Path, name: bytes) -> None
         assert proxy.upstream.received == []
 
 
+@pytest.mark.parametrize("target", ["/v1.0/users/$query", "/v1.0/users/ada/messages/%24Query"])
+async def test_a_query_in_a_body_is_refused(tmp_path: Path, target: str) -> None:
+    """It means a GET by what the body says (OData 4.01, Passing Query Options in the Request Body)."""
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        fields = b"Content-Type: text/plain\r\nContent-Length: 4\r\n"
+        reply = await proxy.ask(proxy.request(target, "POST", fields, b"$top"))
+        assert (reply.status, proxy.upstream.received) == (400, [])
+        part = {"id": "1", "method": "POST", "url": target.removeprefix("/v1.0"), "body": {}}
+        part["headers"] = {"Content-Type": "application/json"}
+        body = json.dumps({"requests": [part]}).encode()
+        fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
+        assert (reply.json()["responses"][0]["status"], proxy.upstream.received) == (400, [])
+        assert {event["reason"] for event in proxy.events()} == {"unsupported", "default"}
+
+
 async def test_a_head_that_drips_is_cut_by_its_total_time(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, head_timeout=0.3) as proxy:
         reader, writer = await proxy.connect()

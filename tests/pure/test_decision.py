@@ -609,6 +609,23 @@ class TestHiddenProperties:
         assert plain == ("block" if "(" in segment else "allow")
 
     @pytest.mark.parametrize(
+        "path",
+        [
+            "/v1.0/users/$filter(startswith(mobilePhone,'5'))",
+            "/v1.0/users/$filter(startswith(mobilePhone,'5'))/$count",
+            "/v1.0/users/$filter(@f)?@f=startswith(mobilePhone,'5')",
+            "/v1.0/users/ada/directReports/%24filter(mobilePhone%20eq%20'5')",
+        ],
+    )
+    def test_a_filter_that_is_a_segment_of_the_path_is_guarded_under_a_pattern_for_all_below(
+        self, path: str
+    ) -> None:
+        """OData 4.01 Part 2, Addressing a Subset of a Collection."""
+        rules = compiled(self.GUARD.replace("/v1.0/users", "/v1.0/users/**"), "allow")
+        assert decide(rules, path).verdict == "block"
+        assert decide(rules, "/v1.0/users/ada/directReports").verdict != "block"
+
+    @pytest.mark.parametrize(
         "search", ["bcc:eve", "participants:eve", "recipients:eve", "attachment:x", "body:x", "BCC:eve"]
     )
     def test_what_the_search_of_messages_calls_a_hidden_property_probes_it_too(self, search: str) -> None:
