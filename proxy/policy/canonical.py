@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from codecs import unicode_escape_decode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -21,6 +22,7 @@ from urllib.parse import unquote_to_bytes
 from proxy.policy.odata import (
     CERTAIN,
     SHADOW,
+    Aliases,
     MalformedSegment,
     Meaning,
     Part,
@@ -28,6 +30,7 @@ from proxy.policy.odata import (
     colon_forms,
     file_path_meanings,
     fold,
+    folded_at_most,
     meanings_of,
     trimmed,
 )
@@ -37,15 +40,19 @@ MAX_SEGMENTS: Final = 256
 MAX_READINGS: Final = 64
 MAX_ODD_PATH: Final = 8192  # a path that needs more than splitting costs work per character and reading
 MAX_PARTS: Final = 8192  # of all names in all readings: some milliseconds of work
-MAX_WRITTEN_OUT: Final = 65536  # characters of all query options with what aliases in them stand for
+MAX_SPELLED_OUT: Final = 98304  # characters of all spellings of a path, with what they are folded to
+MAX_WRITTEN_OUT: Final = 65536  # characters that aliases stand for in the path, and in all query options
 MAX_CACHED_PATH: Final = 512
 _MAX_CACHED_PARTS: Final = 64  # of one path; a path with several readings needs some 20
 _MAX_CACHED: Final = 4096  # paths; then all are forgotten, and the common ones are back at once
 _MAX_CACHED_NAME: Final = 64
+_FEW_ESCAPES: Final = 6
+_ARGUMENT: Final = 16  # characters that take as long to read as an argument of a key or call
 
 # Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
 SLASH: Final = 4
 
+_ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Each alternative begins with a character of its own, so that `re` looks closer at few places only.
@@ -57,11 +64,10 @@ _ODD_PATH: Final = re.compile(
 # for first, because the pattern takes twice as long (bench/test_decide.py, test_canonicalise_plain_target).
 _ODD_MARKS: Final = ("%", "\\", ";", "(", "'", " ", ":", "//", "/.", "graph.", "/$/")
 _UNTRIMMED: Final = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")
-_ALIAS: Final = re.compile(r"(?<!\w)@\w+")  # not what follows the @ of a mail address
+_ALIAS: Final = re.compile(r"(?<!\w)(@\w+)")  # not what follows the @ of a mail address
+_GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ALIAS_MARK: Final = re.compile("[@\uff20\ufe6b]")  # all that `fold` makes an @
 _PARAMETER_ALIAS: Final = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
-
-
-_NO_ALIASES: Final[Mapping[str, str]] = {}
 
 
 class MalformedTarget(ValueError):
@@ -129,12 +135,13 @@ def canonicalise(target: str) -> Target:
         raise MalformedTarget("a target is printable ASCII without a fragment")
     path, mark, rest = target.partition("?")
     query = rest if mark else None
-    aliases: Mapping[str, str] = _NO_ALIASES
+    aliases: dict[str, str] | None = None
+    options: dict[str, tuple[str, ...]] | None = None
     if query is not None and ("%" in query or "@" in query):
-        _refuse_malformed_query(query)
+        decoded = _query_decoded(query)
         aliases = _parameter_aliases(query)
-        if "@" in _fully_decoded(query):
-            _parse_options(query)  # refuses aliases that can't be judged, now and not amid a judgement
+        if _ALIAS_MARK.search(_fully_decoded(decoded, MAX_DECODINGS - 1)):
+            options = _parse_options(query)  # refuses aliases that can't be judged now, not amid a judgement
     lowered = path.lower()
     if not _may_be_odd(lowered) or _ODD_PATH.search(path) is None:
         if not path.startswith("/"):
@@ -142,10 +149,24 @@ def canonicalise(target: str) -> Target:
         plain = tuple(lowered[1:].split("/"))
         if len(plain) > MAX_SEGMENTS:
             raise MalformedTarget("too many segments")
-        return Target(target, path, query, plain)
-    known = None if aliases else _known_readings.get(path)
-    if known is not None:
-        return Target(target, path, query, None, known, path)
+        if len(plain) > 2 and _may_be_tenant(plain[1]):
+            exact = tuple(path[1:].split("/"))
+            certain = Reading(CERTAIN, (Name(plain, exact),))
+            found = Target(target, path, query, None, (certain, *_without_tenant([certain])))
+        else:
+            found = Target(target, path, query, plain)
+    else:
+        known = None if aliases else _known_readings.get(path)
+        if known is None:
+            found = _odd_target(target, path, query, aliases or {})
+        else:
+            found = Target(target, path, query, None, known, path)
+    if options is not None:
+        found._options = options
+    return found
+
+
+def _odd_target(target: str, path: str, query: str | None, aliases: Mapping[str, str]) -> Target:
     readings, parts = _readings_of_odd(path, aliases)
     if aliases or len(path) > MAX_CACHED_PATH or parts > _MAX_CACHED_PARTS:
         return Target(target, path, query, None, readings)
@@ -153,6 +174,24 @@ def canonicalise(target: str) -> Target:
         _known_readings.clear()
     _known_readings[path] = readings
     return Target(target, path, query, None, readings, path)
+
+
+def _may_be_tenant(segment: str) -> bool:
+    """Whether it may name a tenant behind the version, as in `/v1.0/myorganization/users`: then what follows
+    is the same resource as without it."""
+    return "." in segment or segment == "myorganization" or _GUID.fullmatch(segment) is not None
+
+
+def _without_tenant(readings: Iterable[Reading]) -> Iterator[Reading]:
+    """What a service reads that takes the second segment for the tenant."""
+    for reading in readings:
+        names = tuple(
+            Name(name.folded[:1] + name.folded[2:], name.exact[:1] + name.exact[2:])
+            for name in reading.names
+            if len(name.folded) > 2 and _may_be_tenant(name.folded[1])
+        )
+        if names:
+            yield Reading(reading.kind | SHADOW, names)
 
 
 def _may_be_odd(lowered: str) -> bool:
@@ -186,6 +225,53 @@ class _Segments:
     texts: list[str]
 
 
+class _Room:
+    """Characters for which a path's readings may still cost work."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, characters: int) -> None:
+        self._left = characters
+
+    def take(self, characters: int) -> None:
+        self._left -= characters
+        if self._left < 0:
+            raise MalformedTarget("too long to be judged in all its readings")
+
+
+class _Meanings:
+    """What segments can mean: each is looked at once, since the spellings of a path have most in common."""
+
+    __slots__ = ("_aliases", "_of_files", "_of_segments", "_room")
+
+    def __init__(self, aliases: Aliases, room: _Room) -> None:
+        self._aliases = aliases
+        self._room = room
+        self._of_files: dict[str, tuple[Meaning, ...]] = {}
+        self._of_segments: dict[str, tuple[Meaning, ...]] = {}
+
+    def of_segment(self, text: str) -> tuple[Meaning, ...]:
+        found = self._of_segments.get(text)
+        if found is None:
+            self._room.take(_work_to_read(text))
+            # A key may stand before a file's path: `items('id'):`
+            read = text[:-1] if text.endswith("):") else text
+            found = self._of_segments[text] = meanings_of(read, self._aliases)
+        return found
+
+    def of_file(self, text: str) -> tuple[Meaning, ...]:
+        found = self._of_files.get(text)
+        if found is None:
+            self._room.take(_work_to_read(text))
+            found = self._of_files[text] = file_path_meanings(text, self._aliases)
+        return found
+
+
+def _work_to_read(text: str) -> int:
+    arguments = text.count(",") if text.endswith(")") else 0
+    return folded_at_most(text) + _ARGUMENT * arguments
+
+
 _known_readings: Final[dict[str, tuple[Reading, ...]]] = {}
 
 
@@ -197,39 +283,60 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[tuple[Readi
         raise MalformedTarget("too many segments")
     if len(path) > MAX_ODD_PATH:
         raise MalformedTarget("too long to be judged in all its readings")
+    room = _Room(MAX_SPELLED_OUT)
+    meanings = _Meanings(Aliases(aliases, MAX_WRITTEN_OUT), room)
     found: dict[Reading, None] = {}
     parts = 0
     try:
-        for segments in _spellings(path):
-            readings = _readings_of(segments, aliases)
+        for segments in _spellings(path, room):
+            readings = _readings_of(segments, meanings)
             parts += sum(len(name.folded) for reading in readings for name in reading.names)
             found.update(dict.fromkeys(readings))
             if len(found) > MAX_READINGS or parts > MAX_PARTS:
                 raise MalformedTarget("too many readings")
     except MalformedSegment as error:
         raise MalformedTarget(str(error)) from None
+    found.update(dict.fromkeys(_without_tenant(tuple(found))))
     return tuple(found), parts
 
 
-def _spellings(path: str) -> Iterable[_Segments]:
-    """The path split, decoded and normalised in every order that a server might choose."""
-    spellings: list[_Segments] = []
+def _spellings(path: str, room: _Room) -> Iterator[_Segments]:
+    """The path split, decoded and normalised in every order that a server might choose, each result once."""
+    known: set[tuple[int, str]] = set()
     for decoded in _decodings(path):
-        variants = [decoded]
-        variants += _each(variants, _at_backslashes)
-        variants += _each(variants, _compatibility_normalised)
-        variants += _each(variants, _without_matrix_parameters)
-        variants += _each(variants, _at_question_mark)
-        variants += _each(variants, _trimmed)
-        variants += _each(variants, _with_whole_parentheses)
-        if len(variants) > MAX_READINGS:
-            raise MalformedTarget("too many readings")
-        for variant in variants:
-            spellings += _without_dots(variant)
-    return spellings
+        for variant in _variants(decoded, room):
+            for spelling in _without_dots(variant):
+                key = (spelling.kind, "\0".join(spelling.texts))  # a NUL is in no segment
+                if key not in known:
+                    known.add(key)
+                    yield spelling
 
 
-def _decodings(path: str) -> Iterable[_Segments]:
+def _variants(decoded: _Segments, room: _Room) -> list[_Segments]:
+    room.take(_length(decoded))
+    variants = [decoded]
+    variants += _each(variants, _at_backslashes, room)
+    variants += _each(variants, _compatibility_normalised, room)
+    variants += _each(variants, _without_matrix_parameters, room)
+    variants += _each(variants, _at_question_mark, room)
+    variants += _each(variants, _trimmed, room)
+    for variant in variants:
+        room.take(_work_to_close(variant))
+    variants += _each(variants, _with_whole_parentheses, room)
+    return variants
+
+
+def _work_to_close(variant: _Segments) -> int:
+    """Each open parenthesis may be looked for a closing one through all quotes behind it."""
+    opening = sum("(" in text for text in variant.texts)
+    return opening * sum(text.count("'") for text in variant.texts) if opening else 0
+
+
+def _length(variant: _Segments) -> int:
+    return sum(map(len, variant.texts)) + len(variant.texts)
+
+
+def _decodings(path: str) -> Iterator[_Segments]:
     """Decoded `total` times, of which `before` before the path was split at its slashes."""
     if _BAD_ESCAPE.search(path):
         raise MalformedTarget("a percent sign is followed by two hexadecimal digits")
@@ -242,18 +349,19 @@ def _decodings(path: str) -> Iterable[_Segments]:
     for before, text in enumerate(texts):
         if before and text.count("/") == texts[before - 1].count("/"):
             continue
-        for total in range(max(before, min(1, deepest)), deepest + 1):
-            segments = text[1:].split("/")
-            for _ in range(total - before):
+        segments = text[1:].split("/")
+        for total in range(before, deepest + 1):
+            if total > before:
                 segments = [_decoded(segment) for segment in segments]
-            yield _Segments(SLASH if before else CERTAIN, segments)
+            if total or not deepest:
+                yield _Segments(SLASH if before else CERTAIN, segments)
 
 
 def _decoded(text: str) -> str:
     if "%" not in text:
         return text
     try:
-        decoded = unquote_to_bytes(text).decode("utf-8")
+        decoded = _unescaped(text).decode("utf-8")
     except UnicodeDecodeError:
         raise MalformedTarget("not UTF-8 when decoded") from None
     if _CONTROL.search(decoded):
@@ -261,12 +369,19 @@ def _decoded(text: str) -> str:
     return decoded
 
 
-def _each(variants: list[_Segments], change: Callable[[_Segments], _Segments]) -> list[_Segments]:
+def _each(
+    variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room
+) -> list[_Segments]:
     """What `change` makes of each variant, where it makes a difference."""
-    changed = [change(variant) for variant in variants]
-    if any(len(variant.texts) > MAX_SEGMENTS for variant in changed):
-        raise MalformedTarget("too many segments")
-    return [after for before, after in zip(variants, changed, strict=True) if after.texts != before.texts]
+    changed: list[_Segments] = []
+    for before in variants:
+        after = change(before)
+        if len(after.texts) > MAX_SEGMENTS:
+            raise MalformedTarget("too many segments")
+        if after.texts != before.texts:
+            room.take(_length(after))
+            changed.append(after)
+    return changed
 
 
 def _at_backslashes(variant: _Segments) -> _Segments:
@@ -330,13 +445,12 @@ def _resolved(texts: Iterable[str]) -> list[str]:
     return kept
 
 
-def _readings_of(variant: _Segments, aliases: Mapping[str, str]) -> list[Reading]:
+def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
     """Every combination of what the segments can mean, with all names of each."""
     forms = []
     for texts, files in colon_forms(variant.texts):
         meanings = [
-            file_path_meanings(text, aliases) if at in files else _segment_meanings(text, aliases)
-            for at, text in enumerate(texts)
+            known.of_file(text) if at in files else known.of_segment(text) for at, text in enumerate(texts)
         ]
         if prod(len(options) for options in meanings) > MAX_READINGS:
             raise MalformedTarget("too many readings")
@@ -351,12 +465,6 @@ def _readings_of(variant: _Segments, aliases: Mapping[str, str]) -> list[Reading
     names = tuple(name for readings in certain for reading in readings for name in reading.names)
     others = [reading for readings in forms for reading in readings if reading.kind != variant.kind]
     return [Reading(variant.kind, names), *others]
-
-
-def _segment_meanings(text: str, aliases: Mapping[str, str]) -> tuple[Meaning, ...]:
-    if text.endswith("):"):  # a key before a file's path: `items('id'):`
-        return meanings_of(text[:-1], aliases)
-    return meanings_of(text, aliases)
 
 
 def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
@@ -374,15 +482,17 @@ def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:
     )
 
 
-def _refuse_malformed_query(query: str) -> None:
+def _query_decoded(query: str) -> str:
+    """Once. Raises MalformedTarget."""
     if _BAD_ESCAPE.search(query):
         raise MalformedTarget("a percent sign is followed by two hexadecimal digits")
     try:
-        decoded = unquote_to_bytes(query).decode("utf-8")
+        decoded = _unescaped(query).decode("utf-8")
     except UnicodeDecodeError:
         raise MalformedTarget("not UTF-8 when decoded") from None
     if "\0" in decoded:
         raise MalformedTarget("a NUL when decoded")
+    return decoded
 
 
 def _parameter_aliases(query: str) -> dict[str, str]:
@@ -391,8 +501,9 @@ def _parameter_aliases(query: str) -> dict[str, str]:
     for piece in _PARAMETER_ALIAS.split(query)[1:]:
         name, _, value = piece.partition("&")[0].partition("=")
         name = _fully_decoded(name).lower()
-        if aliases.setdefault(name, _fully_decoded(value)) != _fully_decoded(value):
+        if name in aliases:
             raise MalformedTarget("a parameter alias with two values")
+        aliases[name] = _fully_decoded(value)
     return aliases
 
 
@@ -407,63 +518,77 @@ def _parse_options(query: str) -> dict[str, tuple[str, ...]]:
         values = _value_readings(value) if "%" in value or "+" in value else (value,)
         if name not in options:
             options[name] = values
+        elif name.startswith("@"):
+            raise MalformedTarget("a parameter alias with two values")
         else:
             repeated.setdefault(name, []).extend(values)
     for name, more in repeated.items():
         options[name] += tuple(more)
     aliases = {name: values for name, values in options.items() if name.startswith("@")}
     if aliases:
-        if not aliases.keys().isdisjoint(repeated):
-            raise MalformedTarget("a parameter alias with two values")
         if any(
             fold(name) in aliases for values in aliases.values() for name in _ALIAS.findall(" ".join(values))
         ):
             raise MalformedTarget("a parameter alias within another")
         room = MAX_WRITTEN_OUT
+        readings = max(map(len, aliases.values()))
         for name, values in options.items():
             if name not in aliases:
-                written = _written_out(values, aliases, room)
+                written = _written_out(values, aliases, readings, room)
                 room -= sum(map(len, written))
                 options[name] = (*values, *written)
     return options
 
 
-def _written_out(values: Sequence[str], aliases: Mapping[str, tuple[str, ...]], room: int) -> list[str]:
-    """The values with the aliases in them (OData 4.01 part 2 §5.3) replaced by each reading of what they
-    stand for, in `room` characters."""
+def _written_out(
+    values: Sequence[str], aliases: Mapping[str, tuple[str, ...]], readings: int, room: int
+) -> list[str]:
+    """The values with the aliases in them (OData 4.01 part 2 §5.3) replaced by each of the `readings` of what
+    they stand for, in `room` characters."""
     written: list[str] = []
-    readings = max(map(len, aliases.values()))
     for value in values:
-        names = _ALIAS.findall(value)
+        pieces: list[str] = _ALIAS.split(value)
+        names = pieces[1::2]
         if not names:
             continue
-        meanings = [aliases.get(fold(name), (name,)) for name in names]
-        room -= readings * (len(value) + sum(max(map(len, each)) for each in meanings))
+        known = {name: aliases.get(fold(name), (name,)) for name in set(names)}
+        longest = {name: max(map(len, each)) for name, each in known.items()}
+        room -= readings * (len(value) + sum([longest[name] for name in names]))
         if room < 0:
             raise MalformedTarget("parameter aliases that stand for too much")
-        between = _ALIAS.split(value)
         for reading in range(readings):
-            chosen = [each[min(reading, len(each) - 1)] for each in meanings]
-            written.append(
-                "".join(text for pair in zip(between, (*chosen, ""), strict=True) for text in pair)
-            )
+            chosen = {name: each[min(reading, len(each) - 1)] for name, each in known.items()}
+            pieces[1::2] = [chosen[name] for name in names]
+            written.append("".join(pieces))
     return written
 
 
 def _value_readings(value: str) -> tuple[str, ...]:
     """A value as OData reads it, as a form would (`+` is a space), and decoded as often as it can be."""
     once = _leniently_decoded(value)
+    deepest = _fully_decoded(once, MAX_DECODINGS - 1)
+    if "+" not in value:
+        return (once,) if deepest == once else (once, deepest)
     form = _leniently_decoded(value.replace("+", " "))
-    return tuple(dict.fromkeys((once, form, _fully_decoded(value), _fully_decoded(form))))
+    return tuple(dict.fromkeys((once, form, deepest, _fully_decoded(form, MAX_DECODINGS - 1))))
 
 
-def _fully_decoded(text: str) -> str:
-    for _ in range(MAX_DECODINGS):
-        if "%" not in text:
+def _fully_decoded(text: str, times: int = MAX_DECODINGS) -> str:
+    for _ in range(times):
+        if "%" not in text or _ESCAPE.search(text) is None:
             break
         text = _leniently_decoded(text)
     return text
 
 
 def _leniently_decoded(text: str) -> str:
-    return unquote_to_bytes(text).decode("utf-8", "replace")
+    return _unescaped(text).decode("utf-8", "replace")
+
+
+def _unescaped(text: str) -> bytes:
+    """As `unquote_to_bytes`, which takes a step for each escape: where they are many, they are read as
+    Python's own, which are decoded all at once."""
+    if text.count("%") <= _FEW_ESCAPES:
+        return unquote_to_bytes(text)
+    escaped = _BAD_ESCAPE.sub(r"\\x25", text.replace("\\", r"\x5c")).replace("%", r"\x")
+    return unicode_escape_decode(escaped.encode())[0].encode("latin-1")

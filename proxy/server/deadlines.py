@@ -49,9 +49,10 @@ class Deadlines:
         self._parts[hash(timed) % PARTS].discard(timed)
 
     def _tick(self) -> None:
+        # At once, so that whatever befalls one connection below, the others keep their time.
+        self._handle = self._loop.call_later(SWEEP_SECONDS / PARTS, self._tick)
         now = self.now = self._loop.time()
         due = [timed for timed in self._parts[self._next] if timed.deadline <= now]
         self._next = (self._next + 1) % PARTS
         for timed in due:
             timed.on_deadline(now)
-        self._handle = self._loop.call_later(SWEEP_SECONDS / PARTS, self._tick)

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
+import unicodedata
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.canonical import _ODD_PATH, MalformedTarget, _may_be_odd, canonicalise
+from proxy.policy.canonical import (
+    _ODD_PATH,
+    MAX_SPELLED_OUT,
+    MAX_WRITTEN_OUT,
+    MalformedTarget,
+    _may_be_odd,
+    _unescaped,
+    canonicalise,
+)
 from proxy.policy.compile import CompiledRuleset
+from proxy.policy.odata import MalformedSegment, close_parentheses, fold, folded_at_most, trimmed
 from tests.pure.rules import compiled, verdict
 
 EXAMPLES = Path(__file__).parents[1] / "fixtures" / "graph-examples.jsonl"
@@ -119,6 +131,7 @@ def test_what_some_server_might_take_for_a_blocked_path_is_blocked(target: str) 
         "/%2525252525252541",
         "/users(@who)",
         "/users(@who)?@who='a'&@who='b'",
+        "/users(@who)?@who='a'&@who='a'",
         "/" + "a/" * 300,
         "/" + "%41" * 9000,
         "/x(a=b)" * 12,
@@ -324,7 +337,189 @@ def test_what_would_have_too_many_readings_is_refused_before_they_are_made(targe
         canonicalise(target)
 
 
+ODD = "%2525252F%25252F%252F%2F%5C;%3F%20"  # read in many ways
+LIGATURE = "%EF%B7%BA"  # U+FDFA, of which NFKC makes 18 characters
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ODD + LIGATURE * 400 + "(" + (LIGATURE + "/") * 8 + LIGATURE * 300,
+        ODD + LIGATURE * 400 + ("(" + "a" * 400 + "/") * 8,
+        ODD + LIGATURE * 200,
+        ODD + "x('" + "'" * 5000,
+        ODD + "()" * 4000,
+        ODD + "f(" + "," * 4000 + ")",
+    ],
+)
+def test_a_long_path_that_can_be_read_in_many_ways_is_refused(path: str) -> None:
+    with pytest.raises(MalformedTarget):
+        canonicalise("/v1.0/users/" + path)
+
+
+def test_every_argument_of_a_key_counts_to_what_a_path_may_cost() -> None:
+    assert canonicalise("/f(" + "," * (MAX_SPELLED_OUT // 20) + ")").readings
+    with pytest.raises(MalformedTarget, match="too long"):
+        canonicalise("/f(" + "," * (MAX_SPELLED_OUT // 16) + ")")
+
+
+@pytest.mark.parametrize("name", ["%E6%97%A5", "%E1%84%80%E1%85%A1", "a%20(1)", "e%CC%81"])
+def test_a_file_s_long_path_is_known_by_its_names(name: str) -> None:
+    rules = compiled('- {id: it, match: {path: ["/v1.0/me/drive/items/{id}/content"]}, verdict: allow}')
+    files = "/".join([name * 20] * 6)
+    assert verdict(rules, f"/v1.0/me/drive/root:/{files}:/content") == "allow"
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ("b" * 4000, "b" * 4000),
+        ("%C3%89" * 1000, "\xe9" * 1000),
+        (LIGATURE * 100, unicodedata.normalize("NFKC", "\ufdfa") * 100),
+    ],
+)
+def test_a_long_key_by_a_parameter_alias_is_as_one_in_the_path(value: str, key: str) -> None:
+    for path, folded in (
+        ("users(@who)/x", ("users", key, "x")),
+        ("users(@who,@WHO)", ("users", f"{key},{key}")),
+        ("users(id=@who)/messages(@who)", ("users", key, "messages", key)),
+    ):
+        (reading,) = canonicalise(f"/v1.0/{path}?@who='{value}'").readings
+        assert reading.names[0].folded == ("v1.0", *folded)
+
+
+def test_what_aliases_in_a_path_stand_for_is_limited() -> None:
+    """OData 4.01 part 2 §5.3: a key may name an alias again and again."""
+    half = MAX_WRITTEN_OUT // 2
+    assert canonicalise("/users(@a,@a)?@a=" + "b" * half).readings
+    assert canonicalise("/users(@a)/x(@a)?@a=" + "b" * half).readings
+    for path in ("users(@a,@a,@a)", "users(@a,@a)/x(@a)", "f(x=@a,y=@a,z=@a)"):
+        with pytest.raises(MalformedTarget, match="stand for too much"):
+            canonicalise(f"/{path}?@a=" + "b" * half)
+    with pytest.raises(MalformedTarget, match="stand for too much"):
+        canonicalise("/users(@a)?@a=" + LIGATURE * (MAX_WRITTEN_OUT // 18 + 1))
+
+
+def test_a_segment_counts_once_however_often_a_path_has_it() -> None:
+    (reading,) = canonicalise("/v1.0/" + "f(@a,@a)/" * 100 + "?@a=" + "b" * 4000).readings
+    assert len(reading.names[0].folded) == 201
+    assert sum(map(len, reading.names[0].folded)) > 10 * MAX_WRITTEN_OUT
+
+
+@given(st.text(max_size=20))
+def test_folding_lengthens_a_text_by_no_more_than_it_says(text: str) -> None:
+    assert len(fold(text)) <= folded_at_most(text)
+    assert all(len(fold(char)) <= folded_at_most(char) for char in ("\ufdfa", "\u1fb7", "\u0390", "\xdf"))
+
+
+def test_characters_of_format_are_invisible() -> None:
+    """Unicode's general category Cf, as far as this Python knows of characters."""
+    known = [
+        char
+        for char in map(chr, range(128, sys.maxunicode))
+        if unicodedata.category(char) not in ("Cn", "Cs")
+    ]
+    visible = "".join(char for char in known if unicodedata.category(char) != "Cf")
+    assert trimmed("x" + "".join(known) + "x") == f"x{visible}x"
+
+
+@pytest.mark.parametrize(
+    ("text", "less"),
+    [
+        ("users()", "users()"),
+        ("a b()", "a b"),
+        ("a b ()  ()() ", "a b"),
+        ("a b()( )", "a b()( )"),
+        ("()", ""),
+        ("a b(1)", "a b(1)"),
+        (" a\u200bb ", "ab"),
+    ],
+)
+def test_empty_parentheses_go_where_they_make_no_call(text: str, less: str) -> None:
+    assert trimmed(text) == less
+
+
+@pytest.mark.parametrize(
+    ("segments", "joined"),
+    [
+        (["f(q='a", "b')", "c"], ["f(q='a/b')", "c"]),
+        (["f(q='a)", "(b')", "c"], ["f(q='a)/(b')", "c"]),
+        (["f(q='it''s", "b')", "c"], ["f(q='it''s/b')", "c"]),
+        (["f((a)", "b)", "c"], ["f((a)/b)", "c"]),
+        (["it's(a", "b)", "c"], ["it's(a/b)", "c"]),
+        (["f(a", "b", "c"], ["f(a", "b", "c"]),
+        (["f('a)", "b", "c"], ["f('a)", "b", "c"]),
+        (["f(a)'", "(b", "'c)"], ["f(a)'", "(b", "'c)"]),
+        (["f)'(a", "b'", "c"], ["f)'(a/b'", "c"]),
+    ],
+)
+def test_a_slash_within_parentheses_separates_nothing(segments: list[str], joined: list[str]) -> None:
+    assert close_parentheses(segments) == joined
+
+
+def test_parentheses_that_stay_open_are_few() -> None:
+    assert close_parentheses(["(", "a"] * 8) == ["(", "a"] * 8
+    with pytest.raises(MalformedSegment):
+        close_parentheses(["(", "a"] * 9)
+
+
+@given(
+    st.lists(st.sampled_from(["%", "%4", "%41", "%c3", "%A9", "\xe9", "\\", "\\x41", "%5C", "4", "\n", "\0"]))
+)
+def test_many_escapes_mean_what_few_mean(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert _unescaped(text) == unquote_to_bytes(text)
+    assert _unescaped(text * 8) == unquote_to_bytes(text * 8)
+
+
+@pytest.mark.parametrize(
+    ("value", "readings"),
+    [
+        ("a%20b", ("a b",)),
+        ("a+b", ("a+b", "a b")),
+        ("a%2520b", ("a%20b", "a b")),
+        ("%252B+", ("%2B+", "%2B ", "++", "+ ")),
+        ("%25" * 20_000, ("%" * 20_000,)),
+        ("100%25", ("100%",)),
+        ("%25252541", ("%252541", "A")),
+        ("%2525252541", ("%25252541", "%41")),
+    ],
+)
+def test_a_query_option_has_each_reading_of_its_value(value: str, readings: tuple[str, ...]) -> None:
+    assert canonicalise(f"/x?$filter={value}").options["filter"] == readings
+
+
+def test_each_of_many_aliases_counts_as_what_it_stands_for() -> None:
+    many = range(500)
+    query = "&".join([f"@a{each}={each}" for each in many] + [f"b{each}=@a{each},@A{each}" for each in many])
+    options = canonicalise(f"/x?{query}").options
+    for each in many:
+        assert options[f"b{each}"] == (f"@a{each},@A{each}", f"{each},{each}")
+
+
 def test_a_query_of_many_options_keeps_each() -> None:
     options = canonicalise("/x?" + "a=1&" * 20_000 + "%24A=2").options
     assert len(options["a"]) == 20_001
     assert options["a"][-1] == "2"
+
+
+@pytest.mark.parametrize(
+    "tenant", ["myorganization", "myOrganization", "contoso.com", "11111111-2222-3333-4444-555555555555"]
+)
+@pytest.mark.parametrize("rest", ["users/ada/messages", "users('ada')/messages", "%75sers/ada/messages"])
+def test_a_tenant_behind_the_version_hides_no_path_and_allows_none(tenant: str, rest: str) -> None:
+    rules = """
+- {id: no-mail, match: {path: ["/v1.0/users/{id}/messages"]}, verdict: block}
+- {id: users, match: {path: ["/v1.0/users/**"]}, verdict: allow}
+"""
+    assert verdict(compiled(rules, "allow"), f"/v1.0/{tenant}/{rest}") == "block"
+    assert verdict(compiled(rules, "allow"), f"/v1.0/{tenant}/users/ada") == "allow"
+    assert verdict(compiled(rules), f"/v1.0/{tenant}/users/ada") == "block"
+    named = rules.replace("/v1.0/users/**", f"/v1.0/{tenant}/users/**")
+    assert verdict(compiled(named), f"/v1.0/{tenant}/users/ada") == "allow"
+
+
+@pytest.mark.parametrize("at", ["@", "%40", "%EF%BC%A0", "%EF%B9%AB", "%25EF%25BC%25A0"])
+def test_an_alias_with_two_values_is_refused_before_anything_is_judged(at: str) -> None:
+    with pytest.raises(MalformedTarget):
+        canonicalise(f"/v1.0/users?{at}a=1&{at}a=2")
