@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, Optional
 
 from proxy.policy.canonical import Target
 from proxy.policy.facts import property_path
 from proxy.policy.odata import fold
+from proxy.policy.query_paths import LEVELS, Named, Path, Unresolved
 from proxy.policy.transforms import Transforms
 
-_OPTIONS = ("select", "filter", "orderby", "expand", "apply", "compute")
-_GUID = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?!\w)"
-_TOKEN = rf"'(?:[^']|'')*'|{_GUID}|[0-9][\w:.+-]*|@[\w.]+|(?P<name>\$?[^\W\d][\w.]*)\s*(?P<after>[(:=]?)|."
-# OData has strings in single quotes, JSON's in double ones; where a text has both, servers differ in which
-# of them begins. So such a text is read both ways.
-_SINGLE_QUOTED = re.compile(_TOKEN, re.DOTALL)
-_ALSO_DOUBLE_QUOTED = re.compile(r'"[^"]*"|' + _TOKEN, re.DOTALL)
+_OPTIONS: Final = frozenset(("select", "filter", "orderby", "expand", "apply", "compute"))
 
-_OPERATOR_WORDS = """
-    eq ne gt ge lt le and or not in has add sub mul div mod divby asc desc true false null inf nan as with
-"""
-_FUNCTION_WORDS = """
-    any all contains startswith endswith length indexof substring tolower toupper trim concat year month day
-    hour minute second date time now round floor ceiling cast isof matchespattern aggregate groupby topcount
-    bottomcount filter orderby select expand compute top skip
-"""
-_OPERATORS = frozenset(_OPERATOR_WORDS.split())
-_FUNCTIONS = frozenset(_FUNCTION_WORDS.split())
-_AGGREGATES = frozenset(("min", "max", "sum", "average", "countdistinct"))  # behind `with`
-_NESTED_OPTIONS = frozenset(
-    ("select", "filter", "orderby", "expand", "apply", "compute", "top", "skip", "count", "levels")
-)
-_LAMBDAS = ("any(", "all(")
-
-_SEARCH_OPERATORS = ("AND", "OR", "NOT")
-_SEARCH_WORD = re.compile(r'[^\s()"]+')
-_PROPERTY_SEARCHED = re.compile(r"[+-]?([^\W\d]\w*):.")
+_SEARCH_OPERATORS: Final = frozenset(("AND", "OR", "NOT"))
+_SEARCH_WORD: Final = re.compile(r'[^\s()"]+')
+_PROPERTY_SEARCHED: Final = re.compile(r"[+-]?([^\W\d]\w*):.")
 # What the search of messages calls their properties (Microsoft's "Using the $search query parameter").
-_SEARCH_NAMES = {
+_SEARCH_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "attachment": ("attachments",),
     "bcc": ("bccRecipients",),
     "cc": ("ccRecipients",),
@@ -51,6 +31,10 @@ _SEARCH_NAMES = {
     "to": ("toRecipients",),
 }
 
+# The names that allowed paths lead through; None where a path ends, which means all of that property.
+_Tree = dict[str, Optional["_Tree"]]
+_NOTHING: Final[_Tree] = {}
+
 
 class QueryGuard:
     """Judges the query options of requests that a filter with `guard_queries` concerns."""
@@ -59,89 +43,133 @@ class QueryGuard:
 
     def __init__(self, transforms: Transforms) -> None:
         self._stripped = [property_path(path) for path in transforms.strip]
-        self._allowed = (
-            None
-            if transforms.allow is None
-            else frozenset(part for path in transforms.allow for part in property_path(path))
-        )
+        self._allowed = None if transforms.allow is None else _tree(transforms.allow)
 
     def is_probed_by(self, target: Target) -> bool:
         options = target.options
-        texts = [value for name in _OPTIONS for value in options.get(name, ())]
         searches = options.get("search", ())
-        if not texts and not searches:
+        if not searches and _OPTIONS.isdisjoint(options):
             return False
-        texts += [value for name, values in options.items() if name.startswith("@") for value in values]
-        found = _Names(set(), set())
-        for text in texts:
-            if not _collect_names(_SINGLE_QUOTED, text, found):
-                return True
-            if '"' in text and not _collect_names(_ALSO_DOUBLE_QUOTED, text, found):
-                return True
+        try:
+            return self._is_probed(options, searches)
+        except Unresolved:
+            return True
+
+    def _is_probed(self, options: Mapping[str, tuple[str, ...]], searches: tuple[str, ...]) -> bool:
+        named = Named()
         searched: set[str] = set()
         for text in searches:
-            if not _collect_searched(text, searched):
-                return True
-        mentioned = found.mentioned | searched
-        if any(path[0] in searched or mentioned.issuperset(path) for path in self._stripped):
-            return True
-        return self._allowed is not None and not (found.properties | searched) <= self._allowed
-
-
-class _Names(NamedTuple):
-    mentioned: set[str]
-    properties: set[str]  # of those, what is neither the language's own nor the variable of a lambda
-
-
-def _collect_names(tokens: re.Pattern[str], text: str, found: _Names) -> bool:
-    """False where the text searches, by words that need name no property."""
-    depth = 0
-    variables: list[tuple[int, str]] = []  # that are known where we are, and how deep they were declared
-    before = ""
-    for token in tokens.finditer(text):
-        if token["name"] is None:
-            if token[0] == "(":
-                depth += 1
-            elif token[0] == ")":
-                depth -= 1
-                while variables and variables[-1][0] > depth:
-                    variables.pop()
-            if not token[0].isspace():
-                before = token[0]
-            continue
-        name, after = fold(token["name"]), token["after"]
-        depth += after == "("
-        if name in ("search", "$search") and after:
+            _collect_searched(text, named, searched)
+        texts: dict[tuple[str, str], Path | None] = {}  # and what their names are relative to
+        for name, values in options.items():
+            if name in _OPTIONS:
+                for value in values:
+                    texts[name, _spaced(value)] = ()
+            elif name[:1] == "@":
+                # Where the alias stands it is written out as well.
+                base: Path | None = None if "expand" in options or "apply" in options else ()
+                for value in values:
+                    texts["", _spaced(value)] = base
+        if self._allowed is None and not self._may_name([text for _, text in texts], searched):
             return False
-        if after == ":" and before in _LAMBDAS:
-            variables.append((depth, name))
-        elif name[0] != "$" and "." not in name:  # with a dot: a type cast
-            found.mentioned.add(name)
-            known = before != "/" and any(name == variable for _, variable in variables)
-            if not known and not _is_language(name, before, after):
-                found.properties.add(name)
-        before = name + after
-    return True
+        for (name, text), relative_to in texts.items():
+            named.add(name, text, relative_to)
+        return self._hides_any(named, searched)
+
+    def _may_name(self, texts: list[str], searched: set[str]) -> bool:
+        """Whether the last word of a stripped path is there at all, wherever it stands."""
+        text = "\n".join(texts)
+        if not text.isascii():
+            return True
+        text = text.lower()
+        return "search" in text or any(
+            path[0] in searched or path[-1] in text or path[-1] in searched for path in self._stripped
+        )
+
+    def _hides_any(self, named: Named, searched: set[str]) -> bool:
+        if self._allowed is not None and not _allows(self._allowed, named, searched):
+            return True
+        if not self._stripped:
+            return False
+        words = named.words() | searched
+        # Those that may belong to another object than the path that they stand in says.
+        is_flat = named.renames or LEVELS in words
+        unsure = words if is_flat else named.loose | named.homonyms | searched
+        return any(
+            path[0] in searched
+            or path[-1] in named.loose
+            or (words.issuperset(path) and _may_be_meant(path, named.paths, unsure))
+            for path in self._stripped
+        )
 
 
-def _is_language(name: str, before: str, after: str) -> bool:
-    """Whether the word is OData's own where it stands; a property may be called `date` or `count`."""
-    if after == "(":
-        return name in _FUNCTIONS or name in _OPERATORS
-    if after == "=":
-        return name in _NESTED_OPTIONS
-    return name in _OPERATORS or (before == "with" and name in _AGGREGATES)
+def _spaced(value: str) -> str:
+    """A `+` that is none changes nothing of what we look for, and as a space it makes readings equal."""
+    return value.replace("+", " ") if "+" in value else value
 
 
-def _collect_searched(text: str, names: set[str]) -> bool:
-    """False where a word names no property: it is looked for in all of them, the hidden ones too. So is each
-    word but the first of `"subject:one two"` in messages, where quotes hold a query of their own."""
-    for word in _SEARCH_WORD.findall(text):
+def _allows(tree: _Tree, named: Named, searched: set[str]) -> bool:
+    return (
+        not named.loose
+        and all(tree.get(name, _NOTHING) is None for name in searched)
+        # What is allowed in part may be named itself, unless what is said of another name may mean its rest.
+        and all(_is_allowed(path, tree, in_part=not named.renames) for path in named.paths)
+    )
+
+
+def _may_be_meant(stripped: Path, paths: set[Path], unsure: set[str]) -> bool:
+    """Whether the words of a stripped path, all of which are named, may belong together."""
+    if len(stripped) == 1 or not unsure.isdisjoint(stripped):
+        return True
+    return any(path[-1] == stripped[-1] and _leads_through(path, stripped) for path in paths)
+
+
+def _tree(paths: Iterable[str]) -> _Tree:
+    tree: _Tree = {}
+    for path in paths:
+        _plant(tree, property_path(path))
+    return tree
+
+
+def _plant(tree: _Tree, path: Path) -> None:
+    for part in path[:-1]:
+        branch = tree.setdefault(part, {})
+        if branch is None:  # a shorter path means all of it already
+            return
+        tree = branch
+    tree[path[-1]] = None
+
+
+def _is_allowed(path: Path, tree: _Tree, *, in_part: bool) -> bool:
+    """What is allowed is so with all within it."""
+    for part in path:
+        branch = tree.get(part, _NOTHING)
+        if branch is None:
+            return True
+        if not branch:
+            return False
+        tree = branch
+    return in_part
+
+
+def _leads_through(path: Path, stripped: Path) -> bool:
+    """Whether the words follow one another in the path, whatever else is on the way: the same object may be
+    reached in several ways."""
+    parts = iter(path)
+    return all(word in parts for word in stripped)
+
+
+def _collect_searched(text: str, named: Named, names: set[str]) -> None:
+    """Raises Unresolved where a word names no property: it is looked for in all of them, the hidden ones too.
+    So is each word but the first of `"subject:one two"` in messages, where quotes hold a query of their own.
+    """
+    words = _SEARCH_WORD.findall(text)
+    named.take(len(words))
+    for word in words:
         if word in _SEARCH_OPERATORS:
             continue
         searched = _PROPERTY_SEARCHED.match(word)
         if searched is None:
-            return False
+            raise Unresolved("a search for free text")
         name = fold(searched[1])
         names.update(map(fold, _SEARCH_NAMES.get(name, (name,))))
-    return True

@@ -268,7 +268,7 @@ def seen_of(requests: Iterable[Request]) -> Observations:
     return seen
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(traffic(), st.randoms(use_true_random=False))
 def test_all_that_was_seen_is_let_through(requests: list[Request], random: Random) -> None:
     kept = [request for request in requests if not seen_of([request]).left_out]
@@ -298,7 +298,7 @@ def verdicts(found: Suggestion, requests: Iterable[Request]) -> Iterator[tuple[s
             yield "refused", judgement.reason
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(traffic(), traffic())
 def test_a_resource_that_was_not_seen_stays_blocked(requests: list[Request], others: list[Request]) -> None:
     """With none of its names among those that were seen."""

@@ -1,0 +1,364 @@
+"""Which properties query options name, each as the path that leads to it from an item of the answer.
+
+A path is resolved through lambda variables (OData 4.01 part 2 §5.1.1.13) and the options of `$expand`
+(§5.1.3): `c/issuer` within `identities/any(c:…)` is `identities/issuer`. A word is taken for the language's
+own only where that has its place; one of which it isn't certain whose property it is, is loose.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+from proxy.policy.odata import fold
+
+Path = tuple[str, ...]
+
+LEVELS: Final = (
+    "$levels"  # a path with it behind: what is said of that object holds for those below it as well
+)
+
+_MAX_TOKENS: Final = 10_000  # of one query in all readings: some 10 ms; 64 KiB of compared ids need 6,000
+_MAX_WORDS: Final = 32  # of one path
+
+_GUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?!\w)"
+_STRING: Final = r"(?:(?i:duration|binary|geography|geometry)(?='))?'[^']*(?:''[^']*)*'"
+_TOKEN: Final = rf"(?:{_STRING}|{_GUID}|[0-9][\w:.-]*|@[\w.]+|(\$?[^\W\d][\w.]*)\s*([(:=]?)|(\S))\s*"
+# OData has strings in single quotes, JSON's in double ones, where a backslash may stand before a quote (RFC
+# 8259 §7). Servers differ in which of them begins, and in what ends it. So such a text is read in every way.
+_SINGLE_QUOTED: Final = re.compile(_TOKEN)
+_ALSO_DOUBLE_QUOTED: Final = re.compile(rf'"[^"]*"\s*|{_TOKEN}')
+_ALSO_JSON: Final = re.compile(rf'"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*|\Z)|{_TOKEN}', re.DOTALL)
+
+_PLAIN_NAMES: Final = re.compile(r"[A-Za-z_]\w*(?:,[A-Za-z_]\w*)*", re.ASCII)
+
+_OPERATOR_WORDS: Final = """
+    eq ne gt ge lt le and or in has add sub mul div mod divby asc desc as with
+"""
+_FUNCTION_WORDS: Final = """
+    contains startswith endswith length indexof substring tolower toupper trim concat year month day
+    hour minute second date time now round floor ceiling cast isof matchespattern
+"""
+_TRANSFORMATION_WORDS: Final = """
+    aggregate groupby topcount bottomcount filter orderby select expand compute top skip
+"""
+_OPERATORS: Final = frozenset(_OPERATOR_WORDS.split())
+_LITERALS: Final = frozenset(("null", "true", "false", "inf", "nan"))
+_FUNCTIONS: Final = frozenset(_FUNCTION_WORDS.split())
+_TRANSFORMATIONS: Final = frozenset(_TRANSFORMATION_WORDS.split()) | {"concat"}
+_AGGREGATES: Final = frozenset(("min", "max", "sum", "average", "countdistinct"))  # behind `with`
+_LAMBDAS: Final = frozenset(("any", "all"))
+_SEARCHES: Final = frozenset(("search", "$search"))
+_SEGMENTS: Final = frozenset(("$count", "$ref", "$value"))  # of the property that they follow
+
+
+class _Mode(Enum):
+    """What a text is made of."""
+
+    PATHS = "paths"
+    ORDER = "order"
+    EXPRESSION = "expression"
+    TRANSFORMATIONS = "transformations"
+
+
+_MODES: Final = {
+    "select": _Mode.PATHS,
+    "expand": _Mode.PATHS,
+    "orderby": _Mode.ORDER,
+    "filter": _Mode.EXPRESSION,
+    "compute": _Mode.EXPRESSION,
+    "apply": _Mode.TRANSFORMATIONS,
+    "top": _Mode.EXPRESSION,
+    "skip": _Mode.EXPRESSION,
+    "count": _Mode.EXPRESSION,
+    "levels": _Mode.EXPRESSION,
+}
+
+# What stands before a token, where that is no mark.
+_OPERAND: Final = "operand"
+_CALL: Final = "call"  # of a function or transformation, closed
+_OPERATOR: Final = "operator"
+_WITH: Final = "with"
+_NOT: Final = "not"
+_LAMBDA: Final = "any("
+_LEVELS_ARE: Final = "levels="
+_NEXT_TRANSFORMATION: Final = "call/"
+_ENDS_OF_OPERANDS: Final = frozenset((_OPERAND, _CALL))
+_BEFORE_OPTIONS: Final = frozenset(("(", ";", "&"))
+
+
+class Unresolved(ValueError):
+    """A query of which nobody can tell what it names."""
+
+
+class Named:
+    """What the options of one query name."""
+
+    __slots__ = ("homonyms", "loose", "paths", "renames", "tokens_left")
+
+    def __init__(self) -> None:
+        self.paths: set[Path] = set()  # with all that lead to each
+        self.loose: set[str] = set()  # may be properties of anything
+        self.homonyms: set[str] = set()  # of variables and of `not`, by which a server might mean a property
+        self.renames = False  # `as` may give an object another name
+        self.tokens_left = _MAX_TOKENS
+
+    def add(self, option: str, text: str, base: Path | None = ()) -> None:
+        """`base` is None for a text of which it isn't certain where it applies. Raises Unresolved."""
+        mode = _MODES.get(option, _Mode.EXPRESSION)
+        if mode is _Mode.PATHS and base == () and _PLAIN_NAMES.fullmatch(text) is not None:
+            names = text.lower().split(",")  # the common `$select`; the walk would find the same
+            self.take(len(names))
+            self.paths.update(zip(names, strict=True))
+            return
+        for pattern in _readings(text):
+            tokens: list[tuple[str, str, str]] = pattern.findall(text)
+            self.take(len(tokens) + 1)
+            _Walk(self, mode, base).through(tokens)
+
+    def take(self, tokens: int) -> None:
+        self.tokens_left -= tokens
+        if self.tokens_left < 0:
+            raise Unresolved("too long")
+
+    def words(self) -> set[str]:
+        return self.loose.union(self.homonyms, *self.paths)
+
+
+def _readings(text: str) -> list[re.Pattern[str]]:
+    if '"' not in text:
+        return [_SINGLE_QUOTED]
+    if "\\" not in text:
+        return [_SINGLE_QUOTED, _ALSO_DOUBLE_QUOTED]
+    return [_SINGLE_QUOTED, _ALSO_DOUBLE_QUOTED, _ALSO_JSON]
+
+
+class _Frame:
+    """What stands within one pair of parentheses, or in none."""
+
+    __slots__ = ("base", "collection", "has_options", "home", "is_call", "mode", "variable")
+
+    def __init__(self, mode: _Mode, base: Path | None, has_options: bool) -> None:
+        self.mode = mode
+        self.base = base  # what its names are relative to; None where that isn't certain
+        self.home = base  # the same for the next of its options
+        self.has_options = has_options
+        self.is_call = False
+        self.collection: Path | None = None  # of a lambda
+        self.variable: str | None = None
+
+
+class _Walk:
+    """One way through the tokens of a text."""
+
+    __slots__ = ("_before", "_frame", "_named", "_outer", "_path", "_variables")
+
+    def __init__(self, named: Named, mode: _Mode, base: Path | None) -> None:
+        self._named = named
+        self._frame = _Frame(mode, base, True)
+        self._outer: list[_Frame] = []
+        self._variables: dict[str, list[Path | None]] = {}  # OData's names have case, part 2 §2
+        self._before = ""
+        self._path: Path | None = None  # what a slash would continue; None where that isn't certain
+
+    def through(self, tokens: list[tuple[str, str, str]]) -> None:
+        for name, after, mark in tokens:
+            if name:
+                self._pass_name(name, after)
+            elif mark:
+                self._pass_mark(mark)
+            else:
+                self._path, self._before = None, _OPERAND
+        if self._before == _NOT:
+            self._pass_property(self._frame.base, _NOT, "")
+
+    def _pass_mark(self, mark: str) -> None:
+        before = self._before
+        if before == _NOT and mark in ",);/":  # nothing is negated
+            self._pass_property(self._frame.base, _NOT, "")
+            before = _OPERAND
+        self._before = mark
+        if mark == "/":
+            if before == _CALL:
+                self._before = _NEXT_TRANSFORMATION
+            elif before != _OPERAND:
+                self._path = None
+            return
+        self._path = None
+        if mark == "(":
+            self._open_plain(before)
+        elif mark == ")":
+            self._before = _CALL if self._frame.is_call else _OPERAND
+            self._close()
+        elif mark in "*]}":
+            self._before = _OPERAND
+
+    def _open(self, frame: _Frame) -> None:
+        self._outer.append(self._frame)
+        self._frame = frame
+        self._path = None
+        self._before = "("
+
+    def _open_plain(self, before: str) -> None:
+        frame = self._frame
+        if frame.mode is _Mode.PATHS:  # `*(…)`
+            self._open(_Frame(_Mode.EXPRESSION, None, True))
+        else:
+            base = None if before in _ENDS_OF_OPERANDS else frame.base
+            self._open(_Frame(_within(frame.mode), base, False))
+
+    def _close(self) -> None:
+        variable = self._frame.variable
+        if variable is not None:
+            self._variables[variable].pop()
+            if not self._variables[variable]:
+                del self._variables[variable]
+        if self._outer:
+            self._frame = self._outer.pop()
+
+    def _pass_name(self, name: str, after: str) -> None:
+        before, frame = self._before, self._frame
+        word = fold(name)
+        if after and word in _SEARCHES:
+            raise Unresolved("a search within another option")
+        self._before = after or _OPERAND
+        if before == "/" or (before == _NEXT_TRANSFORMATION and not self._is_transformation(word, after)):
+            self._pass_segment(name, word, after)
+        elif name[0] == "$" or after == "=":
+            self._pass_option(name, word, before, after)
+        elif after == ":" and before == _LAMBDA:
+            self._declare(name, word)
+        elif "." in name:
+            self._pass_cast(frame.base, after)
+        elif frame.mode is _Mode.PATHS or not self._is_language(name, word, before, after):
+            self._pass_property(None if before == '"' else frame.base, word, after)
+            if before in _ENDS_OF_OPERANDS and not after:
+                self._before = ""  # no syntax that we know: the next word may be a property as well
+
+    def _is_transformation(self, word: str, after: str) -> bool:
+        return self._frame.mode is _Mode.TRANSFORMATIONS and after == "(" and word in _TRANSFORMATIONS
+
+    def _pass_segment(self, name: str, word: str, after: str) -> None:
+        """A name behind a slash."""
+        if name[0] == "$":
+            path = self._path = self._path if word in _SEGMENTS else None
+            if after == "(":
+                self._open(_Frame(_Mode.EXPRESSION, path, True))
+        elif "." in name:
+            self._pass_cast(self._path, after)
+        elif word in _LAMBDAS and after == "(" and self._frame.mode is not _Mode.PATHS:
+            self._open_lambda(self._path)
+        else:
+            self._pass_property(self._path, word, after)
+
+    def _pass_property(self, base: Path | None, word: str, after: str) -> None:
+        path = None
+        if base is None:
+            self._named.loose.add(word)
+        elif len(base) >= _MAX_WORDS:
+            raise Unresolved("too deep")
+        else:
+            path = (*base, word)
+            self._named.paths.add(path)
+        self._pass_cast(path, after)
+
+    def _pass_cast(self, path: Path | None, after: str) -> None:
+        """A qualified name makes another type of what it follows, the property stays the same."""
+        self._path = path
+        if after != "(":
+            return
+        if self._frame.mode is _Mode.PATHS:
+            self._open(_Frame(_Mode.EXPRESSION, path, True))
+        else:  # a key, a function of the service's own, or part of an aggregation: each names other things
+            self._open(_Frame(_Mode.EXPRESSION, None, False))
+
+    def _pass_option(self, name: str, word: str, before: str, after: str) -> None:
+        """A name with a dollar sign before it, or an equals sign behind."""
+        frame = self._frame
+        if after == "=" and frame.has_options and before in _BEFORE_OPTIONS:
+            self._begin_option(word)
+        elif name[0] != "$":
+            self._pass_property(None, word, after)
+        elif after == "(":
+            self._open(_Frame(_Mode.EXPRESSION, None, True))
+        else:
+            # Of an item of the answer; within `$expand` servers differ (part 2 §5.1.1.14).
+            is_item = frame.base == () and (word == "$it" or (word == "$this" and not self._variables))
+            self._path = () if is_item else None
+
+    def _begin_option(self, word: str) -> None:
+        frame, option = self._frame, word.lstrip("$")
+        mode = _MODES.get(option)
+        frame.mode = mode or _Mode.EXPRESSION
+        frame.base = None if mode is None else frame.home
+        self._path = None
+        if mode is None and option == word:
+            self._named.loose.add(word)
+        elif option == "levels":
+            self._before = _LEVELS_ARE
+            if frame.home is None:
+                self._named.loose.add(LEVELS)
+            else:
+                self._named.paths.add((*frame.home, LEVELS))
+
+    def _open_lambda(self, collection: Path | None) -> None:
+        self._open(_Frame(_Mode.EXPRESSION, self._frame.base, False))
+        self._frame.collection = collection
+        self._before = _LAMBDA
+
+    def _declare(self, name: str, word: str) -> None:
+        self._frame.variable = name
+        self._variables.setdefault(name, []).append(self._frame.collection)
+        self._named.homonyms.add(word)
+
+    def _pass_variable(self, name: str, word: str) -> None:
+        self._path = self._variables[name][-1]
+        if self._path is None:
+            self._named.loose.add(word)
+
+    def _is_language(self, name: str, word: str, before: str, after: str) -> bool:
+        """Whether the word is OData's own or a variable where it stands: a property may be called `date`,
+        `has` or `null`. If so, goes on to what it means."""
+        follows_operand = before in _ENDS_OF_OPERANDS
+        if follows_operand and word in _OPERATORS:
+            self._named.renames = self._named.renames or word == "as"
+            self._pass_operator(_WITH if word == "with" else _OPERATOR, after)
+        elif name in self._variables and after != "(":
+            self._pass_variable(name, word)
+        elif after == "(" and word in _LAMBDAS:
+            self._open_lambda(None)
+        elif after == "(" and (word in _FUNCTIONS or self._is_transformation(word, after)):
+            self._open_call(word)
+        elif word == _NOT and not follows_operand:
+            self._named.homonyms.add(word)
+            self._pass_operator(_NOT, after)
+        elif self._is_value(word, before) and not after:
+            self._path = None
+        else:
+            return False
+        return True
+
+    def _is_value(self, word: str, before: str) -> bool:
+        if before == _LEVELS_ARE:
+            return word == "max"
+        if before == _WITH:
+            return word in _AGGREGATES
+        return word in _LITERALS and before not in _ENDS_OF_OPERANDS and self._frame.mode is not _Mode.ORDER
+
+    def _pass_operator(self, kind: str, after: str) -> None:
+        self._path, self._before = None, kind
+        if after == "(":
+            self._open(_Frame(_within(self._frame.mode), self._frame.base, False))
+
+    def _open_call(self, word: str) -> None:
+        frame = self._frame
+        # The transformations within `expand(…)` apply to what is expanded (OData aggregation 4.0 §3.12).
+        base = None if word == "expand" else frame.base
+        self._open(_Frame(_within(frame.mode), base, False))
+        self._frame.is_call = True
+
+
+def _within(mode: _Mode) -> _Mode:
+    """What parentheses hold in an expression or a transformation."""
+    return mode if mode is _Mode.TRANSFORMATIONS else _Mode.EXPRESSION

@@ -1,0 +1,274 @@
+"""Which queries probe what a filter hides, by the path of each property that they name."""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import quote
+
+import pytest
+
+from proxy.policy.canonical import canonicalise
+from proxy.policy.queries import QueryGuard
+from proxy.policy.transforms import Transforms
+
+
+def probes(transforms: Transforms, query: str) -> bool:
+    target = canonicalise(f"/v1.0/users?{quote(query, safe='$()=&,@/:;*%+')}")
+    return QueryGuard(transforms).is_probed_by(target)
+
+
+def allow(*paths: str) -> Transforms:
+    return Transforms(allow=paths)
+
+
+def strip(*paths: str) -> Transforms:
+    return Transforms(strip=paths)
+
+
+class TestAllowedPaths:
+    """A query may name what the filter shows: an allowed property with all within it, nothing beside it."""
+
+    @pytest.mark.parametrize(
+        ("allowed", "query"),
+        [
+            ("from", "$filter=from/emailAddress/address eq 'a@b.com'"),
+            (
+                "identities",
+                "$filter=identities/any(c:c/issuerAssignedId eq 'j@c.com' and c/issuer eq 'contoso')",
+            ),
+            ("signInActivity", "$filter=signInActivity/lastSignInDateTime le 2019-06-01T00:00:00Z"),
+            (
+                "assignedLicenses",
+                "$filter=assignedLicenses/any(u:u/skuId eq 11111111-1111-1111-1111-111111111111)",
+            ),
+            ("assignedLicenses", "$filter=assignedLicenses/$count eq 0"),
+            ("start", "$orderby=start/dateTime"),
+            ("start", "$orderby=start/dateTime desc, id asc"),
+            ("fields", "$expand=fields($select=Title,Price)&$filter=fields/Price gt 5"),
+            ("members", "$expand=members($select=id,mail)"),
+            (
+                "members",
+                "$expand=members($filter=mail eq 'x';$orderby=mail desc;$expand=owners($select=mail))",
+            ),
+            ("members", "$expand=members/microsoft.graph.user($select=mail)"),
+            ("appRoles", "$filter=appRoles/any(r:r/value eq 'User.Read')"),
+            ("manager", "$expand=manager($levels=max;$select=id,displayName)&$select=id"),
+            ("identities.issuer", "$filter=identities/any(c:c/issuer eq 'x' and id eq 'y')"),
+            ("manager.mail", "$expand=manager($select=mail)&$select=id,manager"),
+            ("manager.mail", "$filter=microsoft.graph.user/manager/microsoft.graph.user/mail eq 'x'"),
+            ("members.mail", "$filter=members/$count($filter=mail eq 'x') gt 1"),
+            ("tags", "$filter=tags/any(t:t eq $it/id)"),
+            ("tags", "$apply=filter(tags/any(t:t eq 'x'))/groupby((id))"),
+            ("activity", "$filter=activity gt duration'PT1H'"),
+            ("name", "$filter=not(name eq null) and not startswith(name,'5') and name in ('a','b')"),
+            ("name", "$filter=name+ne+null+and+not+(name+eq+'x')"),
+            ("name", "$filter=@p&@p=name eq 'x'"),
+        ],
+    )
+    def test_what_is_within_them_may_be_named(self, allowed: str, query: str) -> None:
+        assert not probes(allow("id", allowed), query)
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "$filter=startswith(mail,'a')",
+            "$orderby=mail",
+            '$search="mail:abc"',
+            '$search="manager:abc"',
+            "$filter=manager/id eq '2'",
+            "$filter=manager / id eq '2'",
+            "$filter=$it/manager/id eq '2'",
+            "$expand=manager($select=id)",
+            "$expand=manager($filter=displayName eq 'x';$select=mail)",
+            "$expand=manager($levels=2;$select=mail)",  # nothing of the manager's manager is shown
+            "$expand=tags($expand=manager($select=id))&$filter=manager/manager/mail eq 'x'",
+            "$filter=tags/any(t:manager/id eq 'x')",
+            "$filter=manager/any(m:m/id eq 'x')",
+        ],
+    )
+    def test_the_parts_of_a_path_are_not_allowed_by_themselves(self, query: str) -> None:
+        assert probes(allow("id", "displayName", "tags", "manager.mail"), query)
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "$filter=$root/users('x')/id eq 'y'",
+            "$filter=f(tags)/id eq 'x'",
+            "$filter=(manager)/mail eq 'x'",
+            "$filter=/id eq 'x'",
+            "$filter=members(mail='x')/id eq 'y'",
+            "$filter=any(id:id eq 'x')",
+            "$filter=mail=5",
+            '$filter=manager eq {"id":"x"}',
+            "$expand=*($filter=startswith(id,'a'))",
+            "$expand=tags(id='x')",
+            "$expand=manager($filter=mail eq $it/id)",
+            "$expand=manager($foo=mail)",
+            "$expand=manager($filter=@p)&@p=id eq 'x'",
+            "$apply=expand(manager,filter(id eq 'x'))",
+            "$apply=aggregate(tags(mail with max as tags))",
+            "$compute=manager as tags&$filter=tags/id eq 'x'",
+        ],
+    )
+    def test_what_is_not_certain_is_not_allowed(self, query: str) -> None:
+        assert probes(allow("id", "tags", "members.id", "manager.mail"), query)
+
+
+class TestStrippedPaths:
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "$select=id,mail&$expand=manager($select=id,displayName)",
+            "$expand=manager&$orderby=mail",
+            "$filter=manager/id eq 'x' and mail eq 'y'",
+        ],
+    )
+    def test_words_of_unrelated_places_make_no_path(self, query: str) -> None:
+        assert not probes(strip("manager.mail"), query)
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            "$expand=manager($select=mail)",
+            "$filter=manager/mail eq 'x'",
+            "$filter=manager/directReports/any(d:d/mail eq 'x')",
+            "$filter=directReports/any(d:d/manager/mail eq 'x')",
+            "$expand=directReports($expand=manager($filter=mail eq 'x'))",
+            "$filter=manager/$count($filter=mail eq 'x') gt 0",
+            "$filter=$root/users('x')/manager/mail eq 'x'",
+            "$filter=(manager)/mail eq 'x'",
+            '$filter=manager eq {"mail":"x"}',
+            "$expand=*($filter=startswith(mail,'a'))",
+            "$expand=mail($levels=2;$filter=manager eq 'x')",
+            "$expand=mail($filter=manager eq 'x'%26$levels=2)",
+            "$expand=manager($filter=id eq@p)&@p=mail",
+            "$compute=manager as m&$filter=m/mail eq 'x'",
+            "$apply=expand(manager,filter(mail eq 'x'))",
+            "$apply=aggregate(manager(mail with max as x))",
+            '$expand=manager&$search="mail:x"',
+        ],
+    )
+    def test_words_that_may_belong_together_do(self, query: str) -> None:
+        assert probes(strip("manager.mail"), query)
+
+    def test_the_same_property_of_another_object_is_hidden_too(self) -> None:
+        assert probes(strip("mail"), "$filter=manager/mail eq 'x'")
+
+
+class TestLambdaVariables:
+    @pytest.mark.parametrize("hiding", [allow("id", "otherMails"), strip("mobilePhone")])
+    @pytest.mark.parametrize("variable", ["MOBILEPHONE", "mobilephone", "m"])
+    def test_names_have_case(self, hiding: Transforms, variable: str) -> None:
+        assert probes(hiding, f"$filter=otherMails/any({variable}:startswith(mobilePhone,'5'))")
+
+    def test_a_variable_is_no_property(self) -> None:
+        assert not probes(allow("otherMails"), "$filter=otherMails/any(mail:endswith(mail,'x.com'))")
+
+    def test_but_with_the_name_of_a_stripped_property_a_server_may_take_it_for_one(self) -> None:
+        assert probes(strip("mail"), "$filter=otherMails/any(mail:endswith(mail,'x.com'))")
+
+    def test_it_ends_with_its_parentheses(self) -> None:
+        assert probes(allow("tags"), "$filter=tags/any(t:t eq 'x' and tags/all(u:u ne t)) or u eq 'x'")
+
+
+class TestStrings:
+    """Servers differ in which quotes begin a string, and in what ends it."""
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            r"""$filter=displayName in ["\"'"] and startswith(mobilePhone,'5')""",
+            r"""$filter=displayName in ["a\"b'"] and startswith(mobilePhone,'5')""",
+            r"""$filter=displayName in ["a\\","'"] and startswith(mobilePhone,'5')""",
+            r"""$filter=displayName in ["a\"] or startswith(mobilePhone,'5')""",
+            """$filter=displayName in ["'"] and startswith(mobilePhone,'5')""",
+            """$filter=displayName in ['"'] and startswith(mobilePhone,'5') or displayName in ['"']""",
+        ],
+    )
+    def test_every_reading_counts(self, query: str) -> None:
+        assert probes(strip("mobilePhone"), query)
+
+    def test_a_parenthesis_in_one_opens_nothing(self) -> None:
+        query = r"""$filter=id/any(mobilePhone:id in ["\"("]) or startswith(mobilePhone,'5')"""
+        assert probes(allow("id", "displayName"), query)
+
+
+class TestWordsOfTheLanguage:
+    """A property may have the name of an operator, a function or a literal: where it stands decides."""
+
+    @pytest.mark.parametrize(
+        ("word", "query"),
+        [
+            ("has", "$filter=startswith(has,'5')"),
+            ("has", "$filter=has eq 5"),
+            ("has", "$filter=id has 'x' and not has"),
+            ("has", "$apply=aggregate(id from has with sum as id)"),
+            ("desc", "$orderby=desc"),
+            ("desc", "$orderby=id desc,desc"),
+            ("null", "$orderby=null"),
+            ("null", "$select=null"),
+            ("not", "$orderby=not"),
+            ("not", "$filter=contains(not,'x')"),
+            ("max", "$filter=max eq 5"),
+            ("max", "$orderby=max"),
+            ("max", "$expand=id($top=max)"),
+            ("date", "$filter=date eq 2020-01-01"),
+            ("date", "$filter=id/date(id) eq 2020-01-01"),
+            ("date", "$expand=date($select=id)"),
+            ("filter", "$filter=date(id)/filter(id eq 'x')"),
+            ("all", "$filter=all/any(a:a eq 1)"),
+        ],
+    )
+    def test_in_the_place_of_a_property_they_name_one(self, word: str, query: str) -> None:
+        assert probes(strip(word), query)
+        if "id/" not in query and "=id(" not in query:  # of which all is allowed
+            assert probes(allow("id"), query)
+
+    @pytest.mark.parametrize(
+        ("word", "query"),
+        [
+            ("date", "$filter=date(createdDateTime) eq 2020-01-01"),
+            ("has", "$filter=color has 'x'"),
+            ("desc", "$orderby=id desc"),
+            ("null", "$filter=id ne null"),
+            ("max", "$expand=manager($levels=max)"),
+            ("max", "$apply=aggregate(id with max as total)"),
+            ("count", "$expand=manager($count=true)"),
+            ("duration", "$filter=activity gt duration'PT1H'"),
+        ],
+    )
+    def test_in_their_own_place_they_name_none(self, word: str, query: str) -> None:
+        assert not probes(strip(word), query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "$filter=" + "any(a:" * 8000 + "+",
+        "$filter=" + "any(b:" * 3000 + "id," * 9000 + "+%20%2522",
+        "$filter=" + "a," * 30_000 + "+%22",
+        "$filter=" + "a/" * 30_000,
+        "$filter=" + "(" * 60_000,
+        "$filter=" + "".join(f"x/any(v{at}:v{at - 1}/" for at in range(3500)),
+        "$expand=" + "a($expand=" * 6000,
+        "$filter=%22" + "%5C%22" * 10_000,
+        "$search=" + "+".join(f"a{at}:b" for at in range(7000)),
+    ],
+    ids=lambda query: query[:24],
+)
+@pytest.mark.parametrize("hiding", [allow("id", "a", "x"), strip("a", "x.b", "b")], ids=["allow", "strip"])
+def test_no_query_takes_long(hiding: Transforms, query: str) -> None:
+    guard, target = QueryGuard(hiding), canonicalise(f"/v1.0/users?{query}")
+    assert target.options
+    begin = time.process_time()
+    guard.is_probed_by(target)
+    assert time.process_time() - begin < 0.2  # some ten milliseconds on an idle machine
+
+
+def test_a_query_that_is_too_long_or_too_deep_to_be_read_is_refused() -> None:
+    assert not probes(allow("a"), "$filter=" + "a," * 4_000)
+    assert probes(allow("a"), "$filter=" + "a," * 8_000)
+    assert not probes(allow("a"), "$filter=" + "/".join(["a"] * 30))
+    assert probes(allow("a"), "$filter=" + "/".join(["a"] * 40))
+    ids = " or ".join(["id eq '11111111-1111-1111-1111-111111111111'"] * 1300)
+    assert not probes(allow("id"), f"$filter={ids}")
