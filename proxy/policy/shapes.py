@@ -149,6 +149,7 @@ def learn(body: bytes, level: Level) -> Plan | None:
 
 def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
     names: list[str] = []
+    places: dict[str, int] = {}  # of the names, as they were when they were last asked for
     known: set[str] = set()
     objects_inside: dict[str, list[Raw]] = {}
     most = _MAX_SPARSENESS * len(texts)  # that the members seen are short of the shape's, together
@@ -161,7 +162,9 @@ def _learn_shape(texts: list[Raw], level: Level) -> Shape | None:
         for name, value in members.items():
             if name in known:
                 if names[place : place + 1] != [name]:
-                    place = names.index(name)
+                    if len(places) != len(names):
+                        places = {each: at for at, each in enumerate(names)}
+                    place = places[name]
             else:
                 names.insert(place, name)
                 known.add(name)
