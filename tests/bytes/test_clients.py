@@ -584,7 +584,7 @@ async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(
         writer.write(b"x" * 50_000)
         assert (await read_reply(reader)).status == 200
         writer.write(proxy.request("/v1.0/a", "PUT", b"Content-Length: 200000\r\n", b"x" * 1000))
-        await until(lambda: len(proxy.upstream.heads) == 1)
+        await until(lambda: len(proxy.upstream.heads) == 2)
         pass_time(proxy, 60)
         assert (await read_reply(reader)).status == 408
         writer.close()
