@@ -19,7 +19,7 @@ import uvloop
 from tests.bytes.data_path import CLIENT_ID, CLIENT_SECRET, DataPath, data_path
 from tests.bytes.h11_peer import H11Upstream, ReadRequest
 
-MUTATIONS = int(os.environ.get("GRAPHWARD_MUTATIONS", "20000"))
+MUTATIONS = int(os.environ.get("GRAPHWARD_MUTATIONS", "8000"))
 SEED = int(os.environ.get("GRAPHWARD_MUTATIONS_SEED", "1"))
 AT_ONCE = 64
 

@@ -494,7 +494,7 @@ compiled_filters = st.builds(
 
 
 @given(compiled_filters, st.lists(documents, min_size=1, max_size=4))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_having_met_other_answers_changes_nothing(transforms: Transforms, bodies: list[bytes]) -> None:
     compiled = compile_filter(transforms)
     for body in bodies + bodies:
