@@ -241,6 +241,13 @@ class DataPath:
         return TOKENS.issue(caller, now=time.time(), token_id=client_id)
 
 
+async def until(what: Callable[[], object]) -> None:
+    """Waits for a state of the proxy that has no event of its own."""
+    async with asyncio.timeout(20):
+        while not what():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
 @dataclass
 class Reply:
     status: int

@@ -35,17 +35,23 @@ def batch(*parts: dict[str, Any]) -> bytes:
     return json.dumps({"requests": parts}).encode()
 
 
+async def parts_of_batch(peer: UpstreamPeer) -> list[dict[str, Any]]:
+    """Of the next one that the upstream is asked for."""
+    head = await peer.head()
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    body = await peer.body(length)
+    if b"gzip" in head.lower().split(b"content-encoding: ")[-1][:6]:
+        body = gzip.decompress(body)
+    parts: list[dict[str, Any]] = json.loads(body)["requests"]
+    return parts
+
+
 def upstream_batches(answers: dict[str, dict[str, Any]], seen: list[Any]) -> Script:
     """An upstream that answers the parts it is asked for, last first, as the real one may."""
 
     async def script(peer: UpstreamPeer) -> None:
         while True:
-            head = await peer.head()
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            body = await peer.body(length)
-            if b"gzip" in head.lower().split(b"content-encoding: ")[-1][:6]:
-                body = gzip.decompress(body)
-            asked = json.loads(body)["requests"]
+            asked = await parts_of_batch(peer)
             seen.append(asked)
             responses = [{"id": each["id"], **answers[each["id"]]} for each in reversed(asked)]
             peer.send(ok(json.dumps({"responses": responses}).encode()))
@@ -313,9 +319,7 @@ async def test_a_batch_begins_only_where_all_its_parts_can_be_recorded(tmp_path:
     async def script(peer: UpstreamPeer) -> None:
         nonlocal sent
         while True:
-            head = await peer.head()
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            asked = json.loads(await peer.body(length))["requests"]
+            asked = await parts_of_batch(peer)
             sent += 1
             await go_on.wait()
             answers = [{"id": each["id"], "status": 200, "body": {}} for each in asked]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from proxy.server import connection as connection_module
 from proxy.server.exchange import Exchange
-from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply
+from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply, until
 
 RULES = """
 version: 1
@@ -38,15 +37,6 @@ def pass_time(proxy: DataPath, seconds: float) -> None:
         for timed in list(part):
             if timed.deadline <= now:
                 timed.on_deadline(now)
-
-
-async def until(what: Any) -> None:
-    """Waits for a state of the proxy that has no event of its own."""
-    for _ in range(2000):
-        if what():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it did not come to that")
 
 
 # A client that takes nothing

@@ -33,6 +33,7 @@ from tests.bytes.data_path import (
     ok,
     read_reply,
     rulebook,
+    until,
 )
 
 READING_RULES = """
@@ -54,13 +55,6 @@ LOAD_BALANCER = (ipaddress.ip_network("127.0.0.1/32"),)
 
 def counted(proxy: DataPath, index: int) -> int:
     return proxy.context.counters.values[index]
-
-
-async def until(what: Callable[[], object]) -> None:
-    """Waits for a state of the proxy that has no event of its own."""
-    async with asyncio.timeout(10):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 def said_to_wait(reply: Reply) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -16,7 +15,7 @@ import pytest
 from proxy import counters
 from proxy.config.tls import client_tls, server_tls
 from proxy.server.tls_listener import TlsListener
-from tests.bytes.data_path import DataPath, Reply, answering, data_path, ok, read_reply
+from tests.bytes.data_path import DataPath, Reply, answering, data_path, ok, read_reply, until
 from tests.standins.certificates import CertificateAuthority, speak_old_tls
 
 
@@ -85,7 +84,7 @@ class Listener:
         before = self._proxy.context.handshakes
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._silent.append(writer)
-        await _until(lambda: self._proxy.context.handshakes != before or reader.at_eof())
+        await until(lambda: self._proxy.context.handshakes != before or reader.at_eof())
         return reader
 
     def say(self, data: bytes) -> None:
@@ -108,7 +107,7 @@ async def test_a_handshake_counts_as_the_connection_that_it_begins(
         proxy.context.limits = replace(proxy.context.limits, **limits)
         async with Listener(proxy, authority, handshake_timeout=1) as listener:
             assert (await listener.ask()).status == 200
-            await _until(lambda: not proxy.context.connections)
+            await until(lambda: not proxy.context.connections)
             silent = [await listener.silent() for _ in range(3)]
             reply = await listener.ask()
             assert (reply.status, reply.value("retry-after") is not None) == (503, True)
@@ -118,9 +117,9 @@ async def test_a_handshake_counts_as_the_connection_that_it_begins(
             assert proxy.context.handshakes <= 3 + 16
             for each in (*more, *silent):
                 assert await each.read() == b""  # at once, or when its time is over
-            await _until(lambda: not proxy.context.handshakes)
+            await until(lambda: not proxy.context.handshakes)
             assert (await listener.ask()).status == 200
-        await _until(lambda: not proxy.context.addresses)
+        await until(lambda: not proxy.context.addresses)
 
 
 async def test_a_handshake_that_fails_counts_no_longer(tmp_path: Path) -> None:
@@ -133,12 +132,5 @@ async def test_a_handshake_that_fails_counts_no_longer(tmp_path: Path) -> None:
                 listener.say(b"GET / HTTP/1.1\r\n\r\n")
                 with contextlib.suppress(ConnectionError):
                     await reader.read()
-                await _until(lambda: not proxy.context.handshakes and not proxy.context.connections)
+                await until(lambda: not proxy.context.handshakes and not proxy.context.connections)
                 assert (await listener.ask()).status == 200
-
-
-async def _until(what: Callable[[], object]) -> None:
-    """Waits for a state of the proxy that has no event of its own."""
-    async with asyncio.timeout(20):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
