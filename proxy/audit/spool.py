@@ -185,6 +185,11 @@ class SpoolWriter:
         self._reserved = reserved + size
         return True
 
+    @property
+    def has_promised(self) -> bool:
+        """Whether anything was promised since `reserve` counted."""
+        return self._reserved + MAX_FRAME > self._wanted
+
     def reserve(self, size: int) -> None:
         """Keeps room for so many bytes of records of requests that have begun, and one record more: prepared
         for some, and within MaxDiskBytes for all."""

@@ -148,10 +148,13 @@ class Context:
     def can_record(self, size: int) -> bool:
         """Whether there is room for records of so many bytes beside those of all that is under way; if so, it
         is kept."""
-        if self.spool.promise(size):
+        spool = self.spool
+        if spool.promise(size):
             return True
+        if not spool.has_promised:  # there is nothing to find by counting: to do so for each refusal costs
+            return False
         self.reserve_records()  # what was promised to requests that have ended since is free again
-        return self.spool.promise(size)
+        return spool.promise(size)
 
     def why_not_ready(self, record_bytes: int = 0) -> str | None:
         """Why no request can be served at present, or None: then there is room for its records, and kept."""

@@ -157,7 +157,7 @@ class Exchange:
         now = draft.time_ms / 1000
         why = context.why_not_ready(draft.record_bytes)
         if why is not None:
-            if why is not NO_ROOM and context.can_record(draft.record_bytes):
+            if why != NO_ROOM and context.can_record(draft.record_bytes):
                 draft.caller = self._asker(now)
             raise Refusal("notReady", why, "notReady", retry_after=5)
         try:
