@@ -19,8 +19,8 @@ LEVELS: Final = (
     "$levels"  # a path with it behind: what is said of that object holds for those below it as well
 )
 
-_MAX_TOKENS: Final = 10_000  # of one query in all readings: some 10 ms; 64 KiB of compared ids need 6,000
-_MAX_WORDS: Final = 32  # of one path
+MAX_TOKENS: Final = 10_000  # of one query in all readings: some 10 ms; 64 KiB of compared ids need 6,000
+MAX_WORDS: Final = 32  # of one path
 
 _GUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?!\w)"
 _STRING: Final = r"(?:(?i:duration|binary|geography|geometry)(?='))?'[^']*(?:''[^']*)*'"
@@ -102,7 +102,7 @@ class Named:
         self.loose: set[str] = set()  # may be properties of anything
         self.homonyms: set[str] = set()  # of variables and of `not`, by which a server might mean a property
         self.renames = False  # `as` may give an object another name
-        self.tokens_left = _MAX_TOKENS
+        self.tokens_left = MAX_TOKENS
 
     def add(self, option: str, text: str, base: Path | None = ()) -> None:
         """`base` is None for a text of which it isn't certain where it applies. Raises Unresolved."""
@@ -256,7 +256,7 @@ class _Walk:
         path = None
         if base is None:
             self._named.loose.add(word)
-        elif len(base) >= _MAX_WORDS:
+        elif len(base) >= MAX_WORDS:
             raise Unresolved("too deep")
         else:
             path = (*base, word)

@@ -15,7 +15,7 @@ from proxy.server.context import Context
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64  # accepted before connections that are open have their turn
-_MOST_TO_REFUSE: Final = 16  # handshakes only to say what limit is reached; more are closed unheard
+MOST_TO_REFUSE: Final = 16  # handshakes only to say what limit is reached; more are closed unheard
 _RETRY_SECONDS: Final = 0.5  # where no descriptor is left
 
 
@@ -61,7 +61,7 @@ class TlsListener:
     def _take(self, accepted: socket.socket, address: str) -> None:
         context = self._context
         admission = admit(context, address)
-        if admission.refused_by is not None and self._to_refuse >= _MOST_TO_REFUSE:
+        if admission.refused_by is not None and self._to_refuse >= MOST_TO_REFUSE:
             context.counters.values[admission.refused_by] += 1
             admission.end(context)
             accepted.close()
