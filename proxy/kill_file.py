@@ -69,12 +69,7 @@ def _names_of(app: App) -> frozenset[str]:
 def read_kill_file(path: Path) -> KillOrder:
     """Never raises: a file that can't be read stops everything, and only one that isn't there nothing."""
     try:
-        path.lstat()  # asks for no descriptor: that none is left says nothing about the file
-    except FileNotFoundError:
-        return NO_ORDER
-    except OSError as error:
-        return _all(f"it can't be read: {error.strerror}")
-    try:
+        path.lstat()  # asks for no descriptor: that none is left says nothing about a file that isn't there
         content = _content(path)
     except FileNotFoundError:
         return _all("it is a link to what isn't there") if path.is_symlink() else NO_ORDER

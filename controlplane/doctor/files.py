@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from controlplane.settings import Settings
+from proxy.config.tls import server_tls
 from proxy.wire.finding import Finding
 
 _EXPIRES_SOON_DAYS: Final = 14
@@ -64,7 +65,7 @@ def _certificate(key: str, file: Path, key_file: Path | None) -> Finding:
 
     fix = f"put a new certificate into {file}, then restart the server"
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file, key_file, password="")
+        server_tls(file, key_file)
         shown = x509.load_pem_x509_certificates(file.read_bytes())[0]
     except ssl.SSLError as error:
         what = f"{file}: not usable: {error.reason or 'not PEM'}"

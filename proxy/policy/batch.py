@@ -96,9 +96,7 @@ _ALLOWED: Final = Decision("allow", DEFAULT_RULE_ID, reason="default")
 
 def is_batch(method: str, target: Target) -> bool:
     """Whether any reading of the target is a batch's."""
-    return method == "POST" and any(
-        name.folded[-1:] == ("$batch",) for reading in target.readings for name in reading.names
-    )
+    return method == "POST" and target.may_end_in("$batch")
 
 
 def envelope_decision(decision: Decision) -> Decision:

@@ -120,6 +120,10 @@ class Target:
             readings = self._readings = (Reading(CERTAIN, (Name(self.plain or (), exact),)),)
         return readings
 
+    def may_end_in(self, word: str) -> bool:
+        """Whether any reading has this folded word for its last segment."""
+        return any(name.folded[-1:] == (word,) for reading in self.readings for name in reading.names)
+
     @property
     def options(self) -> dict[str, tuple[str, ...]]:
         """Query options by `option_name`; all occurrences, each in every reading of its value."""

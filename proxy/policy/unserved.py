@@ -8,6 +8,4 @@ from proxy.policy.canonical import Target
 def carries_query(method: str, target: Target) -> bool:
     """Whether it is a POST to `…/$query`: a GET by the query options in its body (OData 4.01, Passing Query
     Options in the Request Body). Graph has long URLs within `$batch` for that."""
-    return method == "POST" and any(
-        name.folded[-1:] == ("$query",) for reading in target.readings for name in reading.names
-    )
+    return method == "POST" and target.may_end_in("$query")
