@@ -25,6 +25,13 @@ def test_links_where_none_changes(benchmark: BenchmarkFixture, body: bytes) -> N
     assert benchmark(rewriter.rewrite, body) is None
 
 
+def test_the_link_of_a_page(benchmark: BenchmarkFixture) -> None:
+    rewriter = LinkRewriter(b"https://graph.microsoft.com", b"https://proxy.example")
+    next_page = b'"@odata.nextLink":"https://graph.microsoft.com/v1.0/users?$skiptoken=a",'
+    page = USERS.replace(b'"value":', next_page + b'"value":', 1)
+    assert b"https://proxy.example/v1.0/users?" in benchmark(rewriter.rewrite, page)
+
+
 def test_links_of_a_stream_where_none_changes(benchmark: BenchmarkFixture) -> None:
     stream = LinkRewriter(b"https://graph.microsoft.com", b"https://proxy.example").stream()
     chunk = USERS[:65536]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+import re2
+
 from proxy.policy.canonical import option_name
 from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts, Value, property_path
 from proxy.policy.odata import fold
@@ -86,8 +88,6 @@ def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
 
 def compile_regex(pattern: str, *, any_case: bool = False) -> Any:
     """A linear-time expression of bounded size. Raises InvalidRegex, `any_case` or not."""
-    import re2  # only where a rule has one: workers stay small
-
     if len(pattern) > MAX_REGEX_LENGTH:
         raise InvalidRegex(f"longer than {MAX_REGEX_LENGTH} characters")
     options = re2.Options()

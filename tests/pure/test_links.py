@@ -13,6 +13,9 @@ from proxy.policy.links import LinkRewriter
 GRAPH = LinkRewriter(b"https://graph.microsoft.com", b"http://127.0.0.1:8080")
 LOCAL = LinkRewriter(b"http://127.0.0.1:9000/graph", b"https://proxy.example")
 
+# What makes a body a long one: some members are like the names that count, some are not even UTF-8.
+MANY = [b" " * 10_000, b'["L","Lin","Link","nextLinks","\xff"] ' * 300]
+
 
 @pytest.mark.parametrize(
     ("body", "rewritten"),
@@ -92,6 +95,8 @@ LOCAL = LinkRewriter(b"http://127.0.0.1:9000/graph", b"https://proxy.example")
 )
 def test_a_link_that_an_sdk_follows_leads_to_the_proxy(body: bytes, rewritten: bytes) -> None:
     assert GRAPH.rewrite(body) == rewritten
+    for many in MANY:
+        assert GRAPH.rewrite(many + body + many) == many + rewritten + many
 
 
 @pytest.mark.parametrize(
@@ -122,6 +127,7 @@ def test_a_link_that_an_sdk_follows_leads_to_the_proxy(body: bytes, rewritten: b
 )
 def test_everything_else_stays(body: bytes) -> None:
     assert GRAPH.rewrite(body) is None
+    assert all(GRAPH.rewrite(many + body + many) is None for many in MANY)
 
 
 def test_a_base_with_port_and_path() -> None:
