@@ -61,10 +61,11 @@ class Shape:
             gc=False,
         )
         self._inner = [(fields[name], shape) for name, shape in inner.items()]
-        self._dropped = [field for name, field in fields.items() if level.decide(name) is Fate.DROP]
-        kept = [name for name in names if fields[name] not in self._dropped]
+        dropped = [field for name, field in fields.items() if level.decide(name) is Fate.DROP]
+        self._setters = [getattr(self.struct, field).__set__ for field in dropped]
+        kept = [name for name in names if fields[name] not in dropped]
         self._copy_kept: Callable[[Any], Any] | None = None
-        if len(self._dropped) > len(kept):
+        if len(dropped) > len(kept):
             self._copy_kept = _copier(kept, [fields[name] for name in kept])
 
     @staticmethod
@@ -86,8 +87,8 @@ class Shape:
                     setattr(obj, field, shape.hidden([value])[0])
         if self._copy_kept is not None:
             return list(map(self._copy_kept, objects))
-        for field in self._dropped:
-            deque(map(setattr, objects, repeat(field), repeat(UNSET)), maxlen=0)  # a loop that runs in C
+        for set_member in self._setters:
+            deque(map(set_member, objects, repeat(UNSET)), maxlen=0)  # a loop that runs in C
         return objects
 
 
