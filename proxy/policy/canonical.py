@@ -129,7 +129,7 @@ class Target:
         """Query options by `option_name`; all occurrences, each in every reading of its value."""
         options = self._options
         if options is None:
-            options = self._options = _parse_options(self.query) if self.query else {}
+            options = self._options = _options_of(self.path, self.query)
         return options
 
 
@@ -144,8 +144,10 @@ def canonicalise(target: str) -> Target:
     if query is not None and ("%" in query or "@" in query):
         decoded = _query_decoded(query)
         aliases = _parameter_aliases(query)
-        if _ALIAS_MARK.search(_fully_decoded(decoded, MAX_DECODINGS - 1)):
-            options = _parse_options(query)  # refuses aliases that can't be judged now, not amid a judgement
+        if _ALIAS_MARK.search(fully_decoded(decoded, MAX_DECODINGS - 1)):
+            options = _options_of(
+                path, query
+            )  # refuses aliases that can't be judged now, not amid a judgement
     lowered = path.lower()
     if not _may_be_odd(lowered) or _ODD_PATH.search(path) is None:
         if not path.startswith("/"):
@@ -216,7 +218,7 @@ def option_name(name: str) -> str:
 
 def _option_name(name: str) -> str:
     if "%" in name or "+" in name:
-        name = _fully_decoded(name.replace("+", " "))
+        name = fully_decoded(name.replace("+", " "))
     return fold(name).strip().lstrip("$")
 
 
@@ -504,11 +506,26 @@ def _parameter_aliases(query: str) -> dict[str, str]:
     aliases: dict[str, str] = {}
     for piece in _PARAMETER_ALIAS.split(query)[1:]:
         name, _, value = piece.partition("&")[0].partition("=")
-        name = _fully_decoded(name).lower()
+        name = fully_decoded(name).lower()
         if name in aliases:
             raise MalformedTarget("a parameter alias with two values")
-        aliases[name] = _fully_decoded(value)
+        aliases[name] = fully_decoded(value)
     return aliases
+
+
+def _options_of(path: str, query: str | None) -> dict[str, tuple[str, ...]]:
+    """With those behind an encoded question mark, which `_at_question_mark` cuts off the path."""
+    within = _query_within(path) if "%" in path else ""
+    return _parse_options(f"{query or ''}&{within}" if within else query or "")
+
+
+def _query_within(path: str) -> str:
+    for _ in range(MAX_DECODINGS):
+        path = _leniently_decoded(path)
+        _, mark, query = (path if path.isascii() else unicodedata.normalize("NFKC", path)).partition("?")
+        if mark or "%" not in path:
+            return query
+    return ""
 
 
 def _parse_options(query: str) -> dict[str, tuple[str, ...]]:
@@ -570,14 +587,14 @@ def _written_out(
 def _value_readings(value: str) -> tuple[str, ...]:
     """A value as OData reads it, as a form would (`+` is a space), and decoded as often as it can be."""
     once = _leniently_decoded(value)
-    deepest = _fully_decoded(once, MAX_DECODINGS - 1)
+    deepest = fully_decoded(once, MAX_DECODINGS - 1)
     if "+" not in value:
         return (once,) if deepest == once else (once, deepest)
     form = _leniently_decoded(value.replace("+", " "))
-    return tuple(dict.fromkeys((once, form, deepest, _fully_decoded(form, MAX_DECODINGS - 1))))
+    return tuple(dict.fromkeys((once, form, deepest, fully_decoded(form, MAX_DECODINGS - 1))))
 
 
-def _fully_decoded(text: str, times: int = MAX_DECODINGS) -> str:
+def fully_decoded(text: str, times: int = MAX_DECODINGS) -> str:
     for _ in range(times):
         if "%" not in text or _ESCAPE.search(text) is None:
             break

@@ -6,21 +6,25 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Optional
 
-from proxy.policy.canonical import Target
+from proxy.policy.canonical import Target, fully_decoded
 from proxy.policy.facts import property_path
 from proxy.policy.odata import fold
-from proxy.policy.query_paths import LEVELS, Named, Path, Unresolved
+from proxy.policy.query_paths import LEVELS, Named, Path, Unresolved, with_words_whole
 from proxy.policy.transforms import Transforms
 
 _OPTIONS: Final = frozenset(("select", "filter", "orderby", "expand", "apply", "compute"))
 
 _SEARCH_OPERATORS: Final = frozenset(("AND", "OR", "NOT"))
 _SEARCH_WORD: Final = re.compile(r'[^\s()"]+')
-_PROPERTY_SEARCHED: Final = re.compile(r"[+-]?([^\W\d]\w*):.")
+_PROPERTY_SEARCHED: Final = re.compile(r"[+-]?[^\W\d]\w*:.")
+# Wherever they stand in the word: what separates one from the next differs between services.
+_PROPERTIES_SEARCHED: Final = re.compile(r"(?<!\w)([^\W\d]\w*)(?=[:<>=])")
 # What the search of messages calls their properties (Microsoft's "Using the $search query parameter").
 _SEARCH_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "attachment": ("attachments",),
     "bcc": ("bccRecipients",),
+    "body": ("body", "bodyPreview", "uniqueBody"),
+    "category": ("categories",),
     "cc": ("ccRecipients",),
     "from": ("from", "sender"),
     "hasattachment": ("hasAttachments",),
@@ -30,6 +34,8 @@ _SEARCH_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "sent": ("sentDateTime",),
     "to": ("toRecipients",),
 }
+
+_NAME_OF_KEY: Final = re.compile(r"[(,]\s*([^\W\d]\w*)\s*=")
 
 # The names that allowed paths lead through; None where a path ends, which means all of that property.
 _Tree = dict[str, Optional["_Tree"]]
@@ -42,10 +48,12 @@ class QueryGuard:
     __slots__ = ("_allowed", "_stripped")
 
     def __init__(self, transforms: Transforms) -> None:
-        self._stripped = [property_path(path) for path in transforms.strip]
+        self._stripped = [property_path(with_words_whole(path)) for path in transforms.strip]
         self._allowed = None if transforms.allow is None else _tree(transforms.allow)
 
     def is_probed_by(self, target: Target) -> bool:
+        if target.plain is None and self._is_probed_in_path(target):
+            return True
         options = target.options
         searches = options.get("search", ())
         if not searches and _OPTIONS.isdisjoint(options):
@@ -54,6 +62,14 @@ class QueryGuard:
             return self._is_probed(options, searches)
         except Unresolved:
             return True
+
+    def _is_probed_in_path(self, target: Target) -> bool:
+        """By `search(q='…')`, which looks into everything as `$search` does, or by a stripped property as a
+        key. What an allow list lacks may be a function's parameter as well."""
+        if target.may_end_in("search"):
+            return True
+        names = map(fold, _NAME_OF_KEY.findall(with_words_whole(fully_decoded(target.path))))
+        return any((name,) in self._stripped for name in names)
 
     def _is_probed(self, options: Mapping[str, tuple[str, ...]], searches: tuple[str, ...]) -> bool:
         named = Named()
@@ -79,7 +95,7 @@ class QueryGuard:
     def _may_name(self, texts: list[str], searched: set[str]) -> bool:
         """Whether the last word of a stripped path is there at all, wherever it stands."""
         text = "\n".join(texts)
-        if not text.isascii():
+        if not text.isascii() or "\\" in text:
             return True
         text = text.lower()
         return "search" in text or any(
@@ -127,7 +143,7 @@ def _may_be_meant(stripped: Path, paths: set[Path], unsure: set[str]) -> bool:
 def _tree(paths: Iterable[str]) -> _Tree:
     tree: _Tree = {}
     for path in paths:
-        _plant(tree, property_path(path))
+        _plant(tree, property_path(with_words_whole(path)))
     return tree
 
 
@@ -163,13 +179,12 @@ def _collect_searched(text: str, named: Named, names: set[str]) -> None:
     """Raises Unresolved where a word names no property: it is looked for in all of them, the hidden ones too.
     So is each word but the first of `"subject:one two"` in messages, where quotes hold a query of their own.
     """
-    words = _SEARCH_WORD.findall(text)
+    words = _SEARCH_WORD.findall(with_words_whole(text))
     named.take(len(words))
     for word in words:
         if word in _SEARCH_OPERATORS:
             continue
-        searched = _PROPERTY_SEARCHED.match(word)
-        if searched is None:
+        if _PROPERTY_SEARCHED.match(word) is None:
             raise Unresolved("a search for free text")
-        name = fold(searched[1])
-        names.update(map(fold, _SEARCH_NAMES.get(name, (name,))))
+        for name in map(fold, _PROPERTIES_SEARCHED.findall(word)):
+            names.update(map(fold, _SEARCH_NAMES.get(name, (name,))))

@@ -8,6 +8,7 @@ own only where that has its place; one of which it isn't certain whose property 
 from __future__ import annotations
 
 import re
+import unicodedata
 from enum import Enum
 from typing import Final
 
@@ -25,11 +26,17 @@ MAX_WORDS: Final = 32  # of one path
 _GUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?!\w)"
 _STRING: Final = r"(?:(?i:duration|binary|geography|geometry)(?='))?'[^']*(?:''[^']*)*'"
 _TOKEN: Final = rf"(?:{_STRING}|{_GUID}|[0-9][\w:.-]*|@[\w.]+|(\$?[^\W\d][\w.]*)\s*([(:=]?)|(\S))\s*"
+# What else a name may have behind its first letter (OData 4.01 ABNF, identifierCharacter): marks and
+# connecting punctuation, which `\w` lacks. What shows nothing is in no name.
+_NO_LETTERS: Final = re.compile(r"[^\x00-\x7f\w\s]")
+_IN_NAMES: Final = frozenset(("Mn", "Mc", "Pc"))
+_WORD: Final = re.compile(r"[^\W\d]\w*")
+_JSON_ESCAPE: Final = re.compile(r"\\u([0-9A-Fa-f]{4})")
 # OData has strings in single quotes, JSON's in double ones, where a backslash may stand before a quote (RFC
 # 8259 §7). Servers differ in which of them begins, and in what ends it. So such a text is read in every way.
 _SINGLE_QUOTED: Final = re.compile(_TOKEN)
 _ALSO_DOUBLE_QUOTED: Final = re.compile(rf'"[^"]*"\s*|{_TOKEN}')
-_ALSO_JSON: Final = re.compile(rf'"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*|\Z)|{_TOKEN}', re.DOTALL)
+_ALSO_JSON: Final = re.compile(rf'"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*|\\?\Z)|{_TOKEN}', re.DOTALL)
 
 _PLAIN_NAMES: Final = re.compile(r"[A-Za-z_]\w*(?:,[A-Za-z_]\w*)*", re.ASCII)
 
@@ -106,6 +113,7 @@ class Named:
 
     def add(self, option: str, text: str, base: Path | None = ()) -> None:
         """`base` is None for a text of which it isn't certain where it applies. Raises Unresolved."""
+        text = with_words_whole(text)
         mode = _MODES.get(option, _Mode.EXPRESSION)
         if mode is _Mode.PATHS and base == () and _PLAIN_NAMES.fullmatch(text) is not None:
             names = text.lower().split(",")  # the common `$select`; the walk would find the same
@@ -116,6 +124,14 @@ class Named:
             tokens: list[tuple[str, str, str]] = pattern.findall(text)
             self.take(len(tokens) + 1)
             _Walk(self, mode, base).through(tokens)
+            if ("", "", "{") in tokens:
+                self._take_words_of_json(text[text.index("{") :])
+
+    def _take_words_of_json(self, text: str) -> None:
+        """Readers of JSON differ in which names they take: in double quotes, in single ones or in none."""
+        words = _WORD.findall(_JSON_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text))
+        self.take(len(words))
+        self.loose.update(map(fold, words))
 
     def take(self, tokens: int) -> None:
         self.tokens_left -= tokens
@@ -124,6 +140,18 @@ class Named:
 
     def words(self) -> set[str]:
         return self.loose.union(self.homonyms, *self.paths)
+
+
+def with_words_whole(text: str) -> str:
+    """The text with what a name may consist of, and no pattern takes for a part of one, as a part of one."""
+    return text if text.isascii() else _NO_LETTERS.sub(_in_a_name, unicodedata.normalize("NFC", text))
+
+
+def _in_a_name(character: re.Match[str]) -> str:
+    category = unicodedata.category(character[0])
+    if category in _IN_NAMES:
+        return f"_{ord(character[0]):x}_"
+    return "" if category == "Cf" else character[0]
 
 
 def _readings(text: str) -> list[re.Pattern[str]]:
@@ -230,6 +258,8 @@ class _Walk:
         elif after == ":" and before == _LAMBDA:
             self._declare(name, word)
         elif "." in name:
+            if after == "(" and frame.mode is not _Mode.PATHS:
+                self._named.loose.add(word)  # a function of the service's own, which may tell anything
             self._pass_cast(frame.base, after)
         elif frame.mode is _Mode.PATHS or not self._is_language(name, word, before, after):
             self._pass_property(None if before == '"' else frame.base, word, after)
@@ -246,6 +276,8 @@ class _Walk:
             if after == "(":
                 self._open(_Frame(_Mode.EXPRESSION, path, True))
         elif "." in name:
+            if after == "(" and self._frame.mode is not _Mode.PATHS:
+                self._named.loose.add(word)
             self._pass_cast(self._path, after)
         elif word in _LAMBDAS and after == "(" and self._frame.mode is not _Mode.PATHS:
             self._open_lambda(self._path)

@@ -241,6 +241,105 @@ class TestWordsOfTheLanguage:
         assert not probes(strip(word), query)
 
 
+class TestJson:
+    """Readers of JSON differ in which names they take, so all words of an object count."""
+
+    @pytest.mark.parametrize(
+        "json",
+        [
+            '{"mail":"x"}',
+            "{'mail':'x'}",
+            "{mail:'x'}",
+            '{"ma\\u0069l":"x"}',
+            "{address:{'mail':'x'}}",
+        ],
+    )
+    @pytest.mark.parametrize(
+        "hiding", [strip("mail"), strip("manager.mail"), allow("id", "manager.id")], ids=repr
+    )
+    def test_a_hidden_name_within_an_object_is_a_probe(self, hiding: Transforms, json: str) -> None:
+        assert probes(hiding, f"$filter=manager eq {json}")
+
+    def test_a_brace_within_a_string_opens_no_object(self) -> None:
+        assert not probes(allow("id"), "$filter=id eq '{mail}'")
+
+
+class TestOtherAlphabets:
+    @pytest.mark.parametrize("name", ["वेतन", "เงินเดือน", "e\u0301te", "a\u203fb", "年齢"])
+    def test_a_name_may_have_marks_behind_its_first_letter(self, name: str) -> None:
+        for query in (f"$filter={name} eq 'x'", f"$orderby={name}", f"$select=id,{name}"):
+            assert probes(strip(name), query)
+            assert probes(allow("id"), query)
+            assert not probes(allow("id", name), query)
+
+    def test_a_name_is_the_same_composed_and_decomposed(self) -> None:
+        assert probes(strip("\u00e9te"), "$orderby=e\u0301te")
+        assert probes(strip("e\u0301te"), "$orderby=\u00e9te")
+
+    @pytest.mark.parametrize("invisible", ["\u200b", "\u00ad", "\u2060"])
+    def test_what_shows_nothing_parts_no_name(self, invisible: str) -> None:
+        assert probes(strip("mobilePhone"), f"$filter=startswith(mobile{invisible}Phone,'5')")
+
+
+class TestFunctionsOfTheService:
+    """Nobody but the service knows what a function of its own looks at."""
+
+    @pytest.mark.parametrize(
+        "query",
+        ["$filter=microsoft.graph.hasPhone('5')", "$orderby=manager/microsoft.graph.rank('5')"],
+    )
+    def test_a_qualified_one_is_not_allowed(self, query: str) -> None:
+        assert probes(allow("id", "manager"), query)
+
+    def test_a_type_tells_nothing(self) -> None:
+        assert not probes(
+            allow("id"), "$filter=isof(microsoft.graph.user) and microsoft.graph.user/id eq '1'"
+        )
+
+    @pytest.mark.parametrize(
+        "path", ["/v1.0/me/drive/root/search(q='salary')", "/v1.0/me/drive/root/search%28q='salary'%29"]
+    )
+    def test_a_search_looks_into_everything(self, path: str) -> None:
+        guard = QueryGuard(strip("description"))
+        assert guard.is_probed_by(canonicalise(path))
+        assert not guard.is_probed_by(canonicalise("/v1.0/me/drive/root:/search:/children"))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "words"),
+    [
+        ("bccRecipients", "subject:a;bcc:b"),
+        ("bccRecipients", "subject:a|bcc:b"),
+        ("categories", "category:red"),
+        ("bodyPreview", "body:x"),
+        ("receivedDateTime", "subject:a,received>2020-01-01"),
+    ],
+)
+def test_every_name_in_a_word_of_a_search_counts(hidden: str, words: str) -> None:
+    assert probes(strip(hidden), f'$search="{words}"')
+    assert not probes(strip("other"), f'$search="{words}"')
+
+
+@pytest.mark.parametrize(
+    "key", ["(mobilePhone='5')", "%28MOBILEPHONE%20='5'%29", "(id='1',mobilePhone=@a)?@a='5'"]
+)
+def test_a_stripped_property_as_a_key_is_a_probe(key: str) -> None:
+    target = canonicalise(f"/v1.0/users{key}")
+    assert QueryGuard(strip("mobilePhone")).is_probed_by(target)
+    assert not QueryGuard(strip("manager.mobilePhone", "mail")).is_probed_by(target)
+
+
+class TestEncodedQuestionMark:
+    """A server that decodes before it splits reads a query behind it."""
+
+    @pytest.mark.parametrize("mark", ["%3F", "%3f", "%253F", "%25253F", "%EF%BC%9F"])
+    @pytest.mark.parametrize("rest", ["$filter=mobilePhone eq '5'", "a=b&$orderby=mobilePhone"])
+    def test_what_follows_it_is_a_query_as_well(self, mark: str, rest: str) -> None:
+        target = canonicalise(f"/v1.0/users{mark}{quote(rest, safe='$=&')}?$top=1")
+        assert QueryGuard(strip("mobilePhone")).is_probed_by(target)
+        assert target.options["top"] == ("1",)
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -252,6 +351,9 @@ class TestWordsOfTheLanguage:
         "$filter=" + "".join(f"x/any(v{at}:v{at - 1}/" for at in range(3500)),
         "$expand=" + "a($expand=" * 6000,
         "$filter=%22" + "%5C%22" * 10_000,
+        "$filter=%22" + "%5C%22" * 3100 + "a" * 40_000 + "%5C",
+        "$filter=a%20eq%20" + "%7B" * 10_000,
+        "$filter=a" + "%CC%81" * 10_000,
         "$search=" + "+".join(f"a{at}:b" for at in range(7000)),
     ],
     ids=lambda query: query[:24],
