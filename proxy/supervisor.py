@@ -108,6 +108,8 @@ class Reload:
     old: Generation
     new: Generation
     ends: float
+    gate: int | None = None  # an eventfd: the new processes are there, and wait for its count to leave zero
+    begun: bool = False
     handed_over: bool = False
     given_up: bool = False
 
@@ -115,6 +117,20 @@ class Reload:
     def of_version(self) -> bool:
         """Whether the old ones are of another version, which can't be gone back to from here."""
         return any(child.run is None for child in (*self.old.agents, *self.old.workers))
+
+    def open_gate(self) -> None:
+        if self.gate is not None:
+            os.eventfd_write(self.gate, 1)
+
+    def await_gate(self) -> None:
+        """In a new process."""
+        if self.gate is not None:
+            select.select([self.gate], [], [])  # nobody reads it, so it stays open for who comes later
+
+    def close_gate(self) -> None:
+        if self.gate is not None:
+            os.close(self.gate)
+            self.gate = None
 
 
 class Supervisor:
@@ -178,7 +194,7 @@ class Supervisor:
 
     def _make_generation(self, settings: Settings, pages: Sequence[Counters]) -> Generation:
         keys = _local_keys(settings)
-        generation = Generation(settings, [channel_pair() for _ in range(self._count)], pages)
+        generation = Generation(settings, _channels(self._count), pages)
         for slot, page in enumerate(pages):
             generation.workers.append(Child(f"worker-{slot}", self._worker(generation, slot, keys), page))
         generation.agents.append(Child("agent", self._agent(generation), self._pages.agent))
@@ -191,6 +207,7 @@ class Supervisor:
             from proxy.worker import run_worker
 
             log.configure(generation.settings.log.level, generation.settings.log.format, f"worker-{slot}")
+            self._await_turn(generation)
             own = list(_sockets(self._listeners.pop(slot)))
             self._close_inherited()
             reload = self._reload
@@ -215,29 +232,50 @@ class Supervisor:
             from proxy.agent.main import run_agent  # in its own process: half of all that a proxy imports
 
             log.configure(generation.settings.log.level, generation.settings.log.format, "agent")
+            self._await_turn(generation)
             self._close_inherited()
             ready()
             return run_agent(generation.settings, [pair[1] for pair in generation.channels], self._pages)
 
         return run
 
+    def _await_turn(self, generation: Generation) -> None:
+        """In a new process: until the old agent has ended, where there is one."""
+        if self._reload is not None and self._reload.new is generation:
+            self._reload.await_gate()
+
     # Children
 
     def _start(self, child: Child) -> None:
+        """At once, or later where that can't be: for want of a process or a descriptor, nothing that runs
+        may end."""
+        try:
+            self._fork(child)
+        except OSError as error:
+            _put_off(child)
+            logger.error("%s can't be started, trying again: %s", child.name, error.strerror)
+        if child not in self._children:
+            self._children.append(child)
+
+    def _fork(self, child: Child) -> None:
+        """Raises OSError, and leaves no descriptor behind then."""
+        child.ready, child.retired_at, child.killed = False, None, False
+        child.heard, child.silent = 0, 0.0
         reading, writing = os.pipe()
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(reading)
+            os.close(writing)
+            raise
         if pid == 0:
             os.close(reading)
             _become_child(child, writing, parent)
         os.close(writing)
         os.set_blocking(reading, False)
         child.pid, child.started, child.start_at = pid, time.monotonic(), None
-        child.ready, child.ready_fd = False, reading
-        child.retired_at, child.killed = None, False
-        child.heard, child.silent = 0, 0.0
-        if child not in self._children:
-            self._children.append(child)
+        child.ready_fd = reading
 
     def _look_after_children(self, elapsed: float) -> None:
         self._reap()
@@ -320,10 +358,10 @@ class Supervisor:
         if child.retired_at is not None or self._stopping or child.run is None:
             self._children.remove(child)
             return
-        lived = time.monotonic() - child.started
-        child.quick_deaths = child.quick_deaths + 1 if lived < QUICK_DEATH_SECONDS else 0
-        delay = min(MAX_RESTART_DELAY, 0.1 * 2**child.quick_deaths) if child.quick_deaths > 1 else 0.0
-        child.start_at = time.monotonic() + delay
+        if time.monotonic() - child.started < QUICK_DEATH_SECONDS:
+            _put_off(child)
+        else:
+            child.quick_deaths, child.start_at = 0, time.monotonic()
         logger.error("%s ended with %s, starting another", child.name, _told(code))
 
     def _retire(self, children: Iterable[Child]) -> None:
@@ -415,18 +453,46 @@ class Supervisor:
             settings = self._with_fixed(wanted)
             if not problems:
                 new = self._make_generation(settings, self._pages.workers[half : half + self._count])
+                self._start_waiting(old, new)
         except SettingsError as error:
             problems = list(error.problems)
         except SigningKeyError as error:
             problems = [str(error)]
+        except OSError as error:
+            problems = [f"the new processes can't be started: {error.strerror}"]
         if problems:
             for problem in problems:
                 logger.error("not reloaded, the settings in force stay: %s", problem)
             return
-        self._reload = Reload(old, new, time.monotonic() + AGENT_STOP_SECONDS + RELOAD_SECONDS)
         logger.info("reloading")
         # Only one agent may own the spool: the old one hands over by ending.
         self._retire(old.agents)
+
+    def _start_waiting(self, old: Generation, new: Generation) -> None:
+        """All that a reload takes is had before anything in force ends. Raises OSError, and nothing is left
+        of it then."""
+        with contextlib.ExitStack() as undo:
+            undo.callback(new.close_channels)
+            reload = Reload(old, new, time.monotonic() + AGENT_STOP_SECONDS + RELOAD_SECONDS)
+            reload.gate = os.eventfd(0)
+            undo.callback(self._end_reload, reload)
+            self._reload = reload
+            for child in (*new.agents, *new.workers):
+                self._fork(child)
+                self._children.append(child)
+                undo.callback(self._abandon, child)
+            undo.pop_all()
+
+    def _abandon(self, child: Child) -> None:
+        """One that has done nothing yet."""
+        child.retired_at = time.monotonic()
+        self._kill(child)
+        _, status = os.waitpid(child.pid, 0)
+        self._bury(child, os.waitstatus_to_exitcode(status))
+
+    def _end_reload(self, reload: Reload) -> None:
+        reload.close_gate()
+        self._reload = None
 
     def _with_fixed(self, wanted: Settings) -> Settings:
         """What other processes of this very proxy rely on stays as it was at the start."""
@@ -451,10 +517,13 @@ class Supervisor:
             self._go_back(reload)
         elif self._any_left(old.agents):
             return
-        elif not self._any_left(new.agents):
+        elif not reload.begun:
+            reload.begun = True
+            reload.open_gate()
             # Workers after their agent, so that it has rules and an upstream token for them.
             for child in (*new.agents, *new.workers):
-                self._start(child)
+                if child not in self._children:
+                    self._start(child)
         elif not reload.handed_over:
             if all(child.ready for child in new.workers):
                 reload.handed_over = True
@@ -468,7 +537,8 @@ class Supervisor:
                 self._retire((*new.workers, *new.agents))
         elif not self._any_left(old.workers):
             old.close_channels()
-            self._generation, self._settings, self._reload = new, new.settings, None
+            self._generation, self._settings = new, new.settings
+            self._end_reload(reload)
             log.configure(new.settings.log.level, new.settings.log.format, "supervisor")
             logger.info("reloaded")
 
@@ -477,7 +547,7 @@ class Supervisor:
         if self._any_left((*reload.new.workers, *reload.new.agents)):
             return
         reload.new.close_channels()
-        self._reload = None
+        self._end_reload(reload)
         for child in reload.old.agents:
             self._start(child)
 
@@ -488,8 +558,30 @@ class Supervisor:
 
     def _close_inherited(self) -> None:
         """In a child: what is the supervisor's alone."""
+        if self._reload is not None:
+            self._reload.close_gate()
         self._close_listeners()
         os.close(self._lock)
+
+
+def _put_off(child: Child) -> None:
+    """The next start of one that died young, or could not be born: the later, the more often that was."""
+    child.quick_deaths += 1
+    doubled = 0.1 * 2 ** min(child.quick_deaths, 10)
+    delay = min(MAX_RESTART_DELAY, doubled) if child.quick_deaths > 1 else 0.0
+    child.start_at = time.monotonic() + delay
+
+
+def _channels(count: int) -> list[tuple[socket.socket, socket.socket]]:
+    """One per worker. Raises OSError, and leaves no descriptor behind then."""
+    with contextlib.ExitStack() as undo:
+        made = []
+        for _ in range(count):
+            made.append(channel_pair())
+            for end in made[-1]:
+                undo.callback(end.close)
+        undo.pop_all()
+    return made
 
 
 def _local_keys(settings: Settings) -> tuple[bytes, ...]:

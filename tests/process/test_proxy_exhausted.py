@@ -1,0 +1,137 @@
+"""With no process or file descriptor to be had, what serves goes on, and a reload changes nothing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.process.proxy_parts import (
+    Load,
+    alive,
+    client_of,
+    log_of,
+    processes,
+    readiness,
+    until,
+    whole_system,
+)
+from tests.standins.system import System
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+# Root has no limit of processes: in the file stands how many more the supervisor gets.
+FORKS_LEFT = """
+import errno, os, pathlib
+file, fork = pathlib.Path(os.environ["FORKS_LEFT"]), os.fork
+
+def counted():
+    if file.exists():
+        left = int(file.read_text())
+        if not left:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        file.write_text(str(left - 1))
+    return fork()
+
+os.fork = counted
+"""
+NOT_RELOADED = "not reloaded, the settings in force stay: "
+
+
+@pytest.fixture
+def forks_left(tmp_path: Path) -> Path:
+    (tmp_path / "shim").mkdir()
+    (tmp_path / "shim" / "sitecustomize.py").write_text(FORKS_LEFT, "utf-8")
+    return tmp_path / "forks-left"
+
+
+def environment_of(forks_left: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(forks_left.parent / "shim"), "FORKS_LEFT": str(forks_left)}
+
+
+def let_fork(forks_left: Path, times: int | None) -> None:
+    if times is None:
+        forks_left.unlink()
+    else:
+        forks_left.write_text(str(times))
+
+
+def descriptors(system: System) -> set[str]:
+    """The supervisor's, as what they lead to."""
+    directory = Path(f"/proc/{system.proxy.process.pid}/fd")
+    return {f"{each.name} {each.readlink()}" for each in directory.iterdir()}
+
+
+async def settled(system: System) -> set[str]:
+    """Its descriptors once it has heard that all are ready, for which each child has a pipe."""
+    await until(lambda: not any("pipe:" in each for each in descriptors(system)))
+    return descriptors(system)
+
+
+async def refused_reload(system: System, times: int) -> None:
+    os.kill(system.proxy.process.pid, signal.SIGHUP)
+    await until(lambda: log_of(system).count(NOT_RELOADED) == times)
+
+
+async def test_without_processes_to_be_had_what_serves_goes_on(tmp_path: Path, forks_left: Path) -> None:
+    async with whole_system(tmp_path, environment=environment_of(forks_left)) as system:
+        before, held = processes(system), await settled(system)
+        async with client_of(system) as client:
+            for at in range(3):  # neither the agent, nor the first worker, nor the second
+                let_fork(forks_left, at)
+                await refused_reload(system, at + 1)
+            assert "can't be started: Resource temporarily unavailable" in log_of(system)
+            assert processes(system) == before
+            assert descriptors(system) == held
+            assert (await client.get("/v1.0/echo/1")).status == 200
+
+        os.kill(before["worker-0"], signal.SIGKILL)
+        again = "worker-0 can't be started, trying again: Resource temporarily unavailable"
+        await until(lambda: log_of(system).count(again) >= 2)
+        assert processes(system) == {name: pid for name, pid in before.items() if name != "worker-0"}
+        assert descriptors(system) == held
+        let_fork(forks_left, None)
+        await until(lambda: "worker-0" in processes(system))
+        async with Load(system) as load:
+            os.kill(system.proxy.process.pid, signal.SIGHUP)
+            await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
+            await load.answers(20)
+        assert (load.broken, load.refused_connects, load.statuses()) == ([], 0, {200})
+        assert len(await settled(system)) == len(held)
+    assert "Traceback" not in log_of(system)
+
+
+async def test_without_descriptors_to_be_had_what_serves_goes_on(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system:
+        supervisor = system.proxy.process.pid
+        limits = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
+        before, held = processes(system), await settled(system)
+        for spare in range(9):  # from the settings file on to the last pipe
+            _leave(supervisor, spare, limits[1])
+            await refused_reload(system, spare + 1)
+            assert descriptors(system) == held
+        lines = [line for line in log_of(system).splitlines() if NOT_RELOADED in line]
+        assert all(line.endswith("Too many open files") for line in lines)
+        assert processes(system) == before
+        _leave(supervisor, 1, limits[1])
+        os.kill(before["agent"], signal.SIGKILL)
+        await until(lambda: "agent can't be started, trying again: Too many open files" in log_of(system))
+        assert alive(before["worker-0"])
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
+        await until(lambda: readiness(system)["ready"])
+        os.kill(supervisor, signal.SIGHUP)
+        await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
+        assert len(await settled(system)) == len(held)
+    assert "Traceback" not in log_of(system)
+
+
+def _leave(pid: int, spare: int, hard: int) -> None:
+    """So many descriptors more, and none beyond."""
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    limit = 0
+    while limit - len([fd for fd in used if fd < limit]) < spare or limit <= max(used):
+        limit += 1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
