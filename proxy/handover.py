@@ -64,7 +64,8 @@ def become_new_version(handover: Handover) -> None:
 
 
 def start_check() -> int:
-    """The process id of `--check` by whatever version is installed now; its problems go to standard error."""
+    """The process id of `--check` by whatever version is installed now; its problems go to standard error.
+    Raises OSError where there is no interpreter, or no process to be had."""
     nowhere = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
     return os.posix_spawn(
         sys.executable, [*_command(), "--check"], os.environ, file_actions=[nowhere], setsigmask=[]

@@ -409,9 +409,15 @@ class Supervisor:
     # Versions
 
     def _check_new_version(self) -> None:
-        if self._checking is None:
-            logger.info("checking the version that is installed now")
+        if self._checking is not None:
+            return
+        logger.info("checking the version that is installed now")
+        try:
             self._checking = handover.start_check()
+        except OSError as error:
+            logger.error(
+                "version %s goes on: --check of the new one can't be started: %s", __version__, error
+            )
 
     def _checked(self, code: int) -> None:
         self._checking = None

@@ -148,6 +148,23 @@ async def test_a_version_that_can_not_start_changes_nothing(tmp_path: Path, code
         assert (await client.get("/v1.0/echo/1")).status == 200
 
 
+async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
+    """It was removed, as a directory that is replaced is for a moment."""
+    (tmp_path / "shim").mkdir()
+    (tmp_path / "shim" / "sitecustomize.py").write_text("import sys\nsys.executable = '/nowhere/python'\n")
+    environment = {"PYTHONPATH": str(tmp_path / "shim")}
+    async with whole_system(tmp_path, workers=1, environment=environment) as system:
+        before = processes(system)
+        async with client_of(system) as client:
+            for times in (1, 2):  # the next one is tried as well
+                upgrade(system)
+                await until(lambda times=times: log_of(system).count("/nowhere/python") == times)  # type: ignore[misc]
+            assert "goes on: --check of the new one can't be started" in log_of(system)
+            assert processes(system) == before
+            assert (await client.get("/v1.0/echo/1")).status == 200
+    assert "Traceback" not in log_of(system)
+
+
 async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_do(
     tmp_path: Path, code: Path
 ) -> None:
