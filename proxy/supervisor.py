@@ -39,6 +39,7 @@ from proxy.counters import (
 )
 from proxy.settings import Settings, load
 from proxy.signing_key import SigningKeyError, signing_key
+from proxy.worker_tls import WorkerTls, worker_tls
 
 logger = logging.getLogger(__name__)
 
@@ -193,15 +194,17 @@ class Supervisor:
     # Generations
 
     def _make_generation(self, settings: Settings, pages: Sequence[Counters]) -> Generation:
-        keys = _local_keys(settings)
+        keys, tls = _local_keys(settings), worker_tls(settings)
         generation = Generation(settings, _channels(self._count), pages)
         for slot, page in enumerate(pages):
-            generation.workers.append(Child(f"worker-{slot}", self._worker(generation, slot, keys), page))
+            generation.workers.append(
+                Child(f"worker-{slot}", self._worker(generation, slot, keys, tls), page)
+            )
         generation.agents.append(Child("agent", self._agent(generation), self._pages.agent))
         return generation
 
     def _worker(
-        self, generation: Generation, slot: int, keys: tuple[bytes, ...]
+        self, generation: Generation, slot: int, keys: tuple[bytes, ...], tls: WorkerTls
     ) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
             from proxy.worker import run_worker
@@ -218,6 +221,7 @@ class Supervisor:
             return run_worker(
                 generation.settings,
                 keys,
+                tls,
                 own,
                 generation.channels[slot][0],
                 generation.pages[slot],

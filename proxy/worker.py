@@ -32,7 +32,6 @@ from proxy.channel import (
     SnapshotReady,
     Synced,
 )
-from proxy.config.tls import client_tls, server_tls
 from proxy.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
@@ -61,6 +60,7 @@ from proxy.server.tokens import TokenKeeper, TokenSettings
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
+from proxy.worker_tls import WorkerTls
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +79,7 @@ RESERVED_DESCRIPTORS: Final = 128  # for listeners, channel, spool segments and 
 def run_worker(
     settings: Settings,
     keys: tuple[bytes, ...],
+    tls: WorkerTls,
     listeners: list[socket.socket],
     channel: socket.socket,
     counters: Counters,
@@ -90,16 +91,19 @@ def run_worker(
     worker takes none before it has rules and upstream tokens, however long that is."""
     gc.enable()  # all is imported
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(Worker(settings, keys, counters).run(listeners, channel, ready, patient=patient))
+        runner.run(Worker(settings, keys, tls, counters).run(listeners, channel, ready, patient=patient))
     return 0
 
 
 class Worker:
     """Owns what the exchanges of this process share, and keeps it current."""
 
-    def __init__(self, settings: Settings, keys: tuple[bytes, ...], counters: Counters) -> None:
+    def __init__(
+        self, settings: Settings, keys: tuple[bytes, ...], tls: WorkerTls, counters: Counters
+    ) -> None:
         self._settings = settings
         self._keys = keys
+        self._tls = tls
         self._counters = counters
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="worker")
         self._stop = asyncio.Event()
@@ -166,7 +170,8 @@ class Worker:
         settings = self._settings
         proxy, upstream, token = settings.proxy, settings.upstream, settings.token
         outbox = Outbox(loop)
-        pool = UpstreamPool(loop, _upstream_settings(settings), self._deadlines, self._counters, outbox)
+        towards = _upstream_settings(settings, self._tls.upstream)
+        pool = UpstreamPool(loop, towards, self._deadlines, self._counters, outbox)
         limits = Limits(
             max_header_bytes=proxy.max_header_bytes,
             max_header_count=proxy.max_header_count,
@@ -224,7 +229,7 @@ class Worker:
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]
     ) -> list[asyncio.Server | TlsListener]:
-        tls = _listener_tls(self._settings)
+        tls = self._tls.listener
         context = self._context
         if tls is not None:
             timeout = self._settings.proxy.head_timeout_seconds
@@ -418,14 +423,13 @@ def _affordable_connections(settings: Settings) -> int:
     return min(wanted, affordable)
 
 
-def _upstream_settings(settings: Settings) -> UpstreamSettings:
+def _upstream_settings(settings: Settings, tls: ssl.SSLContext | None) -> UpstreamSettings:
     upstream = settings.upstream
     address = urlsplit(upstream.base_url)
-    secure = address.scheme == "https"
     return UpstreamSettings(
         host=address.hostname or "",
-        port=address.port or (443 if secure else 80),
-        tls=client_tls(upstream.ca_file) if secure else None,
+        port=address.port or (80 if tls is None else 443),
+        tls=tls,
         connect_timeout=upstream.connect_timeout_seconds,
         response_timeout=upstream.response_timeout_seconds,
         idle_timeout=upstream.idle_timeout_seconds,
@@ -433,10 +437,3 @@ def _upstream_settings(settings: Settings) -> UpstreamSettings:
         max_waiting=upstream.max_waiting,
         max_header_bytes=upstream.max_header_bytes,
     )
-
-
-def _listener_tls(settings: Settings) -> ssl.SSLContext | None:
-    proxy = settings.proxy
-    if proxy.cert_file is None:
-        return None
-    return server_tls(proxy.cert_file, proxy.key_file)

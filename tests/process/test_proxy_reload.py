@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import ssl
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.process.proxy_parts import (
     LONG,
+    Client,
     Closed,
     Load,
     alive,
@@ -135,6 +138,42 @@ async def test_new_settings_take_effect_and_bad_ones_do_not(tmp_path: Path) -> N
         assert (await client.get("/v1.0/echo/2")).status == 200
         assert not set(processes(system).values()) & set(before.values())
         assert not any(alive(pid) for pid in before.values())
+
+
+async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path) -> None:
+    """A worker that is replaced has the certificates that were found good, not what is in the files."""
+    async with whole_system(tmp_path) as system, client_of(system) as client:
+        files = [tmp_path / "certificates" / name for name in ("server.pem", "ca.pem")]
+        good = [file.read_bytes() for file in files]
+        other = system.authority.server("other")
+        shutil.copy(other.cert_file, files[0])  # beside the key of the first
+        files[1].write_text("no certificate")
+        served = await served_certificate(client)
+        hang_up(system)
+        await until(lambda: "Upstream.CaFile: not usable" in log_of(system))
+        assert "not reloaded, the settings in force stay: Proxy.CertFile" in log_of(system)
+
+        before = processes(system, "worker")
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
+        client.close()
+        assert (await client.get("/v1.0/echo/1")).status == 200
+        await until(lambda: len(processes(system, "worker")) == len(before))
+        assert await served_certificate(client) == served
+        assert log_of(system).count("starting another") == len(before)
+
+        files[1].write_bytes(good[1])
+        shutil.copy(other.key_file, files[0].with_suffix(".key"))
+        hang_up(system)
+        await reloaded(system, 1)
+        client.close()
+        assert await served_certificate(client) != served
+        assert (await client.get("/v1.0/echo/2")).status == 200
+
+
+async def served_certificate(client: Client) -> bytes:
+    _, writer = await client.connected()
+    return cast(ssl.SSLObject, writer.get_extra_info("ssl_object")).getpeercert(binary_form=True) or b""
 
 
 @pytest.mark.skipif(not LONG, reason="half a minute, of which most is waiting: GRAPHWARD_LONG=1")
