@@ -459,7 +459,10 @@ class Supervisor:
         half = self._count if old.pages[0] is self._pages.workers[0] else 0
         try:
             wanted = load(self._config, os.environ)
-            problems = certificate_problems(wanted)
+            problems = [
+                *certificate_problems(wanted),
+                *_admin_problems(self._settings.admin.listen, wanted.admin.listen),
+            ]
             settings = self._with_fixed(wanted)
             if not problems:
                 new = self._make_generation(settings, self._pages.workers[half : half + self._count])
@@ -691,18 +694,38 @@ def _listener(address: Address) -> socket.socket:
 
 def _await_free(address: Address) -> None:
     """The agent's own listener. A predecessor that was killed may still be shipping: it gets its time."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     end = time.monotonic() + AGENT_STOP_SECONDS
     while True:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((address.host, address.port))
-                return
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
-                    raise StartError(f"Admin.Listen: {address}: {error.strerror}") from None
+        try:
+            _try_to_bind(address)
+            return
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                raise StartError(f"Admin.Listen: {address}: {error.strerror}") from None
         time.sleep(TICK_SECONDS)
+
+
+def _admin_problems(in_force: Address, wanted: Address) -> list[str]:
+    """Why another agent could not listen there once the one before has ended."""
+    if wanted == in_force:
+        return []
+    try:
+        _try_to_bind(wanted)
+    except OSError as error:
+        # On one port, an address of all interfaces is in the way of one of them: it ends with its agent.
+        everywhere = {"0.0.0.0", "::"} & {in_force.host, wanted.host}  # noqa: S104
+        if error.errno == errno.EADDRINUSE and wanted.port == in_force.port and everywhere:
+            return []
+        return [f"Admin.Listen: {wanted}: {error.strerror}"]
+    return []
+
+
+def _try_to_bind(address: Address) -> None:
+    """Raises OSError where another listens."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address.host, address.port))
 
 
 def _bound(listener: socket.socket) -> Address:

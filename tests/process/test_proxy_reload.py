@@ -140,6 +140,31 @@ async def test_new_settings_take_effect_and_bad_ones_do_not(tmp_path: Path) -> N
         assert not any(alive(pid) for pid in before.values())
 
 
+async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(tmp_path: Path) -> None:
+    async with whole_system(tmp_path, workers=1) as system:
+        before = processes(system)
+        good = system.proxy_config.read_text("utf-8")
+        address = system.admin_url.removeprefix("http://")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            theirs = f"127.0.0.1:{taken.getsockname()[1]}"
+            system.proxy_config.write_text(good.replace(address, theirs), "utf-8")
+            hang_up(system)
+            refused = (
+                f"not reloaded, the settings in force stay: Admin.Listen: {theirs}: Address already in use"
+            )
+            await until(lambda: refused in log_of(system), seconds=5)
+            assert processes(system) == before
+            assert readiness(system)["ready"]
+
+        # Nor is our own agent in the way of its successor on all interfaces.
+        everywhere = address.replace("127.0.0.1", "0.0.0.0")
+        system.proxy_config.write_text(good.replace(address, everywhere), "utf-8")
+        hang_up(system)
+        await reloaded(system, 1)
+        await until(lambda: readiness(system)["ready"])
+        assert log_of(system).count("not reloaded") == 1
+
+
 async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path) -> None:
     """A worker that is replaced has the certificates that were found good, not what is in the files."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
