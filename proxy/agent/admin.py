@@ -1,6 +1,7 @@
 """The operator's listener: alive, ready, metrics. Loopback by default; it gives away no secret and takes no
 order."""
 
+import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -41,7 +42,8 @@ class Admin:
         self._audit = audit
         self._certificate_ends_at = end_of(certificate)
 
-    async def start(self, listener: socket.socket) -> web.AppRunner:
+    async def serve(self, listener: socket.socket) -> None:
+        """Until it is cancelled."""
         application = web.Application()
         application.on_response_prepare.append(_guarded)
         application.router.add_get("/healthz", self._alive)
@@ -49,8 +51,11 @@ class Admin:
         application.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
-        await web.SockSite(runner, listener).start()
-        return runner
+        try:
+            await web.SockSite(runner, listener).start()
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
 
     async def _alive(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

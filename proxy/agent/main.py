@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import uvloop
 
@@ -40,12 +40,10 @@ from proxy.settings import Settings
 from proxy.snapshot import Snapshot
 from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
-if TYPE_CHECKING:
-    from aiohttp import web
-
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 5.0
+_LISTEN_RETRY_SECONDS: Final = 1.0
 NICENESS: Final = 5  # where processors are scarce, requests come first and their events wait in the spool
 
 
@@ -175,7 +173,7 @@ class _Agent:
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Until SIGTERM, or until a part fails in a way nobody foresaw: then a new process is the cure."""
-        listener = _listener(self._admin_address)
+        admin = self._start("admin", self._serve_admin())  # which listens, then lets the others begin
         tasks = [  # first what workers wait for before they take a request
             *(self._start(f"credentials {name}", each.run()) for name, each in self._credentials.items()),
             *(self._start("vault", each.run()) for each in self._held),
@@ -185,25 +183,24 @@ class _Agent:
             self._start("metrics", self._metrics.run()),
             self._start("alive", self._say_alive()),
         ]
-        admin = await self._start_admin(listener)
         stop = self._start("stop", stopping.wait())
-        done, _ = await asyncio.wait([stop, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([stop, admin, *tasks], return_when=asyncio.FIRST_COMPLETED)
         failed = [task for task in done if task is not stop]
         for task in failed:
             log.critical("%s failed", task.get_name(), exc_info=task.exception())
-        for task in (stop, *tasks):
-            task.cancel()
-        await asyncio.gather(stop, *tasks, return_exceptions=True)
+        await _cancelled(stop, *tasks)
         await self._audit.stop(_STOP_SECONDS)
-        await admin.cleanup()
+        await _cancelled(admin)  # it tells of the stop, too
         return 1 if failed else 0
 
-    async def _start_admin(self, listener: socket.socket) -> "web.AppRunner":
+    async def _serve_admin(self) -> None:
+        """As soon as its address is free; the rest of the agent doesn't wait for that."""
+        listener = await _listener(self._admin_address)
         await asyncio.sleep(0)  # the tasks begin: what is imported here is a tenth of a start
         from proxy.agent.admin import Admin
 
         admin = Admin(self._counters, self._sync, self._health, self._audit.status, self._certificate)
-        return await admin.start(listener)
+        await admin.serve(listener)
 
     @staticmethod
     def _start(name: str, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
@@ -267,10 +264,30 @@ class _Agent:
             channel.send(message)
 
 
-def _listener(address: Address) -> socket.socket:
-    """Who asks before there is anybody to answer waits."""
+async def _listener(address: Address) -> socket.socket:
+    """Who asks before there is anybody to answer waits. The supervisor makes sure that the address is free at
+    the first start; who took it from a predecessor that died keeps us from answering, and from nothing else.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    return socket.create_server((address.host, address.port), family=family)
+    is_told = False
+    while True:
+        try:
+            listener = socket.create_server((address.host, address.port), family=family)
+        except OSError as error:
+            if not is_told:
+                log.error("Admin.Listen: %s; /readyz and /metrics are away, all else goes on", error.strerror)
+                is_told = True
+            await asyncio.sleep(_LISTEN_RETRY_SECONDS)
+        else:
+            if is_told:
+                log.info("Admin.Listen: %s is free, /readyz and /metrics answer", address)
+            return listener
+
+
+async def _cancelled(*tasks: asyncio.Task[object]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _signing_keys(

@@ -160,6 +160,12 @@ class Running:
         async with aiohttp.ClientSession() as session, session.get(address) as response:
             return response.status, await response.text()
 
+    async def says(self, words: str) -> None:
+        """In its log."""
+        async with asyncio.timeout(20):
+            while words not in self.log_file.read_text():  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.02)
+
     def alive(self, **gauges: int) -> None:
         """What live workers write into their pages."""
         for page in self.counters.workers:
@@ -391,6 +397,32 @@ async def test_readiness_says_what_is_missing_and_metrics_count_workers_together
         assert 'graphward_request_duration_seconds_bucket{le="+Inf"} 2.0' in text
         assert "graphward_audit_pending 0.0" in text
         assert 'graphward_check{check="spool"} 2.0' in text
+
+
+async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_answers(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        control, listen = running.control, running.settings.admin.listen
+        await control.until(lambda: bool(control.heartbeats))
+        assert await running.end(signal.SIGKILL) == -signal.SIGKILL
+        spool = spool_writer(running.settings.audit.local_retention_path)
+        write(spool, range(50), time_ms=int(time.time() * 1000))
+        with socket.create_server((listen.host, listen.port)) as other:
+            told_before = len(control.heartbeats)
+            control.sync_body = sync_body(version="v2", generatedAt="2026-11-22T00:00:00Z")
+            running.start()
+            await control.until(lambda: len(control.seqs("org-1")) == 50)
+            await control.until(
+                lambda: (
+                    len(control.heartbeats) > told_before and control.heartbeats[-1]["syncVersion"] == "v2"
+                )
+            )
+            await running.says("/readyz and /metrics are away")
+            other.shutdown(socket.SHUT_RDWR)  # to close it isn't enough: our child was born with it
+        await running.says("/readyz and /metrics answer")
+        assert await running.get("/healthz") == (200, "ok\n")
+        assert running.log_file.read_text().count("Admin.Listen") == 2
+        spool.close()
+        assert await running.end(signal.SIGTERM) == 0
 
 
 async def test_sigterm_ends_it_in_good_order(tmp_path: Path) -> None:
