@@ -99,12 +99,12 @@ class Audit:
         await self._is_known.wait()
         parts = self._parts
         if parts is not None and time.monotonic() - self._status_at > _STATUS_KEPT_SECONDS:
-            journal, backlog = await self._on_disk(self._look, parts)
+            journal, backlog, problem = await self._on_disk(self._look, parts)
             self._status_at = time.monotonic()
             self._status = AuditStatus(
                 journal=journal,
                 backlog=backlog,
-                stalled=self._disk_problem or parts.collector.stalled,
+                stalled=self._disk_problem or problem or parts.collector.stalled,
                 not_going_out=parts.shipper.problems(),
                 set_aside=parts.shipper.set_aside(),
             )
@@ -114,10 +114,16 @@ class Audit:
         """Or why there is none."""
         return self._status or self._why_closed
 
-    def _look(self, parts: _Parts) -> tuple[JournalStatus, int]:
+    def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
+        """And why the backlog is the one last known, if it is. Never an OSError: heartbeat, metrics and
+        readiness ask here, and are there to tell of a disk that fails."""
         with contextlib.suppress(OSError):
             parts.journal.verify_files()
-        return parts.journal.status(), parts.collector.backlog()
+        journal = parts.journal.status()
+        try:
+            return journal, parts.collector.backlog(), None
+        except OSError as error:
+            return journal, self._status.backlog if self._status is not None else 0, str(error)
 
     async def _collect(self, parts: _Parts) -> bool:
         try:

@@ -91,7 +91,7 @@ class Collector:
         self._open.clear()
 
     def backlog(self) -> int:
-        """Records that wait in the spool, as far as segment headers tell."""
+        """Records that wait in the spool, as far as segment headers tell. OSError: it can't be read."""
         waiting = 0
         for stream, numbers in self._segments().items():
             cursor = self._journal.state.streams.get(stream)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -421,6 +422,58 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_an
         await running.says("/readyz and /metrics answer")
         assert await running.get("/healthz") == (200, "ok\n")
         assert running.log_file.read_text().count("Admin.Listen") == 2
+        spool.close()
+        assert await running.end(signal.SIGTERM) == 0
+
+
+async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_path: Path) -> None:
+    """A file stands in its place, at the start and later."""
+    spool_path = tmp_path / "var/audit/spool"
+    spool_path.parent.mkdir(parents=True)
+    spool_path.touch()
+    async with a_proxy(tmp_path) as running:
+        control, heartbeats = running.control, running.control.heartbeats
+        await control.until(lambda: len(control.metrics) > 1 and len(heartbeats) > 1)
+        check = heartbeats[-1]["checks"]["audit"]
+        assert check["status"] == "failed"
+        assert "events stay in the spool: [Errno 20] Not a directory" in check["detail"]
+        assert (await running.get("/metrics"))[0] == 200
+        spool_path.unlink()
+        spool = spool_writer(spool_path.parent)
+        write(spool, range(50), time_ms=int(time.time() * 1000))
+        await control.until(lambda: len(control.seqs("org-1")) == 50)
+        await control.until(lambda: heartbeats[-1]["checks"]["audit"]["status"] == "ok")
+
+        spool_path.rename(tmp_path / "aside")
+        spool_path.touch()
+        await control.until(lambda: heartbeats[-1]["checks"]["audit"]["status"] == "failed")
+        control.sync_body = sync_body(version="v2", generatedAt="2026-11-22T00:00:00Z")
+        await control.until(lambda: heartbeats[-1]["syncVersion"] == "v2")
+        _, text = await running.get("/readyz")
+        assert "Not a directory" in json.loads(text)["checks"]["audit"]["detail"]
+        spool_path.unlink()
+        (tmp_path / "aside").rename(spool_path)
+        write(spool, range(50, 60), time_ms=int(time.time() * 1000))
+        spool.close()
+        await running.says("audit events are collected again")
+        assert await running.end(signal.SIGTERM) == 0  # of the process that began
+        assert control.seqs("org-1") == list(range(1, 61))
+
+
+async def test_an_agent_that_may_open_no_more_files_lives_on(tmp_path: Path) -> None:
+    async with a_proxy(tmp_path) as running:
+        control = running.control
+        await control.until(lambda: bool(control.metrics) and bool(control.heartbeats))
+        spool = spool_writer(running.settings.audit.local_retention_path)
+        before = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        await running.says("audit events stay in the spool: [Errno 24]")
+        told = len(control.heartbeats), len(control.metrics)
+        await control.until(lambda: len(control.heartbeats) > told[0] and len(control.metrics) > told[1])
+        assert "Too many open files" in control.heartbeats[-1]["checks"]["audit"]["detail"]
+        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, before)
+        write(spool, range(50), time_ms=int(time.time() * 1000))
+        await control.until(lambda: len(control.seqs("org-1")) == 50)
         spool.close()
         assert await running.end(signal.SIGTERM) == 0
 
