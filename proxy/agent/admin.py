@@ -16,6 +16,9 @@ from proxy.agent.health import AuditStatus, Health
 from proxy.agent.sync import Sync
 from proxy.counters import CounterPages
 
+MAX_CONNECTIONS: Final = 64  # anybody who reaches the listener may open them, and each takes a descriptor
+IDLE_SECONDS: Final = 12.0  # for a request, the first one included; no usual interval of scrapes is as long
+_ACCEPT_RETRY_SECONDS: Final = 1.0
 _JSON: Final = "application/json"
 
 
@@ -49,12 +52,19 @@ class Admin:
         application.router.add_get("/healthz", self._alive)
         application.router.add_get("/readyz", self._ready)
         application.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=IDLE_SECONDS,
+            shutdown_timeout=1.0,
+        )
         await runner.setup()
+        assert runner.server is not None
         try:
-            await web.SockSite(runner, listener).start()
-            await asyncio.Event().wait()
+            await _accept(listener, runner.server)
         finally:
+            listener.close()
             await runner.cleanup()
 
     async def _alive(self, request: web.Request) -> web.Response:
@@ -81,3 +91,19 @@ class Admin:
             self._counters, self._sync, self._health, await self._audit(), self._certificate_ends_at
         )
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _accept(listener: socket.socket, server: web.Server) -> None:
+    """One connection at a time, so that those of a burst are counted before the next is taken."""
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listener)
+            if len(server.connections) < MAX_CONNECTIONS:
+                await loop.connect_accepted_socket(server, connection)
+            else:
+                connection.close()
+                await asyncio.sleep(0)  # who opens one after the other gets no more than his turn
+        except OSError:  # there is no descriptor left
+            await asyncio.sleep(_ACCEPT_RETRY_SECONDS)

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ import pytest
 
 from proxy import counters as c
 from proxy import log
+from proxy.agent.admin import MAX_CONNECTIONS
 from proxy.agent.main import run_agent
 from proxy.channel import (
     Channel,
@@ -476,6 +478,52 @@ async def test_an_agent_that_may_open_no_more_files_lives_on(tmp_path: Path) -> 
         await control.until(lambda: len(control.seqs("org-1")) == 50)
         spool.close()
         assert await running.end(signal.SIGTERM) == 0
+
+
+async def test_who_opens_many_connections_to_the_admin_listener_takes_nothing_but_its_answers(
+    tmp_path: Path,
+) -> None:
+    async with a_proxy(tmp_path) as running:
+        control, listen = running.control, running.settings.admin.listen
+        await control.until(lambda: bool(control.heartbeats))
+        assert await running.get("/healthz") == (200, "ok\n")
+        held = [socket.create_connection((listen.host, listen.port), 20) for _ in range(MAX_CONNECTIONS + 20)]
+        try:
+            for further in held[MAX_CONNECTIONS:]:
+                assert await asyncio.to_thread(further.recv, 1) == b""
+            assert select.select(held[:MAX_CONNECTIONS], [], [], 0)[0] == []
+            control.sync_body = sync_body(version="v2", generatedAt="2026-11-22T00:00:00Z")
+            await control.until(lambda: control.heartbeats[-1]["syncVersion"] == "v2")
+        finally:
+            for each in held:
+                each.close()
+        assert await running.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "a head"])
+async def test_the_admin_listener_waits_for_no_request_for_ever(
+    tmp_path: Path, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.agent.admin.IDLE_SECONDS", 0.3)
+    async with a_proxy(tmp_path) as running:
+        await running.control.until(lambda: bool(running.control.heartbeats))
+        listen = running.settings.admin.listen
+        reader, writer = await asyncio.open_connection(listen.host, listen.port)
+        writer.write(begun)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        assert await running.get("/healthz") == (200, "ok\n")
+
+
+async def test_the_agent_may_open_as_many_files_as_a_worker(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        async with a_proxy(tmp_path) as running:
+            await running.control.until(lambda: bool(running.control.heartbeats))
+            assert resource.prlimit(running.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_sigterm_ends_it_in_good_order(tmp_path: Path) -> None:
