@@ -17,7 +17,9 @@ from proxy.agent.sync import Sync
 from proxy.counters import CounterPages
 
 MAX_CONNECTIONS: Final = 64  # anybody who reaches the listener may open them, and each takes a descriptor
-IDLE_SECONDS: Final = 12.0  # for a request, the first one included; no usual interval of scrapes is as long
+IDLE_SECONDS: Final = (
+    12.0  # for a request, the first one included; a scraper opens another, which costs little
+)
 _ACCEPT_RETRY_SECONDS: Final = 1.0
 _JSON: Final = "application/json"
 
