@@ -513,7 +513,7 @@ def _first_line(root: Path, org_id: str, organisation: OrganisationState) -> _Li
         with _path(root, org_id, file.first).open("rb") as opened:
             opened.seek(start)
             return _line_decoder.decode(opened.readline(min(_MAX_LINE, file.length - start)))
-    except (StopIteration, OSError, msgspec.DecodeError):
+    except (StopIteration, OSError, ValueError):  # a DecodeError is one, and what says that text is no UTF-8
         return None
 
 
@@ -528,7 +528,7 @@ def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
     """(bytes, sequence numbers) of the whole and well-formed lines that the data begins with."""
     lines = data.split(b"\n", -1 if limit is None else limit)[:-1]
     heads: list[int] = []
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(ValueError):
         for line in lines:
             heads.append(_line_decoder.decode(line).seq)  # noqa: PERF401 - those before a damaged one count
     return sum(map(len, lines[: len(heads)])) + len(heads), heads

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -530,19 +531,23 @@ def test_a_cut_journal_keeps_its_whole_lines(tmp_path: Path, length: int) -> Non
     assert seqs(tmp_path) == [*range(1, left + 1), *range(101, 121)]
 
 
-def test_a_damaged_journal_line_is_passed_over_and_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [rb".+", rb'(?<="time":")2'], ids=["all of it", "its time, no longer UTF-8"])
+@pytest.mark.parametrize("at", [0, 10])
+def test_a_damaged_journal_line_is_passed_over_and_named(tmp_path: Path, part: bytes, at: int) -> None:
     spool = spool_writer(tmp_path)
     write(spool, range(30))
     journal = a_journal(tmp_path)
     collect_all(collector(tmp_path, journal))
     path = tmp_path / "journal" / "org-1" / "1.ndjson"
     lines = path.read_bytes().split(b"\n")
-    lines[10] = b"#" * len(lines[10])
-    path.write_bytes(b"\n".join(lines))
-    sent = []
+    damaged, count = re.subn(part, lambda found: b"\xb2" * len(found[0]), lines[at])
+    assert count == 1
+    path.write_bytes(b"\n".join([*lines[:at], damaged, *lines[at + 1 :]]))
+    assert journal.status().pending == 30
+    sent: list[int] = []
     while (batch := journal.plan("org-1", max_events=500, max_bytes=MIB)) is not None:
-        sent.append((batch.first_seq, batch.last_seq))
+        sent.extend(range(batch.first_seq, batch.last_seq + 1))
         journal.done("org-1", batch)
-    assert sent == [(1, 10), (12, 30)]
-    assert [(gap.first, gap.last) for gap in journal.state.gaps] == [(11, 11)]
+    assert sent == [seq for seq in range(1, 31) if seq != at + 1]
+    assert [(gap.first, gap.last) for gap in journal.state.gaps] == [(at + 1, at + 1)]
     assert journal.pending() == {}
