@@ -320,7 +320,7 @@ async def test_the_heartbeat_counts_what_waits_and_names_what_is_missing(tmp_pat
         write(spool, range(100), time_ms=int(time.time() * 1000))
         await control.until(lambda: any(beat["auditPending"] == 100 for beat in control.heartbeats))
         assert control.heartbeats[-1]["lastSeq"] == {"org-1": 100}
-        await control.until(lambda: control.heartbeats[-1]["checks"]["audit"]["status"] == "degraded")
+        await control.until(lambda: control.check_status("audit") == "degraded")
         beat = control.heartbeats[-1]
         assert "503" in beat["checks"]["audit"]["detail"]
         assert beat["oldestPendingSeconds"] >= 0
@@ -444,11 +444,11 @@ async def test_a_spool_that_cannot_be_read_fails_one_check_and_nothing_else(tmp_
         spool = spool_writer(spool_path.parent)
         write(spool, range(50), time_ms=int(time.time() * 1000))
         await control.until(lambda: len(control.seqs("org-1")) == 50)
-        await control.until(lambda: heartbeats[-1]["checks"]["audit"]["status"] == "ok")
+        await control.until(lambda: control.check_status("audit") == "ok")
 
         spool_path.rename(tmp_path / "aside")
         spool_path.touch()
-        await control.until(lambda: heartbeats[-1]["checks"]["audit"]["status"] == "failed")
+        await control.until(lambda: control.check_status("audit") == "failed")
         control.sync_body = sync_body(version="v2", generatedAt="2026-11-22T00:00:00Z")
         await control.until(lambda: heartbeats[-1]["syncVersion"] == "v2")
         _, text = await running.get("/readyz")
@@ -629,9 +629,9 @@ async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path
             await worker.until(lambda told, count=count: told.count(SnapshotReady()) >= count)  # type: ignore[misc]
         assert unavailable_of(worker.told) == {}
         assert held_by(worker.told) == {}
-        told_of = running.control.heartbeats
-        await running.control.until(lambda: told_of[-1]["checks"]["credentials/mail"]["status"] == "failed")
-        assert told_of[-1]["checks"]["credentials/mail"]["detail"] == "no upstream token yet"
+        control = running.control
+        await control.until(lambda: control.check_status("credentials/mail") == "failed")
+        assert control.heartbeats[-1]["checks"]["credentials/mail"]["detail"] == "no upstream token yet"
 
 
 async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fails(tmp_path: Path) -> None:
@@ -666,12 +666,8 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
             "ok",
         )
         assert 'graphward_check{check="credentials/files"} 2.0' in (await running.get("/metrics"))[1]
-        await running.control.until(
-            lambda: (
-                running.control.heartbeats[-1]["checks"].get("credentials/files", {}).get("status")
-                == "failed"
-            )
-        )
+        control = running.control
+        await control.until(lambda: control.check_status("credentials/files") == "failed")
 
         # Told again, though the rules are the ones that it knew before.
         await running.control.until(lambda: running.log_file.read_text().count(unknown) == 2)

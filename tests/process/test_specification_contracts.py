@@ -512,7 +512,7 @@ def reported(scripted: Scripted) -> ControlPlaneStandIn:
         assert scripted.ask("/v1.0/unlisted") == 403
         control = scripted.control
         until(lambda: len(control.events.get("org-1", [])) >= 6)
-        until(lambda: control.heartbeats[-1]["lastSeq"] == {"org-1": 6})
+        until(lambda: control.heartbeats and control.heartbeats[-1]["lastSeq"] == {"org-1": 6})
         until(lambda: sum(each["blocked"] for each in control.metrics) == 1)
     return control
 

@@ -66,6 +66,11 @@ class ControlPlaneStandIn(StandIn):
         async with self._news:
             await self._news.wait_for(condition)
 
+    def check_status(self, name: str) -> str | None:
+        """As the last heartbeat told it; none before the first, nor of a check that it doesn't name."""
+        checks = self.heartbeats[-1]["checks"] if self.heartbeats else {}
+        return checks[name]["status"] if name in checks else None
+
     def seqs(self, org_id: str) -> list[int]:
         return [event["seq"] for event in self.events.get(org_id, [])]
 
