@@ -21,6 +21,7 @@ from proxy.agent.audit import Audit, AuditOptions
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.audit.payload import encode
 from proxy.audit.spool import SpoolWriter
+from proxy.config.tls import client_tls
 
 WORKERS = 2
 SEGMENT_BYTES = 4 << 20
@@ -65,7 +66,7 @@ async def deliver(retention: Path, count: int, port: int, *, catch_up: bool) -> 
         replay_interval=60.0,
         catch_up=catch_up,
     )
-    async with open_session(None) as session:
+    async with open_session(client_tls(None)) as session:
         audit = Audit(options, ControlPlane(session, Identity("key", b"s" * 32)), lambda: "proxy-1")
         begun, spent = time.monotonic(), time.process_time()
         running = asyncio.create_task(audit.run())

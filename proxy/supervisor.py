@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy import __version__, handover, log
+from proxy.certificates import Certificates, certificates
 from proxy.channel import channel_pair
 from proxy.check import certificate_problems, exposures
 from proxy.config import Address, SettingsError
@@ -39,7 +40,6 @@ from proxy.counters import (
 )
 from proxy.settings import Settings, load
 from proxy.signing_key import SigningKeyError, signing_key
-from proxy.worker_tls import WorkerTls, worker_tls
 
 logger = logging.getLogger(__name__)
 
@@ -194,17 +194,17 @@ class Supervisor:
     # Generations
 
     def _make_generation(self, settings: Settings, pages: Sequence[Counters]) -> Generation:
-        keys, tls = _local_keys(settings), worker_tls(settings)
+        keys, loaded = _local_keys(settings), certificates(settings)
         generation = Generation(settings, _channels(self._count), pages)
         for slot, page in enumerate(pages):
             generation.workers.append(
-                Child(f"worker-{slot}", self._worker(generation, slot, keys, tls), page)
+                Child(f"worker-{slot}", self._worker(generation, slot, keys, loaded), page)
             )
-        generation.agents.append(Child("agent", self._agent(generation), self._pages.agent))
+        generation.agents.append(Child("agent", self._agent(generation, loaded), self._pages.agent))
         return generation
 
     def _worker(
-        self, generation: Generation, slot: int, keys: tuple[bytes, ...], tls: WorkerTls
+        self, generation: Generation, slot: int, keys: tuple[bytes, ...], loaded: Certificates
     ) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
             from proxy.worker import run_worker
@@ -221,7 +221,7 @@ class Supervisor:
             return run_worker(
                 generation.settings,
                 keys,
-                tls,
+                loaded,
                 own,
                 generation.channels[slot][0],
                 generation.pages[slot],
@@ -231,7 +231,7 @@ class Supervisor:
 
         return run
 
-    def _agent(self, generation: Generation) -> Callable[[Callable[[], None]], int]:
+    def _agent(self, generation: Generation, loaded: Certificates) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
             from proxy.agent.main import run_agent  # in its own process: half of all that a proxy imports
 
@@ -239,7 +239,8 @@ class Supervisor:
             self._await_turn(generation)
             self._close_inherited()
             ready()
-            return run_agent(generation.settings, [pair[1] for pair in generation.channels], self._pages)
+            ends = [pair[1] for pair in generation.channels]
+            return run_agent(generation.settings, loaded, ends, self._pages)
 
         return run
 

@@ -21,6 +21,7 @@ import msgspec
 import uvloop
 
 from proxy.audit.spool import SpoolWriter
+from proxy.certificates import Certificates
 from proxy.channel import (
     Channel,
     Credential,
@@ -60,7 +61,6 @@ from proxy.server.tokens import TokenKeeper, TokenSettings
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
-from proxy.worker_tls import WorkerTls
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ RESERVED_DESCRIPTORS: Final = 128  # for listeners, channel, spool segments and 
 def run_worker(
     settings: Settings,
     keys: tuple[bytes, ...],
-    tls: WorkerTls,
+    certificates: Certificates,
     listeners: list[socket.socket],
     channel: socket.socket,
     counters: Counters,
@@ -91,7 +91,9 @@ def run_worker(
     worker takes none before it has rules and upstream tokens, however long that is."""
     gc.enable()  # all is imported
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(Worker(settings, keys, tls, counters).run(listeners, channel, ready, patient=patient))
+        runner.run(
+            Worker(settings, keys, certificates, counters).run(listeners, channel, ready, patient=patient)
+        )
     return 0
 
 
@@ -99,11 +101,11 @@ class Worker:
     """Owns what the exchanges of this process share, and keeps it current."""
 
     def __init__(
-        self, settings: Settings, keys: tuple[bytes, ...], tls: WorkerTls, counters: Counters
+        self, settings: Settings, keys: tuple[bytes, ...], certificates: Certificates, counters: Counters
     ) -> None:
         self._settings = settings
         self._keys = keys
-        self._tls = tls
+        self._certificates = certificates
         self._counters = counters
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="worker")
         self._stop = asyncio.Event()
@@ -170,7 +172,7 @@ class Worker:
         settings = self._settings
         proxy, upstream, token = settings.proxy, settings.upstream, settings.token
         outbox = Outbox(loop)
-        towards = _upstream_settings(settings, self._tls.upstream)
+        towards = _upstream_settings(settings, self._certificates.upstream)
         pool = UpstreamPool(loop, towards, self._deadlines, self._counters, outbox)
         limits = Limits(
             max_header_bytes=proxy.max_header_bytes,
@@ -229,7 +231,7 @@ class Worker:
     async def _listen(
         self, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]
     ) -> list[asyncio.Server | TlsListener]:
-        tls = self._tls.listener
+        tls = self._certificates.listener
         context = self._context
         if tls is not None:
             timeout = self._settings.proxy.head_timeout_seconds

@@ -1,17 +1,15 @@
 """Signed calls to the control plane: one session, exact bytes, no redirects, bounded answers."""
 
 import io
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
 import aiohttp
 import msgspec
 
-from proxy.config.tls import client_tls
 from proxy.wire.models import ErrorBody, ErrorDetail
 from proxy.wire.signing import (
     API_KEY_HEADER,
@@ -67,9 +65,6 @@ class Identity:
 
     api_key: str = field(repr=False)
     hmac_secret: bytes = field(repr=False)
-
-
-tls_context: Final = lru_cache(maxsize=4)(client_tls)  # the system's authorities take 25 ms to read
 
 
 class ControlPlane:
@@ -141,10 +136,10 @@ async def _bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     return bytes(content)
 
 
-def open_session(ca_file: Path | None) -> aiohttp.ClientSession:
+def open_session(tls: ssl.SSLContext) -> aiohttp.ClientSession:
     """A session that keeps no cookies and takes no proxy or password from the environment."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=tls_context(ca_file), limit=32),
+        connector=aiohttp.TCPConnector(ssl=tls, limit=32),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=True,
         trust_env=False,

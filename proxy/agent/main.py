@@ -25,6 +25,7 @@ from proxy.agent.metrics import MetricsReporter
 from proxy.agent.signing_keys import SigningKeyKeeper
 from proxy.agent.sync import Sync
 from proxy.agent.vault import Held, HeldSecret, Vault
+from proxy.certificates import Certificates
 from proxy.channel import (
     Channel,
     Credential,
@@ -48,7 +49,9 @@ _LISTEN_RETRY_SECONDS: Final = 1.0
 NICENESS: Final = 5  # where processors are scarce, requests come first and their events wait in the spool
 
 
-def run_agent(settings: Settings, channels: list[socket.socket], counters: CounterPages) -> int:
+def run_agent(
+    settings: Settings, certificates: Certificates, channels: list[socket.socket], counters: CounterPages
+) -> int:
     """The whole life of the agent, in a process of its own; the exit status. SIGTERM ends it in good order.
 
     `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open.
@@ -57,7 +60,7 @@ def run_agent(settings: Settings, channels: list[socket.socket], counters: Count
     os.nice(NICENESS)
     _raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(settings, channels, counters))
+        return runner.run(_run(settings, certificates, channels, counters))
 
 
 def _raise_open_files() -> None:
@@ -67,14 +70,16 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _run(settings: Settings, channels: list[socket.socket], counters: CounterPages) -> int:
+async def _run(
+    settings: Settings, certificates: Certificates, channels: list[socket.socket], counters: CounterPages
+) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     # A terminal's Ctrl-C reaches every process; only the supervisor acts on it, workers first.
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     async with contextlib.AsyncExitStack() as stack:
-        agent = await _Agent.open(settings, channels, counters, stack)
+        agent = await _Agent.open(settings, certificates, channels, counters, stack)
         return await agent.run(stopping)
 
 
@@ -155,17 +160,19 @@ class _Agent:
     async def open(
         cls,
         settings: Settings,
+        certificates: Certificates,
         channels: list[socket.socket],
         counters: CounterPages,
         stack: contextlib.AsyncExitStack,
     ) -> "_Agent":
         identity = Identity(settings.agent.api_key, settings.agent.hmac_secret.encode())
         # Two sessions, so that deliveries that hang take no connection from sync and heartbeat.
-        calls = await stack.enter_async_context(open_session(settings.agent.ca_file))
-        deliveries = await stack.enter_async_context(open_session(settings.agent.ca_file))
-        vault = await open_vault(settings, stack) if settings.uses_vault else None
+        calls = await stack.enter_async_context(open_session(certificates.control_plane))
+        deliveries = await stack.enter_async_context(open_session(certificates.control_plane))
+        identity_tls = certificates.identity_provider
+        vault = await open_vault(settings, identity_tls, stack) if settings.uses_vault else None
         secrets = upstream_secrets(settings, vault) if vault is not None else {}
-        providers = await open_providers(settings, secrets, stack)
+        providers = await open_providers(settings, identity_tls, secrets, stack)
         agent = cls(
             settings,
             counters,

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane, Identity, open_session
+from proxy.doctor.hosts import tls_context
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot
 from proxy.wire.finding import Finding
@@ -30,7 +31,7 @@ async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Fin
     etag = held.etag if held is not None else None
     headers = {"Accept": "application/json", **({"If-None-Match": etag} if etag else {})}
     identity = Identity(settings.agent.api_key, settings.agent.hmac_secret.encode())
-    async with open_session(settings.agent.ca_file) as session:
+    async with open_session(tls_context(settings.agent.ca_file)) as session:
         try:
             answer = await ControlPlane(session, identity).get(url, headers, max_bytes=_MAX_BODY)
         except CallFailed as failure:

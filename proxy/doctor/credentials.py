@@ -14,7 +14,7 @@ from proxy.agent.control_plane import open_session
 from proxy.agent.credentials.provider import CredentialError
 from proxy.agent.credentials.sources import open_providers, open_vault, upstream_secrets
 from proxy.agent.vault import Vault, VaultError
-from proxy.doctor.hosts import EXPIRES_SOON_DAYS
+from proxy.doctor.hosts import EXPIRES_SOON_DAYS, tls_context
 from proxy.settings import IdentitySettings, Settings
 from proxy.wire.finding import Finding
 
@@ -31,17 +31,18 @@ async def credentials(
 ) -> Sequence[Finding]:
     """What lies behind a host that can't be reached is not asked for: that is told of the host."""
     findings: list[Finding] = []
+    tls = tls_context(settings.identity_ca_file)
     async with contextlib.AsyncExitStack() as stack:
         vault = None
         if settings.uses_vault:
             if not vault_reached:
                 return []
-            vault = await open_vault(settings, stack)
+            vault = await open_vault(settings, tls, stack)
             findings += await _vault(settings, vault)
         secrets = upstream_secrets(settings, vault) if vault is not None else {}
         if not provider_reached or any(each.status == "fail" for each in findings):
             return findings
-        providers = await open_providers(settings, secrets, stack)
+        providers = await open_providers(settings, tls, secrets, stack)
         for identity in settings.credentials.every_identity:
             name = f"upstream token: {identity.name}"
             try:
@@ -100,7 +101,7 @@ async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> 
     url = settings.upstream.base_url + _ASKED
     try:
         async with (
-            open_session(settings.upstream.ca_file) as session,
+            open_session(tls_context(settings.upstream.ca_file)) as session,
             session.get(
                 url,
                 headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},

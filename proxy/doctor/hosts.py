@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from proxy.agent.control_plane import tls_context
+from proxy.config.tls import client_tls
 from proxy.wire.finding import Finding
 
 _CONNECT_SECONDS: Final = 5.0
@@ -25,6 +26,7 @@ _ANSWER_SECONDS: Final = 5.0
 _MOST_ADDRESSES: Final = 8
 _MAX_HEAD: Final = 65536
 EXPIRES_SOON_DAYS: Final = 14
+tls_context: Final = lru_cache(maxsize=4)(client_tls)  # the system's authorities take 25 ms to read
 _EXPIRED, _NOT_YET, _OTHER_NAME = 10, 9, (62, 64)  # X509_V_ERR_… of OpenSSL
 
 

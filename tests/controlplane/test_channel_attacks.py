@@ -24,6 +24,7 @@ from controlplane.search.query import parse_filter
 from controlplane.store.sqlite_registry import RegistryTables
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
+from proxy.config.tls import client_tls
 from tests.controlplane.plane import (
     AUDIT,
     HEARTBEAT,
@@ -69,7 +70,7 @@ async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     ((host, port),) = runner.addresses
-    async with open_session(None) as session:
+    async with open_session(client_tls(None)) as session:
         identity = Identity(proxy.api_key, proxy.hmac_secret.encode())
         sync = Sync(
             ControlPlane(session, identity, clock=lambda: plane.clock.wall_ms() / 1000),

@@ -19,6 +19,7 @@ from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.credentials.provider import CredentialError, UpstreamToken
 from proxy.agent.credentials.static import StaticProvider
 from proxy.channel import Credential, CredentialUnavailable
+from proxy.config.tls import client_tls
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.server import Answer
 
@@ -202,7 +203,7 @@ async def provider_for(identity: IdentityStandIn, **changes: Any) -> AsyncIterat
         "scope": SCOPE,
         "clock": lambda: 1000.0,
     }
-    async with open_session(None) as session:
+    async with open_session(client_tls(None)) as session:
         yield EnvironmentProvider(IdentityProvider(session, **(options | changes)), CLIENT_SECRET)
 
 

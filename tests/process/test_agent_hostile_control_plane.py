@@ -17,6 +17,7 @@ from proxy.agent.control_plane import CallFailed, ControlPlane, Identity, open_s
 from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.provider import CredentialError
 from proxy.channel import SnapshotReady
+from proxy.config.tls import client_tls
 from tests.process.agent_parts import spool_writer, write
 from tests.process.test_agent_process import a_proxy
 from tests.process.test_agent_shipper import journal_with, rig
@@ -133,7 +134,7 @@ async def test_an_answer_that_unfolds_without_end_is_cut(control: ControlPlaneSt
     bomb = _bomb(coding, 50_000_000)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n"
     control.raw_answers[SYNC] = RawAnswer(head.encode() + bomb)
-    async with open_session(None) as session:
+    async with open_session(client_tls(None)) as session:
         calls = ControlPlane(session, IDENTITY)
         tracemalloc.start()
         try:
@@ -168,7 +169,7 @@ NO_ANSWERS = {
 @pytest.mark.parametrize("name", NO_ANSWERS)
 async def test_what_is_no_answer_is_a_failed_call(control: ControlPlaneStandIn, name: str) -> None:
     control.raw_answers[SYNC] = RawAnswer(NO_ANSWERS[name])
-    async with open_session(None) as session:
+    async with open_session(client_tls(None)) as session:
         calls = ControlPlane(session, IDENTITY, timeout_seconds=10)
         with pytest.raises(CallFailed) as failed:
             await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
@@ -184,7 +185,7 @@ async def test_a_dripping_answer_is_cut_by_total_time(control: ControlPlaneStand
             await asyncio.sleep(0.02)
 
     control.sync_script.append(Answer(200, stream=drip, chunked=True))
-    async with open_session(None) as session:
+    async with open_session(client_tls(None)) as session:
         calls = ControlPlane(session, IDENTITY, timeout_seconds=0.3)
         with pytest.raises(CallFailed, match="timed out"):
             await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
@@ -192,7 +193,7 @@ async def test_a_dripping_answer_is_cut_by_total_time(control: ControlPlaneStand
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_takes_the_credentials_nowhere(control: ControlPlaneStandIn, status: int) -> None:
-    async with ControlPlaneStandIn(record=True) as elsewhere, open_session(None) as session:
+    async with ControlPlaneStandIn(record=True) as elsewhere, open_session(client_tls(None)) as session:
         control.sync_script.append(Answer(status, (("Location", elsewhere.base_url + SYNC),)))
         answer = await ControlPlane(session, IDENTITY).get(control.base_url + SYNC, {}, max_bytes=65536)
         assert (answer.status, answer.is_signed) == (status, False)
@@ -209,7 +210,10 @@ async def test_a_certificate_that_proves_nothing_gets_no_request(tmp_path: Path,
         certificate = authority.server(names=("elsewhere.example",))
     else:
         certificate = CertificateAuthority(tmp_path / "theirs").server()
-    async with ControlPlaneStandIn(tls=certificate, record=True) as control, open_session(trusted) as session:
+    async with (
+        ControlPlaneStandIn(tls=certificate, record=True) as control,
+        open_session(client_tls(trusted)) as session,
+    ):
         with pytest.raises(CallFailed, match=r"[Cc]ertificate"):
             await ControlPlane(session, IDENTITY).post(control.base_url + SYNC, b"{}")
         assert control.requests == []
@@ -220,7 +224,10 @@ async def test_a_stranger_s_certificate_or_old_tls_gets_no_request(tmp_path: Pat
     authority = CertificateAuthority(tmp_path / "theirs")
     ours = CertificateAuthority(tmp_path / "ours").ca_file if trusts == "a file of its own" else None
     certificate = authority.server()
-    async with ControlPlaneStandIn(tls=certificate, record=True) as control, open_session(ours) as session:
+    async with (
+        ControlPlaneStandIn(tls=certificate, record=True) as control,
+        open_session(client_tls(ours)) as session,
+    ):
         with pytest.raises(CallFailed, match="CERTIFICATE_VERIFY_FAILED"):
             await ControlPlane(session, IDENTITY).post(control.base_url + SYNC, b"{}")
         assert control.requests == []
@@ -228,7 +235,7 @@ async def test_a_stranger_s_certificate_or_old_tls_gets_no_request(tmp_path: Pat
     speak_old_tls(old)
     reached: list[object] = []
     server = await asyncio.start_server(lambda *streams: reached.append(streams), "127.0.0.1", 0, ssl=old)
-    async with server, open_session(authority.ca_file if ours else None) as session:
+    async with server, open_session(client_tls(authority.ca_file if ours else None)) as session:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(CallFailed) as failed:
             await ControlPlane(session, IDENTITY).post(f"https://127.0.0.1:{port}{SYNC}", b"{}")
@@ -244,7 +251,7 @@ async def test_no_depth_of_an_identity_provider_s_answer_is_more_than_a_failure(
     control.raw_answers["/t/oauth2/v2.0/token"] = RawAnswer(
         f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     )
-    async with open_session(None) as session:
+    async with open_session(client_tls(None)) as session:
         provider = IdentityProvider(
             session, authority_url=control.base_url, tenant_id="t", client_id="c", scope="s"
         )

@@ -25,6 +25,7 @@ from proxy import counters as c
 from proxy import log
 from proxy.agent.admin import MAX_CONNECTIONS
 from proxy.agent.main import run_agent
+from proxy.certificates import certificates
 from proxy.channel import (
     Channel,
     Credential,
@@ -151,7 +152,7 @@ class Running:
         asyncio.set_event_loop(None)
         asyncio._set_running_loop(None)
         log.configure("info", "text", "agent")
-        os._exit(run_agent(self.settings, self.agent_ends, self.counters))
+        os._exit(run_agent(self.settings, certificates(self.settings), self.agent_ends, self.counters))
 
     async def end(self, number: int) -> int | None:
         os.kill(self.pid, number)

@@ -18,6 +18,7 @@ from proxy.agent.journal import Journal
 from proxy.agent.retry import retry_after
 from proxy.agent.shipper import LARGEST_BODY, Shipper
 from proxy.audit.record import decode, event_of, lines_of
+from proxy.config.tls import client_tls
 from tests.process.agent_parts import MIB, one_thread, payload
 from tests.standins import server
 from tests.standins.control_plane import (
@@ -77,7 +78,7 @@ async def rig(
     }
     identity = Identity(API_KEY, HMAC_SECRET.encode())
     with one_thread() as disk:
-        async with open_session(None) as session:
+        async with open_session(client_tls(None)) as session:
             calls = ControlPlane(session, identity, timeout_seconds=timeout_seconds)
             shipper = Shipper(journal, disk, calls, **(options | changes))
             yield Rig(journal, shipper, control)

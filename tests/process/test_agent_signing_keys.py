@@ -15,6 +15,7 @@ from proxy.agent.key_vault import KeyVault, open_key_vault
 from proxy.agent.signing_keys import SigningKeyKeeper, in_force
 from proxy.agent.vault import SecretVersion
 from proxy.channel import SigningKeys
+from proxy.config.tls import client_tls
 from tests.standins.certificates import CertificateAuthority
 from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
 
@@ -99,7 +100,7 @@ async def fleet(
     async with (
         ManagedIdentityStandIn() as identity,
         KeyVaultStandIn(identity, tls=authority.server()) as vault,
-        open_session(authority.ca_file) as session,
+        open_session(client_tls(authority.ca_file)) as session,
     ):
         for name, value in identity.environment.items():
             monkeypatch.setenv(name, value)

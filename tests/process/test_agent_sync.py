@@ -16,6 +16,7 @@ import pytest
 from proxy.agent import sync as sync_module
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
+from proxy.config.tls import client_tls
 from proxy.policy.ruleset import Ruleset
 from proxy.snapshot import Snapshot, read_snapshot, write_snapshot
 from proxy.stops import Stops
@@ -47,7 +48,7 @@ async def syncing(
     control: ControlPlaneStandIn, cache: Path, announced: Announcements, **changes: Any
 ) -> AsyncIterator[Sync]:
     options: dict[str, Any] = {"interval": 30.0, "require_signed": True}
-    async with open_session(None) as session:
+    async with open_session(client_tls(None)) as session:
         identity = Identity(API_KEY, HMAC_SECRET.encode())
         yield Sync(
             ControlPlane(session, identity, timeout_seconds=0.5),

@@ -22,6 +22,7 @@ from proxy.agent.credentials.key_vault import KeyVaultProvider
 from proxy.agent.credentials.provider import CredentialError
 from proxy.agent.key_vault import KeyVault, open_key_vault
 from proxy.agent.vault import HeldSecret, VaultError
+from proxy.config.tls import client_tls
 from tests.standins.certificates import CertificateAuthority, client_certificate
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.key_vault import (
@@ -76,7 +77,7 @@ async def running(
         IdentityStandIn(tls=tls) as entra,
         ManagedIdentityStandIn() as identity,
         KeyVaultStandIn(identity, tls=tls) as vault,
-        open_session(authority.ca_file) as session,
+        open_session(client_tls(authority.ca_file)) as session,
     ):
         environment = identity.machine_environment if machine else identity.environment
         for name, value in environment.items():
@@ -411,7 +412,7 @@ async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
 ) -> None:
     stranger = CertificateAuthority(tmp_path)
     async with (
-        open_session(stranger.ca_file) as session,
+        open_session(client_tls(stranger.ca_file)) as session,
         open_key_vault(azure.vault.base_url, session, managed_identity_client_id="") as reader,
     ):
         with pytest.raises(VaultError, match=r"can.t be reached: .*certificate"):

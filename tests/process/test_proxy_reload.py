@@ -166,7 +166,7 @@ async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(
 
 
 async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path) -> None:
-    """A worker that is replaced has the certificates that were found good, not what is in the files."""
+    """A process that is replaced has the certificates that were found good, not what is in the files."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
         files = [tmp_path / "certificates" / name for name in ("server.pem", "ca.pem")]
         good = [file.read_bytes() for file in files]
@@ -178,12 +178,13 @@ async def test_what_is_in_force_outlives_files_that_were_refused(tmp_path: Path)
         await until(lambda: "Upstream.CaFile: not usable" in log_of(system))
         assert "not reloaded, the settings in force stay: Proxy.CertFile" in log_of(system)
 
-        before = processes(system, "worker")
+        before = processes(system)
         for pid in before.values():
             os.kill(pid, signal.SIGKILL)
         client.close()
-        assert (await client.get("/v1.0/echo/1")).status == 200
-        await until(lambda: len(processes(system, "worker")) == len(before))
+        assert (await client.get("/v1.0/echo/1")).status == 200  # by an upstream token that is new, too
+        await until(lambda: "/v1.0/echo/1" in stored_paths(system))
+        assert len(processes(system)) == len(before)
         assert await served_certificate(client) == served
         assert log_of(system).count("starting another") == len(before)
 

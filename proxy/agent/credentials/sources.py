@@ -1,6 +1,7 @@
 """Where each identity's upstream token comes from, as the settings say it: its provider, and its vault."""
 
 import contextlib
+import ssl
 from collections.abc import Mapping
 
 import aiohttp
@@ -16,10 +17,13 @@ from proxy.settings import CredentialsSettings, IdentitySettings, Settings
 
 
 async def open_providers(
-    settings: Settings, secrets: Mapping[str, HeldSecret], stack: contextlib.AsyncExitStack
+    settings: Settings,
+    tls: ssl.SSLContext,
+    secrets: Mapping[str, HeldSecret],
+    stack: contextlib.AsyncExitStack,
 ) -> dict[str, CredentialProvider]:
     """One for each identity, by its name."""
-    session = await stack.enter_async_context(open_session(settings.identity_ca_file))
+    session = await stack.enter_async_context(open_session(tls))
     return {
         each.name: _provider(settings.credentials, each, secrets.get(each.name), session)
         for each in settings.credentials.every_identity
@@ -50,10 +54,10 @@ def _provider(
     return KeyVaultProvider(endpoint, secret, identity.secret_name)
 
 
-async def open_vault(settings: Settings, stack: contextlib.AsyncExitStack) -> Vault:
+async def open_vault(settings: Settings, tls: ssl.SSLContext, stack: contextlib.AsyncExitStack) -> Vault:
     from proxy.agent.key_vault import open_key_vault  # slow to import, and most have no vault
 
-    session = await stack.enter_async_context(open_session(settings.identity_ca_file))
+    session = await stack.enter_async_context(open_session(tls))
     return await stack.enter_async_context(
         open_key_vault(
             settings.credentials.vault_url,
