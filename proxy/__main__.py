@@ -90,11 +90,14 @@ def _run(config: Path, settings: Settings) -> int:
         return _complain(problems)
     log.configure(settings.log.level, settings.log.format, "supervisor")
     try:
-        return Supervisor(config, settings).run()
+        supervisor = Supervisor(config, settings)
     except StartError as error:
         return _complain([str(error)], status=FAILED)
     except SigningKeyError as error:
         return _complain([str(error)])
+    except OSError as error:  # for want of descriptors, say, of which each worker takes some
+        return _complain([f"not started: {error}"], status=FAILED)
+    return supervisor.run()
 
 
 def _complain(problems: Sequence[str], *, status: int = BAD_INPUT) -> int:

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -72,9 +72,11 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def run(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    config: Path, *arguments: str, python: Sequence[str] = (sys.executable,), **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "proxy", "--config", str(config), *arguments],
+        [*python, "-m", "proxy", "--config", str(config), *arguments],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
@@ -162,6 +164,14 @@ def test_an_admin_port_in_use_is_one_line_and_status_1(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         refused_with(run(config, Admin__Listen=f"127.0.0.1:{port}"), "Admin.Listen", str(port), status=1)
+
+
+@pytest.mark.parametrize("workers", [120, 40])
+def test_too_few_descriptors_are_one_line_and_status_1(config: Path, workers: int) -> None:
+    """A listener of each worker, then its channel."""
+    limited = ["prlimit", "--nofile=100:100", sys.executable]
+    done = run(config, python=limited, Proxy__Workers=str(workers))
+    refused_with(done, "Too many open files", status=1)
 
 
 def test_an_encrypted_key_is_an_error_and_no_question(config: Path) -> None:
