@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from proxy import __version__, log
 from proxy.config import SettingsError, describe
-from proxy.own_process import keep_to_itself
+from proxy.own_process import keep_to_itself, raise_open_files
 from proxy.settings import Settings, load
 from proxy.signing_key import SigningKeyError
 from proxy.wire.log_line import one_line
@@ -88,6 +88,7 @@ def _run(config: Path, settings: Settings) -> int:
     problems = certificate_problems(settings)
     if problems:
         return _complain(problems)
+    raise_open_files()
     log.configure(settings.log.level, settings.log.format, "supervisor")
     try:
         supervisor = Supervisor(config, settings)

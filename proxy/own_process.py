@@ -1,4 +1,4 @@
-"""What this process keeps to itself: its memory, which holds secrets, and the files that it makes."""
+"""What this process keeps to itself, its memory and the files that it makes, and how many it may open."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ def keep_to_itself() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # The limit doesn't hold where dumps are piped into a program (core(5)); this does, and for ptrace(2) too.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
+
+
+def raise_open_files() -> None:
+    """As far as it may, for this process and its children: each client is a descriptor, and each worker takes
+    several of the supervisor's. Select can't wait for those beyond 1023; poll can."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

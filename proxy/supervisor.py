@@ -126,7 +126,9 @@ class Reload:
     def await_gate(self) -> None:
         """In a new process."""
         if self.gate is not None:
-            select.select([self.gate], [], [])  # nobody reads it, so it stays open for who comes later
+            opened = select.poll()
+            opened.register(self.gate, select.POLLIN)
+            opened.poll()  # nobody reads it, so it stays open for who comes later
 
     def close_gate(self) -> None:
         if self.gate is not None:
@@ -300,9 +302,13 @@ class Supervisor:
             self._begin_reload()
 
     def _notice_ready(self, child: Child) -> None:
-        if child.ready_fd is None or not select.select([child.ready_fd], [], [], 0)[0]:
+        if child.ready_fd is None:
             return
-        if os.read(child.ready_fd, 1):
+        try:
+            said = os.read(child.ready_fd, 1)
+        except BlockingIOError:
+            return
+        if said:
             child.ready = True
             logger.debug("%s is ready", child.name)
         os.close(child.ready_fd)

@@ -411,16 +411,14 @@ def _give_way() -> None:
 
 def _affordable_connections(settings: Settings) -> int:
     """As many clients as there are descriptors for: one too many is answered 503 rather than not at all."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.proxy.max_connections
-    if hard == resource.RLIM_INFINITY:
+    if limit == resource.RLIM_INFINITY:
         return wanted
-    affordable = max(1, hard - settings.upstream.max_connections - RESERVED_DESCRIPTORS)
+    affordable = max(1, limit - settings.upstream.max_connections - RESERVED_DESCRIPTORS)
     if affordable < wanted:
         logger.warning(
-            "the limit of %d open files leaves %d of %d client connections", hard, affordable, wanted
+            "the limit of %d open files leaves %d of %d client connections", limit, affordable, wanted
         )
     return min(wanted, affordable)
 

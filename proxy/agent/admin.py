@@ -17,9 +17,8 @@ from proxy.agent.sync import Sync
 from proxy.counters import CounterPages
 
 MAX_CONNECTIONS: Final = 64  # anybody who reaches the listener may open them, and each takes a descriptor
-IDLE_SECONDS: Final = (
-    12.0  # for a request, the first one included; a scraper opens another, which costs little
-)
+# For a request, the first one included; a scraper opens another connection, which costs little.
+IDLE_SECONDS: Final = 12.0
 _ACCEPT_RETRY_SECONDS: Final = 1.0
 _JSON: Final = "application/json"
 

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import time
@@ -58,16 +57,8 @@ def run_agent(
     """
     gc.enable()  # all is imported
     os.nice(NICENESS)
-    _raise_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(settings, certificates, channels, counters))
-
-
-def _raise_open_files() -> None:
-    """As workers do. Each stream of events is a file, each call and each question of an operator a socket."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(

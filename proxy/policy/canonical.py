@@ -145,9 +145,8 @@ def canonicalise(target: str) -> Target:
         decoded = _query_decoded(query)
         aliases = _parameter_aliases(query)
         if _ALIAS_MARK.search(fully_decoded(decoded, MAX_DECODINGS - 1)):
-            options = _options_of(
-                path, query
-            )  # refuses aliases that can't be judged now, not amid a judgement
+            # Refuses aliases that can't be judged now, not amid a judgement.
+            options = _options_of(path, query)
     lowered = path.lower()
     if not _may_be_odd(lowered) or _ODD_PATH.search(path) is None:
         if not path.startswith("/"):

@@ -516,17 +516,6 @@ async def test_the_admin_listener_waits_for_no_request_for_ever(
         assert await running.get("/healthz") == (200, "ok\n")
 
 
-async def test_the_agent_may_open_as_many_files_as_a_worker(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
-    try:
-        async with a_proxy(tmp_path) as running:
-            await running.control.until(lambda: bool(running.control.heartbeats))
-            assert resource.prlimit(running.pid, resource.RLIMIT_NOFILE) == (hard, hard)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 async def test_sigterm_ends_it_in_good_order(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         control = running.control

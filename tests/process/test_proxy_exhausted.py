@@ -38,6 +38,14 @@ def counted():
 
 os.fork = counted
 """
+# Of the supervisor's own descriptors none is below 1024, where select ends.
+MANY_DESCRIPTORS = """
+import os, resource
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1200), limits[1]))
+while os.dup(0) < 1030:
+    pass
+"""
 NOT_RELOADED = "not reloaded, the settings in force stay: "
 
 
@@ -125,6 +133,22 @@ async def test_without_descriptors_to_be_had_what_serves_goes_on(tmp_path: Path)
         os.kill(supervisor, signal.SIGHUP)
         await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
         assert len(await settled(system)) == len(held)
+    assert "Traceback" not in log_of(system)
+
+
+async def test_as_many_descriptors_as_workers_take_can_be_had(tmp_path: Path) -> None:
+    (tmp_path / "shim").mkdir()
+    (tmp_path / "shim" / "sitecustomize.py").write_text(MANY_DESCRIPTORS, "utf-8")
+    environment = {"PYTHONPATH": str(tmp_path / "shim")}
+    async with whole_system(tmp_path, environment=environment) as system:
+        supervisor = system.proxy.process.pid
+        assert any(int(each.split()[0]) > 1023 for each in descriptors(system))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        for pid in (supervisor, *processes(system).values()):
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        os.kill(supervisor, signal.SIGHUP)
+        await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
+        assert readiness(system)["ready"]
     assert "Traceback" not in log_of(system)
 
 
