@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from proxy.stops import Stops
+
 _MAX_MESSAGE: Final = 128 * 1024
 
 
@@ -26,14 +28,17 @@ class CredentialRejected(msgspec.Struct, frozen=True, tag="credentialRejected", 
     generation: int
 
 
-class SnapshotReady(msgspec.Struct, frozen=True, tag="snapshot", tag_field="type"):
-    """agent -> worker: a new snapshot is in place."""
+class SnapshotUnusable(msgspec.Struct, frozen=True, tag="snapshotUnusable", tag_field="type"):
+    """worker -> agent: what lies on disk is not the snapshot that you told me of."""
 
 
-class Synced(msgspec.Struct, frozen=True, tag="synced", tag_field="type"):
-    """agent -> worker: at this Unix time the control plane confirmed the rules in force."""
+class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
+    """agent -> worker: which snapshot is to be in force, told after each sync. So who missed it once, or
+    could not read it, learns of it again."""
 
-    at: float
+    generation: int
+    age: float | None  # seconds since the control plane confirmed it; None: nobody knows
+    stopped: Stops  # beside what the snapshot stops, where that could not be written
 
 
 class Credential(msgspec.Struct, frozen=True, tag="credential", tag_field="type", rename="camel"):
@@ -69,7 +74,7 @@ class SigningKeys(msgspec.Struct, frozen=True, tag="signingKeys", tag_field="typ
 
 
 Message = (
-    Hello | CredentialRejected | SnapshotReady | Synced | Credential | CredentialUnavailable | SigningKeys
+    Hello | CredentialRejected | SnapshotUnusable | Rules | Credential | CredentialUnavailable | SigningKeys
 )
 
 _decoder = msgspec.json.Decoder(Message)

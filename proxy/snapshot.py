@@ -6,11 +6,12 @@ file, is SnapshotDamaged and nothing of it is used.
 
 Staleness: the file's modification time is the time of the last good sync, an unchanged answer included
 (`mark_synced`), and becomes `Snapshot.synced_at` on reading. A worker measures MaxStalenessSeconds from
-there when it starts; afterwards each `Synced` message restarts the measure on its monotonic clock, so
+there when it starts; afterwards each `Rules` message restarts the measure on its monotonic clock, so
 that a clock that jumps neither stops the service nor keeps it going.
 """
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable
@@ -23,9 +24,9 @@ from proxy.policy.ruleset import Rule, Ruleset
 from proxy.stops import NOTHING_STOPPED, Stops
 
 _FORMAT: Final = 1
-READ: Final = (
-    1  # grows with each optional member of a sync answer that this release reads and the last did not
-)
+# Grows with each optional member of a sync answer that this release reads and the last did not.
+READ: Final = 1
+_CLOCK_LEEWAY_SECONDS: Final = 60.0  # by which a clock may be set back without a word
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-snapshot 1 ([0-9a-f]{64})\n")
 _FIRST_LINE_BYTES: Final = len(b"graphward-snapshot 1 \n") + 64
@@ -73,6 +74,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def rule_count(self) -> int:
         return sum(len(held.ruleset.rules) for held in self.rulesets)
+
+    def age_at(self, now: float) -> float:
+        """Seconds since the control plane confirmed it, by this Unix time. Infinite for one of a later time,
+        since nobody knows then: a clock that was set back must not make old rules good again."""
+        age = now - self.synced_at
+        return math.inf if age < -_CLOCK_LEEWAY_SECONDS else max(0.0, age)
 
 
 class SnapshotDamaged(Exception):

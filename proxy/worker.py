@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import resource
 import secrets
 import signal
@@ -29,9 +30,9 @@ from proxy.channel import (
     CredentialUnavailable,
     Hello,
     Message,
+    Rules,
     SigningKeys,
-    SnapshotReady,
-    Synced,
+    SnapshotUnusable,
 )
 from proxy.counters import (
     ALIVE_AT,
@@ -61,6 +62,7 @@ from proxy.server.tokens import TokenKeeper, TokenSettings
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
+from proxy.stops import NOTHING_STOPPED
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ UPKEEP_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whether it can now
 GIVE_WAY_SECONDS: Final = 0.0002
 KILL_FILE_SECONDS: Final = 1.0
+RELOAD_RETRY_SECONDS: Final = 1.0
 FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
 ACCEPT_SECONDS: Final = 0.02
 LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
@@ -113,7 +116,11 @@ class Worker:
         self._reload_again = False
         self._dropped_before = 0
         self._had_room = True
-        self._snapshot: Snapshot | None = None
+        self._snapshot: Snapshot | None = None  # the one in force
+        self._told: Rules | None = None
+        self._confirmed_at = 0.0  # of what was told, on the event loop's clock
+        self._stopped_beside = NOTHING_STOPPED
+        self._unusable = ""  # why the snapshot on disk is not used
         self._kill_file = settings.proxy.kill_file
         self._kill_order = NO_ORDER
 
@@ -247,10 +254,8 @@ class Worker:
 
     def _take_message(self, message: Message) -> None:
         match message:
-            case SnapshotReady():
-                self._reload()
-            case Synced():
-                self._context.synced_at = asyncio.get_running_loop().time()
+            case Rules():
+                self._take_rules(message)
             case Credential():
                 self._take_credential(message)
             case SigningKeys(keys):
@@ -261,6 +266,20 @@ class Worker:
                     credential.unavailable(detail, max(1, round(retry_after)))
             case _:
                 pass
+
+    def _take_rules(self, told: Rules) -> None:
+        age = math.inf if told.age is None else told.age
+        self._told, self._confirmed_at = told, asyncio.get_running_loop().time() - age
+        if told.stopped != self._stopped_beside:
+            self._stopped_beside = told.stopped
+            self._put_in_force(self._context.rulebook)
+        if self._is_in_force(told.generation):
+            self._context.synced_at = self._confirmed_at
+        else:
+            self._reload()
+
+    def _is_in_force(self, generation: int) -> bool:
+        return self._snapshot is not None and self._snapshot.generation == generation
 
     def _take_credential(self, told: Credential) -> None:
         credential = self._credentials.named(told.identity)
@@ -275,40 +294,55 @@ class Worker:
         if self._reloading is not None and not self._reloading.done():
             self._reload_again = True
             return
-        self._reloading = asyncio.get_running_loop().create_task(self._load_snapshot())
+        self._reloading = asyncio.get_running_loop().create_task(self._reload_as_told())
+
+    async def _reload_as_told(self) -> None:
+        """Until the snapshot that the agent told of is in force. It writes one again that can't be used."""
+        while True:
+            self._reload_again = False
+            await self._load_snapshot()
+            if self._reload_again:
+                continue
+            if self._told is None or self._is_in_force(self._told.generation):
+                return
+            self._channel.send(SnapshotUnusable())
+            await asyncio.sleep(RELOAD_RETRY_SECONDS)
 
     async def _load_snapshot(self) -> None:
         """Puts the persisted snapshot in force; one that can't be used leaves the rules as they are."""
         loop = asyncio.get_running_loop()
         path = self._settings.rule_sync.cache_path
-        while True:
-            self._reload_again = False
-            try:
-                snapshot = await loop.run_in_executor(self._executor, read_snapshot, path, _give_way)
-            except FileNotFoundError:
-                return
-            except (SnapshotDamaged, OSError) as error:
+        try:
+            snapshot = await asyncio.to_thread(read_snapshot, path, _give_way)
+        except FileNotFoundError:
+            return
+        except (SnapshotDamaged, OSError) as error:
+            if str(error) != self._unusable:
                 logger.error("the snapshot is not used: %s", error)
-                return
-            rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials)
-            self._snapshot = msgspec.structs.replace(snapshot, rulesets=())  # those are large
-            self._put_in_force(rulebook)
-            age = max(0.0, time.time() - snapshot.synced_at)
-            self._context.synced_at = loop.time() - age
-            values = self._counters.values
-            values[SNAPSHOT_GENERATION] = snapshot.generation
-            values[LOADED_RULES] = rulebook.rule_count
-            logger.info("rules in force: version %s, %d rules", snapshot.version, rulebook.rule_count)
-            if not self._reload_again:
-                return
+            self._unusable = str(error)
+            return
+        self._unusable = ""
+        if self._is_in_force(snapshot.generation):
+            return
+        rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials)
+        self._snapshot = msgspec.structs.replace(snapshot, rulesets=())  # those are large
+        self._put_in_force(rulebook)
+        is_told = self._told is not None and self._is_in_force(self._told.generation)
+        by_its_file = loop.time() - snapshot.age_at(time.time())
+        self._context.synced_at = self._confirmed_at if is_told else by_its_file
+        values = self._counters.values
+        values[SNAPSHOT_GENERATION] = snapshot.generation
+        values[LOADED_RULES] = rulebook.rule_count
+        logger.info("rules in force: version %s, %d rules", snapshot.version, rulebook.rule_count)
 
     def _put_in_force(self, rulebook: Rulebook) -> None:
-        """With what the local file stops beside what the snapshot does."""
+        """With what the agent and the local file stop beside what the snapshot does."""
         snapshot = self._snapshot
         if snapshot is None:
             return
         local = self._kill_order.stops(snapshot.orgs, snapshot.apps)
-        self._context.use(replace(rulebook, stops=snapshot.stops.with_others(local)))
+        stops = snapshot.stops.with_others(self._stopped_beside).with_others(local)
+        self._context.use(replace(rulebook, stops=stops))
         for unknown in self._kill_order.unknown(snapshot.orgs, snapshot.apps):
             logger.error("EMERGENCY STOP: %s names %s, which is not known here", self._kill_file, unknown)
 

@@ -1,5 +1,6 @@
 """The state of each concern of one proxy, as heartbeat, readiness and metrics tell it."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from proxy.counters import (
     Counters,
 )
 from proxy.identities import DEFAULT_IDENTITY, Assignments
-from proxy.stops import NOTHING_STOPPED
 from proxy.wire.models import Check, CheckStatus
 
 _ALIVE_SECONDS: Final = 10  # a worker says so every second
@@ -102,7 +102,8 @@ class Health:
         elif not all(page.values[SNAPSHOT_GENERATION] for page in judged):
             reasons.append("not every worker has rules yet")
         elif self._max_staleness and age > self._max_staleness:
-            reasons.append(f"the rules were confirmed {age:.0f} s ago, over RuleSync.MaxStalenessSeconds")
+            when = f"{age:.0f} s ago" if math.isfinite(age) else "at a time still to come"
+            reasons.append(f"the rules were confirmed {when}, over RuleSync.MaxStalenessSeconds")
         if self._credential_checks()["credentials"].status == "failed":
             reasons.append("there is no upstream token")
         elif not all(page.values[CREDENTIAL_READY] for page in judged):
@@ -202,8 +203,7 @@ class Health:
 
     def _stops_check(self) -> Check:
         """What an operator has stopped: no fault of the proxy's, yet nothing to forget."""
-        snapshot = self._sync.snapshot
-        stops = snapshot.stops if snapshot is not None else NOTHING_STOPPED
+        stops = self._sync.stops
         told = []
         if stops.everything:
             told.append("the control plane stops everything")

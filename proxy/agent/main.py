@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -31,20 +32,22 @@ from proxy.channel import (
     CredentialRejected,
     Hello,
     Message,
+    Rules,
     SigningKeys,
-    SnapshotReady,
-    Synced,
+    SnapshotUnusable,
 )
 from proxy.config import Address
 from proxy.counters import ALIVE_AT, CounterPages
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot
+from proxy.stops import EVERYTHING_STOPPED
 from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 5.0
 _LISTEN_RETRY_SECONDS: Final = 1.0
+_MOST_NAMED_CHARACTERS: Final = 20_000  # of stops in one message; beyond, everything is stopped
 NICENESS: Final = 5  # where processors are scarce, requests come first and their events wait in the spool
 
 
@@ -100,6 +103,7 @@ class _Agent:
             announce=self._rules_confirmed,
         )
         self._assignments = settings.credentials.assignments
+        self._writing_again: asyncio.Task[None] | None = None
         self._unknown: list[str] = []  # organisations and applications that the settings name
         self._credentials = {
             name: CredentialManager(provider, name=name, announce=self._tell_all)
@@ -229,14 +233,15 @@ class _Agent:
                 self._bring_up_to_date(channel)
             case CredentialRejected(identity, generation) if identity in self._credentials:
                 self._credentials[identity].rejected(generation)
+            case SnapshotUnusable():
+                self._write_snapshot_again()
             case _:
                 log.warning("a worker sent a message that is not for the agent: %s", type(message).__name__)
 
     def _bring_up_to_date(self, channel: Channel) -> None:
         snapshot = self._sync.snapshot
         if snapshot is not None:
-            channel.send(SnapshotReady())
-            channel.send(Synced(snapshot.synced_at))
+            channel.send(self._rules(snapshot))
         for credential in self._credentials.values():
             if credential.tried:
                 channel.send(credential.current())
@@ -244,12 +249,22 @@ class _Agent:
         if keys is not None:
             channel.send(keys)
 
+    def _write_snapshot_again(self) -> None:
+        """Once for all workers that ask meanwhile."""
+        if self._writing_again is None or self._writing_again.done():
+            self._writing_again = asyncio.create_task(self._sync.write_again())
+
     def _rules_confirmed(self, snapshot: Snapshot, is_new: bool) -> None:
         if is_new:
             log.info("rules version %s are in force: %d rules", snapshot.version, snapshot.rule_count)
-            self._tell_all(SnapshotReady())
-        self._tell_all(Synced(snapshot.synced_at))
+        self._tell_all(self._rules(snapshot))
         self._warn_of_unknown(snapshot)
+
+    def _rules(self, snapshot: Snapshot) -> Rules:
+        age, stopped = self._sync.age_seconds, self._sync.stopped_beside
+        if sum(map(len, stopped.orgs | stopped.apps)) > _MOST_NAMED_CHARACTERS:
+            stopped = EVERYTHING_STOPPED
+        return Rules(snapshot.generation, age if age is not None and math.isfinite(age) else None, stopped)
 
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
         """Once, and again whenever it is something else."""

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import hashlib
 import logging
+import math
 import re
 import time
 from collections.abc import Callable
@@ -43,9 +44,15 @@ _answer_decoder = msgspec.json.Decoder(SyncAnswer)
 
 
 class SyncRefused(Exception):
-    """The answer can not be taken; the rules in force stay, with what the answer stops."""
+    """The answer can not be taken; the rules in force stay."""
 
-    stopping: Snapshot | None = None
+
+class _NotInForce(Exception):
+    """Of an answer that can not be taken, or not be written: why, and what it stops all the same."""
+
+    def __init__(self, why: Exception, stops: Stops) -> None:
+        super().__init__(str(why))
+        self.stops = stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,10 @@ class Sync:
         self._failures = 0
         self._problem: str | None = None
         self._good_at = time.monotonic()  # of the last good sync, or the start
+        self._changing = asyncio.Lock()  # of what is held, here and on disk
+        self._stopped_beside = NOTHING_STOPPED
         self.snapshot = self._restored()
+        self._confirmed_at = -math.inf if self.snapshot is None else _by_its_age(self.snapshot, clock())
         # Whether the next request must not be answered 304: an earlier release left out what this one reads.
         self._ask_whole = self.snapshot is not None and self.snapshot.read < READ
 
@@ -95,8 +105,19 @@ class Sync:
 
     @property
     def age_seconds(self) -> float | None:
-        """Since the control plane last confirmed the rules in force; None without rules."""
-        return None if self.snapshot is None else max(0.0, self._clock() - self.snapshot.synced_at)
+        """Since the control plane last confirmed the rules in force, infinite where nobody knows; None
+        without rules."""
+        return None if self.snapshot is None else time.monotonic() - self._confirmed_at
+
+    @property
+    def stopped_beside(self) -> Stops:
+        """What is stopped beside what the snapshot stops, because that could not be written."""
+        return self._stopped_beside
+
+    @property
+    def stops(self) -> Stops:
+        held = NOTHING_STOPPED if self.snapshot is None else self.snapshot.stops
+        return held.with_others(self._stopped_beside)
 
     def check(self) -> Check:
         if self._problem is None:
@@ -111,12 +132,15 @@ class Sync:
 
     async def once(self) -> bool:
         """One attempt; whether the rules in force are confirmed now."""
+        async with self._changing:
+            return await self._once()
+
+    async def _once(self) -> bool:
         try:
             fetched = await self._fetch()
-        except (SyncRefused, CallFailed, OSError) as error:
-            if isinstance(error, SyncRefused) and error.stopping is not None:
-                self.snapshot = error.stopping
-                self._announce(error.stopping, True)
+        except (SyncRefused, _NotInForce, CallFailed, OSError) as error:
+            if isinstance(error, _NotInForce):
+                await self._stop(error.stops)
             self._failures += 1
             self._problem = str(error)
             rules = "there are no rules yet" if self.snapshot is None else "the rules in force stay"
@@ -125,9 +149,39 @@ class Sync:
         if self._problem is not None:
             log.info("sync works again")
         self._failures, self._problem, self._good_at = 0, None, time.monotonic()
-        self.snapshot = fetched.snapshot
+        self.snapshot, self._confirmed_at = fetched.snapshot, self._good_at
+        self._stopped_beside, self._ask_whole = NOTHING_STOPPED, False
         self._announce(fetched.snapshot, fetched.is_new)
         return True
+
+    async def write_again(self) -> None:
+        """A worker found no snapshot on disk, a damaged one or another than the one that is held here."""
+        async with self._changing:
+            if self.snapshot is None:
+                return
+            try:
+                await asyncio.to_thread(write_snapshot, self._cache_path, self.snapshot)
+            except OSError as error:
+                log.error("the snapshot on disk can't be used, nor written again: %s", error)
+            else:
+                log.warning("the snapshot on disk could not be used, and is written again")
+                self._announce(self.snapshot, False)
+
+    async def _stop(self, told: Stops) -> None:
+        """The rules in force with more stopped: a stop waits neither for rules that can be taken nor for room
+        on disk. Nothing is lifted this way."""
+        held = self.snapshot
+        if held is None or self.stops.with_others(told) == self.stops:
+            return
+        stops = held.stops.with_others(told)
+        stopping = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops)
+        try:
+            await asyncio.to_thread(write_snapshot, self._cache_path, stopping)
+        except OSError:
+            self._stopped_beside = self._stopped_beside.with_others(told)
+        else:
+            self.snapshot, self._stopped_beside = stopping, NOTHING_STOPPED
+        self._announce(self.snapshot or held, True)
 
     def _pause(self) -> float:
         """To the next attempt. Jitter only shortens it, so that a change takes effect within one interval."""
@@ -152,7 +206,6 @@ class Sync:
         if etag is not None:
             headers["If-None-Match"] = etag
         answer = await self._control_plane.get(self._url, headers, max_bytes=_MAX_BODY)
-        self._ask_whole = False
         if answer.status == 304 and held is not None and etag is not None:
             return await self._unchanged(held, answer)
         if answer.status != 200:
@@ -203,28 +256,27 @@ class Sync:
         if highest is not None and generated < _instant(highest):
             raise SyncRefused(f"generatedAt {synced.generated_at} is older than {highest}, applied before")
         try:
-            snapshot = self._to_snapshot(synced, _etag(answer.headers.get("ETag", "")))
-        except SyncRefused as refused:
-            refused.stopping = self._stopping(_stops(synced))
-            raise
+            return self._in_place(self._to_snapshot(synced, _etag(answer.headers.get("ETag", ""))))
+        except (SyncRefused, OSError) as error:
+            raise _NotInForce(error, self._withdrawn(synced)) from None
+
+    def _in_place(self, snapshot: Snapshot) -> _Fetched:
         held = self.snapshot
         if held is not None and _same_rules(held, snapshot):
             snapshot = msgspec.structs.replace(snapshot, generation=held.generation)
         # The mark first: after a kill in between, the same answer is still new enough to be taken.
-        write_by_rename(self._highest_path, synced.generated_at.encode())
+        write_by_rename(self._highest_path, snapshot.generated_at.encode())
         write_snapshot(self._cache_path, snapshot)
         return _Fetched(snapshot, is_new=held is None or snapshot.generation != held.generation)
 
-    def _stopping(self, told: Stops) -> Snapshot | None:
-        """The rules in force with more stopped: a stop doesn't wait for rules that can be taken. Nothing is
-        lifted this way."""
-        held = self.snapshot
-        if held is None or held.stops.with_others(told) == held.stops:
-            return None
-        stops = held.stops.with_others(told)
-        snapshot = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops)
-        write_snapshot(self._cache_path, snapshot)
-        return snapshot
+    def _withdrawn(self, synced: SyncAnswer) -> Stops:
+        """What an answer stops, and the applications that it disables: one organisation's rules that this
+        release can't read must not keep another's application going."""
+        disabled = frozenset(app.app_id for app in synced.apps if not app.enabled)
+        held = self.snapshot.apps if self.snapshot is not None else ()
+        return _stops(synced).with_others(
+            Stops(apps=frozenset(app.app_id for app in held if app.enabled and app.app_id in disabled))
+        )
 
     def _highest_applied(self) -> str | None:
         candidates = [self.snapshot.generated_at] if self.snapshot is not None else []
@@ -296,6 +348,11 @@ def _parse(delivered: SyncRuleset) -> Ruleset:
             f"ruleset {delivered.name} version {delivered.version} is invalid, line {first.line} column "
             f"{first.column}: {first.where}: {first.message} ({len(invalid.problems)} problems in all)"
         ) from None
+
+
+def _by_its_age(snapshot: Snapshot, now: float) -> float:
+    """When it was confirmed, on the monotonic clock."""
+    return time.monotonic() - snapshot.age_at(now)
 
 
 def _same_rules(one: Snapshot, other: Snapshot) -> bool:

@@ -350,3 +350,10 @@ class Load:
                 await asyncio.sleep(0.05)  # in place of the Retry-After that a real client would heed
         self.connections += client.connects
         client.close()
+
+
+async def status_becomes(client: Client, target: str, status: int) -> None:
+    """Asked again and again on one connection; the interval is a second, and its jitter only shortens it."""
+    async with asyncio.timeout(10):
+        while (await client.get(target)).status != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)

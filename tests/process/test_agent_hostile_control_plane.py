@@ -16,7 +16,7 @@ import pytest
 from proxy.agent.control_plane import CallFailed, ControlPlane, Identity, open_session
 from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.provider import CredentialError
-from proxy.channel import SnapshotReady
+from proxy.channel import Rules
 from proxy.config.tls import client_tls
 from tests.process.agent_parts import spool_writer, write
 from tests.process.test_agent_process import a_proxy
@@ -264,14 +264,14 @@ async def test_calls_that_hang_or_kill_keep_no_rules_from_coming(tmp_path: Path)
     """Heartbeats and reports that are never answered, and answers to sync that no parser stands."""
     async with a_proxy(tmp_path) as running:
         worker, control, pid = running.workers[0], running.control, running.pid
-        await worker.until(lambda told: SnapshotReady() in told)
+        await worker.until(lambda told: any(isinstance(each, Rules) for each in told))
         control._heartbeat = control._metrics = lambda request: hang()  # type: ignore[method-assign]
         control.sync_script.extend(Answer(status, (), NESTED[1]) for status in (401, 503, 200))
         control.audit_script.append(Answer(503, (), NESTED[1]))
         write(spool_writer(running.settings.audit.local_retention_path), range(5))
         worker.told.clear()
         control.sync_body = changed(orgs=[])
-        await worker.until(lambda told: SnapshotReady() in told)
+        await worker.until(lambda told: any(isinstance(each, Rules) for each in told))
         await control.until(lambda: len(control.seqs("org-1")) == 5)
         assert running._process.is_alive()
         assert running.pid == pid

@@ -33,12 +33,12 @@ from proxy.channel import (
     CredentialUnavailable,
     Hello,
     Message,
-    SnapshotReady,
-    Synced,
+    Rules,
     channel_pair,
 )
 from proxy.settings import Settings, load
 from proxy.snapshot import read_snapshot
+from proxy.stops import NOTHING_STOPPED
 from tests.process.agent_parts import spool_writer, write
 from tests.standins.certificates import CertificateAuthority
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml, sync_body
@@ -225,6 +225,10 @@ def unavailable_of(told: list[Message]) -> dict[str, CredentialUnavailable]:
     return {each.identity: each for each in told if isinstance(each, CredentialUnavailable)}
 
 
+def rules(told: list[Message]) -> list[Rules]:
+    return [message for message in told if isinstance(message, Rules)]
+
+
 def credentials(told: list[Message]) -> list[Credential]:
     return [message for message in told if isinstance(message, Credential)]
 
@@ -232,22 +236,22 @@ def credentials(told: list[Message]) -> list[Credential]:
 async def test_workers_are_told_of_rules_and_token(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         for worker in running.workers:
-            await worker.until(lambda told: bool(credentials(told)) and SnapshotReady() in told)
+            await worker.until(lambda told: bool(credentials(told)) and bool(rules(told)))
             assert running.identity.accepts(credentials(worker.told)[0].token)
         assert running.identity.acquisitions == 1
         snapshot = read_snapshot(running.settings.rule_sync.cache_path)
         assert snapshot.version == "v1"
-        await running.workers[0].until(lambda told: any(isinstance(message, Synced) for message in told))
+        await running.workers[0].until(lambda told: bool(rules(told)))
 
 
 async def test_a_hello_brings_the_state_again(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         worker = running.workers[0]
-        await worker.until(lambda told: bool(credentials(told)) and SnapshotReady() in told)
+        await worker.until(lambda told: bool(credentials(told)) and bool(rules(told)))
         held = credentials(worker.told)[0]
         worker.told.clear()
         worker.channel.send(Hello())
-        await worker.until(lambda told: bool(credentials(told)) and SnapshotReady() in told)
+        await worker.until(lambda told: bool(credentials(told)) and bool(rules(told)))
         assert credentials(worker.told)[0].generation == held.generation
 
 
@@ -266,7 +270,7 @@ async def test_a_refused_token_brings_another_to_every_worker(tmp_path: Path) ->
 async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_never(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         worker = running.workers[0]
-        await worker.until(lambda told: SnapshotReady() in told)
+        await worker.until(lambda told: bool(rules(told)))
         rulesets = sync_body()["rulesets"]
         running.control.sync_body = sync_body(
             version="v2",
@@ -274,7 +278,7 @@ async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_neve
             rulesets=[rulesets[0] | {"version": 2, "yaml": ruleset_yaml(path="/v1.0/groups")}],
         )
         worker.told.clear()
-        await worker.until(lambda told: SnapshotReady() in told)
+        await worker.until(lambda told: bool(rules(told)))
         assert read_snapshot(running.settings.rule_sync.cache_path).version == "v2"
         running.control.sync_body = sync_body(
             version="v3", generatedAt="2026-11-23T00:00:00Z", rulesets=[rulesets[0] | {"yaml": "nonsense: ["}]
@@ -293,7 +297,7 @@ async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_neve
 async def test_a_heartbeat_tells_at_once_which_rules_every_worker_enforces(tmp_path: Path) -> None:
     """And none tells it while one of them still judges by others."""
     async with a_proxy(tmp_path, environ={"RuleSync__IntervalSeconds": "600"}) as running:
-        await running.workers[0].until(lambda told: SnapshotReady() in told)
+        await running.workers[0].until(lambda told: bool(rules(told)))
         generation = read_snapshot(running.settings.rule_sync.cache_path).generation
         running.alive()
         running.counters.workers[0].values[c.SNAPSHOT_GENERATION] = generation
@@ -365,7 +369,7 @@ async def test_metrics_are_deltas_that_lose_nothing_to_failures_or_restarts(tmp_
 
 async def test_readiness_says_what_is_missing_and_metrics_count_workers_together(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
-        await running.workers[0].until(lambda told: bool(credentials(told)) and SnapshotReady() in told)
+        await running.workers[0].until(lambda told: bool(credentials(told)) and bool(rules(told)))
         assert await running.get("/healthz") == (200, "ok\n")
         status, text = await running.get("/readyz")
         assert status == 503
@@ -532,23 +536,15 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_kind_and_bloc
     try:
         channel = Channel(agent, lambda _: None)
         for at in range(5000):
-            channel.send(Synced(float(at)))
+            channel.send(Rules(at, 0.0, NOTHING_STOPPED))
             channel.send(Credential("default", at, "t" * 500, 1e9))
         told: list[Message] = []
         done = asyncio.Event()
 
         def take(message: Message) -> None:
             told.append(message)
-            if (
-                len(
-                    {
-                        type(each)
-                        for each in told
-                        if each in (Synced(4999.0), Credential("default", 4999, "t" * 500, 1e9))
-                    }
-                )
-                == 2
-            ):
+            last = {Rules(4999, 0.0, NOTHING_STOPPED), Credential("default", 4999, "t" * 500, 1e9)}
+            if last <= set(told):
                 done.set()
 
         reader = Channel(slow, take)
@@ -609,14 +605,14 @@ async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path
     """So that a new one can tell an identity that is about to have its token from one that won't."""
     async with a_proxy(tmp_path, IDENTITIES) as running:
         worker = running.workers[0]
-        await worker.until(lambda told: len(held_by(told)) == 3 and SnapshotReady() in told)
+        await worker.until(lambda told: len(held_by(told)) == 3 and bool(rules(told)))
         assert await running.end(signal.SIGKILL) == -signal.SIGKILL
         running.identity.mode = "hang"
         worker.told.clear()
         running.start()
         for count in (1, 2):  # what belongs to the first answer has come with the second
             worker.channel.send(Hello())
-            await worker.until(lambda told, count=count: told.count(SnapshotReady()) >= count)  # type: ignore[misc]
+            await worker.until(lambda told, count=count: len(rules(told)) >= count)  # type: ignore[misc]
         assert unavailable_of(worker.told) == {}
         assert held_by(worker.told) == {}
         control = running.control
@@ -628,7 +624,7 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
     """The rules know client-1 of org-1 alone, which goes up with mail."""
     async with a_proxy(tmp_path, IDENTITIES) as running:
         identity, worker = running.identity, running.workers[0]
-        await worker.until(lambda told: len(held_by(told)) == 3 and SnapshotReady() in told)
+        await worker.until(lambda told: len(held_by(told)) == 3 and bool(rules(told)))
         running.alive()
         _, text = await running.get("/readyz")
         checks = json.loads(text)["checks"]

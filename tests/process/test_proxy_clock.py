@@ -19,9 +19,11 @@ from tests.process.proxy_parts import (
     assert_no_gap,
     client_of,
     events,
+    kill_control_plane,
     log_of,
     processes,
     readiness,
+    status_becomes,
     stored_paths,
     until,
     whole_system,
@@ -81,6 +83,32 @@ class Application:
             if reply.status == 401:
                 assert json.loads(reply.body)["error"]["code"] == "InvalidAuthenticationToken"
                 await self.client.authenticate(self.system)
+
+
+async def test_a_clock_that_is_set_back_makes_no_old_rules_good_again(
+    tmp_path: Path, clock: WallClock
+) -> None:
+    """Neither for those who see it, nor for those who are born into it."""
+    environment = clock.environment | {"RuleSync__MaxStalenessSeconds": "3"}
+    async with (
+        whole_system(tmp_path, workers=1, environment=environment) as system,
+        client_of(system) as client,
+    ):
+        await kill_control_plane(system)
+        await until(lambda: readiness(system)["status"] == 503)
+        await status_becomes(client, "/v1.0/echo/1", 503)
+        clock.set(-HOUR)
+        with pytest.raises(AssertionError, match="too old"):
+            await client.authenticate(system)
+        for name in ("worker-0", "agent", "worker-0"):
+            os.kill(processes(system)[name], signal.SIGKILL)
+            await until(lambda: {"worker-0", "agent"} == processes(system).keys())
+            await until(lambda: readiness(system)["status"] != 0)
+            assert readiness(system)["status"] == 503
+            client.close()
+            with pytest.raises(AssertionError, match="too old"):
+                await client.authenticate(system)
+        assert "confirmed at a time still to come" in str(readiness(system))
 
 
 async def test_jumps_of_an_hour_cost_a_token_and_nothing_else(tmp_path: Path, clock: WallClock) -> None:

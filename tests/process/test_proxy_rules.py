@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tests.process.proxy_parts import (
     processes,
     readiness,
     rules_file,
+    status_becomes,
     until,
     whole_system,
 )
@@ -34,13 +36,6 @@ pytestmark = pytest.mark.process
 
 ECHO = "/v1.0/echo/1"
 SECRET = "/v1.0/secrets/1"
-
-
-async def status_becomes(client: Client, target: str, status: int) -> None:
-    """Asked again and again on one connection; the interval is a second, and its jitter only shortens it."""
-    async with asyncio.timeout(10):
-        while (await client.get(target)).status != status:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def test_changes_take_effect_on_open_connections(tmp_path: Path) -> None:
@@ -124,6 +119,34 @@ async def test_a_damaged_snapshot_is_not_applied(tmp_path: Path) -> None:
             assert (await client.get(SECRET)).status == 403
             assert (await client.get(ECHO)).status == 200
         assert processes(system)["worker-0"] == worker
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: os.truncate(file, 100)])
+async def test_a_snapshot_that_is_lost_while_the_proxy_runs_is_written_again(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """The agent has it, and the control plane says no more than that nothing changed."""
+    snapshot = tmp_path / "snapshot.json"
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
+        whole = read_snapshot(snapshot)
+        damage(snapshot)
+        os.kill(processes(system)["worker-0"], signal.SIGKILL)
+        client.close()
+        await status_becomes(client, ECHO, 200)
+        assert read_snapshot(snapshot).rulesets == whole.rulesets
+
+
+async def test_a_worker_that_could_not_read_new_rules_has_them_soon(tmp_path: Path) -> None:
+    """It may open no more files for a while, and after it nothing changes any more."""
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
+        worker = processes(system)["worker-0"]
+        limits = resource.prlimit(worker, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, (3, limits[1]))
+        closed = rules_file(tmp_path, default="block")
+        await system.cli("ruleset", "apply", str(closed), "--org", system.org_id)
+        await until(lambda: "the snapshot is not used: [Errno 24] Too many open files" in log_of(system))
+        resource.prlimit(worker, resource.RLIMIT_NOFILE, limits)
+        await status_becomes(client, ECHO, 403)
 
 
 @pytest.fixture

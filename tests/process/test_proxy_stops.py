@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from msgspec.structs import replace
 
+from proxy.snapshot import read_snapshot, write_snapshot
+from proxy.stops import EVERYTHING_STOPPED
 from tests.process.proxy_parts import (
     WAIT_SECONDS,
     Client,
@@ -135,6 +139,46 @@ async def test_an_organisation_and_everything_are_stopped_and_lifted_apart(tmp_p
         await becomes(client, "")
         with pytest.raises(SystemFailedError, match="not everything is stopped"):
             await system.cli("unkill", "all")
+
+
+async def test_a_stop_that_an_agent_wrote_and_died_of_telling_is_told_by_the_next(tmp_path: Path) -> None:
+    """Which finds it on disk already, and hears from the control plane that nothing has changed since."""
+    async with system_with(tmp_path) as system, client_of(system) as client:
+        assert await code(client) == ""
+        agent = processes(system)["agent"]
+        os.kill(agent, signal.SIGSTOP)
+        await system.cli("kill", "all")
+        snapshot = tmp_path / "snapshot.json"
+        held = read_snapshot(snapshot)
+        stopped = tuple(replace(app, enabled=False) for app in held.apps)
+        write_snapshot(
+            snapshot, replace(held, generation=held.generation + 1, apps=stopped, stops=EVERYTHING_STOPPED)
+        )
+        os.kill(agent, signal.SIGKILL)
+        await becomes(client, "emergencyStop")
+
+
+async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
+    """No process of the proxy can write a byte more, as on a disk that is full."""
+    async with system_with(tmp_path) as system, client_of(system) as client:
+        agent = processes(system)["agent"]
+        limits = resource.prlimit(agent, resource.RLIMIT_FSIZE)
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, (0, limits[1]))
+        await system.cli("kill", "app", "app")
+        await becomes(client, "emergencyStop")
+        checks = readiness(system)["checks"]
+        assert "stops 0 organisations and 1 applications" in checks["stops"]["detail"]
+        assert "File too large" in checks["sync"]["detail"]
+        for pid in processes(system, "worker").values():  # new ones are told, too
+            os.kill(pid, signal.SIGKILL)
+        client.close()
+        assert await code(client) == "emergencyStop"
+
+        resource.prlimit(agent, resource.RLIMIT_FSIZE, limits)
+        await until(lambda: readiness(system)["checks"]["sync"]["status"] == "ok")
+        assert len(read_snapshot(tmp_path / "snapshot.json").stops.apps) == 1
+        await system.cli("unkill", "app", "app")
+        await becomes(client, "")
 
 
 async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> None:
