@@ -83,10 +83,10 @@ async def answer_errors(
         refused = Refused("methodNotAllowed", f"this endpoint takes {allowed}", Allow=allowed)
     except web.HTTPExpectationFailed:
         refused = Refused("expectationFailed", "the only expectation that is met is 100-continue")
-    except ConnectionError:
-        raise  # the sender has left; there is nobody to answer
-    except StoreBusy:
-        refused = Refused("unavailable", "too much is waiting for the disk", Retry_After="1")
+    except ConnectionError:  # the sender has left: nobody reads this, and it is no news for the log
+        return web.Response(status=400)
+    except StoreBusy as error:
+        refused = Refused("unavailable", str(error), Retry_After="1")
     except (StoreError, MasterKeyError) as error:
         _log.error("%s %s: %s", request.method, request.path, error)
         refused = Refused("unavailable", "the control plane can't do this now", Retry_After="5")

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +29,9 @@ from controlplane.store.interface import SESSION_IDLE_MS, SESSION_MS, NewRecord,
 
 _TOUCHED_EVERY_MS: Final = 60_000  # a session in use costs a write to the disk this often
 _MAX_BODY_BYTES: Final = 10 * 1024 * 1024  # the largest ruleset, as a string in JSON
+_LARGE_BODY_BYTES: Final = 64 * 1024  # smaller ones need no bound beside that of connections
+_LARGE_BODIES_OF_ONE: Final = 2  # operator; they are held in memory, in the process that takes events
+_LARGE_BODIES_AT_ONCE: Final = 16
 _MAX_STRANGERS_BODY_BYTES: Final = 16 * 1024
 _HASHES_AT_ONCE: Final = 2  # each takes 19 MiB and a processor for a while, which proxies wait for too
 _MOST_HASHES_WAITING: Final = 64
@@ -54,6 +57,7 @@ class _Asker:
 
 _ASKER: Final = web.RequestKey("asker", _Asker)
 _BODY: Final = web.RequestKey("body", bytes)
+_LARGE: Final = web.RequestKey("large", str)  # whose body it is, where it takes much memory
 
 
 class Gate:
@@ -68,6 +72,7 @@ class Gate:
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
         self._hashes_waiting = 0
         self._unknown_ms: deque[int] = deque(maxlen=_MOST_UNKNOWN_RECORDED)
+        self._large: Counter[str] = Counter()  # bodies under way, by operator
         self._recording: set[asyncio.Task[None]] = set()
         self.secure = secure
         self._nobodys_hash = hash_password(secrets.token_urlsafe(32))
@@ -80,7 +85,8 @@ class Gate:
     # Who asks
 
     async def asker(self, request: web.Request) -> _Asker:
-        """Looked up once for each request: a role or a session that ended is of no use to the next one."""
+        """Looked up once for each request, and again once its body is there: a role or a session that ended
+        is of no use to the next one, however early that one began."""
         known = request.get(_ASKER)
         if known is None:
             known = request[_ASKER] = await self._asker(request)
@@ -152,14 +158,31 @@ class Gate:
     # Bodies
 
     async def body(self, request: web.Request) -> bytes:
-        """The whole body; a stranger's is small."""
+        """The whole body; a stranger's is small. Once it is there, who asks is looked up again."""
         known = request.get(_BODY)
         if known is None:
-            stranger = (await self.asker(request)).actor is None
-            cap = _MAX_STRANGERS_BODY_BYTES if stranger else _MAX_BODY_BYTES
+            actor = (await self.asker(request)).actor
+            cap = _MAX_STRANGERS_BODY_BYTES if actor is None else _MAX_BODY_BYTES
             too_large = Refused("payloadTooLarge", f"this body is at most {cap} bytes")
+            if actor is not None and _may_be_large(request):
+                self._hold_large(request, actor.name)
             known = request[_BODY] = await read_body(request, cap, self._body_timeout_seconds, too_large)
+            request[_ASKER] = await self._asker(request)
         return known
+
+    def _hold_large(self, request: web.Request, name: str) -> None:
+        if self._large[name] >= _LARGE_BODIES_OF_ONE or self._large.total() >= _LARGE_BODIES_AT_ONCE:
+            raise Refused("unavailable", "too many large requests are under way", Retry_After="5")
+        self._large[name] += 1
+        request[_LARGE] = name
+
+    def let_go(self, request: web.Request) -> None:
+        """The request is answered: its body takes memory no more."""
+        name = request.pop(_LARGE, None)
+        if name is not None:
+            self._large[name] -= 1
+            if not self._large[name]:
+                del self._large[name]
 
     async def form(self, request: web.Request) -> Mapping[str, str]:
         """The fields of a form; of several of one name, the last."""
@@ -307,8 +330,17 @@ async def perform(request: web.Request, operation: Operation[Q, A], asked: Q) ->
 async def gate_keeper(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    await request.app[GATE].keep_other_sites_out(request)
-    return await handler(request)
+    gate = request.app[GATE]
+    try:
+        await gate.keep_other_sites_out(request)
+        return await handler(request)
+    finally:
+        gate.let_go(request)
+
+
+def _may_be_large(request: web.Request) -> bool:
+    length = request.content_length
+    return request.can_read_body and (length is None or length > _LARGE_BODY_BYTES)
 
 
 def _actor_of(operator: Operator, request: web.Request) -> Actor:

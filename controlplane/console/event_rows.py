@@ -68,7 +68,14 @@ def full_path(event: Mapping[str, Any]) -> str:
 
 def text_of(event: Mapping[str, Any], key: str) -> str:
     value = event.get(key)
-    return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
+    return "" if value is None else value if isinstance(value, str) else _json(value)
+
+
+def _json(value: object) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+        return "(nested too deeply to be shown here)"
 
 
 def shown(text: str) -> str:

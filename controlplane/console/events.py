@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from controlplane.console import charts, terms
@@ -68,11 +69,18 @@ async def one_event(desk: Desk, actor: Actor, request: PageRequest) -> Page:
             "explained": explained,
             "unexplained": unexplained,
             "curl": curl_of(values),
-            "raw": escaped(orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()),
+            "raw": escaped(_indented(body)),
             "related": await _related(desk, actor, request, org.org_id, values),
         },
         crumbs=(("Search", "/search"),),
     )
+
+
+def _indented(body: bytes) -> str:
+    try:
+        return msgspec.json.format(body).decode()
+    except RecursionError:  # as accepted, in one line
+        return body.decode()
 
 
 def _shortened(text: str) -> str:

@@ -80,10 +80,10 @@ class Console:
 
     async def _page(self, route: PageRoute, request: web.Request) -> web.StreamResponse:
         gate = request.app[GATE]
+        form = await gate.form(request) if request.method == "POST" else NO_FORM
         actor = (await gate.asker(request)).actor
         if actor is None:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
-        form = await gate.form(request) if request.method == "POST" else NO_FORM
         reference = request.query.get("org")
         org = await self._desk.org(actor, "viewer", reference) if reference else None
         asked = PageRequest(request.path, request.match_info, request.query, form, org, self._now_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,13 +32,25 @@ _decode_purged: Final = msgspec.json.Decoder(Purged).decode
 decode_events: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+@contextmanager
+def damaged_text(connection: sqlite3.Connection) -> Iterator[None]:
+    """Reads text that is no UTF-8 as another text, which fits no link. To SQLite it is an error, behind which
+    the byte that was changed would not be found."""
+    connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
+    try:
+        yield
+    finally:
+        connection.text_factory = str
+
+
 def head(connection: sqlite3.Connection, org_id: str) -> Link | None:
     """The newest link of the organisation."""
-    row = one_row(
-        connection,
-        f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",  # noqa: S608
-        (org_id,),
-    )
+    with damaged_text(connection):
+        row = one_row(
+            connection,
+            f"SELECT {_COLUMNS} FROM chain WHERE org_id = ? ORDER BY number DESC LIMIT 1",  # noqa: S608
+            (org_id,),
+        )
     return None if row is None else _link(row)
 
 

@@ -25,7 +25,14 @@ from controlplane.store.chain import (
     make_link,
     make_mac,
 )
-from controlplane.store.chain_table import PURGED, decode_events, links_after, purged_places, read_digests
+from controlplane.store.chain_table import (
+    PURGED,
+    damaged_text,
+    decode_events,
+    links_after,
+    purged_places,
+    read_digests,
+)
 from controlplane.store.database import one_row
 from controlplane.store.interface import Misfit, Reached, What
 
@@ -39,6 +46,13 @@ def walk(
     connection: sqlite3.Connection, org_id: str, reached: Reached, last: int, key: bytes
 ) -> tuple[Reached, Misfit | None]:
     """The next links up to number `last`; where one doesn't fit, the walk ends before it."""
+    with damaged_text(connection):
+        return _walk(connection, org_id, reached, last, key)
+
+
+def _walk(
+    connection: sqlite3.Connection, org_id: str, reached: Reached, last: int, key: bytes
+) -> tuple[Reached, Misfit | None]:
     links = list(links_after(connection, org_id, reached.number, LINKS_AT_ONCE))
     if not links:
         text = "the newest links went while they were walked along"

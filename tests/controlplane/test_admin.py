@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from controlplane.operations.actor import Role
+from controlplane.requests import read_body
 from controlplane.secrets import digest, hash_password, is_password, mint
 from controlplane.settings import read_settings
 from controlplane.store.interface import Operator, OperatorToken, RecordQuery, StoreError
@@ -452,6 +453,95 @@ async def test_a_stranger_s_body_is_small_and_nobody_s_is_endless(
     assert (await call(plane, token, "POST", "/rulesets/check", {"yaml": "#" * 90_000})).status == 200
     large = {"yaml": "#" * 100_000}
     assert (await call(plane, token, "POST", "/rulesets/check", large)).status == 413
+
+
+class SlowBodies:
+    """Bodies that go on only once they may, of requests of which the server has read the head."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: asyncio.Queue[None] = asyncio.Queue()
+        self.go_on = asyncio.Event()
+        monkeypatch.setattr("controlplane.admin.gate.read_body", self._read)
+
+    async def _read(self, *arguments: Any) -> bytes:
+        self.begun.put_nowait(None)
+        return await read_body(*arguments)
+
+    async def of(self, text: bytes) -> AsyncIterator[bytes]:
+        yield text[:1]
+        await self.go_on.wait()
+        yield text[1:]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowBodies:
+    return SlowBodies(monkeypatch)
+
+
+async def send_slowly(plane: Plane, slow: SlowBodies, path: str, **headers: str) -> tuple[int, str]:
+    async with plane.session.post(
+        f"{plane.console_url}{path}",
+        data=slow.of(b'{"name":"slow"}'),
+        headers={"Content-Type": "application/json", **headers},
+        allow_redirects=False,
+    ) as response:
+        return response.status, response.headers.get("Location", "")
+
+
+@pytest.mark.parametrize("ends", ["the operator", "the role"])
+async def test_who_asks_is_who_would_once_the_body_is_there(
+    plane: Plane, slow: SlowBodies, ends: str
+) -> None:
+    token = await operator(plane, "ada", {"*": "admin"})
+    other = await operator(plane, "eve", {"*": "admin"})
+    sending = asyncio.create_task(send_slowly(plane, slow, "/admin/v1/orgs", Authorization=f"Bearer {other}"))
+    await slow.begun.get()
+    if ends == "the operator":
+        assert (await call(plane, token, "POST", "/operators/eve/disable")).status == 200
+    else:
+        assert (await call(plane, token, "DELETE", "/operators/eve/roles/*")).status == 200
+    slow.go_on.set()
+    assert (await sending)[0] == (401 if ends == "the operator" else 403)
+    assert await plane.store.orgs() == []
+
+
+async def test_a_form_of_a_session_that_ended_meanwhile_changes_nothing(
+    plane: Plane, browser: Browser, slow: SlowBodies
+) -> None:
+    await operator(plane, "ada", {"*": "admin"})
+    await browser.sign_in("ada")
+    await slow.begun.get()
+    headers = {"Cookie": browser.cookie, "X-CSRF-Token": browser.csrf, "Sec-Fetch-Site": "same-origin"}
+    sending = asyncio.create_task(send_slowly(plane, slow, "/orgs", **headers))
+    await slow.begun.get()
+    assert (await browser.send("DELETE", "/session")).status == 204
+    slow.go_on.set()
+    status, where = await sending
+    assert (status, where.partition("?")[0]) == (303, "/login")
+    assert await plane.store.orgs() == []
+
+
+async def test_large_bodies_of_one_operator_leave_room_for_those_of_others(
+    plane: Plane, slow: SlowBodies
+) -> None:
+    """They are held in memory. Small ones, of which an emergency stop is one, always find a place."""
+    token = await operator(plane, "ada", {"*": "admin"})
+    other = await operator(plane, "eve", {"*": "admin"})
+    check = "/admin/v1/rulesets/check"
+    sending = [
+        asyncio.create_task(send_slowly(plane, slow, check, Authorization=f"Bearer {token}"))
+        for _ in range(2)
+    ]
+    for _ in sending:
+        await slow.begun.get()
+    large = {"yaml": "#" * 100_000}
+    refused = await call(plane, token, "POST", "/rulesets/check", large)
+    assert (refused.status, refused.code, refused.headers["Retry-After"]) == (503, "unavailable", "5")
+    assert (await call(plane, token, "POST", "/rulesets/check", {"yaml": "#" * 60_000})).status == 200
+    assert (await call(plane, other, "POST", "/rulesets/check", large)).status == 200
+    slow.go_on.set()
+    await asyncio.gather(*sending)
+    assert (await call(plane, token, "POST", "/rulesets/check", large)).status == 200
 
 
 async def test_the_agent_api_s_listener_has_no_admin_api(plane: Plane) -> None:

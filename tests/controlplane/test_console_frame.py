@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
@@ -9,7 +10,7 @@ import pytest
 
 from controlplane.console.areas import ROUTES
 from controlplane.console.pages import PageRoute
-from tests.controlplane.plane import Plane
+from tests.controlplane.plane import AUDIT, Plane, ProxyClient, batch
 from tests.controlplane.test_admin import PASSWORD, operator
 
 PLACES = {
@@ -31,6 +32,10 @@ def _address(path: str) -> str:
 
 async def _signed_in(plane: Plane, session: aiohttp.ClientSession) -> None:
     await plane.org("acme")
+    await _sign_in(plane, session)
+
+
+async def _sign_in(plane: Plane, session: aiohttp.ClientSession) -> None:
     await operator(plane, "ada", {"*": "admin"})
     form = {"name": "ada", "password": PASSWORD, "next": "/orgs"}
     async with session.post(f"{plane.console_url}/login", data=form, allow_redirects=False) as answer:
@@ -134,3 +139,19 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
             assert answer.status == 500
             assert "fault of the control plane itself" in await answer.text()
     assert "GET /orgs failed" in caplog.text
+
+
+@pytest.mark.parametrize("levels", [10, 400, 900])
+async def test_whatever_was_accepted_of_an_event_has_a_page(
+    plane: Plane, proxy: ProxyClient, jar: aiohttp.CookieJar, levels: int
+) -> None:
+    (org,) = proxy.org_ids
+    sent = batch("deep", org, [1])
+    sent["events"][0]["later"] = "-"
+    body = json.dumps(sent).replace('"-"', "[" * levels + "]" * levels).encode()
+    assert (await proxy.send(AUDIT, body)).status == 202
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        await _sign_in(plane, session)
+        async with session.get(f"{plane.console_url}/events/{org}/event-1") as answer:
+            assert answer.status == 200
+            assert "event-1" in await answer.text()

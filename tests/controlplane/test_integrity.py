@@ -185,6 +185,18 @@ TAMPERINGS: dict[str, tuple[Tamper | str, Found]] = {
         "UPDATE blocks SET proxy_id = 'p' WHERE position = 7",
         ("changed", 3, 7, None),
     ),
+    "a block of a proxy whose id is no text": (
+        "UPDATE blocks SET proxy_id = CAST(x'61ff' AS TEXT) WHERE position = 7",
+        ("changed", 3, 7, None),
+    ),
+    "a link that says what is no text": (
+        "UPDATE chain SET proxy_id = CAST(x'61ff' AS TEXT) WHERE number = 3",
+        ("changed", 3, 7, None),
+    ),
+    "the newest link saying what is no text": (
+        "UPDATE chain SET proxy_id = CAST(x'61ff' AS TEXT) WHERE number = 4",
+        ("changed", 4, 10, None),
+    ),
     "a block of another organisation": (
         "UPDATE blocks SET org_id = 'o' WHERE position = 7",
         ("removed", 3, 7, None),
