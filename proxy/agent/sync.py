@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +39,8 @@ _MAX_BODY: Final = 64 * 1024 * 1024
 _ETAG: Final = re.compile(r"[!-~]{1,256}")
 _SHORTEST_INTERVAL: Final = 1.0
 _FAILED_AFTER: Final = 10  # intervals without a good sync that turn degraded into failed
+
+_LEAD: Final = timedelta(days=1)
 
 _answer_decoder = msgspec.json.Decoder(SyncAnswer)
 
@@ -252,6 +254,8 @@ class Sync:
         except (ValueError, RecursionError) as error:
             raise SyncRefused(f"the answer is no sync body: {error}") from None
         generated = _instant(synced.generated_at)
+        if generated > self._latest():
+            raise SyncRefused(f"generatedAt {synced.generated_at} is yet to come by this host's clock")
         highest = self._highest_applied()
         if highest is not None and generated < _instant(highest):
             raise SyncRefused(f"generatedAt {synced.generated_at} is older than {highest}, applied before")
@@ -282,9 +286,15 @@ class Sync:
         candidates = [self.snapshot.generated_at] if self.snapshot is not None else []
         with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, SyncRefused):
             text = self._highest_path.read_bytes().decode()
-            _instant(text)
-            candidates.append(text)
+            if (
+                _instant(text) <= self._latest()
+            ):  # the mark has no checksum: a flipped bit makes it a time to come
+                candidates.append(text)
         return max(candidates, key=_instant, default=None)
+
+    def _latest(self) -> datetime:
+        """That `generatedAt` may be. Clocks that are further apart fail at the signing of requests."""
+        return datetime.fromtimestamp(self._clock(), UTC) + _LEAD
 
     def _to_snapshot(self, synced: SyncAnswer, etag: str | None) -> Snapshot:
         _refuse_twice("clientId", [app.client_id for app in synced.apps])

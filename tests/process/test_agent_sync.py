@@ -121,6 +121,7 @@ BAD_YAML = [sync_body()["rulesets"][0] | {"version": 2, "yaml": "version: 1\nnam
         _without("rulesets"),
         lambda body: body | {"generatedAt": "yesterday"},
         lambda body: body | {"generatedAt": "2020-01-01T00:00:00.000Z"},
+        lambda body: body | {"generatedAt": "9999-12-31T00:00:00.000Z"},
         lambda body: body | {"apps": TWICE},
         lambda body: body | {"apps": [{"appId": 7}]},
         lambda body: body | {"rulesets": BAD_YAML},
@@ -419,6 +420,18 @@ async def test_what_can_not_be_written_is_stopped_all_the_same(
         assert await sync.once()
         assert not sync.stops
         assert announced == [("v1", True), ("v1", True), ("v2", False)]
+
+
+async def test_a_mark_of_a_time_to_come_refuses_nothing(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    """By one bit of the file it may be some thousand years ahead."""
+    cache = tmp_path / "snapshot.json"
+    async with syncing(control, cache, Announcements()) as sync:
+        assert await sync.once()
+        mark = tmp_path / "snapshot.json.generated-at"
+        mark.write_text("6" + mark.read_text()[1:])
+        control.sync_body = changed()
+        assert await sync.once()
+        assert mark.read_text().startswith("20")
 
 
 async def test_a_stop_that_nobody_signed_is_none(tmp_path: Path, control: ControlPlaneStandIn) -> None:
