@@ -286,9 +286,8 @@ class Sync:
         candidates = [self.snapshot.generated_at] if self.snapshot is not None else []
         with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, SyncRefused):
             text = self._highest_path.read_bytes().decode()
-            if (
-                _instant(text) <= self._latest()
-            ):  # the mark has no checksum: a flipped bit makes it a time to come
+            # The mark has no checksum, and one flipped bit can make it a time to come.
+            if _instant(text) <= self._latest():
                 candidates.append(text)
         return max(candidates, key=_instant, default=None)
 
