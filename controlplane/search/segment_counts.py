@@ -18,8 +18,16 @@ from controlplane.search.interface import Facets, Histogram, SearchQuery
 from controlplane.search.matching import LINE_FIELDS, mask_of
 from controlplane.search.query import fold
 from controlplane.search.segment import ABSENT, PART, on_one_line
-from controlplane.search.segment_search import StoredSegment, bounds, by_cost, stored_segments
+from controlplane.search.segment_search import (
+    OutOfTime,
+    StoredSegment,
+    TimeLimit,
+    bounds,
+    by_cost,
+    stored_segments,
+)
 
+SECONDS: Final = 2.0  # that one count may look for its matches, while others wait
 FACET_MATCHES: Final = 50_000
 # Looked at one by one; what columns tell costs next to nothing.
 HISTOGRAM_MATCHES: Final = 50_000
@@ -51,7 +59,8 @@ class _Matches:
 
 
 def count_values(db: sqlite3.Connection, query: SearchQuery, fields: Sequence[str], top: int) -> Facets:
-    found, is_complete = _newest(db, query, Bodies(db), FACET_MATCHES, certain_count=True)
+    limit = TimeLimit(SECONDS)
+    found, is_complete = _newest(db, query, Bodies(db), limit, FACET_MATCHES, certain_count=True)
     counts = _Counts(fields)
     for matches in found:
         counts.add(matches)
@@ -59,7 +68,8 @@ def count_values(db: sqlite3.Connection, query: SearchQuery, fields: Sequence[st
 
 
 def count_times(db: sqlite3.Connection, query: SearchQuery, interval_ms: int) -> Histogram:
-    found, is_complete = _newest(db, query, Bodies(db), HISTOGRAM_MATCHES, certain_count=False)
+    limit = TimeLimit(SECONDS)
+    found, is_complete = _newest(db, query, Bodies(db), limit, HISTOGRAM_MATCHES, certain_count=False)
     counts: Counter[int] = Counter()
     for matches in found:
         counts.update(dict(_by_time(matches, interval_ms)))
@@ -70,21 +80,33 @@ def count_times(db: sqlite3.Connection, query: SearchQuery, interval_ms: int) ->
 
 
 def _newest(
-    db: sqlite3.Connection, query: SearchQuery, bodies: Bodies, most: int, *, certain_count: bool
+    db: sqlite3.Connection,
+    query: SearchQuery,
+    bodies: Bodies,
+    limit: TimeLimit,
+    most: int,
+    *,
+    certain_count: bool,
 ) -> tuple[list[_Matches], bool]:
-    """The newest matches, about `most`, and whether that is all of them. Those that columns tell for certain
-    count towards `most` only if that is asked."""
+    """The newest matches, about `most` or as far as the time goes, and whether that is all of them. Those
+    that columns tell for certain count towards `most` only if that is asked."""
     from_ms, to_ms = bounds(query)
     terms = sorted(query.filter.terms, key=by_cost)
     found: list[_Matches] = []
-    for segment in stored_segments(db, bodies, query.org_ids, from_ms, to_ms):
-        if _count(found, segment.most_ms, certain_count) > most:
-            return _cut(found, most, certain_count), False
-        first, end = segment.between(from_ms, to_ms)
-        if first < end:
-            mask, is_certain = mask_of(terms, segment, first, end, most + 1)
-            if mask:
-                found.append(_Matches(segment, mask, mask.bit_count(), is_certain))
+    for segment in stored_segments(db, bodies, query.org_ids, from_ms, to_ms, limit):
+        try:
+            if _count(found, segment.most_ms, certain_count) > most:
+                break
+            first, end = segment.between(from_ms, to_ms)
+            if first < end:
+                mask, is_certain = mask_of(terms, segment, first, end, most + 1)
+                if mask:
+                    found.append(_Matches(segment, mask, mask.bit_count(), is_certain))
+        except OutOfTime:
+            limit.lift()  # what is found is counted in any case
+            newer = (each.since(segment.most_ms + 1) for each in found)
+            return [each for each in newer if each.mask], False
+    limit.lift()
     if _count(found, from_ms, certain_count) > most:
         return _cut(found, most, certain_count), False
     return found, True

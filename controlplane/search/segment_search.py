@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
@@ -30,6 +32,26 @@ from controlplane.search.segment_files import (
 _LEAST: Final = -(1 << 62)
 _MOST: Final = 1 << 62
 _FEW_STRETCHES: Final = 2  # are searched before another word is looked up
+
+
+class OutOfTime(Exception):
+    """What is looked for takes longer than it may."""
+
+
+class TimeLimit:
+    """Looked at with each stretch of a segment that is read: some two thousand events."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends = clock() + seconds
+
+    def look(self) -> None:
+        """Raises OutOfTime."""
+        if self._clock() >= self._ends:
+            raise OutOfTime
+
+    def lift(self) -> None:
+        self._ends = math.inf
 
 
 class Found(NamedTuple):
@@ -73,7 +95,12 @@ def bounds(query: SearchQuery) -> tuple[int, int]:
 
 
 def stored_segments(
-    db: sqlite3.Connection, bodies: Bodies, org_ids: Sequence[str] | None, from_ms: int, to_ms: int
+    db: sqlite3.Connection,
+    bodies: Bodies,
+    org_ids: Sequence[str] | None,
+    from_ms: int,
+    to_ms: int,
+    limit: TimeLimit | None = None,
 ) -> Iterator[StoredSegment]:
     """Those that may have events of these organisations between these times, by their newest ones."""
     rows = db.execute(
@@ -83,7 +110,7 @@ def stored_segments(
         " AND s.most_ms >= ?2 AND s.least_ms < ?3 ORDER BY s.most_ms DESC",
         (_listed(org_ids), from_ms, to_ms),
     ).fetchall()
-    return (StoredSegment(db, bodies, *row) for row in rows)
+    return (StoredSegment(db, bodies, limit, *row) for row in rows)
 
 
 def span(db: sqlite3.Connection, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
@@ -114,11 +141,12 @@ class StoredSegment:
     """A segment in the file, read as far as a search asks for it."""
 
     def __init__(
-        self, db: sqlite3.Connection, bodies: Bodies,
+        self, db: sqlite3.Connection, bodies: Bodies, limit: TimeLimit | None,
         number: int, org_id: str, least_ms: int, most_ms: int, count: int,
     ) -> None:  # fmt: skip
         self._db = db
         self._bodies = bodies
+        self._limit = limit
         self._number = number
         self.least_ms = least_ms
         self._numbers_number = -1
@@ -131,6 +159,7 @@ class StoredSegment:
 
     def _stretch(self, number: int) -> tuple[array[int], bytes]:
         if number != self._stretch_number:
+            self._look_at_limit()
             self._stretch_held = read_stretch(self._db, self._number, number)
             self._stretch_number = number
         return self._stretch_held
@@ -139,10 +168,15 @@ class StoredSegment:
         """The event's time and position."""
         number, within = divmod(ordinal, STRETCH)
         if number != self._numbers_number:
+            self._look_at_limit()
             self._numbers_held = read_numbers(self._db, self._number, number)
             self._numbers_number = number
         times, positions = self._numbers_held
         return times[within], positions[within]
+
+    def _look_at_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.look()
 
     def time(self, ordinal: int) -> int:
         return self._numbers(ordinal)[0]

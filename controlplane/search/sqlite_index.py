@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from controlplane.search.bodies import Bodies
+from controlplane.search.fair_turns import FairTurns
 from controlplane.search.interface import (
     MAX_LIMIT,
     CursorError,
@@ -93,6 +94,7 @@ class SqliteIndex:
         self._writer = writer
         self._reader = reader
         self._counter = counter
+        self._counting = FairTurns()  # by organisation, so that one's many counts hold up nobody else's
         self._incarnation = incarnation
 
     @classmethod
@@ -140,10 +142,12 @@ class SqliteIndex:
         return await self._reader.run("BEGIN", span, org_ids)
 
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
-        return await self._counter.run("BEGIN", count_values, query, fields, top)
+        async with self._counting.of(query.org_ids):
+            return await self._counter.run("BEGIN", count_values, query, fields, top)
 
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
-        return await self._counter.run("BEGIN", count_times, query, interval_ms)
+        async with self._counting.of(query.org_ids):
+            return await self._counter.run("BEGIN", count_times, query, interval_ms)
 
 
 def _in_transaction(

@@ -16,8 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controlplane.search.fair_turns import FairTurns
 from controlplane.search.interface import CursorError, IndexUnavailableError, SearchIndex, SearchQuery
 from controlplane.search.query import FIELDS, MAX_VALUES, QueryError, parse_filter
+from controlplane.search.segment_search import TimeLimit
 from controlplane.search.sqlite_index import SqliteIndex
 from controlplane.store.migrate import migrate
 from proxy.wire.audit_event import rfc3339
@@ -568,6 +570,64 @@ async def test_counts_say_when_they_are_not_of_everything(
     assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (True, 6)
     histogram = await index.histogram(SearchQuery((ORG,), parse_filter("users")), 3_600_000)
     assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (False, 3)
+
+
+@pytest.mark.parametrize(("looks", "counted"), [(0, 0), (1, 3), (1000, 6)])
+async def test_counts_say_how_far_they_came_in_their_time(
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
+) -> None:
+    """Two segments, each read once; the newer one first."""
+
+    class Looks(TimeLimit):
+        def __init__(self, seconds: float) -> None:
+            times = iter([0.0] * (looks + 1) + [seconds])
+            super().__init__(seconds, lambda: next(times, seconds))
+
+    monkeypatch.setattr("controlplane.search.segment_counts.TimeLimit", Looks)
+    await index.write(accepted(*(event(n) for n in range(3))))
+    await index.write(accepted(*(event(n) for n in range(3, 6)), first_position=101))
+    query = SearchQuery((ORG,), parse_filter("path:*se*s*"))
+    histogram = await index.histogram(query, 3_600_000)
+    assert sum(count for _, count in histogram.buckets) == counted
+    assert histogram.complete is (counted == 6)
+    facets = await index.facets(query, ["verdict"])
+    assert (facets.counted, facets.complete) == (counted, counted == 6)
+
+
+async def test_many_counts_of_one_organisation_hold_up_another_by_one_at_most(index: SqliteIndex) -> None:
+    await index.write(accepted(event(0), event(1, orgId=OTHER_ORG)))
+    done: list[str] = []
+
+    async def count(org: str) -> None:
+        await index.histogram(SearchQuery((org,)), 3_600_000)
+        done.append(org)
+
+    many = [asyncio.create_task(count(OTHER_ORG)) for _ in range(8)]
+    await asyncio.sleep(0)
+    await asyncio.gather(count(ORG), *many)
+    assert done.index(ORG) <= 2
+    assert sorted(done) == sorted([ORG, *[OTHER_ORG] * 8])
+
+
+async def test_who_leaves_while_waiting_gives_the_turn_on() -> None:
+    turns = FairTurns()
+    done: list[str] = []
+
+    async def take(key: str) -> None:
+        async with turns.of(key):
+            done.append(key)
+            await asyncio.sleep(0)
+
+    async with turns.of("first"):
+        waiting = [asyncio.create_task(take(key)) for key in ("a", "a", "b", "c")]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        waiting[2].cancel()
+        await asyncio.sleep(0)
+    waiting[1].cancel()  # whose turn it is by now
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await take("d")
+    assert done == ["c", "d"]
 
 
 async def test_events_of_one_moment_are_counted_though_they_are_more_than_the_bound(
