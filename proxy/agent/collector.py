@@ -68,7 +68,7 @@ class Collector:
         self._open: dict[str, SegmentReader] = {}
         self._used_up: dict[Path, int] = {}  # and how many saves it takes until it may go
         self._still_since: dict[str, float] = {}
-        self._newer: set[str] = set()  # streams of a later release, each told of once
+        self._waiting_for: dict[str, str] = {}  # by stream, why it can't be read, told of once
         self._grew = True  # room has to be measured before the journals may grow again
         self.stalled: str | None = None  # why records wait in the spool
 
@@ -226,15 +226,16 @@ class Collector:
             except FileNotFoundError:
                 continue
             except NewerSegmentError as error:
-                self.stalled = f"{path}: {error}; it is left for that release"
-                if stream not in self._newer:
-                    self._newer.add(stream)
-                    log.error("%s", self.stalled)
+                self._wait_for(stream, f"{path}: {error}; it is left for that release")
                 return None
             except DamagedSegmentError as error:
                 log.error("%s: %s; set aside", path, error)
                 path.rename(path.with_suffix(".damaged"))
                 continue
+            except OSError as error:  # a bad sector, or no file: the other streams go on
+                self._wait_for(stream, f"{path}: {error.strerror}")
+                return None
+            self._waiting_for.pop(stream, None)
             if reader.header is None and reader.writer_is_gone():
                 reader.look_again()  # it may have been put to use between the look and the end
                 if reader.header is None:
@@ -247,6 +248,12 @@ class Collector:
             self._begin_segment(stream, reader, reader.header)
             return reader
         return None
+
+    def _wait_for(self, stream: str, why: str) -> None:
+        self.stalled = why
+        if self._waiting_for.get(stream) != why:
+            self._waiting_for[stream] = why
+            log.error("events stay in the spool: %s", why)
 
     def _begin_segment(self, stream: str, reader: SegmentReader, header: Header) -> None:
         cursor = self._journal.state.streams.get(stream)

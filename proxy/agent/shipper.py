@@ -35,6 +35,7 @@ class _Acceptance(msgspec.Struct, rename="camel"):
 _decode_acceptance: Final = msgspec.json.Decoder(_Acceptance).decode
 
 LARGEST_BODY: Final = 4_500_000  # of the 5 MiB that the control plane takes
+_STRANGERS_WAIT: Final = 300.0  # seconds, at most, that a 429 which is not the control plane's puts off
 _SMALLEST_BODY: Final = 64 * 1024
 _ENVELOPE: Final = 128  # bytes of a body that are not events
 _LINGER_SECONDS: Final = 1.5  # per organisation: 40 batches a minute in all, well below an instance's 60
@@ -233,6 +234,8 @@ class Shipper:
         delivery.problem = f"control plane answered {answer.described()}"
         if wait is None:
             wait = self._replay_interval
+        if not answer.is_explained:  # of something in between, which knows nothing of our limits
+            wait = min(wait, max(_STRANGERS_WAIT, self._replay_interval))
         wait = max(wait, min(FIRST_BACKOFF, self._replay_interval))
         log.info("audit events of organisation %s wait %.0f s: rate limit", delivery.org_id, wait)
         # Never sooner; a little later, so that a fleet does not come back at one instant.

@@ -141,10 +141,13 @@ def read_header(fd: int) -> Header | None:
     return Header(uuid.UUID(bytes=stream).hex, number, data_offset, id_prefix, ordinal, created, counts)
 
 
+_READING: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO of that name must hold up nobody
+
+
 def header_of(path: Path) -> Header | None:
     """None where the segment is gone or damaged, or has none yet."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, _READING)
     except FileNotFoundError:
         return None
     try:
@@ -170,7 +173,7 @@ class SegmentReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(path, _READING)
         try:
             self.look_again()
         except BaseException:

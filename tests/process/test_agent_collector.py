@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -551,3 +552,26 @@ def test_a_damaged_journal_line_is_passed_over_and_named(tmp_path: Path, part: b
     assert sent == [seq for seq in range(1, 31) if seq != at + 1]
     assert [(gap.first, gap.last) for gap in journal.state.gaps] == [(at + 1, at + 1)]
     assert journal.pending() == {}
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["a directory", "a FIFO"])
+def test_what_can_not_be_read_holds_up_no_other_stream(
+    tmp_path: Path, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(5))
+    own = segments(tmp_path)[0]
+    strange = own.with_name(f"{'0' * 32}-{own.name.partition('-')[2]}")
+    make(strange)
+    part = collector(tmp_path, a_journal(tmp_path))
+    for _ in range(3):
+        part.run_pass()
+    assert seqs(tmp_path) == [1, 2, 3, 4, 5]
+    assert part.stalled is not None
+    assert str(strange) in part.stalled
+    assert caplog.text.count("events stay in the spool") == 1
+    strange.rmdir() if strange.is_dir() else strange.unlink()
+    write(spool, range(5, 8))
+    part.run_pass()
+    assert seqs(tmp_path) == list(range(1, 9))
+    assert part.stalled is None

@@ -174,6 +174,18 @@ async def test_retry_after_is_never_undercut(tmp_path: Path, control: ControlPla
     assert second - first >= 2.0
 
 
+async def test_who_stands_in_between_puts_off_for_minutes_at_most(
+    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control plane says why it answers 429, and is believed."""
+    monkeypatch.setattr("proxy.agent.shipper._STRANGERS_WAIT", 0.5)
+    control.audit_script.append(Answer(429, (("Retry-After", "999999999"),), b"<html>later</html>"))
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == [1, 2, 3, 4, 5, 6, 7]
+
+
 async def test_a_stop_does_not_undercut_retry_after(tmp_path: Path, control: ControlPlaneStandIn) -> None:
     control.audit_script.append(error(429, "rateLimited", ("Retry-After", "60")))
     journal = journal_with(tmp_path, {"org-1": 7})
