@@ -86,7 +86,7 @@ class Sync:
         self._failures = 0
         self._problem: str | None = None
         self._good_at = time.monotonic()  # of the last good sync, or the start
-        self._changing = asyncio.Lock()  # of what is held, here and on disk
+        self._changing = asyncio.Lock()  # what is held, here and on disk; not while somebody is asked
         self._stopped_beside = NOTHING_STOPPED
         self.snapshot = self._restored()
         self._confirmed_at = -math.inf if self.snapshot is None else _by_its_age(self.snapshot, clock())
@@ -134,27 +134,31 @@ class Sync:
 
     async def once(self) -> bool:
         """One attempt; whether the rules in force are confirmed now."""
-        async with self._changing:
-            return await self._once()
-
-    async def _once(self) -> bool:
         try:
-            fetched = await self._fetch()
-        except (SyncRefused, _NotInForce, CallFailed, OSError) as error:
-            if isinstance(error, _NotInForce):
+            held, answer = await self._ask()
+            async with self._changing:
+                self._put_in_force(await self._fetched(held, answer))
+        except _NotInForce as error:
+            async with self._changing:
                 await self._stop(error.stops)
-            self._failures += 1
-            self._problem = str(error)
-            rules = "there are no rules yet" if self.snapshot is None else "the rules in force stay"
-            log.error("sync failed, %s: %s", rules, error)
-            return False
+            self._note_failure(error)
+        except (SyncRefused, CallFailed, OSError) as error:
+            self._note_failure(error)
+        return self._problem is None
+
+    def _put_in_force(self, fetched: _Fetched) -> None:
         if self._problem is not None:
             log.info("sync works again")
         self._failures, self._problem, self._good_at = 0, None, time.monotonic()
         self.snapshot, self._confirmed_at = fetched.snapshot, self._good_at
         self._stopped_beside, self._ask_whole = NOTHING_STOPPED, False
         self._announce(fetched.snapshot, fetched.is_new)
-        return True
+
+    def _note_failure(self, error: Exception) -> None:
+        self._failures += 1
+        self._problem = str(error)
+        rules = "there are no rules yet" if self.snapshot is None else "the rules in force stay"
+        log.error("sync failed, %s: %s", rules, error)
 
     async def write_again(self) -> None:
         """A worker found no snapshot on disk, a damaged one or another than the one that is held here."""
@@ -175,8 +179,9 @@ class Sync:
         held = self.snapshot
         if held is None or self.stops.with_others(told) == self.stops:
             return
-        stops = held.stops.with_others(told)
-        stopping = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops)
+        stops = self.stops.with_others(told)
+        # Without its ETag: a 304 would confirm rules of which the control plane knows no such stop.
+        stopping = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops, etag=None)
         try:
             await asyncio.to_thread(write_snapshot, self._cache_path, stopping)
         except OSError:
@@ -201,14 +206,17 @@ class Sync:
             log.error("the snapshot on disk is not used: %s", error)
             return None
 
-    async def _fetch(self) -> _Fetched:
+    async def _ask(self) -> tuple[Snapshot | None, Answer]:
+        """The answer, and which rules a 304 is about."""
         held = None if self._ask_whole else self.snapshot
-        etag = held.etag if held is not None else None
         headers = {"Accept": "application/json"}
-        if etag is not None:
-            headers["If-None-Match"] = etag
+        if held is not None and held.etag is not None:
+            headers["If-None-Match"] = held.etag
         answer = await self._control_plane.get(self._url, headers, max_bytes=_MAX_BODY)
-        if answer.status == 304 and held is not None and etag is not None:
+        return held, answer
+
+    async def _fetched(self, held: Snapshot | None, answer: Answer) -> _Fetched:
+        if answer.status == 304 and held is not None and held.etag is not None:
             return await self._unchanged(held, answer)
         if answer.status != 200:
             raise SyncRefused(f"control plane answered {answer.described()}")

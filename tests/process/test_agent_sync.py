@@ -377,9 +377,49 @@ async def test_a_stop_does_not_wait_for_rules_that_can_be_taken(
         control.sync_body = changed(rulesets=BAD_YAML)  # and nothing is lifted by an answer that is refused
         assert not await sync.once()
         assert read_snapshot(cache).stops.everything
-        control.sync_body = changed()
+        control.sync_body = sync_body()  # as before all that, when it had an ETag
         assert await sync.once()
         assert not read_snapshot(cache).stops
+
+
+async def test_a_worker_s_complaint_waits_for_no_answer(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    """The control plane may be silent for half a minute."""
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        cache.unlink()
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def silent() -> Answer:
+            asked.set()
+            await answered.wait()
+            return Answer(503)
+
+        control.sync_script.append(silent)
+        asking = asyncio.create_task(sync.once())
+        await asyncio.wait_for(asked.wait(), 10)
+        await sync.write_again()
+        assert not asking.done()
+        assert read_snapshot(cache).version == "v1"
+        assert announced == [("v1", True), ("v1", False)]
+        answered.set()
+        assert not await asking
+
+
+async def test_two_stops_that_can_not_be_taken_hold_both(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    cache = tmp_path / "snapshot.json"
+    async with syncing(control, cache, Announcements()) as sync:
+        assert await sync.once()
+        (tmp_path / f".snapshot.json.{os.getpid()}.tmp").mkdir()
+        control.sync_body = changed(rulesets=BAD_YAML, stops={"orgs": ["org-7"]})
+        assert not await sync.once()
+        (tmp_path / f".snapshot.json.{os.getpid()}.tmp").rmdir()
+        control.sync_body = changed(rulesets=BAD_YAML, stops={"apps": ["app-7"]})
+        assert not await sync.once()
+        assert read_snapshot(cache).stops == Stops(orgs=frozenset(("org-7",)), apps=frozenset(("app-7",)))
+        assert not sync.stopped_beside
 
 
 async def test_an_application_that_is_disabled_does_not_wait_for_the_rules_of_others(
