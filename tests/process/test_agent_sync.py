@@ -49,10 +49,11 @@ async def syncing(
     control: ControlPlaneStandIn, cache: Path, announced: Announcements, **changes: Any
 ) -> AsyncIterator[Sync]:
     options: dict[str, Any] = {"interval": 30.0, "require_signed": True}
+    timeout = changes.pop("timeout_seconds", 0.5)
     async with open_session(client_tls(None)) as session:
         identity = Identity(API_KEY, HMAC_SECRET.encode())
         yield Sync(
-            ControlPlane(session, identity, timeout_seconds=0.5),
+            ControlPlane(session, identity, timeout_seconds=timeout),
             url=control.base_url + "/api/v1/agent/sync",
             cache_path=cache,
             announce=announced,
@@ -385,7 +386,7 @@ async def test_a_stop_does_not_wait_for_rules_that_can_be_taken(
 async def test_a_worker_s_complaint_waits_for_no_answer(tmp_path: Path, control: ControlPlaneStandIn) -> None:
     """The control plane may be silent for half a minute."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
-    async with syncing(control, cache, announced) as sync:
+    async with syncing(control, cache, announced, timeout_seconds=30.0) as sync:
         assert await sync.once()
         cache.unlink()
         asked, answered = asyncio.Event(), asyncio.Event()
