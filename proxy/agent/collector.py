@@ -233,7 +233,7 @@ class Collector:
                 path.rename(path.with_suffix(".damaged"))
                 continue
             except OSError as error:  # a bad sector, or no file: the other streams go on
-                self._wait_for(stream, f"{path}: {error.strerror}")
+                self._wait_for(stream, f"{path} can't be read: {error.strerror}")
                 return None
             self._waiting_for.pop(stream, None)
             if reader.header is None and reader.writer_is_gone():
@@ -253,7 +253,7 @@ class Collector:
         self.stalled = why
         if self._waiting_for.get(stream) != why:
             self._waiting_for[stream] = why
-            log.error("events stay in the spool: %s", why)
+            log.error("%s", why)
 
     def _begin_segment(self, stream: str, reader: SegmentReader, header: Header) -> None:
         cursor = self._journal.state.streams.get(stream)
