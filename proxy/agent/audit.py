@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import logging
@@ -9,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,9 +30,11 @@ _DISK_RETRY_SECONDS: Final = 1.0
 _VERIFY_SECONDS: Final = 2.0
 _OPEN_RETRY_SECONDS: Final = 1.0
 _STATUS_KEPT_SECONDS: Final = 0.2
+_STATUS_WAIT_SECONDS: Final = 0.5  # below the second that a probe of readiness usually allows
+_DISK_SILENT_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class AuditOptions:
     retention: Path
     url: str
@@ -44,7 +46,7 @@ class AuditOptions:
     catch_up: bool
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class _Parts:
     journal: Journal
     collector: Collector
@@ -63,6 +65,8 @@ class Audit:
         self._lock_fd: int | None = None
         self._status: AuditStatus | None = None
         self._status_at = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+        self._looking_since = 0.0
         self._disk_problem: str | None = None
         self._why_closed = "the audit files are not open yet"
         self._is_known = asyncio.Event()  # whether the directory is ours
@@ -95,7 +99,26 @@ class Audit:
             os.close(self._lock_fd)
 
     async def status(self) -> AuditStatus | None:
-        """Of now, give or take a moment; None while another process owns the directory."""
+        """Of now, give or take a moment; None while another process owns the directory. A disk that does not
+        answer is told as such: heartbeat, metrics and readiness ask here, and don't hang with it."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_now(), name="audit status")
+            self._looking_since = time.monotonic()
+        patience = _DISK_SILENT_SECONDS if self._status is None else _STATUS_WAIT_SECONDS
+        await asyncio.wait({self._looking}, timeout=patience)
+        if self._looking.done():
+            self._looking.result()
+        elif (silent := time.monotonic() - self._looking_since) >= _DISK_SILENT_SECONDS:
+            self._why_closed = f"the disk has not answered for {silent:.0f} s"
+            if self._status is not None:
+                self._status = dataclasses.replace(self._status, stalled=self._why_closed)
+        return self._status
+
+    def last_status(self) -> AuditStatus | str:
+        """Or why there is none."""
+        return self._status or self._why_closed
+
+    async def _look_now(self) -> None:
         await self._is_known.wait()
         parts = self._parts
         if parts is not None and time.monotonic() - self._status_at > _STATUS_KEPT_SECONDS:
@@ -108,15 +131,10 @@ class Audit:
                 not_going_out=parts.shipper.problems(),
                 set_aside=parts.shipper.set_aside(),
             )
-        return self._status
-
-    def last_status(self) -> AuditStatus | str:
-        """Or why there is none."""
-        return self._status or self._why_closed
 
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:
-        """And why the backlog is the one last known, if it is. Never an OSError: heartbeat, metrics and
-        readiness ask here, and are there to tell of a disk that fails."""
+        """And why the backlog is the one last known, if it is. Never an OSError: who asks is there to tell of
+        a disk that fails."""
         with contextlib.suppress(OSError):
             parts.journal.verify_files()
         journal = parts.journal.status()

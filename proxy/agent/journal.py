@@ -184,7 +184,7 @@ class Journal:
                     )
                 )
             else:
-                self._lose_line(org_id, organisation, data)
+                self._lose_damaged(org_id, organisation)
             self._save()
         return organisation.batches[0] if organisation.batches else None
 
@@ -411,15 +411,21 @@ class Journal:
     def _read(self, org_id: str, file: JournalFile, start: int, length: int) -> bytes:
         return _read(self._path(org_id, file.first), start, length)
 
-    def _lose_line(self, org_id: str, organisation: OrganisationState, data: bytes) -> None:
-        """Steps over a line that is not what was written."""
+    def _lose_damaged(self, org_id: str, organisation: OrganisationState) -> None:
+        """Steps over what is not what was written, up to the next line that is: a bad block of the disk
+        takes newlines with it, so the lines are told by the number that follows."""
         file = organisation.files[0]
-        end = data.find(b"\n") + 1 or len(data)
-        lost = min(organisation.sent_seq + 1 if organisation.sent else file.first, file.last)
-        self._note_gap(org_id, lost, lost, 1, "journal line damaged")
-        organisation.sent += end
-        organisation.sent_count = min(organisation.sent_count + 1, file.count)
-        organisation.sent_seq = lost
+        rest = self._read(org_id, file, organisation.sent, file.length - organisation.sent)
+        length, following, left = _damaged_part(rest)
+        before = organisation.sent_seq if organisation.sent else file.first - 1
+        last, count = file.last, file.count - organisation.sent_count - left
+        if following is not None and before < following <= file.last:
+            last = following - 1
+            count = min(count, last - before)  # there may be more damage further on
+        self._note_gap(org_id, min(before + 1, last), last, count, "journal damaged")
+        organisation.sent += length
+        organisation.sent_count += count
+        organisation.sent_seq = last
 
     def _note_gap(self, org_id: str, first: int, last: int, count: int, cause: str) -> None:
         self.state.missing += count
@@ -532,3 +538,16 @@ def _good_lines(data: bytes, limit: int | None) -> tuple[int, list[int]]:
         for line in lines:
             heads.append(_line_decoder.decode(line).seq)  # noqa: PERF401 - those before a damaged one count
     return sum(map(len, lines[: len(heads)])) + len(heads), heads
+
+
+def _damaged_part(data: bytes) -> tuple[int, int | None, int]:
+    """(bytes up to the first well-formed line after it, that line's number, well-formed lines from there on)
+    of data that begins with no such line; all bytes, None and 0 if there is none."""
+    length, following, left, at = len(data), None, 0, 0
+    for line in data.split(b"\n")[:-1]:
+        heads = _good_lines(line + b"\n", None)[1]
+        if heads and following is None:
+            length, following = at, heads[0]
+        left += len(heads)
+        at += len(line) + 1
+    return length, following, left

@@ -554,6 +554,45 @@ def test_a_damaged_journal_line_is_passed_over_and_named(tmp_path: Path, part: b
     assert journal.pending() == {}
 
 
+@pytest.mark.parametrize(
+    ("blocks", "lost"),
+    [([(2, 2)], 1), ([(3, 7), (12, 12)], 2), ([(0, 4)], 1), ([(20, 29)], 1), ([(0, 29)], 1)],
+    ids=["amid", "twice", "at the beginning", "at the end", "all of it"],
+)
+def test_every_number_of_a_journal_that_a_bad_block_took_is_named(
+    tmp_path: Path, blocks: list[tuple[int, int]], lost: int
+) -> None:
+    """Promise 32. A block that reads as zeros takes newlines with it."""
+    spool = spool_writer(tmp_path)
+    write(spool, range(10))
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    journal.skip("org-1", 5, "a segment was lost")
+    write(spool, range(10, 30))
+    collect_all(collector(tmp_path, journal))
+    written = seqs(tmp_path)
+    assert written == [*range(1, 11), *range(16, 36)]
+    path = tmp_path / "journal" / "org-1" / "1.ndjson"
+    lines = path.read_bytes().splitlines(keepends=True)
+    for first, last in blocks:
+        for at in range(first, last):
+            lines[at] = bytes(len(lines[at]))
+        lines[last] = bytes(100) + lines[last][100:]
+    path.write_bytes(b"".join(lines))
+    sent: list[int] = []
+    while (batch := journal.plan("org-1", max_events=500, max_bytes=MIB)) is not None:
+        sent.extend(event["seq"] for event in json.loads(journal.body("org-1", batch) or b"")["events"])
+        journal.done("org-1", batch)
+    gone = [seq for seq in written if seq not in sent]
+    assert gone == [written[at] for first, last in blocks for at in range(first, last + 1)]
+    status = journal.status()
+    assert status.missing == 5 + len(gone)
+    named = {seq for gap in status.gaps for seq in range(gap.first, gap.last + 1)}
+    assert named == {*range(11, 16), *gone}
+    assert len(status.gaps) == 1 + lost
+    assert journal.pending() == {}
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["a directory", "a FIFO"])
 def test_what_can_not_be_read_holds_up_no_other_stream(
     tmp_path: Path, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture

@@ -30,6 +30,7 @@ from tests.process.proxy_parts import (
     until,
     whole_system,
 )
+from tests.standins import commands
 from tests.standins.system import System
 
 pytestmark = pytest.mark.process
@@ -113,6 +114,31 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path
     assert "there is room for audit events again" in log_of(system)
     assert "Traceback" not in log_of(system)
     assert "SIGBUS" not in log_of(system)
+
+
+def told_of_audit(system: System) -> str:
+    """By the last heartbeat, as operators see it."""
+    done = commands.run("--config", str(system.control_plane_config), "proxy", "show", "demo-proxy", "--json")
+    return str(json.loads(done.stdout)["heartbeat"]["checks"]["audit"].get("detail", ""))
+
+
+async def test_a_disk_that_does_not_answer_silences_neither_heartbeat_nor_readiness(tmp_path: Path) -> None:
+    """Whoever opens a FIFO waits, as who reads from a disk that hangs."""
+    async with whole_system(tmp_path) as system, client_of(system) as client:
+        assert (await client.get("/v1.0/echo/1")).status == 200
+        await until(lambda: stored_paths(system) >= {"/v1.0/echo/1"})
+        (journal,) = (tmp_path / "audit" / "journal").glob("*/*.ndjson")
+        os.mkfifo(tmp_path / "hangs")
+        (tmp_path / "hangs").rename(journal)
+        await until(lambda: "the disk has not answered for" in told_of_audit(system))
+        ready = readiness(system)
+        assert (ready["ready"], ready["checks"]["audit"]["status"]) == (True, "failed")
+        assert metrics(system)["graphward_audit_missing_total"] == 0
+        assert (await client.get("/v1.0/echo/2")).status == 200
+        os.close(os.open(journal, os.O_WRONLY))
+        await until(lambda: stored_paths(system) >= {"/v1.0/echo/2"})
+        await until(lambda: "has not answered" not in told_of_audit(system))
+    assert "Traceback" not in log_of(system)
 
 
 async def test_a_disk_that_events_alone_have_filled_empties_again(tmp_path: Path, small_disk: Path) -> None:
