@@ -15,6 +15,7 @@ from typing import Final
 
 from controlplane.search.interface import Event, IndexUnavailableError, OutboxStore, SearchIndex
 from controlplane.search.known_event import Parsed
+from controlplane.store.interface import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +110,12 @@ class Forwarder:
             return written
 
     async def catch_up(self, seconds: float) -> None:
-        """Until the index has what was accepted before this call, or no longer than this."""
+        """Until the index has what was accepted before this call, or no longer than this. One that takes no
+        events may still find the others."""
         try:
             async with asyncio.timeout(seconds):
                 await self.drain()
-        except TimeoutError:
+        except (TimeoutError, IndexUnavailableError, StoreError):
             self.is_behind = True
             self.wake()
 

@@ -300,7 +300,8 @@ class Gate:
     async def _record_sign_in(self, name: str, address: str, outcome: str) -> None:
         line = NewRecord(name, address, "session.sign-in", "{}")
         store = self.desk.store
-        await store.end_record(await store.begin_record(line), outcome, ())
+        position = await store.begin_record(line, of_stranger=outcome != "done")
+        await store.end_record(position, outcome, ())
 
 
 GATE: Final = web.AppKey("gate", Gate)

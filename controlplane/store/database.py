@@ -25,6 +25,7 @@ import aiosqlite
 
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.migrate import migrate, what_to_do
+from controlplane.store.reserve import Reserve
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -35,12 +36,14 @@ _BUSY_TIMEOUT_SECONDS: Final = 20
 _MOST_WAITING: Final = 128
 _MOST_TOGETHER: Final = 64
 _PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
+_DISK_FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
 _READ_ONLY: Final = "PRAGMA query_only = ON"
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     job: Job[Any]
+    even_if_full: bool
     done: asyncio.Future[Any]
 
 
@@ -56,6 +59,7 @@ class Database:
         self._writer = writer
         self._reader = reader
         self._statements = statements
+        self._reserve = Reserve(path)
         self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(_MOST_WAITING)
@@ -92,7 +96,14 @@ class Database:
 
     async def write(self, job: Job[T]) -> T:
         """Run `job` in a transaction; its result once it is on disk. StoreBusy if too much waits."""
-        waiting = _Waiting(job, asyncio.get_running_loop().create_future())
+        return await self._write(job, even_if_full=False)
+
+    async def write_even_if_full(self, job: Job[T]) -> T:
+        """What operators do, and what proxies have to hear of it, on a full disk too."""
+        return await self._write(job, even_if_full=True)
+
+    async def _write(self, job: Job[T], *, even_if_full: bool) -> T:
+        waiting = _Waiting(job, even_if_full, asyncio.get_running_loop().create_future())
         try:
             self._queue.put_nowait(waiting)
         except asyncio.QueueFull:
@@ -115,12 +126,26 @@ class Database:
             while len(group) < _MOST_TOGETHER and not self._queue.empty():
                 group.append(self._queue.get_nowait())
             wanted = [waiting for waiting in group if not waiting.done.cancelled()]
-            jobs = [waiting.job for waiting in wanted]
             try:
-                _answer(wanted, await loop.run_in_executor(self._write_thread, _commit, self._writer, jobs))
+                _answer(wanted, await loop.run_in_executor(self._write_thread, self._commit, wanted))
             finally:
                 for _ in group:
                     self._queue.task_done()
+
+    def _commit(self, group: Sequence[_Waiting]) -> list[Any]:
+        """What became of each; those that must succeed on a full disk are tried again without the others."""
+        results = _commit(self._writer, [waiting.job for waiting in group])
+        if not any(map(_is_full, results)):
+            self._reserve.fill()
+            return results
+        again = [at for at, waiting in enumerate(group) if waiting.even_if_full and _is_full(results[at])]
+        while again:
+            for at, result in zip(again, _commit(self._writer, [group[at].job for at in again]), strict=True):
+                results[at] = result
+            again = [at for at in again if _is_full(results[at])]
+            if again and not self._reserve.release():
+                break
+        return results
 
 
 def _answer(group: Iterable[_Waiting], results: Iterable[Any]) -> None:
@@ -166,6 +191,10 @@ def _run(connection: sqlite3.Connection, job: Job[Any]) -> Any:
         result = error
     connection.execute("RELEASE job")
     return result
+
+
+def _is_full(result: object) -> bool:
+    return isinstance(result, sqlite3.Error) and getattr(result, "sqlite_errorcode", None) in _DISK_FULL
 
 
 def all_rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:

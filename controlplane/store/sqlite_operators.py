@@ -60,7 +60,7 @@ class OperatorTables:
                 [(operator.operator_id, org_id, role) for org_id, role in operator.roles.items()],
             )
 
-        await self._database.write(job)
+        await self._database.write_even_if_full(job)
 
     async def operators(self) -> list[Operator]:
         return [_operator(row) for row in await self._database.fetch(f"{_OPERATOR} ORDER BY name")]
@@ -78,7 +78,7 @@ class OperatorTables:
             )
             connection.execute("DELETE FROM operator_sessions WHERE operator_id = ?", (operator_id,))
 
-        await self._database.write(job)
+        await self._database.write_even_if_full(job)
 
     async def set_operator_enabled(self, operator_id: str, enabled: bool) -> None:
         def job(connection: sqlite3.Connection) -> None:
@@ -87,7 +87,7 @@ class OperatorTables:
             )
             connection.execute("DELETE FROM operator_sessions WHERE operator_id = ?", (operator_id,))
 
-        await self._database.write(_keeping_an_admin(job))
+        await self._database.write_even_if_full(_keeping_an_admin(job))
 
     async def set_role(self, operator_id: str, org_id: str, role: Role) -> None:
         def job(connection: sqlite3.Connection) -> None:
@@ -96,7 +96,7 @@ class OperatorTables:
                 (operator_id, org_id, role),
             )
 
-        await self._database.write(_keeping_an_admin(job))
+        await self._database.write_even_if_full(_keeping_an_admin(job))
 
     async def remove_role(self, operator_id: str, org_id: str) -> None:
         def job(connection: sqlite3.Connection) -> None:
@@ -106,12 +106,12 @@ class OperatorTables:
             if not removed.rowcount:
                 raise NotFound("the operator has no role there")
 
-        await self._database.write(_keeping_an_admin(job))
+        await self._database.write_even_if_full(_keeping_an_admin(job))
 
     # Sessions
 
     async def add_session(self, digest: bytes, operator_id: str, password_hash: str | None = None) -> bool:
-        added = await self._execute(
+        added = await self._change(
             "INSERT INTO operator_sessions SELECT ?1, ?2, ?3, ?3 WHERE NOT EXISTS"
             " (SELECT 1 FROM operators WHERE operator_id = ?2 AND password_hash IS NOT ?4)",
             (digest, operator_id, self._clock.steady_ms(), password_hash),
@@ -125,15 +125,15 @@ class OperatorTables:
         return Session(*rows[0]) if rows else None
 
     async def use_session(self, digest: bytes) -> None:
-        await self._execute(
+        await self._change(
             "UPDATE operator_sessions SET used_ms = ? WHERE digest = ?", (self._clock.steady_ms(), digest)
         )
 
     async def remove_session(self, digest: bytes) -> None:
-        await self._execute("DELETE FROM operator_sessions WHERE digest = ?", (digest,))
+        await self._change("DELETE FROM operator_sessions WHERE digest = ?", (digest,))
 
     async def purge_sessions(self, created_before_ms: int, used_before_ms: int, limit: int) -> int:
-        return await self._execute(
+        return await self._purge(
             "DELETE FROM operator_sessions WHERE digest IN (SELECT digest FROM operator_sessions"
             " WHERE created_ms <= ? OR used_ms <= ? LIMIT ?)",
             (created_before_ms, used_before_ms, limit),
@@ -157,7 +157,7 @@ class OperatorTables:
                 f"the operator has a token named {token.name} already",
             )
 
-        await self._database.write(job)
+        await self._database.write_even_if_full(job)
 
     async def tokens(self, operator_id: str) -> list[OperatorToken]:
         rows = await self._database.fetch(
@@ -176,11 +176,11 @@ class OperatorTables:
         return OperatorToken(*rows[0]) if rows else None
 
     async def remove_token(self, token_id: str) -> None:
-        await self._execute("DELETE FROM operator_tokens WHERE token_id = ?", (token_id,))
+        await self._change("DELETE FROM operator_tokens WHERE token_id = ?", (token_id,))
 
     # The record
 
-    async def begin_record(self, record: NewRecord) -> int:
+    async def begin_record(self, record: NewRecord, *, of_stranger: bool = False) -> int:
         now = self._clock.wall_ms()
 
         def job(connection: sqlite3.Connection) -> int:
@@ -192,10 +192,12 @@ class OperatorTables:
             assert inserted.lastrowid is not None
             return inserted.lastrowid
 
-        return await self._database.write(job)
+        if of_stranger:  # nobody who has not signed in may use up what is kept for operators
+            return await self._database.write(job)
+        return await self._database.write_even_if_full(job)
 
     async def end_record(self, position: int, outcome: str, org_ids: Sequence[str]) -> None:
-        await self._execute(
+        await self._change(
             "UPDATE operator_log SET outcome = ?, org_ids = ? WHERE position = ?",
             (outcome, msgspec.json.encode(sorted(org_ids)).decode(), position),
         )
@@ -228,17 +230,20 @@ class OperatorTables:
         return [_line(row) for row in rows]
 
     async def purge_record(self, before_ms: int, limit: int) -> int:
-        return await self._execute(
+        return await self._purge(
             "DELETE FROM operator_log WHERE position IN"
             " (SELECT position FROM operator_log WHERE time_ms < ? LIMIT ?)",
             (before_ms, limit),
         )
 
-    async def _execute(self, sql: str, parameters: Sequence[Any]) -> int:
+    async def _purge(self, sql: str, parameters: Sequence[Any]) -> int:
+        return await self._database.write(lambda connection: connection.execute(sql, parameters).rowcount)
+
+    async def _change(self, sql: str, parameters: Sequence[Any]) -> int:
         def job(connection: sqlite3.Connection) -> int:
             return connection.execute(sql, parameters).rowcount
 
-        return await self._database.write(job)
+        return await self._database.write_even_if_full(job)
 
 
 def _operator(row: Sequence[Any]) -> Operator:

@@ -146,7 +146,7 @@ class RegistryTables:
             _add_version(connection, new, _Text(yaml, note), now)
             return new, True
 
-        return await self._database.write(job)
+        return await self._database.write_even_if_full(job)
 
     async def roll_back(self, ruleset_id: str, version: int | None, note: str | None) -> Ruleset:
         def job(connection: sqlite3.Connection) -> Ruleset:
@@ -170,7 +170,7 @@ class RegistryTables:
             _add_version(connection, new, _Text(yaml, note, wanted), self._clock.wall_ms())
             return new
 
-        return await self._database.write(job)
+        return await self._database.write_even_if_full(job)
 
     async def rulesets(self, org_id: str | None) -> list[Ruleset]:
         rows = await self._database.fetch(
@@ -245,7 +245,7 @@ class RegistryTables:
             (app,) = _apps(connection, "app_id = ?", (app_id,), now)
             return app
 
-        return await self._database.write(job)
+        return await self._database.write_even_if_full(job)
 
     async def apps(self, org_id: str | None) -> list[App]:
         now = self._clock.wall_ms()
@@ -265,7 +265,7 @@ class RegistryTables:
             )
             return Stop(*one_row(connection, f"{_STOP} WHERE org_id = ? AND app_id = ?", key))
 
-        return await self._database.write(job)
+        return await self._database.write_even_if_full(job)
 
     async def lift_stop(self, org_id: str | None, app_id: str | None) -> bool:
         return await self._changes(
@@ -304,7 +304,7 @@ class RegistryTables:
         current = await self.sync_version(proxy_id)
         if current is not None and current in known_versions:
             return current
-        return await self._database.write(answer)
+        return await self._database.write_even_if_full(answer)
 
     async def sync_version(self, proxy_id: str) -> str | None:
         def look(connection: sqlite3.Connection) -> str | None:
@@ -334,13 +334,13 @@ class RegistryTables:
             connection.execute("INSERT OR IGNORE INTO master_key_check VALUES (1, ?)", (sealed,))
             return bytes((one_row(connection, "SELECT sealed FROM master_key_check", ()))[0])
 
-        return await self._database.write(job)
+        return await self._database.write_even_if_full(job)
 
     async def replace_master_key_check(self, sealed: bytes) -> None:
         def job(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE master_key_check SET sealed = ?", (sealed,))
 
-        await self._database.write(job)
+        await self._database.write_even_if_full(job)
 
     async def _insert(self, sql: str, parameters: Sequence[Any], taken: str) -> None:
         def job(connection: sqlite3.Connection) -> None:
@@ -359,17 +359,19 @@ class RegistryTables:
                     raise AlreadyExists(taken) from None
                 raise
 
-        await self._database.write(guarded)
+        await self._database.write_even_if_full(guarded)
 
     async def _changes(self, sql: str, parameters: Sequence[Any]) -> bool:
         """Whether there was anything to change."""
-        return await self._database.write(lambda connection: connection.execute(sql, parameters).rowcount > 0)
+        return await self._database.write_even_if_full(
+            lambda connection: connection.execute(sql, parameters).rowcount > 0
+        )
 
     async def _update(self, sql: str, parameters: Sequence[Any]) -> None:
         def job(connection: sqlite3.Connection) -> None:
             connection.execute(sql, parameters)
 
-        await self._database.write(job)
+        await self._database.write_even_if_full(job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,7 @@ async def test_a_store_that_fails_is_503_with_retry_after(
         raise StoreError("the store failed: database or disk is full")
 
     monkeypatch.setattr(Database, "write", fails)
+    monkeypatch.setattr(Database, "write_even_if_full", fails)
     audit = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
     answer = await proxy.send(path, {SYNC: b"", AUDIT: audit, HEARTBEAT: b"{}"}[path])
     assert (answer.status, answer.code) == (503, "unavailable")
