@@ -18,6 +18,7 @@ from controlplane.store.interface import OutboxStore, StoredEvent
 
 MOST_LISTENERS: Final = 64
 MOST_OF_ONE: Final = 8  # so that nobody takes the room of all others
+MOST_OF_THE_SAME: Final = 32  # so that no organisation's operators take the room of all others
 MOST_BEHIND: Final = 100_000  # events that are looked through for who comes back
 MOST_WAITING: Final = 2_000  # events; a listener that lets more wait is cut off
 MOST_WAITING_BYTES: Final = 8 * 1024 * 1024
@@ -56,15 +57,22 @@ class Tail:
             listener.cut("the control plane stops")
 
     @asynccontextmanager
-    async def listener(self, who: str, wanted: Wanted, after: int | None) -> AsyncIterator[Listener]:
-        """Of the events after that position, or from now on. Raises TooManyListeners."""
+    async def listener(
+        self, who: str, wanted: Wanted, after: int | None, org_ids: tuple[str, ...] | None = None
+    ) -> AsyncIterator[Listener]:
+        """Of the events after that position, or from now on; of these organisations, or of all there are.
+        Raises TooManyListeners."""
         if self._is_closed:
             raise TooManyListeners("the control plane stops")
         if len(self._listeners) >= MOST_LISTENERS:
             raise TooManyListeners(f"{MOST_LISTENERS} are following events already")
         if sum(listener.who == who for listener in self._listeners) >= MOST_OF_ONE:
             raise TooManyListeners(f"{who} is following events {MOST_OF_ONE} times already")
-        listener = Listener(self, who, wanted)
+        if org_ids is not None and self._listening_to(org_ids) >= MOST_OF_THE_SAME:
+            raise TooManyListeners(
+                f"{MOST_OF_THE_SAME} are following events of the same organisations already"
+            )
+        listener = Listener(self, who, wanted, org_ids)
         self._listeners.add(listener)
         try:
             newest = await self._store.last_position()
@@ -96,6 +104,9 @@ class Tail:
             if share:
                 return share
 
+    def _listening_to(self, org_ids: tuple[str, ...]) -> int:
+        return sum(listener.org_ids == org_ids for listener in self._listeners)
+
     def _is_reading(self) -> bool:
         return self._reading is not None and not self._reading.done()
 
@@ -121,10 +132,11 @@ class Tail:
 class Listener:
     """One who follows events, and how far it came."""
 
-    def __init__(self, tail: Tail, who: str, wanted: Wanted) -> None:
+    def __init__(self, tail: Tail, who: str, wanted: Wanted, org_ids: tuple[str, ...] | None) -> None:
         self._tail = tail
         self.who = who
         self.wanted = wanted
+        self.org_ids = org_ids
         self.position = 0  # up to which it was given what it wants
         self.has_gap = False  # it begins later than where it left off
         self.is_served = False  # by the task that reads for all

@@ -358,9 +358,8 @@ async def tail(desk: Desk, actor: Actor, request: TailEvents) -> Streamed:
     places = await Places.of(desk, actor, "audit.tail")
     stack = AsyncExitStack()
     try:
-        following = desk.tail.listener(
-            actor.name, _wanted(query), None if request.after is None else places.position(request.after)
-        )
+        after = None if request.after is None else places.position(request.after)
+        following = desk.tail.listener(actor.name, _wanted(query), after, query.org_ids)
         listener = await stack.enter_async_context(following)
     except TooManyListeners as error:
         raise StoreBusy(str(error)) from None

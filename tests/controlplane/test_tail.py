@@ -211,6 +211,18 @@ async def test_one_can_not_take_the_room_of_all(tail: Tail) -> None:
         pass
 
 
+async def test_one_organisation_can_not_take_the_room_of_all(tail: Tail) -> None:
+    """Promise 17."""
+    async with AsyncExitStack() as stack:
+        for number in range(tail_module.MOST_OF_THE_SAME):
+            following = tail.listener(f"operator-{number}", everything, None, ("acme",))
+            await stack.enter_async_context(following)
+        with pytest.raises(TooManyListeners, match="the same organisations"):
+            await stack.enter_async_context(tail.listener("another", everything, None, ("acme",)))
+        for org_ids in (("beta",), ("acme", "beta"), None):
+            await stack.enter_async_context(tail.listener("alan", everything, None, org_ids))
+
+
 async def test_there_is_an_end_to_listeners(tail: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_module, "MOST_LISTENERS", 2)
     async with tail.listener("a", everything, None), tail.listener("b", everything, None):
