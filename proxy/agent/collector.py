@@ -185,7 +185,8 @@ class Collector:
                 return self._without_segment(stream, numbers), False
         cursor = self._journal.state.streams[stream]
         before = cursor.ordinal, cursor.offset
-        self._take_records(cursor, reader)
+        if self._take_records(stream, cursor, reader) is None:
+            return False, False
         if reader.reached is Reached.MORE:
             self._still_since.pop(stream, None)
             return True, True
@@ -198,11 +199,16 @@ class Collector:
             return True, False
         return self._stands_still(stream, cursor, reader, numbers)
 
-    def _take_records(self, cursor: Cursor, reader: SegmentReader) -> bool:
-        """Whether there were any."""
+    def _take_records(self, stream: str, cursor: Cursor, reader: SegmentReader) -> bool | None:
+        """Whether there were any; None if the segment can't be read."""
         assert reader.header is not None
         id_prefix, proxy_id, counts = reader.header.id_prefix, self._proxy_id(), cursor.counts
-        records = reader.records(_PASS_BYTES)
+        try:
+            records = reader.records(_PASS_BYTES)
+        except OSError as error:  # of the segment's disk, not of the journals'
+            self._wait_for(stream, f"{reader.path} can't be read: {error.strerror}")
+            return None
+        self._waiting_for.pop(stream, None)
         for at in range(0, len(records), _TOGETHER):
             for org_id, found in _by_organisation(cursor, records[at : at + _TOGETHER]).items():
                 first = self._journal.next_seq(org_id)
@@ -235,7 +241,6 @@ class Collector:
             except OSError as error:  # a bad sector, or no file: the other streams go on
                 self._wait_for(stream, f"{path} can't be read: {error.strerror}")
                 return None
-            self._waiting_for.pop(stream, None)
             if reader.header is None and reader.writer_is_gone():
                 reader.look_again()  # it may have been put to use between the look and the end
                 if reader.header is None:
@@ -315,7 +320,7 @@ class Collector:
         if not self._has_stood(stream):
             return False, False
         over = reader.writer_is_gone() or self._later_in_use(stream, cursor.number, numbers)
-        if over and self._take_records(cursor, reader):
+        if over and self._take_records(stream, cursor, reader):
             return True, True  # written between the look that found nothing and the writer's end
         if over or reader.reached is Reached.UNREADABLE:
             if reader.skip_damage():

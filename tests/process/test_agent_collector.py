@@ -1,5 +1,6 @@
 """From spool to journal: every record once and in order, and whatever is missing takes its numbers."""
 
+import errno
 import json
 import os
 import random
@@ -591,6 +592,34 @@ def test_every_number_of_a_journal_that_a_bad_block_took_is_named(
     assert named == {*range(11, 16), *gone}
     assert len(status.gaps) == 1 + lost
     assert journal.pending() == {}
+
+
+def test_a_bad_sector_amid_a_segment_holds_up_no_other_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = spool_writer(tmp_path)
+    write(bad, range(5), "org-1")
+    part = collector(tmp_path, a_journal(tmp_path))
+    part.run_pass()
+    path = segments(tmp_path)[0]
+    records = SegmentReader.records
+
+    def read(self: SegmentReader, limit: int) -> list[tuple[int, bytes]]:
+        if self.path == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return records(self, limit)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentReader, "records", read)
+        write(bad, range(5, 8), "org-1")
+        write(spool_writer(tmp_path), range(3), "org-2")
+        for _ in range(3):
+            part.run_pass()
+        assert (seqs(tmp_path, "org-1"), seqs(tmp_path, "org-2")) == ([1, 2, 3, 4, 5], [1, 2, 3])
+        assert part.stalled == f"{path} can't be read: Input/output error"
+    part.run_pass()
+    assert part.stalled is None
+    assert seqs(tmp_path, "org-1") == list(range(1, 9))
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["a directory", "a FIFO"])
