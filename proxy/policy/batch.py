@@ -12,17 +12,23 @@ import binascii
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
 from proxy.policy import json_text
-from proxy.policy.canonical import Target
+from proxy.policy.canonical import MAX_LIGATURES, Target
 from proxy.policy.decision import Decision
+from proxy.policy.odata import ligatures
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 
+T = TypeVar("T")
+
 MAX_PARTS: Final = 20  # Graph's own limit
+# What is read of a body before it is known to be a batch must not cost more than one: see `parse_batch`.
+_MOST_MEMBERS: Final = 1000  # of an object; headers are the most that one has
+_MOST_URL_BYTES: Final = MAX_PARTS * 16 * 1024  # of all parts together
 
 _PART_NAMES: Final = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
 _ANSWER_NAMES: Final = frozenset({"id", "status", "headers", "body"})
@@ -109,12 +115,14 @@ def envelope_decision(decision: Decision) -> Decision:
 def parse_batch(body: bytes, version: str, *, upstream_base: str, proxy_base: str) -> tuple[BatchPart, ...]:
     """The parts of the body of POST /{version}/$batch, in their order."""
     bases = (upstream_base, proxy_base)
-    parts = tuple(_part(member, version, bases) for member in _entries(body, "requests"))
-    if not parts:
+    entries = [
+        _Entry(raw, _PART_NAMES) for raw in _at_most(MAX_PARTS, _entries(body, "requests"), "requests")
+    ]
+    if not entries:
         raise MalformedBatch("a batch without requests")
-    if len(parts) > MAX_PARTS:
-        raise MalformedBatch(f"more than {MAX_PARTS} requests")
-    return _with_known_dependencies(parts)
+    if sum(len(entry.text("url") or b"") for entry in entries) > _MOST_URL_BYTES:
+        raise MalformedBatch(f"urls of more than {_MOST_URL_BYTES} bytes together")
+    return _with_known_dependencies(tuple(_part(entry, version, bases) for entry in entries))
 
 
 def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> bytes:
@@ -209,13 +217,21 @@ def _members(text: bytes, start: int, names: Set[str]) -> dict[str, json_text.Me
     found: dict[str, json_text.Member] = {}
     seen: set[str] = set()
     folded = {name.casefold() for name in names}
-    for member in json_text.members(text, start):
+    for member in _at_most(_MOST_MEMBERS, json_text.members(text, start), "members in an object"):
         fold = member.name.casefold()
         if fold in seen or (fold in folded and member.name not in names):
             raise MalformedBatch(f"`{_printable(member.name)}` twice or in another letter case")
         seen.add(fold)
         found[member.name] = member
     return found
+
+
+def _at_most(limit: int, found: Iterable[T], what: str) -> Iterator[T]:
+    """What was found; the one past the limit is refused before it, or anything behind it, is looked at."""
+    for count, each in enumerate(found):
+        if count == limit:
+            raise MalformedBatch(f"more than {limit} {what}")
+        yield each
 
 
 class _Entry:
@@ -268,8 +284,7 @@ def _string(value: bytes, name: str) -> str:
     return text
 
 
-def _part(raw: bytes, version: str, bases: tuple[str, str]) -> BatchPart:
-    entry = _Entry(raw, _PART_NAMES)
+def _part(entry: _Entry, version: str, bases: tuple[str, str]) -> BatchPart:
     method, url = entry.string("method"), entry.string("url")
     part_id = entry.string("id")
     if not part_id:
@@ -292,7 +307,7 @@ def _part(raw: bytes, version: str, bases: tuple[str, str]) -> BatchPart:
         headers=headers,
         body=entry.text("body"),
         depends_on=_depends_on(entry),
-        raw=_edited(raw, edits),
+        raw=_edited(entry.raw, edits),
         changed=bool(edits),
     )
 
@@ -336,7 +351,8 @@ def _depends_on(entry: _Entry) -> tuple[str, ...]:
         return ()
     if value[:1] != b"[":
         raise MalformedBatch("`dependsOn` is no array")
-    return tuple(_string(value[start:end], "dependsOn") for start, end in json_text.elements(value, 0))
+    names = _at_most(MAX_PARTS, json_text.elements(value, 0), "ids in `dependsOn`")
+    return tuple(_string(value[start:end], "dependsOn") for start, end in names)
 
 
 def _with_known_dependencies(parts: tuple[BatchPart, ...]) -> tuple[BatchPart, ...]:
@@ -408,6 +424,8 @@ def _without_base(url: str, version: str, bases: tuple[str, str]) -> str:
 def _readings(path: str) -> Iterator[str]:
     """The path as it stands and with each further decoding, as careless readers might see it."""
     for _ in range(_MAX_DECODINGS):
+        if ligatures(path) > MAX_LIGATURES:
+            raise MalformedBatch("a `url` of many characters that stand for several")
         yield unicodedata.normalize("NFKC", path).casefold()
         decoded = unquote(path, errors="replace")
         if decoded == path:

@@ -31,6 +31,7 @@ from proxy.policy.odata import (
     file_path_meanings,
     fold,
     folded_at_most,
+    ligatures,
     meanings_of,
     trimmed,
 )
@@ -42,6 +43,7 @@ MAX_ODD_PATH: Final = 8192  # a path that needs more than splitting costs work p
 MAX_PARTS: Final = 8192  # of all names in all readings: some milliseconds of work
 MAX_SPELLED_OUT: Final = 98304  # characters of all spellings of a path, with what they are folded to
 MAX_WRITTEN_OUT: Final = 65536  # characters that aliases stand for in the path, and in all query options
+MAX_LIGATURES: Final = 100  # of a query, and of a name in a body: each is as much work as 60 other characters
 MAX_CACHED_PATH: Final = 512
 _MAX_CACHED_PARTS: Final = 64  # of one path; a path with several readings needs some 20
 _MAX_CACHED: Final = 4096  # paths; then all are forgotten, and the common ones are back at once
@@ -67,6 +69,8 @@ _UNTRIMMED: Final = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")
 _ALIAS: Final = re.compile(r"(?<!\w)(@\w+)")  # not what follows the @ of a mail address
 _GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ALIAS_MARK: Final = re.compile("[@\uff20\ufe6b]")  # all that `fold` makes an @
+# A question mark under one encoding or more, or a character that NFKC makes one.
+_MAY_HIDE_QUERY: Final = re.compile(r"%(?:3[Ff]|25|[Ee])")
 _PARAMETER_ALIAS: Final = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
 
 
@@ -140,12 +144,15 @@ def canonicalise(target: str) -> Target:
     path, mark, rest = target.partition("?")
     query = rest if mark else None
     aliases: dict[str, str] | None = None
+    # Where aliases may make them impossible to judge, they are read, and refused, now: not amid a judgement.
     options: dict[str, tuple[str, ...]] | None = None
     if query is not None and ("%" in query or "@" in query):
         decoded = _query_decoded(query)
         aliases = _parameter_aliases(query)
-        if _ALIAS_MARK.search(fully_decoded(decoded, MAX_DECODINGS - 1)):
-            # Refuses aliases that can't be judged now, not amid a judgement.
+        deepest = fully_decoded(decoded, MAX_DECODINGS - 1)
+        if ligatures(deepest) > MAX_LIGATURES:
+            raise MalformedTarget("too many characters that stand for several")
+        if _ALIAS_MARK.search(deepest):
             options = _options_of(path, query)
     lowered = path.lower()
     if not _may_be_odd(lowered) or _ODD_PATH.search(path) is None:
@@ -166,6 +173,8 @@ def canonicalise(target: str) -> Target:
             found = _odd_target(target, path, query, aliases or {})
         else:
             found = Target(target, path, query, None, known, path)
+        if options is None and _MAY_HIDE_QUERY.search(path) is not None:
+            options = _options_of(path, query)
     if options is not None:
         found._options = options
     return found

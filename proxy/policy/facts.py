@@ -7,14 +7,15 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from proxy.policy.canonical import MalformedTarget, Target
-from proxy.policy.odata import fold
+from proxy.policy.canonical import MAX_LIGATURES, MalformedTarget, Target
+from proxy.policy.odata import fold, folding_cost, ligatures
 
 _CONTROL_INFORMATION: Final = re.compile(r"(?<!@odata)\.")  # the dot of `@odata.type` walks into nothing
 _BOM: Final = "\ufeff"
 # Elements and values of one document that all rules together may look at: a tenth of a second. Without an
 # end, a ruleset with many conditions and a body with many elements would keep everybody else waiting.
 _MAX_LOOKS: Final = 1_000_000
+_MAX_TEXT: Final = 8_000_000  # what `folding_cost` may come to for all conditions: a third of a second
 
 
 class MalformedBody(MalformedTarget):
@@ -91,6 +92,8 @@ def parse_document(body: bytes) -> object:
     try:
         text = body.decode("utf-8").removeprefix(_BOM)
         return json.loads(text, object_pairs_hook=_all_members, parse_constant=_refuse_constant)
+    except MalformedBody:
+        raise
     except (ValueError, RecursionError):
         raise MalformedBody("a rule looks at the body, and it is no JSON in UTF-8") from None
 
@@ -102,12 +105,14 @@ def property_path(path: str) -> tuple[str, ...]:
 class _Document:
     """A body as JSON, None without one, and what rules have looked up in it."""
 
-    __slots__ = ("_known", "_looks_left", "root")
+    __slots__ = ("_costs", "_known", "_looks_left", "_text_left", "root")
 
     def __init__(self, body: bytes | None) -> None:
         self.root = parse_document(body) if body else None
         self._known: dict[tuple[str, ...], list[Value]] = {}
+        self._costs: dict[tuple[str, ...], int] = {}
         self._looks_left = _MAX_LOOKS
+        self._text_left = _MAX_TEXT
 
     @property
     def has_items(self) -> bool:
@@ -122,7 +127,11 @@ class _Document:
             found = []
             self._collect(self.root, path, 0, found)
             self._known[path] = found
+            self._costs[path] = sum([folding_cost(each) for each in found if isinstance(each, str)])
         self._look(len(found))
+        self._text_left -= self._costs[path]
+        if self._text_left < 0:
+            raise MalformedBody("rules would look at too much text of the body")
         return found
 
     def _look(self, count: int) -> None:
@@ -149,6 +158,8 @@ class _Document:
 def _all_members(pairs: list[tuple[str, object]]) -> dict[str, list[object]]:
     members: dict[str, list[object]] = {}
     for name, value in pairs:
+        if ligatures(name) > MAX_LIGATURES:
+            raise MalformedBody("a name in the body is too long to be compared")
         members.setdefault(fold(name), []).append(value)
     return members
 

@@ -208,6 +208,27 @@ def test_twenty_requests_are_a_batch_and_twenty_one_are_not() -> None:
     refused(batch(*parts))
 
 
+@pytest.mark.parametrize(
+    ("part", "refusal"),
+    [
+        ({}, "more than 20 requests"),
+        ({"headers": {f"x-{at}": "1" for at in range(1001)}}, "more than 1000 members"),
+        ({f"k{at}": 1 for at in range(1000)}, "more than 1000 members"),
+        ({"dependsOn": ["2"] * 21}, "more than 20 ids"),
+        ({"url": "/" + "a" * 320 * 1024}, "urls of more than 327680 bytes"),
+        ({"url": "/" + "\ufdfa" * 101}, "many characters that stand for several"),
+        ({"url": "/" + "%25EF%25B7%25BA" * 101}, "many characters that stand for several"),
+    ],
+)
+def test_what_costs_more_than_a_batch_is_refused_before_it_is_read(
+    part: dict[str, Any], refusal: str
+) -> None:
+    """A body of 4 MB of requests, headers or addresses held up everybody else for seconds."""
+    parts = [get("/me") | part for _ in range(1 if part else 10_000)]
+    with pytest.raises(MalformedBatch, match=refusal):
+        parsed(batch(*parts))
+
+
 def test_requests_in_a_circle_are_refused_and_in_a_line_are_not() -> None:
     line = [get("/me", id="1"), get("/me", id="2", dependsOn=["1"]), get("/me", id="3", dependsOn=["1", "2"])]
     assert [part.depends_on for part in parsed(batch(*line))] == [(), ("1",), ("1", "2")]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from proxy.policy.canonical import (
     _ODD_PATH,
+    MAX_LIGATURES,
     MAX_SPELLED_OUT,
     MAX_WRITTEN_OUT,
     MalformedTarget,
@@ -397,7 +398,7 @@ def test_what_aliases_in_a_path_stand_for_is_limited() -> None:
         with pytest.raises(MalformedTarget, match="stand for too much"):
             canonicalise(f"/{path}?@a=" + "b" * half)
     with pytest.raises(MalformedTarget, match="stand for too much"):
-        canonicalise("/users(@a)?@a=" + LIGATURE * (MAX_WRITTEN_OUT // 18 + 1))
+        canonicalise("/users(@a)?@a=" + "%C3%A9" * (MAX_WRITTEN_OUT // 18 + 1))
 
 
 def test_a_segment_counts_once_however_often_a_path_has_it() -> None:
@@ -523,3 +524,19 @@ def test_a_tenant_behind_the_version_hides_no_path_and_allows_none(tenant: str, 
 def test_an_alias_with_two_values_is_refused_before_anything_is_judged(at: str) -> None:
     with pytest.raises(MalformedTarget):
         canonicalise(f"/v1.0/users?{at}a=1&{at}a=2")
+
+
+@pytest.mark.parametrize("mark", ["%3F", "%3f", "%253F", "%EF%BC%9F", "%25EF%25BC%259F"])
+@pytest.mark.parametrize("aliases", ["@p=1&@p=2", "@p=@q&@q=1"])
+def test_a_query_within_the_path_is_refused_before_anything_is_judged(mark: str, aliases: str) -> None:
+    for target in (f"/v1.0/users/a{mark}{aliases}", f"/v1.0/users/a{mark}{aliases.replace('&', '?', 1)}"):
+        with pytest.raises(MalformedTarget):
+            canonicalise(target.replace("?", "?x=1&"))
+
+
+@pytest.mark.parametrize("ligature", [LIGATURE, LIGATURE.replace("%", "%25"), "%E3%8C%96"])
+def test_a_query_of_many_characters_that_stand_for_several_is_refused(ligature: str) -> None:
+    """Each condition on the query would fold it, at some 3 us for each of them."""
+    assert canonicalise("/v1.0/users?$search=" + ligature * MAX_LIGATURES).options
+    with pytest.raises(MalformedTarget, match="stand for several"):
+        canonicalise("/v1.0/users?$search=" + ligature * (MAX_LIGATURES + 1))

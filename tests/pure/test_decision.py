@@ -723,3 +723,28 @@ class TestAliases:
     def test_what_nobody_means_is_refused(self, query: str) -> None:
         with pytest.raises(MalformedTarget):
             canonicalise(f"/m?{query}")
+
+
+@pytest.mark.parametrize(
+    ("member", "times", "refusal"),
+    [
+        ('"s": "\u6f22%s"', 900_000, "too much text"),
+        ('"s": "\ufdfa%s"', 20_000, "too much text"),
+        ('"s": "\\ufdfa%s"', 20_000, "too much text"),
+        ('"\ufdfa%s": 1', 101, "a name in the body is too long"),
+    ],
+)
+def test_text_that_is_costly_to_compare_is_looked_at_only_so_often(
+    member: str, times: int, refusal: str
+) -> None:
+    rule = "- {{id: r{0}, match: {{path: [/**]}}, verdict: block, conditions: [{{body: s, contains: w{0}}}]}}"
+    conditions = "\n".join(rule.format(at) for at in range(10))
+    rules = compiled(conditions, "allow")
+    character = member[member.index("%") - (6 if "\\" in member else 1) : member.index("%")]
+    for count, is_refused in ((1, False), (times, True)):
+        body = b"{" + (member % (character * count)).encode() + b"}"
+        if is_refused:
+            with pytest.raises(MalformedBody, match=refusal):
+                decide(rules, "/v1.0/users", "POST", body=body)
+        else:
+            assert decide(rules, "/v1.0/users", "POST", body=body).verdict == "allow"
