@@ -58,6 +58,10 @@ class AppSecrets:
 
 async def open_vault(settings: SecretsSettings, store: RegistryStore) -> Vault:
     """The vault, proved to be the one that the store's secrets were sealed in."""
+    missing = not settings.master_key and not settings.master_key_file.exists()
+    if missing and await store.has_master_key():
+        what = "is missing, and the store has secrets: put the copy there that belongs to this store"
+        raise MasterKeyError(f"{settings.master_key_file} {what}")
     vault = Vault(read_master_key(settings.master_key, settings.master_key_file))
     try:
         await opened_check(vault, store)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+_MOST_NAMED: Final = 5
 
 
 class Stops(msgspec.Struct, frozen=True):
@@ -17,6 +21,14 @@ class Stops(msgspec.Struct, frozen=True):
 
     def concern(self, org_id: str, app_id: str | None) -> bool:
         return self.everything or org_id in self.orgs or app_id in self.apps
+
+    def described(self) -> str:
+        if self.everything:
+            return "everything"
+        names = [f"organisation {each}" for each in sorted(self.orgs)]
+        names += [f"application {each}" for each in sorted(self.apps)]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return ", ".join(names[:_MOST_NAMED]) + more
 
     def with_others(self, others: Stops) -> Stops:
         if not others:

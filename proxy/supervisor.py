@@ -652,13 +652,24 @@ _Slot = dict[str, list[socket.socket]]  # one worker's listening sockets, by add
 def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handover | None) -> list[_Slot]:
     """SO_REUSEPORT lets the kernel spread connections over the workers, each with a socket of its own."""
     shares: list[_Slot] = [{} for _ in range(slots)]
-    if before is not None:
+    shared: list[Address] = []
+    if before is None:
+        # By the workers of a supervisor that was killed, which are about to end, or by another proxy, which
+        # would go on to answer by its own rules: the kernel lets all processes of one user share a port.
+        shared = [each for each in addresses if _is_taken(each)]
+    else:
         shares = handover.adopted_listeners(before, [str(each) for each in addresses], slots)
     for address in addresses:
         for slot in shares:
             known = next((each[str(address)][0] for each in shares if str(address) in each), None)
             if str(address) not in slot:
                 slot[str(address)] = [_listener(address if known is None else _bound(known))]
+    for address in shared:
+        logger.warning(
+            "Proxy.Listen: another process listens on %s too and answers a part of its requests: "
+            "stop it, unless it is about to end",
+            address,
+        )
     return shares
 
 
@@ -697,6 +708,14 @@ def _listener(address: Address) -> socket.socket:
         listener.close()
         raise StartError(f"Proxy.Listen: {address}: {error.strerror}") from None
     return listener
+
+
+def _is_taken(address: Address) -> bool:
+    try:
+        _try_to_bind(address)
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _await_free(address: Address) -> None:

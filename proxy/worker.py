@@ -62,7 +62,7 @@ from proxy.server.tokens import TokenKeeper, TokenSettings
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
-from proxy.stops import NOTHING_STOPPED
+from proxy.stops import NOTHING_STOPPED, Stops
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +120,7 @@ class Worker:
         self._told: Rules | None = None
         self._confirmed_at = 0.0  # of what was told, on the event loop's clock
         self._stopped_beside = NOTHING_STOPPED
+        self._stops_told = NOTHING_STOPPED
         self._unusable = ""  # why the snapshot on disk is not used
         self._kill_file = settings.proxy.kill_file
         self._kill_order = NO_ORDER
@@ -341,10 +342,20 @@ class Worker:
         if snapshot is None:
             return
         local = self._kill_order.stops(snapshot.orgs, snapshot.apps)
-        stops = snapshot.stops.with_others(self._stopped_beside).with_others(local)
-        self._context.use(replace(rulebook, stops=stops))
+        remote = snapshot.stops.with_others(self._stopped_beside)
+        self._context.use(replace(rulebook, stops=remote.with_others(local)))
+        self._tell_of_stops(remote)
         for unknown in self._kill_order.unknown(snapshot.orgs, snapshot.apps):
             logger.error("EMERGENCY STOP: %s names %s, which is not known here", self._kill_file, unknown)
+
+    def _tell_of_stops(self, remote: Stops) -> None:
+        if remote == self._stops_told:
+            return
+        self._stops_told = remote
+        if remote:
+            logger.error("EMERGENCY STOP by the control plane: %s", remote.described())
+        else:
+            logger.warning("the control plane stops nothing any more")
 
     async def _watch_kill_file(self) -> None:
         """Each worker for itself, so that it holds with agent and control plane away; off the event loop."""

@@ -491,6 +491,9 @@ class RegistryStore(Protocol):
     async def master_key_check(self, sealed: bytes) -> bytes:
         """The text sealed under the store's master key; at the first start it is `sealed`."""
 
+    async def has_master_key(self) -> bool:
+        """Whether anything was ever sealed for it."""
+
     async def replace_master_key_check(self, sealed: bytes) -> None: ...
 
 

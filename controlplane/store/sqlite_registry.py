@@ -336,6 +336,9 @@ class RegistryTables:
 
         return await self._database.write_even_if_full(job)
 
+    async def has_master_key(self) -> bool:
+        return bool(await self._database.fetch("SELECT 1 FROM master_key_check"))
+
     async def replace_master_key_check(self, sealed: bytes) -> None:
         def job(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE master_key_check SET sealed = ?", (sealed,))

@@ -205,12 +205,8 @@ class Health:
         """What an operator has stopped: no fault of the proxy's, yet nothing to forget."""
         stops = self._sync.stops
         told = []
-        if stops.everything:
-            told.append("the control plane stops everything")
-        elif stops:
-            told.append(
-                f"the control plane stops {len(stops.orgs)} organisations and {len(stops.apps)} applications"
-            )
+        if stops:
+            told.append(f"the control plane stops {stops.described()}")
         alive = self._alive()
         obeying = [page.values[KILL_FILE] for page in alive if page.values[KILL_FILE]]
         if obeying:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.ruleset_yaml import RulesetProblem, document_problem
 
 _VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta")
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_COMPARED = 2_000  # patterns: each is compared with each
 
 _UNGUARDED = (
@@ -35,6 +37,7 @@ def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
         *_never_reached(ruleset),
         *_settled_by_order_alone(ruleset),
         *_without_version(ruleset),
+        *_unknown_methods(ruleset),
     ]
     problems = [document_problem(document, where, message) for where, message in found]
     return tuple(sorted(problems, key=lambda one: (one.line, one.column)))
@@ -54,6 +57,15 @@ def _unguarded(rules: list[dict[str, Any]]) -> _Advice:
 def _is_asked_with_a_query(rule: dict[str, Any]) -> bool:
     methods = rule["match"].get("methods") or ["GET"]
     return not {"GET", "HEAD"}.isdisjoint(method.upper() for method in methods)
+
+
+def _unknown_methods(ruleset: Ruleset) -> _Advice:
+    for at, rule in enumerate(ruleset.rules):
+        for place, method in enumerate(rule.match.methods):
+            if method.upper() not in _METHODS:
+                near = difflib.get_close_matches(method.upper(), _METHODS, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                yield ("rules", at, "match", "methods", place), f"no method that Graph has{hint}"
 
 
 # -- rules that come too late

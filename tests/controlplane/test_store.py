@@ -11,11 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.secrets import MasterKeyError
 from controlplane.store.database import Database
 from controlplane.store.interface import NewBatch, RateLimits, StoreBusy, Stored, StoreError
 from controlplane.store.migrate import DatabaseTooNew, _migrations, migrate
 from controlplane.store.sqlite import SqliteStore
-from tests.controlplane.plane import AUDIT, HEARTBEAT, SYNC, FakeClock, Plane, ProxyClient, batch, event
+from tests.controlplane.plane import (
+    AUDIT,
+    HEARTBEAT,
+    SYNC,
+    FakeClock,
+    Plane,
+    ProxyClient,
+    batch,
+    event,
+    started,
+)
 
 LIMITS = RateLimits(org=100, proxy=60)
 
@@ -246,3 +257,22 @@ async def test_the_outbox_hands_out_no_more_than_memory_should_hold(plane: Plane
         assert sum(len(each.body) for each in events) < 21_000_000
         seen += [each.position for each in events]
     assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_a_store_without_its_master_key_starts_not_and_makes_none(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """A restore whose key was kept apart: a new key would only hide that the right one is missing."""
+    async with started(tmp_path, clock) as plane:
+        await plane.org("acme")
+        await plane.proxy("edge-1", "acme")
+    key = tmp_path / "var" / "master.key"
+    kept = key.read_bytes()
+    key.unlink()
+    with pytest.raises(MasterKeyError, match=f"{key} is missing, and the store has secrets"):
+        async with started(tmp_path, clock):
+            pass
+    assert not key.exists()
+    key.write_bytes(kept)
+    async with started(tmp_path, clock):
+        pass

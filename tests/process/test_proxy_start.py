@@ -160,6 +160,18 @@ def test_a_port_in_use_is_one_line_and_status_1(config: Path) -> None:
         refused_with(run(config, Proxy__Listen=f"127.0.0.1:{port}"), "Proxy.Listen", str(port), status=1)
 
 
+async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
+    """Each would answer a part of the requests, by its own rules and with its own key for tokens."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        async with whole_system(tmp_path, environment={"Proxy__Listen": address}) as system:
+            told = f"Proxy.Listen: another process listens on {address} too"
+            assert log_of(system).count(told) == 1
+
+
 def test_an_admin_port_in_use_is_one_line_and_status_1(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

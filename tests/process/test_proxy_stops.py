@@ -90,7 +90,10 @@ async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alo
         assert await code(idle) == "emergencyStop"  # a connection that was open all the while
         assert (client.connects, idle.connects) == (1, 1)
         assert await token(system) == REFUSED
-        assert "stops 0 organisations and 1 applications" in readiness(system)["checks"]["stops"]["detail"]
+        app = next(each for each in (await system.cli("app", "list"))["apps"] if each["name"] == "app")
+        told = f"the control plane stops application {app['appId']}"
+        assert readiness(system)["checks"]["stops"]["detail"] == told
+        assert f"EMERGENCY STOP by the control plane: application {app['appId']}" in log_of(system)
         assert readiness(system)["status"] == 200
 
         # Nobody is left to ask, and every process is new.
@@ -108,6 +111,7 @@ async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alo
         await becomes(client, "")
         assert await token(system) == (200, None)
         assert readiness(system)["checks"]["stops"] == {"status": "ok", "detail": ""}
+        await until(lambda: "the control plane stops nothing any more" in log_of(system))
         await until(lambda: any(event["reason"] == "stopped" for event in events(system)))
         stopped = [event for event in events(system) if event["reason"] == "stopped"]
         assert {(event["status"], event["verdict"]) for event in stopped} == {(403, "block")}
@@ -167,7 +171,7 @@ async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
         await system.cli("kill", "app", "app")
         await becomes(client, "emergencyStop")
         checks = readiness(system)["checks"]
-        assert "stops 0 organisations and 1 applications" in checks["stops"]["detail"]
+        assert "stops application " in checks["stops"]["detail"]
         assert "File too large" in checks["sync"]["detail"]
         for pid in processes(system, "worker").values():  # new ones are told, too
             os.kill(pid, signal.SIGKILL)

@@ -66,8 +66,8 @@ def test_a_path_without_its_version_is_named(
     first: str, second: str, default: str, warned: list[str]
 ) -> None:
     text = f"version: 1\nname: test\ndefault: {default}\nrules:\n" + "".join(
-        f'  - {{id: r{at}, match: {{path: ["{path}"], methods: [P{at}]}}, verdict: block}}\n'
-        for at, path in enumerate((first, second))
+        f'  - {{id: r{at}, match: {{path: ["{path}"], methods: [{method}]}}, verdict: block}}\n'
+        for at, (path, method) in enumerate(((first, "POST"), (second, "PUT")))
     )
     found = ruleset_advice(text, parse_ruleset(text))
     assert [each.where for each in found] == warned
@@ -186,3 +186,10 @@ def test_a_ruleset_of_any_size_is_looked_at_soon() -> None:
         for n in range(5_000)
     )
     assert order_advice(rules) == []
+
+
+@pytest.mark.parametrize(("method", "hint"), [("DELET", "; did you mean DELETE?"), ("PROPFIND", "")])
+def test_a_method_that_graph_does_not_have_is_named(method: str, hint: str) -> None:
+    text = RULES.format(more="", verdict="block", methods=f", methods: [get, {method}]")
+    (told,) = ruleset_advice(text, parse_ruleset(text))
+    assert (told.where, told.message) == ("rules[0].match.methods[1]", f"no method that Graph has{hint}")
