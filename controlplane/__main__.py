@@ -2,7 +2,10 @@
 
 import sys
 
-from controlplane.cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from controlplane.cli import main  # half a second in which Ctrl-C may come, too
+
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell tells of SIGINT

@@ -720,14 +720,20 @@ def _is_taken(address: Address) -> bool:
 
 def _await_free(address: Address) -> None:
     """The agent's own listener. A predecessor that was killed may still be shipping: it gets its time."""
-    end = time.monotonic() + AGENT_STOP_SECONDS
+    end: float | None = None
     while True:
         try:
             _try_to_bind(address)
             return
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+            if error.errno != errno.EADDRINUSE or (end is not None and time.monotonic() > end):
                 raise StartError(f"Admin.Listen: {address}: {error.strerror}") from None
+        if end is None:
+            end = time.monotonic() + AGENT_STOP_SECONDS
+            logger.warning(
+                "Admin.Listen: another process listens on %s: waiting up to %.0f s for its end",
+                *(address, AGENT_STOP_SECONDS),
+            )
         time.sleep(TICK_SECONDS)
 
 

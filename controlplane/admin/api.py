@@ -13,7 +13,7 @@ from aiohttp import web
 
 from controlplane.admin import sessions
 from controlplane.admin.gate import GATE, actor_of, perform
-from controlplane.admin.json_text import decoded, json_response, named
+from controlplane.admin.json_text import decoded, json_response, told
 from controlplane.admin.openapi import ROOT, description
 from controlplane.admin.sessions import SESSION_PATH
 from controlplane.errors import Refused
@@ -137,7 +137,7 @@ def _converted(members: Mapping[str, Any], request: web.Request, cls: type[R], *
     try:
         return msgspec.convert({**members, **path}, cls, strict=strict)
     except msgspec.ValidationError as error:
-        raise Refused("invalidRequest", named(str(error))) from None
+        raise Refused("invalidRequest", told(str(error), cls)) from None
 
 
 def _query(request: web.Request, cls: type[Request]) -> dict[str, Any]:

@@ -331,7 +331,7 @@ def _written(output: Path | None) -> Iterator[Callable[[bytes], None]]:
             yield lambda piece: _write_to(file, piece)
         part.replace(output)
     except OSError as error:
-        raise CommandFailed(FAILED, f"{error.filename or output}: {error.strerror}") from None
+        raise CommandFailed(FAILED, f"{output}: {error.strerror}") from None
     finally:
         part.unlink(missing_ok=True)
 

@@ -71,6 +71,10 @@ class Cli:
 
     @property
     def config(self) -> Path:
+        if self._url is not None:
+            raise CommandFailed(
+                INVALID_INPUT, "this is done beside the store: give --config instead of --url"
+            )
         if self._config is None:
             raise CommandFailed(INVALID_INPUT, "Missing option '--config'.")
         return self._config

@@ -56,6 +56,10 @@ def verify(
     from controlplane.operations.integrity import verify as verified
 
     cli: Cli = ctx.obj
+    if head is not None and org is None:
+        raise CommandFailed(
+            INVALID_INPUT, "--head: a link is of one organisation's chain: say which with --org"
+        )
     request = Verify(org=org, head=head, checkpoint=() if checkpoint is None else _read(checkpoint))
     if cli.is_remote:
         verdicts = list(cli.call(verified, request).orgs)

@@ -168,7 +168,8 @@ def _misfit_between(connection: sqlite3.Connection, org_id: str, first: int, las
     )
     if row is None:
         return None
-    return Misfit("inserted", "no link speaks of the block", None, row[0], _id_at(_events(row[1]), 0))
+    text = "no link speaks of the block: it was put here, or the link that did is gone"
+    return Misfit("inserted", text, None, row[0], _id_at(_events(row[1]), 0))
 
 
 def _misfit_of_block(connection: sqlite3.Connection, reached: Reached, record: Record) -> Misfit | None:

@@ -16,7 +16,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -67,21 +67,29 @@ class Database:
 
     @classmethod
     async def open(cls, path: Path) -> Database:
-        writer, reader = await asyncio.to_thread(_open, path)
-        statements = await aiosqlite.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS)
-        for pragma in (*_PRAGMAS, _READ_ONLY):
-            await statements.execute(pragma)
+        # Who is interrupted meanwhile must not be held up at its end by a thread that nobody stops.
+        async with AsyncExitStack() as undo:
+            writer, reader = await asyncio.to_thread(_open, path)
+            undo.callback(writer.close)
+            undo.callback(reader.close)
+            statements = await aiosqlite.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS)
+            undo.push_async_callback(statements.close)
+            for pragma in (*_PRAGMAS, _READ_ONLY):
+                await statements.execute(pragma)
+            undo.pop_all()
         return cls(path, writer, reader, statements)
 
     async def close(self) -> None:
-        await self._queue.join()
-        self._writing.cancel()
-        await asyncio.gather(self._writing, return_exceptions=True)
-        self._write_thread.shutdown()
-        self._read_thread.shutdown()
-        self._writer.close()
-        self._reader.close()
-        await self._statements.close()
+        try:
+            await self._queue.join()
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+            self._write_thread.shutdown()
+            self._read_thread.shutdown()
+            self._writer.close()
+            self._reader.close()
+        finally:
+            await self._statements.close()
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one statement."""

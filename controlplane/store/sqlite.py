@@ -7,7 +7,7 @@ from pathlib import Path
 
 from controlplane.clock import Clock
 from controlplane.store.database import Database, all_rows, one_row
-from controlplane.store.interface import ProxyTally, StoreError, Tally
+from controlplane.store.interface import ProxyTally, Tally
 from controlplane.store.sqlite_audit import AuditTables
 from controlplane.store.sqlite_operators import OperatorTables
 from controlplane.store.sqlite_registry import RegistryTables
@@ -20,7 +20,7 @@ class SqliteStore(AuditTables, RegistryTables, OperatorTables):
         database = await Database.open(path)
         try:
             ((newest_ms,),) = await database.fetch("SELECT coalesce(max(accepted_ms), 0) FROM rate_log")
-        except StoreError:
+        except BaseException:  # also an interruption, which must find no thread to wait for
             await database.close()
             raise
         clock.not_before(newest_ms)

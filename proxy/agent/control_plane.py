@@ -24,6 +24,13 @@ from proxy.wire.signing import (
 _TIMEOUT_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10.0
 
+# What an operator of this host can do about a refusal.
+_HINTS: Final = {
+    "timestampOutOfRange": "check this host's clock",
+    "unknownApiKey": "check Agent.ApiKey",
+    "invalidSignature": "check Agent.HmacSecret",
+}
+
 _error_decoder = msgspec.json.Decoder(ErrorBody)
 
 
@@ -55,7 +62,7 @@ class Answer:
         error = self._error()
         if error is None:
             return str(self.status)
-        hint = "; check this host's clock and the Agent keys" if self.status == 401 else ""
+        hint = f"; {_HINTS[error.code]}" if error.code in _HINTS else ""
         return f"{self.status} {error.code}: {error.message[:200]}{hint}"
 
 

@@ -16,7 +16,7 @@ import uvloop
 
 from proxy.agent.audit import Audit, AuditOptions
 from proxy.agent.control_plane import ControlPlane, Identity, open_session
-from proxy.agent.credentials.manager import CredentialManager
+from proxy.agent.credentials.manager import ENDLESS_SECONDS, CredentialManager
 from proxy.agent.credentials.provider import CredentialProvider
 from proxy.agent.credentials.sources import open_providers, open_vault, upstream_secrets
 from proxy.agent.health import Health
@@ -276,11 +276,12 @@ class _Agent:
 
     def _tell_all(self, message: Message) -> None:
         if isinstance(message, Credential):
+            left = round(message.expires_at - time.time())
             log.info(
-                "upstream token of identity %s, generation %d, good for %.0f s",
+                "upstream token of identity %s, generation %d, good for %s",
                 message.identity,
                 message.generation,
-                message.expires_at - time.time(),
+                f"{left} s" if left < ENDLESS_SECONDS else "ever",
             )
         for channel in self._channels:
             channel.send(message)

@@ -166,7 +166,10 @@ class _Loader:
             return f"{self.source}: {message}"
         line = where[1] or text.count("\n") + 1
         column = where[2] or len(text) - text.rfind("\n")
-        return f"{self.source}:{line}:{column}: {message[: where.start()]}"
+        problem = message[: where.start()]
+        if problem == "Invalid value" and text.splitlines()[int(line) - 1][int(column) - 1 :][:1].isalpha():
+            problem += ": text is written in quotes"
+        return f"{self.source}:{line}:{column}: {problem}"
 
     def _find_tables(self, document: dict[str, Any]) -> None:
         for array in (each for known in self.arrays.values() for each in known.values()):

@@ -84,6 +84,9 @@ async def test_events_are_taken_away_whole(
     status, _, _ = await commands.run(where, "audit", "export", "--org", "nobody", "--output", str(nothing))
     assert status == 1
     assert [name for name in os.listdir(tmp_path) if ".csv" in name] == ["events.csv"]
+    nowhere = tmp_path / "absent" / "events.csv"
+    status, _, err = await commands.run(where, "audit", "export", "--output", str(nowhere))
+    assert (status, err) == (1, f"{nowhere}: No such file or directory\n")
 
 
 @pytest.mark.parametrize("where", WAYS)

@@ -73,7 +73,7 @@ def test_an_end_that_was_cut_off_is_found_by_a_head_that_was_kept(config: Path) 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--head", "a" * 32], "say which with org"),
+        (["--head", "a" * 32], "say which with --org"),
         (["--org", "acme", "--head", "xyz"], "64 hexadecimal digits"),
         (["--from-checkpoint", "missing.json"], "missing.json: No such file"),
         (["--from-checkpoint", "controlplane.toml"], "is not what `audit head --json` prints"),

@@ -124,6 +124,8 @@ async def test_a_server_that_is_none_or_knows_no_such_token_is_told(
     assert (status, out, err) == (1, "", f"{commands.url}: does not know this token, or no longer\n")
     commands.url = plane.base_url
     assert (await commands.run("server", "org", "list"))[0] == 1
+    status, out, err = await commands.run("server", "doctor")
+    assert (status, out, err) == (2, "", "this is done beside the store: give --config instead of --url\n")
 
 
 async def test_an_operator_s_day_on_the_command_line(

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.controlplane.plane import (
     started,
 )
 
+T = TypeVar("T")
 LIMITS = RateLimits(org=100, proxy=60)
 
 
@@ -276,3 +278,38 @@ async def test_a_store_without_its_master_key_starts_not_and_makes_none(
     key.write_bytes(kept)
     async with started(tmp_path, clock):
         pass
+
+
+async def test_who_is_interrupted_leaves_no_thread_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python waits for it at the end of a command, and Ctrl-C would not end that."""
+    threads: list[threading.Thread] = []
+    begun = asyncio.Event()
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            threads.append(self)
+            begun.set()
+            super().start()
+
+    monkeypatch.setattr("aiosqlite.core.Thread", Thread)
+
+    async def interrupted(task: asyncio.Task[T], turns: int) -> T | BaseException:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        return (await asyncio.gather(task, return_exceptions=True))[0]
+
+    for turns in range(1, 25):
+        begun.clear()
+        opening = asyncio.create_task(SqliteStore.open(tmp_path / "store.db", FakeClock()))
+        await begun.wait()
+        store = await interrupted(opening, turns)
+        if isinstance(store, SqliteStore):
+            await interrupted(asyncio.create_task(store.close()), turns)
+        store = await SqliteStore.open(tmp_path / "store.db", FakeClock())
+        await interrupted(asyncio.create_task(store.close()), turns)
+        for each in threads:
+            await asyncio.to_thread(each.join, 10.0)
+            assert not each.is_alive(), turns

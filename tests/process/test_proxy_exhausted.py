@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -69,8 +70,11 @@ def let_fork(forks_left: Path, times: int | None) -> None:
 
 def descriptors(system: System) -> set[str]:
     """The supervisor's, as what they lead to."""
-    directory = Path(f"/proc/{system.proxy.process.pid}/fd")
-    return {f"{each.name} {each.readlink()}" for each in directory.iterdir()}
+    found = set()
+    for each in Path(f"/proc/{system.proxy.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed since it was listed
+            found.add(f"{each.name} {each.readlink()}")
+    return found
 
 
 async def settled(system: System) -> set[str]:

@@ -172,10 +172,14 @@ async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
             assert log_of(system).count(told) == 1
 
 
-def test_an_admin_port_in_use_is_one_line_and_status_1(config: Path) -> None:
+def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Path) -> None:
+    """By a predecessor that is about to end, perhaps: it is waited for, and that is no silence."""
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        refused_with(run(config, Admin__Listen=f"127.0.0.1:{port}"), "Admin.Listen", str(port), status=1)
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        done = run(config, Admin__Listen=address)
+    waits, ends = done.stderr.splitlines()
+    assert f"another process listens on {address}: waiting up to 10 s" in waits
+    assert (ends, done.returncode) == (f"Admin.Listen: {address}: Address already in use", 1)
 
 
 @pytest.mark.parametrize("workers", [120, 40])

@@ -22,6 +22,7 @@ _REFRESH_AHEAD: Final = 300.0
 _LONGEST_BACKOFF: Final = 30.0
 _REJECTION_PAUSE: Final = 10.0  # an upstream that refuses every token must not become a storm of fetches
 _JUMP_SECONDS: Final = 1.0
+ENDLESS_SECONDS: Final = 1e9  # what a static token is told to be good for, or more
 _LONGEST_SLEEP: Final = 5.0  # wall clocks jump; a token's end is looked at again at least this often
 
 
@@ -65,9 +66,8 @@ class CredentialManager:
         token = self._token
         left = self._seconds_left()
         if token is not None and left > 0:
-            # By the clock of now, which may have jumped since the token came. JSON has no infinity; a static
-            # token is told to be good for very long.
-            ends_at = self._clock() + min(left, 1e9)
+            # By the clock of now, which may have jumped since the token came. JSON has no infinity.
+            ends_at = self._clock() + min(left, ENDLESS_SECONDS)
             return Credential(self.name, self._generation, token.token, ends_at)
         return CredentialUnavailable(self.name, self._problem or "no upstream token yet", self._retry_after)
 
