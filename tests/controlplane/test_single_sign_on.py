@@ -137,6 +137,21 @@ async def test_a_verified_address_is_a_name(console: Console) -> None:
     assert await console.signed_in_as() == "ada@contoso.com"
 
 
+@pytest.mark.parametrize("how", ["client_secret_post", "client_secret_basic"])
+async def test_the_console_proves_itself_as_the_provider_asks_for_it(console: Console, how: str) -> None:
+    console.provider.people.client_proves_by = how
+    assert (await console.sign_in())[0] == 303
+
+
+@pytest.mark.parametrize("changed", [{"n": ""}, {"n": 5}, {"n": "AQAB", "e": "AQAB"}])
+async def test_a_published_key_that_is_none_proves_nobody(
+    console: Console, changed: dict[str, object]
+) -> None:
+    people = console.provider.people
+    people.published = [people.jwk() | changed]
+    assert (await console.sign_in())[0] == 401
+
+
 async def test_an_issuer_s_name_may_end_with_a_slash(console: Console) -> None:
     console.provider.people.slash = "/"
     assert (await console.sign_in())[0] == 303

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import parse_qs, parse_qsl, urlencode
+from urllib.parse import parse_qs, parse_qsl, unquote_plus, urlencode
 
 import jwt
 from cryptography import x509
@@ -28,7 +28,7 @@ Mode = Literal["ok", "down", "hang", "garbage", "empty", "throttled", "error"]
 
 TENANT: Final = "11111111-2222-3333-4444-555555555555"
 CLIENT_ID: Final = "99999999-8888-7777-6666-555555555555"
-CLIENT_SECRET: Final = "stand-in~client.secret"
+CLIENT_SECRET: Final = "stand-in~client.secret+50%/:"
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
@@ -113,7 +113,18 @@ class IdentityStandIn(StandIn):
         gate = self.gates.get(form.get("client_id", ""))
         if gate is not None:
             await gate.wait()
+        if form.get("grant_type") == "authorization_code":
+            secret = self._client_secret(request, form)
+            return self.people.finish(form, f"{self.base_url}/{TENANT}/v2.0{self.people.slash}", secret)
         return self._token(form)
+
+    def _client_secret(self, request: Received, form: dict[str, str]) -> str | None:
+        """In the one way that is advertised for it (RFC 6749 section 2.3.1)."""
+        if self.people.client_proves_by == "client_secret_post":
+            return form.get("client_secret")
+        scheme, _, credentials = "".join(request.values("Authorization")).partition(" ")
+        client_id, _, secret = base64.b64decode(credentials).decode().partition(":")
+        return unquote_plus(secret) if (scheme, unquote_plus(client_id)) == ("Basic", CLIENT_ID) else None
 
     def _published(self, request: Received) -> Answer | None:
         """What answers also while no token is to be had."""
@@ -127,8 +138,6 @@ class IdentityStandIn(StandIn):
         return None
 
     def _token(self, form: dict[str, str]) -> Answer:
-        if form.get("grant_type") == "authorization_code":
-            return self.people.finish(form, f"{self.base_url}/{TENANT}/v2.0{self.people.slash}")
         if form.get("grant_type") != "client_credentials" or not form.get("scope", "").endswith("/.default"):
             return _json(400, {"error": "invalid_request", "error_description": "AADSTS900144"})
         client_id = form.get("client_id", "")
@@ -197,7 +206,7 @@ class IdentityStandIn(StandIn):
             "authorization_endpoint": f"{tenant}/oauth2/v2.0/authorize",
             "issuer": f"{tenant}/v2.0{self.people.slash}",
             "jwks_uri": f"{tenant}/discovery/v2.0/keys",
-            "token_endpoint_auth_methods_supported": ["client_secret_post"],
+            "token_endpoint_auth_methods_supported": [self.people.client_proves_by],
         }
 
 
@@ -212,6 +221,7 @@ class SignIns:
         self.key_id = "key-1"
         self.slash = ""  # at the end of the issuer's name, where some providers have one
         self.published = [self.jwk()]
+        self.client_proves_by = "client_secret_post"
         self.asked: list[dict[str, str]] = []
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -232,7 +242,7 @@ class SignIns:
         back = f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
         return Answer(302, (("Location", back),))
 
-    def finish(self, form: dict[str, str], issuer: str) -> Answer:
+    def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Answer:
         """A code is good once, for who holds the verifier of its challenge (RFC 7636 section 4.6)."""
         query = self._codes.pop(form.get("code", ""), None)
         digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
@@ -241,7 +251,7 @@ class SignIns:
             query is None
             or query["code_challenge"] != challenge
             or query["redirect_uri"] != form.get("redirect_uri")
-            or form.get("client_secret") != CLIENT_SECRET
+            or client_secret != CLIENT_SECRET
         ):
             return _json(400, {"error": "invalid_grant"})
         now = int(time.time())
