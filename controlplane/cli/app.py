@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, print_facts, print_list
+from controlplane.cli.context import AnyOrg, Cli, Json, OneOrg, print_facts, print_list, with_org_names
 from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 
 app = typer.Typer()
@@ -41,7 +41,8 @@ def list_apps(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> Non
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
-    print_list("apps", cli.call(apps.list_all, apps.ListApps(org)).apps, as_json=json)
+    found = cli.call(apps.list_all, apps.ListApps(org)).apps
+    print_list("apps", found if json else with_org_names(cli, found), as_json=json)
 
 
 @app.command()

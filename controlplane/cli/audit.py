@@ -17,12 +17,13 @@ from controlplane.cli.context import (
     Cli,
     Json,
     OneOrg,
+    org_names,
     print_facts,
     print_json,
     print_list,
     write_json,
 )
-from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, named_as_options
 
 if TYPE_CHECKING:
     from controlplane.operations.audit import EventPage
@@ -80,7 +81,7 @@ def search(
 
     cli: Cli = ctx.obj
     asked = operations.SearchEvents(_joined(filter_), org, from_, to, limit, cursor)
-    with _named_as_options():
+    with named_as_options(_OPTIONS):
         page = cli.call(operations.search, asked)
     if json:
         _print_page(page)
@@ -108,7 +109,7 @@ def facets(
     cli: Cli = ctx.obj
     fields = tuple(field) if field else operations.DEFAULT_FACETS
     asked = operations.CountValues(_joined(filter_), org, from_, to, fields, top)
-    with _named_as_options():
+    with named_as_options(_OPTIONS):
         found = cli.call(operations.facets, asked)
     if json:
         print_json(found)
@@ -136,7 +137,7 @@ def histogram(
     from controlplane.operations import audit as operations
 
     cli: Cli = ctx.obj
-    with _named_as_options():
+    with named_as_options(_OPTIONS):
         found = cli.call(operations.histogram, operations.Selection(_joined(filter_), org, from_, to))
     if json:
         print_json(found)
@@ -199,7 +200,7 @@ def export(
 
     cli: Cli = ctx.obj
     asked = operations.ExportEvents(_joined(filter_), org, from_, to, format_)
-    with _named_as_options(), _written(output) as write, _counted() as count:
+    with named_as_options(_OPTIONS), _written(output) as write, _counted() as count:
 
         def take(piece: bytes) -> None:
             write(piece)
@@ -221,7 +222,7 @@ def tail(
     cli: Cli = ctx.obj
     text, names = _joined(filter_), {} if json else _names(cli)
     reader = _Events(lambda body: _print_line(body, names, as_json=json))
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), _named_as_options():
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), named_as_options(_OPTIONS):
         while True:
             begun = reader.place
             asked = operations.TailEvents(text, org, reader.place)
@@ -241,26 +242,10 @@ def _joined(arguments: list[str] | None) -> str:
     return " ".join(arguments or ())
 
 
-@contextlib.contextmanager
-def _named_as_options() -> Iterator[None]:
-    try:
-        yield
-    except CommandFailed as failed:
-        if failed.status != INVALID_INPUT:
-            raise
-        raise CommandFailed(INVALID_INPUT, *map(_named, failed.lines)) from None
-
-
-def _named(problem: str) -> str:
-    member, colon, rest = problem.partition(": ")
-    return f"{_OPTIONS[member]}{colon}{rest}" if member in _OPTIONS else problem
-
-
 def _names(cli: Cli) -> dict[str, str]:
-    from controlplane.operations import apps, orgs
+    from controlplane.operations import apps
 
-    names = {org.org_id: org.name for org in cli.call(orgs.list_all, orgs.ListOrgs()).orgs}
-    return names | {app.app_id: app.name for app in cli.call(apps.list_all, apps.ListApps()).apps}
+    return org_names(cli) | {app.app_id: app.name for app in cli.call(apps.list_all, apps.ListApps()).apps}
 
 
 def _print_page(page: EventPage) -> None:

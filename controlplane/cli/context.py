@@ -244,6 +244,24 @@ def facts_of(answer: msgspec.Struct) -> dict[str, Any]:
     return facts
 
 
+def org_names(cli: Cli) -> dict[str, str]:
+    """The names of the organisations that one may see, by id."""
+    from controlplane.operations import orgs
+
+    return {org.org_id: org.name for org in cli.call(orgs.list_all, orgs.ListOrgs()).orgs}
+
+
+def with_org_names(cli: Cli, listed: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+    """For a person: what organisation each is of by its name."""
+    names = org_names(cli) if listed else {}
+    return [_with_org_name(facts_of(each), names) for each in listed]
+
+
+def _with_org_name(row: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    org_id = row.pop("orgId")
+    return {"org": names.get(org_id, org_id), **row}
+
+
 def print_list(
     name: str, listed: Sequence[Mapping[str, Any]] | Sequence[msgspec.Struct], *, as_json: bool
 ) -> None:
@@ -260,11 +278,17 @@ def print_list(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*rows[0], box=box.SIMPLE_HEAD)
+    columns = sorted(rows[0], key=_place)
+    table = Table(*columns, box=box.SIMPLE_HEAD)
     for row in rows:
-        table.add_row(*(Text(_text(value)) for value in row.values()))
+        table.add_row(*(Text(_text(row[column])) for column in columns))
     # A pipe has no width of its own; there no column is cut.
     Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+
+
+def _place(column: str) -> int:
+    """A person looks for a name; ids are for copying."""
+    return 0 if column == "name" else 2 if column.endswith("Id") else 1
 
 
 def _text(value: Any) -> str:

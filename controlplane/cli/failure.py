@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
+
 FAILED = 1
 INVALID_INPUT = 2
 
@@ -13,3 +16,19 @@ class CommandFailed(Exception):
         super().__init__(*lines)
         self.status = status
         self.lines = lines
+
+
+@contextlib.contextmanager
+def named_as_options(options: Mapping[str, str]) -> Iterator[None]:
+    """What is wrong with a request's member is told of the option of the command line that it came from."""
+    try:
+        yield
+    except CommandFailed as failed:
+        if failed.status != INVALID_INPUT:
+            raise
+        raise CommandFailed(INVALID_INPUT, *(_named(line, options) for line in failed.lines)) from None
+
+
+def _named(problem: str, options: Mapping[str, str]) -> str:
+    member, colon, rest = problem.partition(": ")
+    return f"{options[member]}{colon}{rest}" if member in options else problem

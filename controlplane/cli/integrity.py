@@ -5,12 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from controlplane.cli.context import AnyOrg, Cli, Json, Open, print_json, print_list, this_user
+from controlplane.cli.context import (
+    AnyOrg,
+    Cli,
+    Json,
+    Open,
+    print_json,
+    print_list,
+    this_user,
+    with_org_names,
+)
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 
 if TYPE_CHECKING:
@@ -33,7 +42,7 @@ def head(ctx: typer.Context, org: AnyOrg = None, json: Json = False) -> None:
     if json:
         print_json(found)
     else:
-        print_list("heads", [msgspec.to_builtins(each) for each in found.heads], as_json=False)
+        print_list("heads", with_org_names(cli, found.heads), as_json=False)
 
 
 @app.command()
@@ -69,7 +78,7 @@ def verify(
     if json:
         print_json(Verified(intact=intact, orgs=tuple(verdicts)))
     else:
-        print_list("orgs", [_row(each) for each in verdicts], as_json=False)
+        print_list("orgs", list(map(_row, with_org_names(cli, verdicts))), as_json=False)
     if not intact:
         raise CommandFailed(FAILED, *(() if json else map(_told, filter(_is_misfit, verdicts))))
 
@@ -120,10 +129,9 @@ def _bar() -> Iterator[Callable[[OrgProgress], None]]:
         yield show
 
 
-def _row(verdict: Verdict) -> dict[str, object]:
-    facts: dict[str, object] = msgspec.to_builtins(verdict)
-    facts["misfit"] = None if verdict.misfit is None else verdict.misfit.what
-    return facts
+def _row(verdict: dict[str, Any]) -> dict[str, Any]:
+    misfit = verdict["misfit"]
+    return verdict | {"misfit": None if misfit is None else misfit["what"]}
 
 
 def _is_misfit(verdict: Verdict) -> bool:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from controlplane.cli.context import AnyOrg, Cli, Json, facts_of, print_facts, print_list
+from controlplane.cli.context import AnyOrg, Cli, Json, facts_of, org_names, print_facts, print_list
+from controlplane.cli.failure import named_as_options
+
+if TYPE_CHECKING:
+    from controlplane.operations.record import RecordFacts
 
 app = typer.Typer()
+
+_OPTIONS: Final = {"from": "--from", "to": "--to", "cursor": "--cursor"}
 
 _TIME_HELP = "RFC 3339, a date, or -15m, -2h, -7d."
 
@@ -50,11 +57,19 @@ def search(
 
     cli: Cli = ctx.obj
     asked = SearchRecord(operator, operation, org, from_, to, limit, cursor)
-    page = cli.call(operation_of_it, asked)
+    with named_as_options(_OPTIONS):
+        page = cli.call(operation_of_it, asked)
     if json:
         print_facts(page, as_json=True)
         return
-    rows: list[dict[str, Any]] = [facts_of(line) for line in page.lines]
-    print_list("lines", rows, as_json=False)
+    names = org_names(cli) if any(line.orgs for line in page.lines) else {}
+    print_list("lines", [_row(line, names) for line in page.lines], as_json=False)
     if page.next is not None:
         sys.stdout.write(f"more: --cursor {page.next}\n")
+
+
+def _row(line: RecordFacts, names: Mapping[str, str]) -> dict[str, Any]:
+    """What is longest comes last."""
+    facts = facts_of(line)
+    request = facts.pop("request")
+    return facts | {"orgs": [names.get(each, each) for each in line.orgs], "request": request}

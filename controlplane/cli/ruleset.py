@@ -19,6 +19,7 @@ from controlplane.cli.context import (
     print_json,
     print_list,
     print_text,
+    with_org_names,
 )
 from controlplane.cli.failure import INVALID_INPUT, CommandFailed
 from controlplane.cli.rollout import Timeout, conclude, wait_for
@@ -140,7 +141,8 @@ def list_rulesets(ctx: typer.Context, org: AnyOrg = None, json: Json = False) ->
     from controlplane.operations import rulesets
 
     cli: Cli = ctx.obj
-    print_list("rulesets", cli.call(rulesets.list_all, rulesets.ListRulesets(org)).rulesets, as_json=json)
+    found = cli.call(rulesets.list_all, rulesets.ListRulesets(org)).rulesets
+    print_list("rulesets", found if json else with_org_names(cli, found), as_json=json)
 
 
 @app.command()

@@ -89,6 +89,22 @@ def test_events_are_printed_as_they_were_sent(config: Path) -> None:
     assert found == minute(found["orgId"], 5, verdict="block", status=403, ruleId="r 7", appId=found["appId"])
 
 
+def test_for_a_person_lists_have_names_first_and_ids_last(config: Path) -> None:
+    org = facts(config, "org", "set-retention", "beta", "1y")
+    verified, heads, record = (
+        cli(config, *command).stdout
+        for command in (("audit", "verify"), ("audit", "head"), ("record", "search"))
+    )
+    for table in (verified, heads):
+        assert table.split()[0] == "org"
+        assert (org["name"] in table, org["orgId"] in table) == (True, False)
+    assert record.splitlines()[1].split()[-3:] == ["orgs", "outcome", "request"]
+    assert record.splitlines()[3].split()[4] == "beta"
+    assert cli(config, "org", "list").stdout.split()[:3] == ["name", "retention", "orgId"]
+    done = cli(config, "record", "search", "--from", "yesterday")
+    assert (done.returncode, done.stderr[:29]) == (2, "--from: 'yesterday' is not a ")
+
+
 def test_for_a_person_it_is_a_table_that_no_event_can_disturb(config: Path) -> None:
     done = cli(config, "audit", "search", "--limit", "3")
     assert done.returncode == 0

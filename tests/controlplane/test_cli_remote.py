@@ -143,7 +143,7 @@ async def test_an_operator_s_day_on_the_command_line(
     status, out, _ = await commands.run(where, "operator", "show", "alan")
     assert (status, "*: editor, acme: viewer" in out) == (0, True)
     _, table, _ = await commands.run(where, "operator", "list")
-    assert [line.split()[1] for line in table.splitlines() if "-7" in line] == [
+    assert [line.split()[0] for line in table.splitlines() if "-7" in line] == [
         "ada",
         "alan",
         "sso@contoso.com",
