@@ -24,7 +24,7 @@ from controlplane.cli import (
     ruleset,
     traffic,
 )
-from controlplane.cli.context import Cli
+from controlplane.cli.context import Cli, leave_standard_output
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 from controlplane.own_process import keep_to_itself
 
@@ -115,6 +115,18 @@ def serve(context: Cli) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 done, 1 the operation failed, 2 usage or invalid input."""
     keep_to_itself()
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()  # while what goes wrong can still be told
+    except OSError as error:  # of other files it is told where they are read and written
+        leave_standard_output()
+        if not isinstance(error, BrokenPipeError):
+            _complain(f"{error.filename or 'standard output'}: {error.strerror}")
+        return FAILED
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_command(cli)
     try:
         status = command.main(arguments, prog_name="python -m controlplane", standalone_mode=False)

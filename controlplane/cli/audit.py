@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 
@@ -17,6 +17,7 @@ from controlplane.cli.context import (
     Cli,
     Json,
     OneOrg,
+    leave_standard_output,
     org_names,
     print_facts,
     print_json,
@@ -228,9 +229,9 @@ def tail(
             asked = operations.TailEvents(text, org, reader.place)
             try:
                 cli.stream(operations.tail, asked, reader.take)
-            except (CommandFailed, OSError) as error:
+            except CommandFailed:
                 # The first time it is a mistake; later the server may be on its way back.
-                if begun is None or isinstance(error, BrokenPipeError):
+                if begun is None:
                     raise
                 time.sleep(_AGAIN_AFTER_SECONDS)
 
@@ -306,19 +307,26 @@ class _Events:
 
 @contextlib.contextmanager
 def _written(output: Path | None) -> Iterator[Callable[[bytes], None]]:
-    """To standard output, or to a file that is there once it is whole."""
+    """To standard output, or to a file that is there once it is whole. A device or a pipe is written to, and
+    never replaced; a link goes on leading where it led."""
     if output is None:
         yield _write
         return
-    part = output.with_name(f"{output.name}.part")
     try:
-        with part.open("wb") as file:
-            yield lambda piece: _write_to(file, piece)
-        part.replace(output)
+        if output.exists() and not output.is_file():
+            with output.open("wb") as file:
+                yield partial(_write_to, file)
+            return
+        whole = output.resolve()
+        part = whole.with_name(f"{whole.name}.part")
+        try:
+            with part.open("wb") as file:
+                yield partial(_write_to, file)
+            part.replace(whole)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise CommandFailed(FAILED, f"{output}: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write_to(file: BinaryIO, piece: bytes) -> None:
@@ -333,9 +341,8 @@ def _write(piece: bytes) -> None:
     try:
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        # Who reads has enough; that nothing more can be written at the end is no news either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # who reads has enough
+        leave_standard_output()
         raise CommandFailed(FAILED) from None
 
 

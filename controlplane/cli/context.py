@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -191,7 +192,6 @@ async def _filled_index(settings: Settings, store: SqliteStore, stack: AsyncExit
 
 def this_user() -> Actor:
     """Who runs this command, by the kernel's word and not the environment's."""
-    import os
     import pwd
 
     from controlplane.operations.actor import local_actor
@@ -201,6 +201,11 @@ def this_user() -> Actor:
         return local_actor(pwd.getpwuid(uid).pw_name)
     except KeyError:
         return local_actor(str(uid))
+
+
+def leave_standard_output() -> None:
+    """It takes nothing any more: that the rest of what was printed can't be written is told once."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(value: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -372,3 +373,35 @@ def test_a_ruleset_is_applied_over_the_version_that_is_expected_alone(config: Pa
     told = _fails(config, 1, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")
     assert told == ["ruleset hr: version 1 is in force, and 0 was expected"]
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "1")["version"] == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["org", "list"],
+        ["org", "list", "--json"],
+        ["ruleset", "schema"],
+        ["audit", "export", "--format", "csv"],
+    ],
+)
+def test_an_output_that_takes_no_more_is_a_failure_and_no_traceback(
+    config: Path, hr: Path, command: list[str]
+) -> None:
+    def printed_to(fd: int) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "controlplane", "--config", str(config), *command],
+            cwd=ROOT,
+            stdout=fd,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        os.close(fd)
+        return done.returncode, done.stderr
+
+    full = os.open("/dev/full", os.O_WRONLY)
+    assert printed_to(full) == (1, "standard output: No space left on device\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert printed_to(writing) == (1, "")

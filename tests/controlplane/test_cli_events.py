@@ -89,6 +89,26 @@ async def test_events_are_taken_away_whole(
     assert (status, err) == (1, f"{nowhere}: No such file or directory\n")
 
 
+async def test_what_is_no_file_is_written_to_and_a_link_goes_on_leading_where_it_led(
+    commands: Commands,  # noqa: F811
+    plane: Plane,
+    tmp_path: Path,
+) -> None:
+    await keep(plane, *range(5))
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "events"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    reading = asyncio.create_task(asyncio.to_thread(pipe.read_bytes))
+    for output in (pipe, link):
+        status, _, err = await commands.run("store", "audit", "export", "--output", str(output))
+        assert (status, err) == (0, "")
+    assert await reading == await asyncio.to_thread(file.read_bytes) != b""
+    assert (pipe.is_fifo(), link.is_symlink()) == (True, True)
+    status, _, err = await commands.run("store", "audit", "export", "--output", "/dev/full")
+    assert (status, err) == (1, "/dev/full: No space left on device\n")
+    assert await asyncio.to_thread(Path("/dev/full").is_char_device)
+
+
 @pytest.mark.parametrize("where", WAYS)
 @pytest.mark.parametrize(
     ("arguments", "says"),
