@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -91,7 +92,10 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
     shown = await perform(
-        rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org, version=_version(request, "version"))
+        rulesets.show,
+        desk,
+        actor,
+        ShowRuleset(ruleset=name, org=org, version=_version(request.query, "version")),
     )
     history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
     places = await aside(actor, ruleset_text.rule_places, shown.yaml)
@@ -115,8 +119,8 @@ async def compare(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
     history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
     newest = history.versions[0].version
-    new = _version(request, "new") or newest
-    old = _version(request, "old") or max(1, new - 1)
+    new = _version(request.query, "new") or newest
+    old = _version(request.query, "old") or max(1, new - 1)
     return await _compared(desk, actor, request, old, new, "compare.html", "Compare versions")
 
 
@@ -126,7 +130,7 @@ async def consider(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
     history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
     newest = history.versions[0].version
-    to = _version(request, "to") or newest - 1
+    to = _version(request.query, "to") or newest - 1
     if newest == 1:
         raise NotFound(f"ruleset {name} has one version: there is none to go back to")
     return await _compared(desk, actor, request, newest, to, "rollback.html", f"Back to version {to}")
@@ -135,7 +139,7 @@ async def consider(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 @page("POST", "/rulesets/{org}/{name}/rollback")
 async def go_back(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     org, name = request.place["org"], request.place["name"]
-    to = int(request.form.get("to") or 0)
+    to = _version(request.form, "to") or 0
     asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None)
     new = await perform(rulesets.rollback, desk, actor, asked)
     said = f"Version {new.version} of {new.name} is in force, with the text of version {to}."
@@ -164,8 +168,8 @@ async def _compared(
     return Page(template, title, values, crumbs=(CRUMB, (second.name, place_of(org, name))))
 
 
-def _version(request: PageRequest, name: str) -> int | None:
-    given = request.query.get(name, "")
+def _version(fields: Mapping[str, str], name: str) -> int | None:
+    given = fields.get(name, "")
     if given and not (given.isascii() and given.isdecimal() and len(given) < 10):
         raise InvalidRequest(f"{given} is no version")
     return int(given) if given else None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from controlplane.console.areas import ROUTES
 from tests.console.conftest import Served
 from tests.console.seed import PASSWORD
 
@@ -23,33 +24,19 @@ ODD = (
     "9" * 20,
     "{{7*7}}",
 )
-PAGES = (
-    "/",
-    "/apps",
-    "/live",
-    "/operators/ada",
-    "/orgs",
-    "/proxies",
-    "/audit/integrity",
-    "/record",
-    "/rulesets",
-    "/search",
-    "/stops",
+HERE = {"org": "contoso", "name": "hr-sync", "operator": "ada"}
+PAGES = tuple(
+    re.sub(r"{(\w+)}", lambda place: HERE.get(place[1], "x"), route.path)
+    for route in ROUTES
+    if route.method == "GET"
 )
+QUERY = ("cursor", "from", "last", "new", "old", "operator", "q", "to", "version")
+# Of nothing that is there, so that nothing is changed for the other tests.
 FORMS = (
-    "/apps",
     "/login",
     "/nowhere",
-    "/operators",
-    "/operators/ada/roles",
-    "/operators/ada/roles/revoke",
-    "/operators/ada/tokens",
-    "/operators/ada/tokens/revoke",
-    "/orgs",
-    "/orgs/x/retention",
-    "/stops",
-    "/stops/lift",
     "/theme",
+    *(re.sub(r"{\w+}", "x", route.path) for route in ROUTES if route.method == "POST"),
 )
 MEMBERS = (
     "app",
@@ -61,7 +48,10 @@ MEMBERS = (
     "retention",
     "role",
     "scope",
+    "to",
     "token",
+    "version",
+    "yaml",
 )
 
 
@@ -75,7 +65,7 @@ def client(served: Served) -> Iterator[httpx.Client]:
 @pytest.mark.parametrize("path", PAGES)
 def test_odd_text_in_an_address_is_refused_or_harmless(client: httpx.Client, path: str) -> None:
     for odd in ODD:
-        query = dict.fromkeys(("cursor", "from", "last", "operator", "q", "to"), odd)
+        query = dict.fromkeys(QUERY, odd)
         for asked in (query, {"org": odd}):
             answer = client.get(path, params=asked)
             assert answer.status_code < 500, asked

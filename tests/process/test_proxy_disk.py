@@ -90,7 +90,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path
     async with whole_system(tmp_path, environment=ENVIRONMENT) as system:
         before = processes(system)
         await kill_control_plane(system)  # so that nothing makes room meanwhile
-        async with Load(system) as load:
+        async with Load(system, clients=16) as load:  # whom the kernel spreads over both workers
             await load.answers(50)
             filler = fill(small_disk)
             await until_refused(load)
@@ -184,7 +184,7 @@ def read_only(disk: Path) -> Iterator[None]:
 
 
 async def test_a_disk_that_turns_read_only_refuses_and_recovers(tmp_path: Path, small_disk: Path) -> None:
-    async with whole_system(tmp_path, environment=ENVIRONMENT) as system:
+    async with whole_system(tmp_path, workers=1, environment=ENVIRONMENT) as system:
         before = processes(system)
         async with Load(system) as load:
             await load.answers(50)
