@@ -17,6 +17,7 @@ from proxy.agent.collector import Collector
 from proxy.agent.control_plane import ControlPlane
 from proxy.agent.health import AuditStatus
 from proxy.agent.journal import Journal, JournalStatus
+from proxy.agent.resend import Resender
 from proxy.agent.shipper import Shipper
 from proxy.agent.statefile import NewerState
 from proxy.audit.spool import WhenFull
@@ -51,6 +52,7 @@ class _Parts:
     journal: Journal
     collector: Collector
     shipper: Shipper
+    resender: Resender
 
 
 class Audit:
@@ -74,9 +76,16 @@ class Audit:
     async def run(self) -> None:
         """Collects and ships until it is cancelled; `stop` does the rest."""
         parts = await self._opened()
+        resending = asyncio.create_task(parts.resender.run(), name="resend")
+        try:
+            await self._collect_and_ship(parts, resending)
+        finally:
+            resending.cancel()
+
+    async def _collect_and_ship(self, parts: _Parts, resending: asyncio.Task[None]) -> None:
         parts.shipper.notify(await self._on_disk(parts.journal.pending))
         verified_at = time.monotonic()
-        while True:
+        while not resending.done():  # it never is, but for a fault of ours, which is raised below
             busy = await self._collect(parts)
             if time.monotonic() - verified_at > _VERIFY_SECONDS:
                 verified_at = time.monotonic()
@@ -84,6 +93,7 @@ class Audit:
                     await self._on_disk(parts.journal.verify_files)
             if not busy:
                 await asyncio.sleep(_DISK_RETRY_SECONDS if self._disk_problem else _POLL_SECONDS)
+        resending.result()
 
     async def stop(self, deadline: float) -> None:
         """The last records of workers that have ended, and what can be sent of them in time."""
@@ -206,7 +216,14 @@ class Audit:
             replay_interval=options.replay_interval,
             catch_up=options.catch_up,
         )
-        return _Parts(journal, collector, shipper)
+        resender = Resender(
+            options.retention,
+            self._control_plane,
+            url=options.url,
+            interval=options.replay_interval,
+            all_taken=shipper.forget_set_aside,
+        )
+        return _Parts(journal, collector, shipper, resender)
 
     async def _on_disk(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, functools.partial(call, *args))

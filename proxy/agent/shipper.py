@@ -103,6 +103,11 @@ class Shipper:
         """Per organisation, the latest batch that was refused for good since the start."""
         return {org_id: held.set_aside for org_id, held in self._deliveries.items() if held.set_aside}
 
+    def forget_set_aside(self) -> None:
+        """An operator has seen to all of it."""
+        for held in self._deliveries.values():
+            held.set_aside = None
+
     async def stop(self, deadline: float) -> None:
         """Sends what can be sent within the deadline, without waiting for anything to be retried."""
         self._stopping.set()
@@ -177,7 +182,7 @@ class Shipper:
         return await handler(self, answer, delivery, batch, body)
 
     async def _accepted(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        said = _acceptance(answer.body)
+        said = acceptance(answer.body)
         if said.batch_id not in (None, batch.batch_id):
             return self._put_off(delivery, "control plane answered 202 about another batch")
         if not said.duplicate and said.accepted is not None and said.accepted < batch.count:
@@ -250,7 +255,7 @@ class Shipper:
         return wait
 
 
-def _acceptance(body: bytes) -> _Acceptance:
+def acceptance(body: bytes) -> _Acceptance:
     """What a 202 says, where it says anything: the specification lets it be silent."""
     try:
         return _decode_acceptance(body)

@@ -1,0 +1,145 @@
+"""Sends batches again that were set aside, once an operator has moved their files to `resend/`.
+
+Where a file is then tells what became of it: it is gone once the control plane has the batch, back in
+`rejected/` with the new answer where it was refused again, and still there while that can't be known.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.agent import set_aside
+from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
+from proxy.agent.journal import new_batch_id
+from proxy.agent.retry import retry_after
+from proxy.agent.set_aside import SetAside
+from proxy.agent.shipper import acceptance
+from proxy.snapshot import write_by_rename
+from proxy.wire.audit_event import rfc3339
+
+log = logging.getLogger(__name__)
+
+_TAKEN, _TOO_OLD, _LIMITED = 202, 409, 429
+_REFUSED: Final = {400, 403, 413}
+_ANSWER_BYTES: Final = 4096
+
+
+class _Batch(msgspec.Struct, rename="camel"):
+    batch_id: str
+    events: msgspec.Raw
+
+
+class Resender:
+    def __init__(
+        self,
+        retention: Path,
+        control_plane: ControlPlane,
+        *,
+        url: str,
+        interval: float,
+        all_taken: Callable[[], None],
+    ) -> None:
+        """`all_taken` is called when nothing is set aside any more. `interval`: seconds between two looks."""
+        self._directory = retention / "resend"
+        self._rejected = retention / "rejected"
+        self._control_plane = control_plane
+        self._url = url
+        self._interval = interval
+        self._all_taken = all_taken
+        self._problem: str | None = None  # the last that was told
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                wait = await self._send_all()
+            except OSError as error:
+                wait = self._put_off(str(error))
+            await asyncio.sleep(wait)
+
+    async def _send_all(self) -> float:
+        """One after the other; the seconds to wait before the next look."""
+        for path in await asyncio.to_thread(_files_in, self._directory):
+            held = await asyncio.to_thread(_read, path)
+            if held is None:
+                log.error("%s holds no batch that was set aside; it goes to %s", path, self._rejected)
+                await asyncio.to_thread(path.rename, self._rejected / path.name)
+                continue
+            try:
+                answer = await self._control_plane.post(self._url, bytes(held.batch))
+            except CallFailed as failure:
+                return self._put_off(f"control plane: {failure}")
+            wait = await self._after(path, held, answer)
+            if wait:
+                return wait
+        return self._interval
+
+    async def _after(self, path: Path, held: SetAside, answer: Answer) -> float:
+        """What an answer means for the file; the seconds to wait before the next, 0 for none."""
+        if answer.status == _TAKEN:
+            if acceptance(answer.body).batch_id not in (None, _batch(held).batch_id):
+                return self._put_off("control plane answered 202 about another batch")
+            await self._taken(path, held)
+        elif answer.status == _TOO_OLD:
+            await asyncio.to_thread(write_by_rename, path, set_aside.encode(_under_a_new_id(held)))
+            return self._interval
+        elif answer.status in _REFUSED and answer.is_explained:
+            await self._refused(path, held, answer)
+        elif answer.status == _LIMITED:
+            asked = retry_after(answer.headers.get("Retry-After"), time.time())
+            return max(self._interval, asked or 0.0)
+        else:
+            return self._put_off(f"control plane answered {answer.described()}")
+        self._problem = None
+        return 0.0
+
+    async def _taken(self, path: Path, held: SetAside) -> None:
+        await asyncio.to_thread(path.unlink)
+        log.info(
+            "audit events of organisation %s that were set aside are delivered: seq %d-%d",
+            *(held.org_id, held.first_seq, held.last_seq),
+        )
+        if not await asyncio.to_thread(_files_in, self._rejected):
+            self._all_taken()
+
+    async def _refused(self, path: Path, held: SetAside, answer: Answer) -> None:
+        held.status, held.refused_at = answer.status, rfc3339(int(time.time() * 1000))
+        held.answer = answer.body[:_ANSWER_BYTES].decode("utf-8", "replace")
+        await asyncio.to_thread(write_by_rename, self._rejected / path.name, set_aside.encode(held))
+        await asyncio.to_thread(path.unlink)
+        log.error("audit batch %s was refused again: %s", self._rejected / path.name, answer.described())
+
+    def _put_off(self, problem: str) -> float:
+        if problem != self._problem:
+            log.error("what is in %s waits: %s", self._directory, problem)
+            self._problem = problem
+        return self._interval
+
+
+def _files_in(directory: Path) -> list[Path]:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return sorted(path for path in directory.glob("*.json") if path.is_file())
+
+
+def _read(path: Path) -> SetAside | None:
+    try:
+        held = set_aside.decode(path.read_bytes())
+        _batch(held)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return held
+
+
+def _batch(held: SetAside) -> _Batch:
+    return msgspec.json.decode(held.batch, type=_Batch)
+
+
+def _under_a_new_id(held: SetAside) -> SetAside:
+    """The old one was used more than 48 hours ago. Events that are known already are so by their own ids."""
+    body = msgspec.json.encode(_Batch(new_batch_id(), _batch(held).events))
+    return msgspec.structs.replace(held, batch=msgspec.Raw(body))

@@ -1,0 +1,24 @@
+"""The file of a batch that the control plane refused for good: its bytes, and the answer, for an operator."""
+
+from typing import Final
+
+import msgspec
+
+
+class SetAside(msgspec.Struct, rename="camel"):
+    org_id: str
+    status: int
+    answer: str  # the beginning of its body
+    refused_at: str  # RFC 3339
+    first_seq: int
+    last_seq: int
+    count: int
+    batch: msgspec.Raw  # the request's body, byte for byte
+
+
+_encode: Final = msgspec.json.Encoder().encode
+decode: Final = msgspec.json.Decoder(SetAside).decode  # msgspec.DecodeError: it is another file
+
+
+def encode(held: SetAside) -> bytes:
+    return _encode(held) + b"\n"

@@ -1,0 +1,195 @@
+"""Batches that were set aside go out again once an operator has moved their files to `resend/`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.agent.resend import Resender
+from tests.process.proxy_parts import (
+    assert_no_gap,
+    client_of,
+    events,
+    kill_control_plane,
+    readiness,
+    stored_paths,
+    until,
+    whole_system,
+)
+from tests.process.test_agent_shipper import Rig, journal_with, rig
+from tests.standins import commands
+from tests.standins.control_plane import ControlPlaneStandIn, error
+from tests.standins.server import Answer
+from tests.standins.system import System
+
+
+@dataclass
+class Refused:
+    """Batches of org-1 that were refused, and somebody who sends what is moved to `resend/`."""
+
+    directory: Path
+    parts: Rig
+
+    @property
+    def rejected(self) -> list[Path]:
+        return sorted((self.directory / "rejected").iterdir())
+
+    @property
+    def waiting(self) -> list[Path]:
+        return sorted((self.directory / "resend").iterdir())
+
+    def move_all(self) -> None:
+        (self.directory / "resend").mkdir(exist_ok=True)
+        for path in self.rejected:
+            path.rename(self.directory / "resend" / path.name)
+
+
+@pytest.fixture
+async def control() -> AsyncIterator[ControlPlaneStandIn]:
+    async with ControlPlaneStandIn() as stand_in:
+        yield stand_in
+
+
+@asynccontextmanager
+async def refused(
+    directory: Path,
+    control: ControlPlaneStandIn,
+    batches: int = 1,
+) -> AsyncIterator[Refused]:
+    control.audit_script.extend([error(403, "notAuthorisedForTenant")] * batches)
+    journal = journal_with(directory, {"org-1": 100 * batches})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+        shipper = parts.shipper
+        resender = Resender(
+            directory,
+            shipper._control_plane,
+            url=shipper._url,
+            interval=0.02,
+            all_taken=shipper.forget_set_aside,
+        )
+        running = asyncio.create_task(resender.run())
+        yield Refused(directory, parts)
+        assert not running.done()
+        running.cancel()
+
+
+async def test_what_was_moved_arrives_byte_for_byte_and_is_gone(
+    tmp_path: Path,
+    control: ControlPlaneStandIn,
+) -> None:
+    async with refused(tmp_path, control, batches=2) as found:
+        assert (len(found.rejected), control.seqs("org-1")) == (2, [])
+        found.move_all()
+        await until(lambda: not found.waiting)
+        assert sorted(control.seqs("org-1")) == list(range(1, 201))
+        assert [len(bodies) for bodies in control.bodies.values()] == [1, 1]  # each time the same bytes
+        await until(lambda: found.parts.shipper.set_aside() == {})
+        assert found.rejected == []
+
+
+async def test_what_is_refused_again_goes_back_with_the_new_answer(
+    tmp_path: Path,
+    control: ControlPlaneStandIn,
+) -> None:
+    async with refused(tmp_path, control) as found:
+        (before,) = (json.loads(path.read_bytes()) for path in found.rejected)
+        control.audit_script.append(error(400, "invalidPayload"))
+        found.move_all()
+        await until(lambda: bool(found.rejected) and not found.waiting)
+        (after,) = (json.loads(path.read_bytes()) for path in found.rejected)
+        assert (before["status"], after["status"]) == (403, 400)
+        assert "invalidPayload" in after["answer"]
+        assert before["batch"] == after["batch"]
+        assert found.parts.shipper.set_aside() != {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(503),
+        Answer(429, (("Retry-After", "0"),)),
+        Answer(403, (("Content-Type", "text/html"),), b"<html>no</html>"),
+        Answer(202, (("Content-Type", "application/json"),), b'{"batchId":"another"}'),
+    ],
+)
+async def test_what_says_nothing_of_the_batch_keeps_it_for_the_next_time(
+    tmp_path: Path,
+    control: ControlPlaneStandIn,
+    answer: Answer,
+) -> None:
+    async with refused(tmp_path, control) as found:
+        control.audit_script.extend([answer, answer])
+        found.move_all()
+        await until(lambda: not found.waiting)
+        assert control.seqs("org-1") == list(range(1, 101))
+        assert found.rejected == []
+        assert len(control.attempts) == 4
+
+
+async def test_after_48_hours_the_events_go_out_under_a_new_id(
+    tmp_path: Path,
+    control: ControlPlaneStandIn,
+) -> None:
+    async with refused(tmp_path, control) as found:
+        control.audit_script.append(error(409, "batchExpired"))
+        found.move_all()
+        await until(lambda: not found.waiting)
+        first, second = control.bodies
+        assert first != second
+        assert control.seqs("org-1") == list(range(1, 101))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b'{"batch":{}}'])
+async def test_what_is_no_batch_goes_back_as_it_is_and_holds_up_nothing(
+    tmp_path: Path,
+    control: ControlPlaneStandIn,
+    content: bytes,
+) -> None:
+    async with refused(tmp_path, control) as found:
+        (tmp_path / "resend").mkdir(exist_ok=True)
+        (tmp_path / "resend" / "0.json").write_bytes(content)
+        found.move_all()
+        await until(lambda: not found.waiting)
+        assert control.seqs("org-1") == list(range(1, 101))
+        (back,) = found.rejected
+        assert back.read_bytes() == content
+
+
+# The whole system
+
+
+def told(system: System, *arguments: str) -> Any:
+    done = commands.run("--config", str(system.control_plane_config), *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.process
+async def test_events_of_an_organisation_that_was_taken_from_the_proxy_by_mistake(tmp_path: Path) -> None:
+    asked = {f"/v1.0/echo/{number}" for number in range(5)}
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
+        await kill_control_plane(system)
+        for path in asked:
+            assert (await client.get(path)).status == 200
+        org = told(system, "org", "list")["orgs"][0]["name"]
+        told(system, "proxy", "revoke", "demo-proxy", "--org", org)
+        await system.start_control_plane()
+        rejected, waiting = tmp_path / "audit" / "rejected", tmp_path / "audit" / "resend"
+        await until(lambda: list(rejected.iterdir()))
+        assert not asked & stored_paths(system)
+        told(system, "proxy", "grant", "demo-proxy", "--org", org)
+        for file in rejected.iterdir():
+            file.rename(waiting / file.name)
+        await until(lambda: asked <= stored_paths(system))
+        await until(lambda: not list(waiting.iterdir()))
+        assert_no_gap(events(system))
+        await until(lambda: readiness(system)["ready"])
+        assert "set aside" not in readiness(system)["checks"]["audit"]["detail"]
