@@ -44,8 +44,10 @@ class Resender:
         interval: float,
         all_taken: Callable[[], None],
     ) -> None:
-        """`all_taken` is called when nothing is set aside any more. `interval`: seconds between two looks."""
+        """`all_taken` is called when nothing is set aside any more. `interval`: seconds between two looks.
+        Raises OSError where the directory can't be made."""
         self._directory = retention / "resend"
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._rejected = retention / "rejected"
         self._control_plane = control_plane
         self._url = url
@@ -122,7 +124,6 @@ class Resender:
 
 
 def _files_in(directory: Path) -> list[Path]:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return sorted(path for path in directory.glob("*.json") if path.is_file())
 
 
