@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="with --doctor: print JSON")
     parser.add_argument("--version", action="version", version=f"graphward-proxy {__version__}")
     options = parser.parse_args(arguments)
+    if options.check and options.doctor:
+        parser.error("--check and --doctor: give one of the two")
     if options.json and not options.doctor:
         parser.error("--json goes with --doctor")
     keep_to_itself()

@@ -77,6 +77,8 @@ def root(
 ) -> None:
     if config is not None and url is not None:
         raise CommandFailed(INVALID_INPUT, "--config and --url: give one of the two")
+    if token_file is not None and url is None and not os.environ.get("GRAPHWARD_URL"):
+        raise CommandFailed(INVALID_INPUT, "--token-file: goes with --url")
     if config is None:
         url = url or os.environ.get("GRAPHWARD_URL") or None
         token_file = token_file or (

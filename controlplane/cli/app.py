@@ -116,12 +116,19 @@ def rotate_secret(
 
 
 def _duration_seconds(text: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,5})([smhd])", text)
+    from controlplane.operations import apps
+
+    match = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     if match is None:
         raise CommandFailed(
             INVALID_INPUT, f"--grace: must be a number with s, m, h or d, like 24h, not {text!r}"
         )
-    return int(match[1]) * _UNITS[match[2]]
+    seconds = int(match[1]) * _UNITS[match[2]]
+    if seconds > apps.MAX_GRACE_SECONDS:
+        raise CommandFailed(
+            INVALID_INPUT, f"--grace: at most {apps.MAX_GRACE_SECONDS // 86_400}d, not {text}"
+        )
+    return seconds
 
 
 @app.command()

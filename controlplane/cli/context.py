@@ -34,6 +34,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NEVER_EMPTY = frozenset(
+    {
+        "app",
+        "after",
+        "cursor",
+        "from",
+        "id",
+        "operation",
+        "operator",
+        "org",
+        "proxy",
+        "ruleset",
+        "to",
+        "token",
+    }
+)
 _POLL_SECONDS = 0.5  # for events that a server beside us stores
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -104,6 +120,7 @@ class Cli:
         """Do the operation, on the store or at a running server; its failures told in one line each."""
         from controlplane.operations.perform import perform
 
+        _refuse_empty(asked)
         remote = self.remote
         if remote is not None:
             return remote.call(operation, asked)
@@ -111,6 +128,7 @@ class Cli:
 
     def stream(self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None]) -> None:
         """Give every piece of the stream's answer to `take`, as it comes."""
+        _refuse_empty(asked)
         remote = self.remote
         if remote is not None:
             for piece in remote.pieces(stream, asked):
@@ -127,6 +145,9 @@ class Cli:
 
     def run(self, work: Callable[[Open], Awaitable[T]]) -> T:
         """Do `work` with the store open, its failures told in one line each."""
+
+        if not self.has_store:
+            raise CommandFailed(INVALID_INPUT, "Missing option '--config', or '--url'.")
 
         async def opened() -> T:
             async with self._open() as open_store:
@@ -160,6 +181,14 @@ class Cli:
             tail = Tail(store, poll_seconds=_POLL_SECONDS)
             desk = Desk(settings, store, registry, clock, vault, index, tail)
             yield Open(settings, store, registry, desk)
+
+
+def _refuse_empty(asked: Request) -> None:
+    """A name, an id or a time without a letter is a variable that the shell has not set: to take it for left
+    out would be another question than was meant."""
+    for member in msgspec.structs.fields(type(asked)):
+        if member.encode_name in _NEVER_EMPTY and getattr(asked, member.name) == "":
+            raise CommandFailed(INVALID_INPUT, f"{member.encode_name}: is empty")
 
 
 def _told(error: Exception) -> Exception:

@@ -55,6 +55,8 @@ def add(
 
     if admin and (role or org):
         raise CommandFailed(INVALID_INPUT, "--admin: is --role admin --org '*' already")
+    if not admin and (role is None) is not (org is None):
+        raise CommandFailed(INVALID_INPUT, "--role and --org: are given together or not at all")
     if no_password and password_file:
         raise CommandFailed(INVALID_INPUT, "--no-password: not with --password-file")
     cli: Cli = ctx.obj

@@ -62,7 +62,8 @@ def explain(
         Path | None, typer.Option("--answer", help="A file with the body of the upstream's answer.")
     ] = None,
     status: Annotated[
-        int | None, typer.Option("--status", help="The answer's; 200 where there is a file.")
+        int | None,
+        typer.Option("--status", min=100, max=599, help="The answer's; 200 where there is a file."),
     ] = None,
     answer_header: Annotated[
         list[str] | None,
@@ -216,7 +217,8 @@ def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
         return source, read_text(Path(source))
     if not cli.has_store:
         raise CommandFailed(
-            INVALID_INPUT, f"{source}: no such file, and without --config no ruleset can be looked up"
+            INVALID_INPUT,
+            f"{source}: no such file, and without --config or --url no ruleset can be looked up",
         )
     name, at, number = source.rpartition("@")
     if not at or not (number.isascii() and number.isdecimal() and len(number) < 10):

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     Q = TypeVar("Q", bound=Asked)
 
 _ROOT: Final = "/admin/v1"
+_NO_SUCH_ENDPOINT: Final = "there is no such endpoint"  # of any listener of a control plane
 _SECONDS: Final = 120.0
 _PIECE_BYTES: Final = 65_536
+_MAX_TOKEN_BYTES: Final = 4096  # of a file that may be a device
 
 
 class _Problem(msgspec.Struct):
@@ -116,7 +118,9 @@ def _failure(url: str, error: HTTPError) -> CommandFailed:
         return CommandFailed(FAILED, f"{url}: answered {error.code}, which is no answer of an admin API")
     if problem.code == "unauthenticated":
         return CommandFailed(FAILED, f"{url}: does not know this token, or no longer")
-    status = INVALID_INPUT if problem.code == "invalidRequest" else FAILED
+    if problem.message == _NO_SUCH_ENDPOINT:
+        return CommandFailed(FAILED, f"{url}: is not the admin API, or of another release: {problem.message}")
+    status = INVALID_INPUT if problem.code in ("invalidRequest", "payloadTooLarge") else FAILED
     return CommandFailed(status, *(problem.problems or (problem.message,)))
 
 
@@ -140,7 +144,8 @@ def _is_loopback(host: str) -> bool:
 
 def _token(file: Path) -> str:
     try:
-        token = file.read_text("ascii").strip()
+        with file.open("rb") as opened:
+            token = opened.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
     except OSError as error:
         raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:

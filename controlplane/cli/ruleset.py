@@ -110,7 +110,7 @@ def _read(file: Path) -> _Read:
 
 def read_text(file: Path) -> str:
     try:
-        return file.read_text("utf-8")
+        return file.read_text("utf-8-sig")  # a byte order mark is an editor's, and no part of the rules
     except OSError as error:
         raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:

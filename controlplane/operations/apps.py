@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -11,6 +11,8 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, Request, operation
 from controlplane.store.interface import App
 from proxy.wire.audit_event import rfc3339
+
+MAX_GRACE_SECONDS: Final = 99_999 * 86_400
 
 
 class AppFacts(Answer):
@@ -74,7 +76,7 @@ class SetShadow(AppReference):
 
 class RotateSecret(AppReference):
     # How long the old secret stays valid; with 0 it and its tokens end at once.
-    grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=99_999 * 86_400)] = 0
+    grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_GRACE_SECONDS)] = 0
 
 
 @operation("app.add", "POST", "/apps")

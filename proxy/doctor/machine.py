@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import socket
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -13,27 +14,59 @@ from proxy.config import Address
 from proxy.settings import Settings
 from proxy.wire.finding import Finding
 
+_LISTENING: Final = "0A"  # in /proc/net/tcp
 _OTHER_FILES: Final = 1024  # logs, spool, channels
 
 
-def is_running(retention: Path) -> bool:
-    """Whether a proxy works in that directory: it holds a lock on it, which is read rather than tried for,
-    since a lock that we held for a moment would keep one out that starts in it."""
+def supervisor_of(retention: Path) -> int | None:
+    """The process id of the proxy that works in that directory; None where there is none. It holds a lock on
+    it, which is read rather than tried for: one that we held for a moment would keep a proxy out."""
     try:
         stat = retention.stat()
         locks = Path("/proc/locks").read_text("ascii")
     except OSError:
-        return False
+        return None
     wanted = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
-    return any("FLOCK" in line and wanted in line.split() for line in locks.splitlines())
+    for line in locks.splitlines():
+        _, kind, _, _, pid, file, *_ = line.split()
+        if (kind, file) == ("FLOCK", wanted):
+            return int(pid)
+    return None
 
 
-def ports(settings: Settings, *, running: bool) -> list[Finding]:
-    listeners = [("Proxy.Listen", each) for each in settings.proxy.listen]
-    return [
-        _port(key, each, running=running)
-        for key, each in [*listeners, ("Admin.Listen", settings.admin.listen)]
-    ]
+def ports(settings: Settings, *, supervisor: int | None) -> list[Finding]:
+    """`supervisor`: the process id of the proxy that runs, if one does."""
+    running = supervisor is not None
+    found = [_port("Proxy.Listen", each, running=running) for each in settings.proxy.listen]
+    found.append(_port("Admin.Listen", settings.admin.listen, running=running))
+    if supervisor is not None:
+        found += [_shared(each) for each in settings.proxy.listen if _is_shared(each, supervisor)]
+    return found
+
+
+def _shared(address: Address) -> Finding:
+    what = (
+        f"{address}: another process listens there too, and answers a part of the requests by its own rules"
+    )
+    fix = f"end it (`ss -ltnp sport = :{address.port}`), unless it is about to end"
+    return Finding("Proxy.Listen", "fail", what, fix)
+
+
+def _is_shared(address: Address, supervisor: int) -> bool:
+    """Whether the kernel gives connections to others than this supervisor's workers, whose sockets it holds
+    too. Where that can't be looked at, for another user's processes, it isn't told."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        packed = socket.inet_pton(family, address.host)
+        own = {os.readlink(each) for each in Path(f"/proc/{supervisor}/fd").iterdir()}
+        table = Path("/proc/net/tcp6" if family is socket.AF_INET6 else "/proc/net/tcp").read_text("ascii")
+    except OSError:
+        return False
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    local = "".join(f"{word:08X}" for word in words) + f":{address.port:04X}"
+    rows = [line.split() for line in table.splitlines()[1:]]
+    listening = {f"socket:[{row[9]}]" for row in rows if (row[1], row[3]) == (local, _LISTENING)}
+    return bool(listening & own and listening - own)
 
 
 def _port(key: str, address: Address, *, running: bool) -> Finding:

@@ -116,6 +116,12 @@ def test_ruleset(config: Path, hr: Path) -> None:
     assert facts(config, "ruleset", "list")["rulesets"][0]["rules"] == 1
 
 
+def test_a_byte_order_mark_is_no_part_of_the_rules(config: Path, hr: Path) -> None:
+    assert facts(config, "ruleset", "apply", str(hr), "--org", "acme")["changed"] is True
+    hr.write_bytes(b"\xef\xbb\xbf" + hr.read_bytes())
+    assert facts(config, "ruleset", "apply", str(hr), "--org", "acme")["changed"] is False
+
+
 def test_a_bad_ruleset_is_refused_whole_with_every_error_by_line_and_column(config: Path, hr: Path) -> None:
     facts(config, "ruleset", "apply", str(hr), "--org", "acme")
     hr.write_text(
@@ -251,6 +257,13 @@ def test_a_name_that_could_mislead_is_refused(config: Path, name: str) -> None:
         ("org", "add", "a", "b"),
         ("org", "list", "--colour"),
         ("app", "add", "x"),
+        ("app", "list", "--org", ""),
+        ("kill", "app", ""),
+        ("record", "search", "--operator="),
+        ("operator", "add", "x", "--no-password", "--role", "viewer"),
+        ("operator", "add", "x", "--role", "viewer"),  # which nobody is asked a password for
+        ("app", "rotate-secret", "x", "--grace", "9999999d"),
+        ("--token-file", "token", "org", "list"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(config: Path, arguments: tuple[str, ...]) -> None:

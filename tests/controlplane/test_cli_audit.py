@@ -125,6 +125,7 @@ def test_for_a_person_it_is_a_table_that_no_event_can_disturb(config: Path) -> N
         (["--to", "2026-02-30"], "--to: '2026-02-30' is not a time"),
         (["--cursor", "x"], "--cursor: this cursor was not made by this index"),
         (["--limit", "0"], "--limit"),
+        (["--from", ""], "--from: is empty"),
         (["--limt", "5"], "No such option: --limt"),
     ],
 )

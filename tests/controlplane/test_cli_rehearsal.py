@@ -124,7 +124,7 @@ def test_what_explain_cant_use_is_told_in_a_line(more: list[str]) -> None:
 
 def test_a_name_without_settings_is_told_from_a_file(tmp_path: Path) -> None:
     assert refused("explain", "hr", "--target", "/") == [
-        "hr: no such file, and without --config no ruleset can be looked up"
+        "hr: no such file, and without --config or --url no ruleset can be looked up"
     ]
     file = tmp_path / "bad.yaml"
     file.write_text(RULESET.format(name="hr").replace("version: 1", "version: 2"))

@@ -123,7 +123,9 @@ async def test_a_server_that_is_none_or_knows_no_such_token_is_told(
     status, out, err = await commands.run("server", "org", "list")
     assert (status, out, err) == (1, "", f"{commands.url}: does not know this token, or no longer\n")
     commands.url = plane.base_url
-    assert (await commands.run("server", "org", "list"))[0] == 1
+    status, out, err = await commands.run("server", "org", "list")
+    assert (status, out) == (1, "")
+    assert err.startswith(f"{commands.url}: is not the admin API")
     status, out, err = await commands.run("server", "doctor")
     assert (status, out, err) == (2, "", "this is done beside the store: give --config instead of --url\n")
 
@@ -187,6 +189,7 @@ async def test_what_can_not_be_meant_of_an_operator_is_one_line(
         (["--url", "https://console.example"], "--token-file"),
         (["--url", "https://console.example", "--token-file", "absent"], "absent"),
         (["--url", "https://console.example", "--config", "x.toml"], "one of the two"),
+        (["--url", "https://console.example", "--token-file", "/dev/zero"], "and nothing else"),
     ],
 )
 def test_a_token_goes_nowhere_that_it_could_be_read(

@@ -561,3 +561,22 @@ async def test_beside_a_proxy_that_serves_it_disturbs_nothing(tmp_path: Path) ->
         assert found["snapshot"]["status"] == "ok"
         assert (await client.get("/v1.0/users")).status == 200
         assert processes(system) == running
+
+
+async def test_another_process_on_the_proxy_s_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        environment = {"Proxy__Listen": address}
+        async with whole_system(tmp_path, workers=1, environment=environment) as system:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "proxy", "--config", str(system.proxy_config), "--doctor", "--json"),
+                cwd=ROOT,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, **environment},
+            )
+            out, _ = await process.communicate()
+    found = [each["found"] for each in json.loads(out)["findings"] if each["check"] == "Proxy.Listen"]
+    assert found[-1].startswith(f"{address}: another process listens there too"), found
