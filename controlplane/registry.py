@@ -16,6 +16,7 @@ from controlplane.clock import Clock
 from controlplane.secrets import MasterKeyError, Vault, digest, hash_client_secret, mint, read_master_key
 from controlplane.settings import SecretsSettings
 from controlplane.store.interface import (
+    EVERY_ORG,
     App,
     AppSecret,
     Conflict,
@@ -89,6 +90,8 @@ class Registry:
     # Organisations
 
     async def add_org(self, name: str, retention: Retention) -> Org:
+        if name == EVERY_ORG:
+            raise InvalidName(f"{EVERY_ORG} stands for every organisation")
         org = Org(self.new_id(), valid_name(name), retention, self._clock.wall_ms())
         await self._store.add_org(org)
         return org

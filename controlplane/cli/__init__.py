@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -117,6 +118,11 @@ def serve(context: Cli) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 done, 1 the operation failed, 2 usage or invalid input."""
     keep_to_itself()
+    if sys.stdout is None or sys.stderr is None:  # a secret that nobody can be shown must not be made
+        return FAILED
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without all of Unicode
     try:
         status = _run(arguments)
         sys.stdout.flush()  # while what goes wrong can still be told
@@ -131,6 +137,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_command(cli)
     try:
+        for each in sys.argv[1:] if arguments is None else arguments:
+            _require_unicode(each)
         status = command.main(arguments, prog_name="python -m controlplane", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except typer.TyperException as error:
@@ -141,6 +149,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         for line in failed.lines:
             _complain(line)
         return failed.status
+
+
+def _require_unicode(argument: str) -> None:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        raise CommandFailed(INVALID_INPUT, f"an argument is not UTF-8: {argument!r}") from None
 
 
 def _complain(line: str) -> None:

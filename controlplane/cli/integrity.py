@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from controlplane.operations.integrity import KnownHead, Verdict, Verify
     from controlplane.operations.integrity import Progress as OrgProgress
+    from controlplane.store.interface import Misfit
 
 app = typer.Typer()
 
@@ -77,10 +78,15 @@ def verify(
     intact = all(each.misfit is None for each in verdicts)
     if json:
         print_json(Verified(intact=intact, orgs=tuple(verdicts)))
+        lines = []
     else:
-        print_list("orgs", list(map(_row, with_org_names(cli, verdicts))), as_json=False)
+        rows = with_org_names(cli, verdicts)
+        print_list("orgs", list(map(_row, rows)), as_json=False)
+        lines = [
+            _told(row["org"], each.misfit) for row, each in zip(rows, verdicts, strict=True) if each.misfit
+        ]
     if not intact:
-        raise CommandFailed(FAILED, *(() if json else map(_told, filter(_is_misfit, verdicts))))
+        raise CommandFailed(FAILED, *lines)
 
 
 async def _walked(opened: Open, request: Verify) -> list[Verdict]:
@@ -134,13 +140,7 @@ def _row(verdict: dict[str, Any]) -> dict[str, Any]:
     return verdict | {"misfit": None if misfit is None else misfit["what"]}
 
 
-def _is_misfit(verdict: Verdict) -> bool:
-    return verdict.misfit is not None
-
-
-def _told(verdict: Verdict) -> str:
-    misfit = verdict.misfit
-    assert misfit is not None
+def _told(org: str, misfit: Misfit) -> str:
     places = {"link": misfit.link, "position": misfit.position, "event": misfit.event_id}
     where = ", ".join(f"{name} {place}" for name, place in places.items() if place is not None)
-    return f"{verdict.org_id}: {misfit.what}: {misfit.explanation}" + (f" ({where})" if where else "")
+    return f"{org}: {misfit.what}: {misfit.explanation}" + (f" ({where})" if where else "")

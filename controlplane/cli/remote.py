@@ -125,9 +125,18 @@ def _failure(url: str, error: HTTPError) -> CommandFailed:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    try:
+        parts = urlsplit(url)
+        is_address = bool(parts.hostname) and parts.port != 0  # raises where it is no number
+    except ValueError:
+        raise CommandFailed(INVALID_INPUT, f"--url: is no address: {url!r}") from None
+    if "@" in parts.netloc:  # and is not printed: what stands before it may be a password
+        raise CommandFailed(
+            INVALID_INPUT, "--url: takes no name and no password; the token is in --token-file"
+        )
+    if parts.scheme not in ("http", "https") or not is_address or parts.query or parts.fragment:
         raise CommandFailed(INVALID_INPUT, f"--url: must be an http:// or https:// address, not {url!r}")
+    assert parts.hostname is not None
     if parts.scheme == "http" and not _is_loopback(parts.hostname):
         raise CommandFailed(INVALID_INPUT, "--url: without TLS the token could be read on the way: use https")
     return url.rstrip("/")

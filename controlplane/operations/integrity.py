@@ -145,6 +145,15 @@ async def verification(desk: Desk, actor: Actor, request: Verify) -> AsyncGenera
         for org_id in org_ids:
             async for each in _verdict(desk, org_id, known.get(org_id)):
                 yield each
+    if request.org is None:
+        for org_id in known.keys() - set(org_ids):
+            yield _of_nothing_left(org_id, known[org_id])
+
+
+def _of_nothing_left(org_id: str, known: Known) -> Verdict:
+    """A link was kept, and there is neither the organisation nor a chain of it, or none that one may see."""
+    text = "a link of this organisation's chain was kept, and nothing of it is here"
+    return Verdict(org_id=org_id, links=0, events=0, purged=0, misfit=Misfit("truncated", text, known.number))
 
 
 async def _verdict(desk: Desk, org_id: str, known: Known | None) -> AsyncIterator[Progress | Verdict]:

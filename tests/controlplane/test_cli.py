@@ -264,6 +264,8 @@ def test_a_name_that_could_mislead_is_refused(config: Path, name: str) -> None:
         ("operator", "add", "x", "--role", "viewer"),  # which nobody is asked a password for
         ("app", "rotate-secret", "x", "--grace", "9999999d"),
         ("--token-file", "token", "org", "list"),
+        ("org", "add", "bad\udcff"),  # a byte that is no UTF-8
+        ("org", "add", "*"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(config: Path, arguments: tuple[str, ...]) -> None:
@@ -418,3 +420,22 @@ def test_an_output_that_takes_no_more_is_a_failure_and_no_traceback(
     reading, writing = os.pipe()
     os.close(reading)
     assert printed_to(writing) == (1, "")
+
+
+def test_a_terminal_without_all_of_unicode_is_shown_what_it_can_show(config: Path) -> None:
+    facts(config, "org", "add", "Bücher")
+    done = subprocess.run(
+        [sys.executable, "-m", "controlplane", "--config", str(config), "org", "list"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr, b"B\\xfccher" in done.stdout) == (0, b"", True), done.stdout
+
+
+def test_nothing_is_done_whose_outcome_nobody_could_be_shown(config: Path) -> None:
+    command = f"exec {sys.executable} -m controlplane --config {config} org add acme >&-"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert facts(config, "org", "list") == {"orgs": []}

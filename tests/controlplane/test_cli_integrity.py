@@ -70,6 +70,17 @@ def test_an_end_that_was_cut_off_is_found_by_a_head_that_was_kept(config: Path) 
         assert json.loads(done.stdout)["orgs"][0]["misfit"]["what"] == "truncated"
 
 
+def test_an_organisation_that_was_taken_out_whole_is_found_by_a_head_that_was_kept(config: Path) -> None:
+    kept = config.parent / "heads.json"
+    kept.write_text(cli(config, "audit", "head", "--org", "acme", "--json").stdout)
+    (head,) = json.loads(kept.read_text())["heads"]
+    for table in ("chain", "chain_checks", "blocks", "orgs"):
+        tamper(config, f"DELETE FROM {table} WHERE org_id = '{head['orgId']}'")
+    done = cli(config, "audit", "verify", "--from-checkpoint", str(kept))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{head['orgId']}: truncated: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

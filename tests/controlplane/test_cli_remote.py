@@ -187,6 +187,9 @@ async def test_what_can_not_be_meant_of_an_operator_is_one_line(
         (["--url", "http://console.example", "--token-file", "token"], "https"),
         (["--url", "ftp://console.example", "--token-file", "token"], "http://"),
         (["--url", "https://console.example"], "--token-file"),
+        (["--url", "http://[::1", "--token-file", "token"], "is no address"),
+        (["--url", "http://localhost:x", "--token-file", "token"], "is no address"),
+        (["--url", "https://ada:secret@console.example", "--token-file", "token"], "no password; the"),
         (["--url", "https://console.example", "--token-file", "absent"], "absent"),
         (["--url", "https://console.example", "--config", "x.toml"], "one of the two"),
         (["--url", "https://console.example", "--token-file", "/dev/zero"], "and nothing else"),
@@ -206,6 +209,7 @@ def test_a_token_goes_nowhere_that_it_could_be_read(
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert told in err
+    assert "secret" not in err
 
 
 async def test_waiting_is_the_same_at_the_server(
