@@ -265,6 +265,8 @@ def valid_name(name: str) -> str:
         )
     if _is_id(name):
         raise InvalidName(f"a name must not look like an id: {name}")
+    if name in (".", ".."):  # no client would send it as a part of a path
+        raise InvalidName(f"a name must not be {name}")
     return name
 
 

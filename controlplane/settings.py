@@ -183,7 +183,7 @@ def _is_plain(url: str) -> bool:
 def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings in `path`, overridden by the environment; SettingsError if they can't be used."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except OSError as error:
         raise SettingsError([f"{path}: {error.strerror or error}"]) from None
     except UnicodeDecodeError:

@@ -13,12 +13,20 @@ from aiohttp import web
 
 from controlplane.admin import sessions
 from controlplane.admin.gate import GATE, actor_of, perform
-from controlplane.admin.json_text import decoded, json_response, told
+from controlplane.admin.json_text import decoded, json_response
 from controlplane.admin.openapi import ROOT, description
 from controlplane.admin.sessions import SESSION_PATH
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
-from controlplane.operations.operation import EVENTS, InvalidRequest, Operation, Request, Stream, Streamed
+from controlplane.operations.operation import (
+    EVENTS,
+    InvalidRequest,
+    Operation,
+    Request,
+    Stream,
+    Streamed,
+    validation_problem,
+)
 from controlplane.operations.perform import refusal_code
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.requests import no_continue_yet
@@ -137,7 +145,7 @@ def _converted(members: Mapping[str, Any], request: web.Request, cls: type[R], *
     try:
         return msgspec.convert({**members, **path}, cls, strict=strict)
     except msgspec.ValidationError as error:
-        raise Refused("invalidRequest", told(str(error), cls)) from None
+        raise Refused("invalidRequest", validation_problem(error, cls)) from None
 
 
 def _query(request: web.Request, cls: type[Request]) -> dict[str, Any]:

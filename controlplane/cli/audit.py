@@ -219,20 +219,25 @@ def tail(
 ) -> None:
     """Print audit events as they are stored, until it is interrupted."""
     from controlplane.operations import audit as operations
+    from proxy.wire.log_line import one_line
 
     cli: Cli = ctx.obj
     text, names = _joined(filter_), {} if json else _names(cli)
     reader = _Events(lambda body: _print_line(body, names, as_json=json))
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), named_as_options(_OPTIONS):
+        told: tuple[str, ...] = ()
         while True:
             begun = reader.place
             asked = operations.TailEvents(text, org, reader.place)
             try:
                 cli.stream(operations.tail, asked, reader.take)
-            except CommandFailed:
+            except CommandFailed as failed:
                 # The first time it is a mistake; later the server may be on its way back.
                 if begun is None:
                     raise
+                if failed.lines != told:
+                    told = failed.lines
+                    sys.stderr.write("".join(f"{one_line(line)}; trying again\n" for line in told))
                 time.sleep(_AGAIN_AFTER_SECONDS)
 
 

@@ -120,7 +120,7 @@ class Cli:
         """Do the operation, on the store or at a running server; its failures told in one line each."""
         from controlplane.operations.perform import perform
 
-        _refuse_empty(asked)
+        _check(asked)
         remote = self.remote
         if remote is not None:
             return remote.call(operation, asked)
@@ -128,7 +128,7 @@ class Cli:
 
     def stream(self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None]) -> None:
         """Give every piece of the stream's answer to `take`, as it comes."""
-        _refuse_empty(asked)
+        _check(asked)
         remote = self.remote
         if remote is not None:
             for piece in remote.pieces(stream, asked):
@@ -183,12 +183,18 @@ class Cli:
             yield Open(settings, store, registry, desk)
 
 
-def _refuse_empty(asked: Request) -> None:
-    """A name, an id or a time without a letter is a variable that the shell has not set: to take it for left
-    out would be another question than was meant."""
+def _check(asked: Request) -> None:
+    """As the admin API does; and a name, an id or a time without a letter is a variable that the shell has
+    not set: to take it for left out would be another question than was meant."""
+    from controlplane.operations.operation import validation_problem
+
     for member in msgspec.structs.fields(type(asked)):
         if member.encode_name in _NEVER_EMPTY and getattr(asked, member.name) == "":
             raise CommandFailed(INVALID_INPUT, f"{member.encode_name}: is empty")
+    try:
+        msgspec.convert(msgspec.to_builtins(asked), type(asked))
+    except msgspec.ValidationError as error:
+        raise CommandFailed(INVALID_INPUT, validation_problem(error, type(asked))) from None
 
 
 def _told(error: Exception) -> Exception:

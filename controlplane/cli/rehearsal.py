@@ -222,8 +222,8 @@ def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
         )
     name, at, number = source.rpartition("@")
     if not at or not (number.isascii() and number.isdecimal() and len(number) < 10):
-        name, number = source, "0"
-    return source, stored_ruleset(cli, name, org, int(number) or None).yaml
+        return source, stored_ruleset(cli, source, org, None).yaml
+    return source, stored_ruleset(cli, name, org, int(number)).yaml
 
 
 def source_of(cli: Cli, source: str) -> Source:

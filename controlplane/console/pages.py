@@ -32,7 +32,7 @@ from multidict import MultiMapping
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
-from controlplane.operations.operation import InvalidRequest, Request
+from controlplane.operations.operation import InvalidRequest, Request, validation_problem
 from controlplane.registry import InvalidName
 from controlplane.store.interface import NotFound, Org, StoreBusy, StoreError
 
@@ -111,7 +111,7 @@ def filled(kind: type[_R], form: Mapping[str, str], **known: object) -> _R:
     try:
         return msgspec.convert(given | known, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(str(error)) from None
+        raise InvalidRequest(validation_problem(error, kind)) from None
 
 
 NO_FORM: Final[Mapping[str, str]] = {}

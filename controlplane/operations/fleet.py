@@ -177,7 +177,7 @@ async def rollout(desk: Desk, actor: Actor, request: RolloutRequest) -> Rollout:
     ruleset = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
     org = await desk.org(actor, "viewer", ruleset.org_id)
     versions = await desk.store.ruleset_versions(ruleset.ruleset_id)
-    wanted = request.version or ruleset.version
+    wanted = ruleset.version if request.version is None else request.version
     since_ms = next((each.created_ms for each in versions if each.version == wanted), None)
     if since_ms is None:
         raise NotFound(f"ruleset {ruleset.name} has no version {wanted}")

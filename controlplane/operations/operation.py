@@ -9,9 +9,10 @@ the answer in pieces, once whatever can be wrong with the request has been found
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Final, Generic, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -36,6 +37,20 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A", bound=Answer)
 _Function = Callable[[Desk, Actor, Q], Awaitable[A]]
+
+
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def validation_problem(error: msgspec.ValidationError, cls: type[Any]) -> str:
+    """What is wrong with a request of the class, the member's own name first."""
+    unknown = _UNKNOWN.fullmatch(str(error))
+    if unknown is not None:  # in the request itself: further in, msgspec says where
+        known = ", ".join(each.encode_name for each in msgspec.structs.fields(cls))
+        return f"{unknown[1]}: unknown member, {f'known are {known}' if known else 'none is known'}"
+    said, _, place = str(error).partition(" - at `")
+    member = re.sub(r"^\$\.?", "", place.rstrip("`"))
+    return f"{member}: {said}" if member else said
 
 
 class InvalidRequest(ValueError):

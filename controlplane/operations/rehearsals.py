@@ -71,7 +71,7 @@ async def stored_yaml(desk: Desk, actor: Actor, reference: str, org: str | None)
     if at and number.isascii() and number.isdecimal() and len(number) < 10:
         reference, version = name, int(number)
     found = await desk.ruleset(actor, "viewer", reference, org)
-    wanted = version or found.version
+    wanted = found.version if version is None else version
     text = await desk.store.ruleset_text(found.ruleset_id, wanted)
     if text is None:
         raise NotFound(f"ruleset {found.name} has no version {wanted}")

@@ -111,7 +111,7 @@ async def list_all(desk: Desk, actor: Actor, request: ListRulesets) -> RulesetLi
 async def show(desk: Desk, actor: Actor, request: ShowRuleset) -> RulesetText:
     """The text of a ruleset: of the version in force unless another is named."""
     found = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
-    wanted = request.version or found.version
+    wanted = found.version if request.version is None else request.version
     versions = await desk.store.ruleset_versions(found.ruleset_id)
     version = next((each for each in versions if each.version == wanted), None)
     yaml = await desk.store.ruleset_text(found.ruleset_id, wanted)

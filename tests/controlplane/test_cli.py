@@ -116,6 +116,16 @@ def test_ruleset(config: Path, hr: Path) -> None:
     assert facts(config, "ruleset", "list")["rulesets"][0]["rules"] == 1
 
 
+def test_there_is_no_version_0(config: Path, hr: Path) -> None:
+    facts(config, "ruleset", "apply", str(hr), "--org", "acme")
+    for arguments in (
+        ("ruleset", "show", "hr", "--version", "0"),
+        ("ruleset", "diff", "hr@0", str(hr)),
+        ("proxy", "wait", "--ruleset", "hr", "--version", "0", "--timeout", "1"),
+    ):
+        assert _fails(config, 1, *arguments) == ["ruleset hr has no version 0"]
+
+
 def test_a_byte_order_mark_is_no_part_of_the_rules(config: Path, hr: Path) -> None:
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme")["changed"] is True
     hr.write_bytes(b"\xef\xbb\xbf" + hr.read_bytes())
@@ -241,7 +251,7 @@ def test_a_name_that_two_organisations_have_needs_an_org(config: Path, hr: Path)
 
 
 @pytest.mark.parametrize(
-    "name", ["", " acme", "a\nb", "\x1b[31m", "x" * 201, "01934d7a-0000-7000-8000-000000000000"]
+    "name", ["", "..", " acme", "a\nb", "\x1b[31m", "x" * 201, "01934d7a-0000-7000-8000-000000000000"]
 )
 def test_a_name_that_could_mislead_is_refused(config: Path, name: str) -> None:
     (line,) = _fails(config, 2, "org", "add", name)
@@ -260,6 +270,7 @@ def test_a_name_that_could_mislead_is_refused(config: Path, name: str) -> None:
         ("app", "list", "--org", ""),
         ("kill", "app", ""),
         ("record", "search", "--operator="),
+        ("ruleset", "replay", "hr", "--app", "x", "--org", "acme", "--hours", "0"),
         ("operator", "add", "x", "--no-password", "--role", "viewer"),
         ("operator", "add", "x", "--role", "viewer"),  # which nobody is asked a password for
         ("app", "rotate-secret", "x", "--grace", "9999999d"),
