@@ -62,13 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check(settings: Settings) -> int:
     from proxy.check import exposures, problems_of
+    from proxy.handover import problems_of_taking_over
 
     for module in ("proxy.supervisor", "proxy.worker", "proxy.agent.main"):
         importlib.import_module(module)  # so that a check of a new version finds all of it there
     print(describe(settings))
     for exposure in exposures(settings):
         print(one_line(f"warning: {exposure}"), file=sys.stderr)
-    problems = problems_of(settings)
+    listen, directory = settings.proxy.listen, settings.audit.local_retention_path
+    problems = [*problems_of(settings), *problems_of_taking_over(os.environ, listen, directory)]
     return _complain(problems) if problems else OK
 
 

@@ -10,14 +10,17 @@ import fcntl
 import os
 import socket
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from proxy.config import Address
+
 # Any later format takes another name, beside which this one is still read.
 _VARIABLE: Final = "GRAPHWARD_HANDOVER_1"
+_CHECK_VARIABLE: Final = "GRAPHWARD_CHECK_1"
 
 
 class DirectoryOwned(Exception):
@@ -37,6 +40,14 @@ class Handover(msgspec.Struct, frozen=True):
     lock: int
     listeners: dict[str, list[int]]  # per address, as the settings spell it
     children: list[OldChild]
+    channels: list[int] = []  # the agent's ends of those to the workers among the children
+
+
+class Own(msgspec.Struct, frozen=True):
+    """What the proxy that asks for a check has already, so that it counts as free."""
+
+    addresses: list[str]  # that it listens on, as the settings spell them
+    directory: str  # that it holds the lock of
 
 
 def received(environment: MutableMapping[str, str]) -> Handover | None:
@@ -63,13 +74,50 @@ def become_new_version(handover: Handover) -> None:
             os.set_inheritable(fd, False)
 
 
-def start_check() -> int:
+def start_check(own: Own) -> int:
     """The process id of `--check` by whatever version is installed now; its problems go to standard error.
     Raises OSError where there is no interpreter, or no process to be had."""
     nowhere = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
+    environment = {**os.environ, _CHECK_VARIABLE: msgspec.json.encode(own).decode()}
     return os.posix_spawn(
-        sys.executable, [*_command(), "--check"], os.environ, file_actions=[nowhere], setsigmask=[]
+        sys.executable, [*_command(), "--check"], environment, file_actions=[nowhere], setsigmask=[]
     )
+
+
+def problems_of_taking_over(
+    environment: Mapping[str, str], listen: Sequence[Address], directory: Path
+) -> Iterator[str]:
+    """In a check for a proxy that runs: what these settings want beside what it has, and could not be had
+    once it has become the new version, when there is no way back."""
+    text = environment.get(_CHECK_VARIABLE)
+    if text is None:
+        return
+    own = msgspec.json.decode(text, type=Own)
+    for address in listen:
+        if str(address) not in own.addresses:
+            try:
+                bound(address).close()
+            except OSError as error:
+                yield f"Proxy.Listen: {address}: {error.strerror}"
+    if str(directory.resolve()) != own.directory and directory.is_dir():
+        try:
+            os.close(own_directory(directory, None))
+        except DirectoryOwned as error:
+            yield str(error)
+
+
+def bound(address: Address) -> socket.socket:
+    """A socket of ours at that address, which each worker may have one of. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((address.host, address.port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def own_directory(directory: Path, held: int | None) -> int:
@@ -115,7 +163,8 @@ def adopted_listeners(
 
 
 def _descriptors(handover: Handover) -> list[int]:
-    return [handover.lock, *(fd for fds in handover.listeners.values() for fd in fds)]
+    listeners = (fd for fds in handover.listeners.values() for fd in fds)
+    return [handover.lock, *listeners, *handover.channels]
 
 
 def _command() -> list[str]:

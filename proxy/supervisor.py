@@ -47,6 +47,7 @@ AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left, then goes
 DRAIN_MARGIN_SECONDS: Final = 5.0  # beyond DrainSeconds, after which a worker cuts by itself
 HUNG_SECONDS: Final = 10.0  # a process whose loop has not turned for so long is replaced
 RELOAD_SECONDS: Final = 30.0  # a reload whose new workers can't serve by then is given up
+CHECK_SECONDS: Final = 60.0  # a check of another version that takes longer is given up
 QUICK_DEATH_SECONDS: Final = 5.0
 MAX_RESTART_DELAY: Final = 5.0
 TICK_SECONDS: Final = 0.2
@@ -152,9 +153,10 @@ class Supervisor:
         self._pages = CounterPages(2 * self._count)
         self._children: list[Child] = []
         self._generation = self._make_generation(settings, self._pages.workers[: self._count])
-        self._reload = None if before is None else self._take_over(before.children)
+        self._reload = None if before is None else self._take_over(before)
         self._reload_again = False
         self._checking: int | None = None  # the process that looks whether another version can start
+        self._checking_ends = math.inf
         self._stopping = False
 
     def run(self) -> int:
@@ -242,7 +244,11 @@ class Supervisor:
             self._close_inherited()
             ready()
             ends = [pair[1] for pair in generation.channels]
-            return run_agent(generation.settings, loaded, ends, self._pages)
+            reload, old_ends = self._reload, []
+            if reload is not None and reload.new is generation:
+                # They serve on while the new workers can't, and until they have drained.
+                old_ends = [pair[1] for pair in reload.old.channels]
+            return run_agent(generation.settings, loaded, ends, self._pages, to_old_workers=old_ends)
 
         return run
 
@@ -293,6 +299,9 @@ class Supervisor:
             self._notice_ready(child)
             self._replace_if_hung(child, elapsed)
             self._kill_if_late(child, now)
+        if self._checking is not None and (self._stopping or now > self._checking_ends):
+            os.kill(self._checking, signal.SIGKILL)  # it waits for something, or nobody waits for it any more
+            self._checking_ends = math.inf
         if self._stopping:
             self._go_on_stopping()
         elif self._reload is not None:
@@ -423,8 +432,10 @@ class Supervisor:
         if self._checking is not None:
             return
         logger.info("checking the version that is installed now")
+        own = handover.Own(list(self._listeners[0]), str(self._settings.audit.local_retention_path.resolve()))
         try:
-            self._checking = handover.start_check()
+            self._checking = handover.start_check(own)
+            self._checking_ends = time.monotonic() + CHECK_SECONDS
         except OSError as error:
             logger.error(
                 "version %s goes on: --check of the new one can't be started: %s", __version__, error
@@ -442,16 +453,21 @@ class Supervisor:
             for address, sockets in slot.items():
                 fds.setdefault(address, []).extend(each.fileno() for each in sockets)
         children = [handover.OldChild(child.name, child.pid) for child in self._children if child.pid]
+        generations = [self._generation]
+        if self._reload is not None:
+            generations += [self._reload.old, self._reload.new]  # of which one is that in force
+        channels = {pair[1].fileno() for each in generations for pair in each.channels}
         logger.info("version %s hands over", __version__)
         try:
-            handover.become_new_version(handover.Handover(self._lock, fds, children))
+            handover.become_new_version(handover.Handover(self._lock, fds, children, sorted(channels)))
         except OSError as error:
             logger.error("version %s goes on: the new one can't be started: %s", __version__, error)
 
-    def _take_over(self, found: Iterable[handover.OldChild]) -> Reload:
+    def _take_over(self, before: handover.Handover) -> Reload:
         """The processes of the version before are the old generation of a reload."""
-        old = Generation(self._settings, [], ())
-        for each in found:
+        ends = [socket.socket(fileno=fd) for fd in before.channels]
+        old = Generation(self._settings, [(end, end) for end in ends], ())
+        for each in before.children:
             child = Child(each.name, None, CounterPages(0).agent, pid=each.pid, started=time.monotonic())
             (old.agents if each.name == "agent" else old.workers).append(child)
             self._children.append(child)
@@ -696,17 +712,16 @@ def form_of_data_path() -> str:
 
 
 def _listener(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((address.host, address.port))
+        listener = handover.bound(address)
+    except OSError as error:
+        raise StartError(f"Proxy.Listen: {address}: {error.strerror}") from None
+    try:
         listener.listen(4096)
-        listener.setblocking(False)
     except OSError as error:
         listener.close()
         raise StartError(f"Proxy.Listen: {address}: {error.strerror}") from None
+    listener.setblocking(False)
     return listener
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final
 
 import uvloop
@@ -40,7 +40,7 @@ from proxy.config import Address
 from proxy.counters import ALIVE_AT, CounterPages
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot
-from proxy.stops import EVERYTHING_STOPPED
+from proxy.stops import EVERYTHING_STOPPED, Stops
 from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 log = logging.getLogger(__name__)
@@ -52,20 +52,30 @@ NICENESS: Final = 5  # where processors are scarce, requests come first and thei
 
 
 def run_agent(
-    settings: Settings, certificates: Certificates, channels: list[socket.socket], counters: CounterPages
+    settings: Settings,
+    certificates: Certificates,
+    channels: list[socket.socket],
+    counters: CounterPages,
+    *,
+    to_old_workers: Sequence[socket.socket] = (),
 ) -> int:
     """The whole life of the agent, in a process of its own; the exit status. SIGTERM ends it in good order.
 
-    `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open.
+    `channels` are the agent's ends, one per worker slot; the supervisor keeps both ends open. Workers of
+    other settings, or of another version, have no other agent while a reload is under way: `to_old_workers`.
     """
     gc.enable()  # all is imported
     os.nice(NICENESS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(settings, certificates, channels, counters))
+        return runner.run(_run(settings, certificates, channels, counters, to_old_workers))
 
 
 async def _run(
-    settings: Settings, certificates: Certificates, channels: list[socket.socket], counters: CounterPages
+    settings: Settings,
+    certificates: Certificates,
+    channels: list[socket.socket],
+    counters: CounterPages,
+    to_old_workers: Sequence[socket.socket],
 ) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -74,6 +84,8 @@ async def _run(
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     async with contextlib.AsyncExitStack() as stack:
         agent = await _Agent.open(settings, certificates, channels, counters, stack)
+        for end in to_old_workers:
+            agent.tell_old_worker(end, stack)
         return await agent.run(stopping)
 
 
@@ -93,6 +105,7 @@ class _Agent:
     ) -> None:
         base = settings.rule_sync.saas_base_url.rstrip("/")
         self._channels: list[Channel] = []
+        self._old_channels: list[Channel] = []
         self._counters = counters
         self._sync = Sync(
             calls,
@@ -227,6 +240,13 @@ class _Agent:
         self._channels.append(channel)
         stack.callback(channel.close)
 
+    def tell_old_worker(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
+        """Of rules and stops, and of nothing else: its credentials are good until their end, and what it says
+        was said to another agent."""
+        channel = Channel(end, lambda message: None)
+        self._old_channels.append(channel)
+        stack.callback(channel.close)
+
     def _told(self, channel: Channel, message: Message) -> None:
         match message:
             case Hello():
@@ -241,7 +261,7 @@ class _Agent:
     def _bring_up_to_date(self, channel: Channel) -> None:
         snapshot = self._sync.snapshot
         if snapshot is not None:
-            channel.send(self._rules(snapshot))
+            channel.send(self._rules(snapshot, self._sync.stopped_beside))
         for credential in self._credentials.values():
             if credential.tried:
                 channel.send(credential.current())
@@ -257,11 +277,13 @@ class _Agent:
     def _rules_confirmed(self, snapshot: Snapshot, is_new: bool) -> None:
         if is_new:
             log.info("rules version %s are in force: %d rules", snapshot.version, snapshot.rule_count)
-        self._tell_all(self._rules(snapshot))
+        self._tell_all(self._rules(snapshot, self._sync.stopped_beside))
+        for channel in self._old_channels:  # which may not be able to read what this version wrote, or where
+            channel.send(self._rules(snapshot, self._sync.stopped_beside.with_others(snapshot.stops)))
         self._warn_of_unknown(snapshot)
 
-    def _rules(self, snapshot: Snapshot) -> Rules:
-        age, stopped = self._sync.age_seconds, self._sync.stopped_beside
+    def _rules(self, snapshot: Snapshot, stopped: Stops) -> Rules:
+        age = self._sync.age_seconds
         if sum(map(len, stopped.orgs | stopped.apps)) > _MOST_NAMED_CHARACTERS:
             stopped = EVERYTHING_STOPPED
         return Rules(snapshot.generation, age if age is not None and math.isfinite(age) else None, stopped)

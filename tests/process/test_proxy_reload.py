@@ -27,10 +27,12 @@ from tests.process.proxy_parts import (
     metrics,
     processes,
     readiness,
+    status_becomes,
     stored_paths,
     until,
     whole_system,
 )
+from tests.standins import commands
 from tests.standins.system import System
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
@@ -265,3 +267,45 @@ async def test_a_stop_does_not_wait_for_an_idle_client_that_leaves_tls_s_farewel
             os.kill(system.proxy.process.pid, signal.SIGTERM)
             await asyncio.wait_for(system.proxy.process.wait(), 30)
         assert "did not finish in time" not in log_of(system)
+
+
+# Who serves is stopped, whichever agent it was born with
+
+
+async def stop_everything(system: System) -> None:
+    arguments = ("--config", str(system.control_plane_config), "kill", "all", "--reason", "test")
+    done = await asyncio.to_thread(commands.run, *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR2])
+async def test_a_stop_reaches_workers_that_go_on_because_the_new_ones_can_not_serve(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
+        good = system.proxy_config.read_text("utf-8")
+        system.proxy_config.write_text(good.replace('ClientSecret = "', 'ClientSecret = "not-'), "utf-8")
+        os.kill(system.proxy.process.pid, number)
+        await until(lambda: "no new upstream token" in log_of(system))  # the new agent is at work
+        assert (await client.get("/v1.0/echo/1")).status == 200
+        await stop_everything(system)
+        await status_becomes(client, "/v1.0/echo/2", 403)
+        # A mended version takes over from workers of both settings.
+        system.proxy_config.write_text(good, "utf-8")
+        os.kill(system.proxy.process.pid, signal.SIGUSR2)
+        await until(lambda: "reloaded" in log_of(system).rpartition("takes over")[2])
+        assert sorted(processes(system)) == ["agent", "worker-0"]
+    assert "Traceback" not in log_of(system)
+
+
+async def test_a_stop_ends_what_is_under_way_on_a_worker_that_drains(tmp_path: Path) -> None:
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
+        before = processes(system)
+        under_way = asyncio.create_task(client.get("/v1.0/slow/60000"))
+        await system.graph.received(1)
+        hang_up(system)
+        await until(lambda: processes(system).get("agent", before["agent"]) != before["agent"])
+        await stop_everything(system)
+        async with asyncio.timeout(10):
+            assert (await under_way).status == 403
+    assert "Traceback" not in log_of(system)

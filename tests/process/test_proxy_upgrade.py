@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -146,6 +149,37 @@ async def test_a_version_that_can_not_start_changes_nothing(tmp_path: Path, code
         assert "did you mean LifetimeSeconds" in log_of(system)
         assert processes(system) == before
         assert (await client.get("/v1.0/echo/1")).status == 200
+
+
+async def test_a_version_that_could_not_have_what_its_settings_want_changes_nothing(tmp_path: Path) -> None:
+    """Once it has taken the old one's place there is no way back."""
+
+    def refusals(system: System) -> int:
+        return log_of(system).count("--check of the new one ended with status 2")
+
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
+        before, good = processes(system), system.proxy_config.read_text("utf-8")
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            address = f"127.0.0.1:{other.getsockname()[1]}"
+            listen = re.sub(r'\nListen = (".*")', rf'\nListen = [\1, "{address}"]', good, count=1)
+            system.proxy_config.write_text(listen, "utf-8")
+            upgrade(system)
+            await until(lambda: refusals(system) == 1)
+            assert f"Proxy.Listen: {address}: Address already in use" in log_of(system)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        held = os.open(elsewhere, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        system.proxy_config.write_text(good.replace(f"{tmp_path}/audit", str(elsewhere)), "utf-8")
+        upgrade(system)
+        await until(lambda: refusals(system) == 2)
+        assert f"{elsewhere} is in use by another proxy" in log_of(system)
+        os.close(held)
+        assert processes(system) == before
+        assert (await client.get("/v1.0/echo/1")).status == 200
+        system.proxy_config.write_text(good, "utf-8")
+        upgrade(system)
+        await until(lambda: "reloaded" in log_of(system))
 
 
 async def test_without_an_interpreter_nothing_changes(tmp_path: Path) -> None:
