@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
+from hashlib import blake2b
 from ipaddress import ip_address
 from typing import Final
 
@@ -29,16 +30,21 @@ class Attempts:
 
     def begin(self, name: str | None, address: str) -> int:
         """Counts an attempt as failed until forgiven, so that many at once can't all be the last one. How
-        many seconds it must wait; 0 where it may be made. Without a name, only the address is limited."""
+        many seconds it must wait; 0 where it may be made. Without a name, only the address is limited.
+
+        One that must wait leaves no trace: else whoever may try nothing any more could push what others have
+        failed out of memory, or fill it.
+        """
         now = self._clock.steady_ms()
-        windows = [(self._window(key, now), most) for key, most in _limits(name, address)]
-        wait_ms = max(
-            (window[-most] + WINDOW_MS - now for window, most in windows if len(window) >= most), default=0
-        )
+        limits = list(_limits(name, address))
+        wait_ms = max(self._wait_ms(key, most, now) for key, most in limits)
         if wait_ms > 0:
             return -(-wait_ms // 1000)
-        for window, _ in windows:
-            window.append(now)
+        for key, _ in limits:
+            self._failed.setdefault(key, deque()).append(now)
+            self._failed.move_to_end(key)
+        while len(self._failed) > _MOST_REMEMBERED:
+            self._failed.popitem(last=False)
         return 0
 
     def forgive(self, name: str | None, address: str) -> None:
@@ -48,24 +54,31 @@ class Attempts:
             if window:
                 window.pop()
         if name is not None:
-            self._failed.pop(("both", name.casefold(), _network(address)), None)
+            self._failed.pop(_of_both(name, address), None)
 
-    def _window(self, key: Hashable, now: int) -> deque[int]:
-        window = self._failed.setdefault(key, deque())
-        self._failed.move_to_end(key)
+    def _wait_ms(self, key: Hashable, most: int, now: int) -> int:
+        window = self._failed.get(key)
+        if window is None:
+            return 0
         while window and window[0] <= now - WINDOW_MS:
             window.popleft()
-        while len(self._failed) > _MOST_REMEMBERED:
-            self._failed.popitem(last=False)
-        return window
+        return window[-most] + WINDOW_MS - now if len(window) >= most else 0
 
 
 def _limits(name: str | None, address: str) -> Iterator[tuple[Hashable, int]]:
-    network = _network(address)
-    yield ("address", network), _MOST_OF_ADDRESS
+    yield ("address", _network(address)), _MOST_OF_ADDRESS
     if name is not None:
-        yield ("both", name.casefold(), network), _MOST_OF_BOTH
-        yield ("name", name.casefold()), _MOST_OF_NAME
+        yield _of_both(name, address), _MOST_OF_BOTH
+        yield ("name", _folded(name)), _MOST_OF_NAME
+
+
+def _of_both(name: str, address: str) -> Hashable:
+    return "both", _folded(name), _network(address)
+
+
+def _folded(name: str) -> bytes:
+    """In little room, however long a stranger's name is."""
+    return blake2b(name.casefold().encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def _network(address: str) -> str:
