@@ -16,9 +16,11 @@ from controlplane.operations.apps import AppFacts
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
+from controlplane.operations.recorded import within_time
 from controlplane.operations.rehearsals import Source
 from controlplane.operations.replays import ChangeFacts, OutcomeFacts, Replayed, ReplayRuleset, together
 from controlplane.search.query import rfc3339_ms
+from proxy.policy.replay import CHANGES, MAX_GROUPS
 from proxy.wire.audit_event import rfc3339
 
 JUDGED_APPS: Final = "judged"
@@ -93,7 +95,10 @@ async def step(
 def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
     try:
         carried = msgspec.json.decode(form.get("replay_so_far", ""), type=_SoFar)
-    except msgspec.DecodeError:
+        groups = carried.replayed.groups
+        if len(groups) > MAX_GROUPS or any(group.change not in CHANGES for group in groups):
+            raise ValueError("no replay came to this")
+    except (msgspec.DecodeError, ValueError):
         raise InvalidRequest("the replay can't go on from here: begin it anew") from None
     if carried.draft != digest:
         raise InvalidRequest("the draft has changed since this replay began: begin it anew")
@@ -109,14 +114,14 @@ def _filter(judged: Sequence[AppFacts], chosen: str) -> str:
 
 def hours(given: str) -> float:
     """As a form says it. Raises InvalidRequest."""
-    if not (given.isascii() and given.isdecimal() and 0 < int(given) <= 24 * 366):
+    if not (given.isascii() and given.isdecimal() and len(given) < 6 and 0 < int(given) <= 24 * 366):
         raise InvalidRequest(f"{given} is no number of hours")
     return float(given)
 
 
 def _change(facts: ChangeFacts) -> Change:
     kind, words = _WORDS.get(facts.change, ("plain", facts.change))
-    until = rfc3339((rfc3339_ms(facts.last) or 0) + 1)
+    until = rfc3339(within_time((rfc3339_ms(facts.last) or 0) + 1))
     return Change(kind, words, facts, _query(facts.app_id, facts.before), facts.first, until)
 
 

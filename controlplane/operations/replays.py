@@ -21,7 +21,7 @@ from controlplane.operations.operation import Answer, InvalidRequest, Request, o
 from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
 from controlplane.operations.rehearsals import Source, parsed, text_of
 from controlplane.store.interface import BlockPlace, StoreBusy
-from proxy.policy.replay import CHANGES, MAX_SAMPLES, Group, Outcome, Replay, Tally, Unclear
+from proxy.policy.replay import CHANGES, MAX_GROUPS, MAX_SAMPLES, Group, Outcome, Replay, Tally, Unclear
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 1_000_000  # events that one request has judged
@@ -253,6 +253,7 @@ _COUNTED: Final = (
 def together(first: Replayed, then: Replayed) -> Replayed:
     """Of a replay in several requests: all that was counted so far."""
     groups = {_group_key(group): group for group in first.groups}
+    counted = {name: getattr(first, name) + getattr(then, name) for name in _COUNTED}
     for group in then.groups:
         known = groups.get(_group_key(group))
         if known is not None:
@@ -263,20 +264,10 @@ def together(first: Replayed, then: Replayed) -> Replayed:
                 last=max(known.last, group.last),
                 samples=(known.samples + group.samples)[:MAX_SAMPLES],
             )
+        elif len(groups) >= MAX_GROUPS:
+            counted["ungrouped"] += group.count
+            continue
         groups[_group_key(group)] = group
-    counted = {
-        name: getattr(first, name) + getattr(then, name)
-        for name in (
-            "events",
-            "unasked",
-            "unchanged",
-            "by_another_rule",
-            "changed",
-            "unclear",
-            "ungrouped",
-            "looked_at",
-        )
-    }
     ranked = sorted(groups.values(), key=lambda group: (CHANGES.index(group.change), -group.count))
     return msgspec.structs.replace(first, **counted, groups=tuple(ranked), next=then.next)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from controlplane.console import replaying
@@ -44,13 +45,26 @@ async def test_steps_count_on_until_all_was_looked_at(
 async def test_a_replay_does_not_go_on_with_another_draft_or_from_nowhere(
     plane: Plane, traffic: Traffic
 ) -> None:
-    await traffic.send([group_path(1)])
+    await traffic.send([group_path(1, "members")])
     begun = await step(desk(plane))
     with pytest.raises(InvalidRequest, match="the draft has changed"):
         await step(desk(plane), RULES, do="replay-on", replay_so_far=begun.so_far)
-    for forged in ("", "{}", "[1]", begun.so_far[:-2]):
+    of_no_kind = begun.so_far.replace('"change":"newlyBlocked"', '"change":"bogus"')
+    assert of_no_kind != begun.so_far
+    (group,) = begun.replayed.groups
+    too_many = msgspec.structs.replace(begun.replayed, groups=(group,) * 1001)
+    counted, forged_count = (msgspec.json.encode(one).decode() for one in (begun.replayed, too_many))
+    of_too_many = begun.so_far.replace(counted, forged_count)
+    assert len(of_too_many) > 100_000
+    for forged in ("", "{}", "[1]", begun.so_far[:-2], of_no_kind, of_too_many):
         with pytest.raises(InvalidRequest, match="begin it anew"):
             await step(desk(plane), do="replay-on", replay_so_far=forged)
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "x", "9" * 50_000])
+def test_what_is_no_number_of_hours_is_told(given: str) -> None:
+    with pytest.raises(InvalidRequest, match="is no number of hours"):
+        replaying.hours(given)
 
 
 async def test_a_change_leads_to_a_search_that_finds_its_events(

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
-from controlplane.operations import recorded
+from controlplane.operations import recorded, replays
 from controlplane.operations.actor import Actor, local_actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.explained_events import ExplainEvent, explain_event
@@ -147,6 +148,19 @@ async def test_only_applications_that_the_draft_would_be_in_force_for_are_judged
     ):
         told = await replayed(at_desk, **members)
         assert (told.apps, told.events) == (apps, events), members
+
+
+async def test_further_ways_of_change_are_counted_once_there_is_no_room_to_tell_them(
+    plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replays, "MAX_GROUPS", 1)
+    await traffic.send([group_path(1, "members"), group_path(2, "members")])
+    told = await replayed(desk(plane))
+    (group,) = told.groups
+    other = msgspec.structs.replace(told, groups=(msgspec.structs.replace(group, app_id="another"),))
+    both = together(told, other)
+    assert (both.groups, both.ungrouped) == ((group,), 2)
+    assert together(told, told).groups[0].count == 4
 
 
 async def test_a_long_replay_goes_on_where_the_last_answer_ended(
