@@ -70,6 +70,8 @@ def conclude(waited: Waited) -> None:
     """Names who was not waited for; fails and names the laggards where there are any."""
     rollout = waited.rollout
     what = f"{rollout.name} version {rollout.version}"
+    if not rollout.proxies:
+        typer.echo(f"no proxy serves the organisation of {rollout.name}: nobody was waited for", err=True)
     for each in rollout.proxies:
         if each.state == "disabled" or (each.state == "lost" and not waited.with_lost):
             typer.echo(f"{each.name} was not waited for: {_why_not(each)}", err=True)

@@ -14,6 +14,7 @@ import msgspec
 import orjson
 from msgspec import Meta
 
+from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.event_formats import FORMATS, Form, on_one_line
@@ -46,7 +47,6 @@ from controlplane.search.query import (
     QueryError,
     Resolver,
     parse_filter,
-    parse_time,
 )
 from controlplane.secrets import MasterKeyError, Vault
 from controlplane.store.interface import NotFound, StoreBusy, StoreError
@@ -454,23 +454,8 @@ async def _query(
         wanted = parse_filter(request.filter, await resolver(desk, actor), now_ms=now_ms)
     except QueryError as error:
         raise InvalidFilter(error) from None
-    return SearchQuery(
-        None if sees_all else tuple(org.org_id for org in orgs),
-        wanted,
-        _time("from", request.from_, now_ms),
-        _time("to", request.to, now_ms),
-        limit,
-        cursor,
-    )
-
-
-def _time(member: str, text: str | None, now_ms: int) -> int | None:
-    if not text:
-        return None
-    try:
-        return parse_time(text, now_ms)
-    except QueryError as error:
-        raise InvalidRequest(f"{member}: {error.message}") from None
+    org_ids = None if sees_all else tuple(org.org_id for org in orgs)
+    return SearchQuery(org_ids, wanted, *times.span(request.from_, request.to, now_ms), limit, cursor)
 
 
 async def _names(desk: Desk, actor: Actor) -> dict[tuple[str, str], str]:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import Places
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.search.query import QueryError, parse_time
 from controlplane.store.interface import RecordLine, RecordQuery
 from proxy.wire.audit_event import rfc3339
 
@@ -45,11 +45,12 @@ async def search(desk: Desk, actor: Actor, request: SearchRecord) -> RecordPage:
     """What operators did, newest first: every line that is about nothing but one's own organisations."""
     everything = actor.may("viewer", None)
     places = await Places.of(desk, actor, "record.search")
+    from_ms, to_ms = times.span(request.from_, request.to, desk.clock.wall_ms())
     query = RecordQuery(
         limit=request.limit + 1,
         before=None if request.cursor is None else _position(places, request.cursor),
-        from_ms=_time("from", request.from_, desk),
-        to_ms=_time("to", request.to, desk),
+        from_ms=from_ms,
+        to_ms=to_ms,
         operator=request.operator,
         operation=request.operation,
         org_id=None if request.org is None else (await desk.org(actor, "viewer", request.org)).org_id,
@@ -69,13 +70,6 @@ def _position(places: Places, cursor: str) -> int:
     if not (place.isascii() and place.isdecimal() and len(place) < 19):
         raise InvalidRequest("cursor: not the `next` of a page before")
     return int(place)
-
-
-def _time(member: str, text: str | None, desk: Desk) -> int | None:
-    try:
-        return None if text is None else parse_time(text, desk.clock.wall_ms())
-    except QueryError as error:
-        raise InvalidRequest(f"{member}: {error.message}") from None
 
 
 def _facts(line: RecordLine) -> RecordFacts:

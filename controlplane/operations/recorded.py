@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.audit import InvalidFilter, resolver
@@ -19,7 +20,7 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest
 from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
-from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter, parse_time
+from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter
 from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
 from proxy.policy.replay import Event, Rules
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
@@ -80,22 +81,16 @@ async def select(
 def _window(now_ms: int, hours: float | None, from_: str | None, to: str | None) -> tuple[int, int]:
     if hours is not None and (from_ is not None or to is not None):
         raise InvalidRequest("the time is given in hours up to now, or as from and to")
-    to_ms = now_ms if to is None else _moment("to", to, now_ms)
-    if from_ is None:
-        return within_time(to_ms - round((_DEFAULT_HOURS if hours is None else hours) * _HOUR_MS)), to_ms
-    return _moment("from", from_, now_ms), to_ms
+    from_ms, to_ms = times.span(from_, to, now_ms)
+    to_ms = within_time(now_ms if to_ms is None else to_ms)
+    if from_ms is None:
+        from_ms = to_ms - round((_DEFAULT_HOURS if hours is None else hours) * _HOUR_MS)
+    return within_time(from_ms), to_ms
 
 
 def within_time(ms: int) -> int:
     """Milliseconds that a calendar has a day for."""
     return min(max(ms, 0), _LATEST_MS)
-
-
-def _moment(member: str, text: str, now_ms: int) -> int:
-    try:
-        return within_time(parse_time(text, now_ms))
-    except QueryError as error:
-        raise InvalidRequest(f"{member}: {error.message}") from None
 
 
 class Reading:

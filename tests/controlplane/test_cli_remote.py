@@ -236,6 +236,13 @@ async def test_waiting_is_the_same_at_the_server(
     )
 
 
+async def test_that_nobody_was_waited_for_is_told(commands: Commands, plane: Plane) -> None:
+    await commands.facts("store", "org", "add", "acme")
+    await plane.ruleset("acme", "hr")
+    status, _, err = await commands.run("server", "proxies", "wait", "--ruleset", "hr")
+    assert (status, err) == (0, "no proxy serves the organisation of hr: nobody was waited for\n")
+
+
 async def test_a_list_for_people_names_health_and_why(
     commands: Commands, plane: Plane, proxy: ProxyClient
 ) -> None:
