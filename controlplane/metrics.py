@@ -172,12 +172,17 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     missing = _gauge(
         "proxy_missing_events", "Sequence numbers below the highest that never came", label="proxy"
     )
+    repeated = _gauge(
+        "proxy_repeated_numbers", "Events under sequence numbers that others had before", label="proxy"
+    )
     proxies = sorted(tally.proxies, key=lambda proxy: proxy.last_seen_ms)[:MOST_PROXIES]
     for proxy in proxies:
         seen.add_metric([proxy.name], proxy.last_seen_ms / 1000)
         missing.add_metric([proxy.name], proxy.missing)
+        repeated.add_metric([proxy.name], proxy.repeated)
     yield seen
     yield missing
+    yield repeated
 
 
 def _gauge(

@@ -15,6 +15,7 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, Request, operation
 from controlplane.reports import Heartbeat
 from controlplane.store.interface import NotFound, Org, Proxy, Ruleset, SequenceState
+from controlplane.store.sequences import size
 from proxy.wire.audit_event import rfc3339
 
 _HISTORY_SHOWN = 50
@@ -67,6 +68,8 @@ class SequenceFacts(Answer):
     missing_count: int
     unlisted_count: int  # of these, the ones that no range above names
     undelivered: int
+    repeated_count: int  # events under numbers that others had before: an audit directory was lost, or shared
+    repeated_at: str | None  # when the last of them came
 
 
 class WindowFacts(Answer):
@@ -266,14 +269,15 @@ class _View:
             if org_id not in self._names:
                 continue
             state = known.get(org_id) or SequenceState(org_id, 0, (), 0)
-            listed = sum(gap.last - gap.first + 1 for gap in state.gaps)
             yield SequenceFacts(
                 org_id=org_id,
                 highest_seq=state.highest,
                 missing=tuple((gap.first, gap.last) for gap in state.gaps),
-                missing_count=listed + state.unlisted,
+                missing_count=size(state.gaps) + state.unlisted,
                 unlisted_count=state.unlisted,
                 undelivered=max(0, last_seq.get(org_id, 0) - state.highest),
+                repeated_count=state.repeated,
+                repeated_at=None if state.repeated_ms is None else rfc3339(state.repeated_ms),
             )
 
 

@@ -8,11 +8,10 @@ from controlplane.search.query import QueryError, parse_time
 
 def span(from_: str | None, to: str | None, now_ms: int) -> tuple[int | None, int | None]:
     """Milliseconds since 1970: from the first, before the second; None where there is no such bound. Raises
-    InvalidRequest, also where nothing can lie between them: whoever asks for that has mistaken one for the
-    other."""
+    InvalidRequest, also where they are in the wrong order."""
     from_ms, to_ms = _moment("from", from_, now_ms), _moment("to", to, now_ms)
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise InvalidRequest("from: must be before `to`")
+    if from_ms is not None and to_ms is not None and from_ms > to_ms:
+        raise InvalidRequest("from: must not be after `to`")
     return from_ms, to_ms
 
 

@@ -237,6 +237,8 @@ class SequenceState:
     highest: int
     gaps: tuple[Gap, ...]
     unlisted: int  # missing numbers beyond the ranges that are kept
+    repeated: int = 0  # events under numbers that others had before
+    repeated_ms: int | None = None  # when the last of them came
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +260,7 @@ class ProxyTally(NamedTuple):
     name: str
     last_seen_ms: int  # where it never was, when it was made
     missing: int  # sequence numbers below the highest that never came
+    repeated: int  # events under numbers that others had before
 
 
 @dataclass(frozen=True, slots=True)

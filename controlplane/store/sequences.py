@@ -31,6 +31,11 @@ def fold(highest: int, gaps: Sequence[Gap], came: Sequence[Gap]) -> tuple[int, l
     return highest, list(_without(gaps, came))
 
 
+def size(gaps: Iterable[Gap]) -> int:
+    """How many numbers they hold together."""
+    return sum(gap.last - gap.first + 1 for gap in gaps)
+
+
 def _without(gaps: Iterable[Gap], came: Sequence[Gap]) -> Iterable[Gap]:
     index = 0
     for gap in gaps:

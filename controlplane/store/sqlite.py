@@ -37,7 +37,8 @@ class SqliteStore(AuditTables, RegistryTables, OperatorTables):
                 "SELECT name, coalesce(last_seen_ms, created_ms),"
                 " coalesce((SELECT sum(last - first + 1) FROM sequence_gaps AS g"
                 " WHERE g.proxy_id = p.proxy_id), 0)"
-                " + coalesce((SELECT sum(unlisted) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0)"
+                " + coalesce((SELECT sum(unlisted) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0),"
+                " coalesce((SELECT sum(repeated) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0)"
                 " FROM proxies AS p WHERE enabled",
             )
             return Tally(position, tuple(ProxyTally(*row) for row in rows))

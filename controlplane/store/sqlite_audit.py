@@ -37,7 +37,7 @@ from controlplane.store.interface import (
     Stored,
     StoredEvent,
 )
-from controlplane.store.sequences import fold, ranges
+from controlplane.store.sequences import fold, ranges, size
 from controlplane.store.sqlite_chain import ChainTables
 
 _OF_HEARTBEATS: Final = "received_ms, body, skew_ms"
@@ -69,7 +69,9 @@ class AuditTables(ChainTables):
             if outcome is not None:
                 return outcome
             accepted, position = _store(connection, batch, digest, now, self._chain())
-            _seen(connection, batch.proxy_id, self._clock.wall_ms())
+            wall_ms = self._clock.wall_ms()
+            _fold_sequence(connection, batch, accepted, wall_ms)
+            _seen(connection, batch.proxy_id, wall_ms)
             return Stored(accepted, position)
 
         return await self._database.write(job)
@@ -170,14 +172,15 @@ class AuditTables(ChainTables):
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]:
         def job(connection: sqlite3.Connection) -> list[SequenceState]:
             states = []
-            for org_id, highest, unlisted in all_rows(
+            for org_id, highest, unlisted, *repeated in all_rows(
                 connection,
-                "SELECT org_id, highest, unlisted FROM sequences WHERE proxy_id = ? ORDER BY org_id",
+                "SELECT org_id, highest, unlisted, repeated, repeated_ms FROM sequences"
+                " WHERE proxy_id = ? ORDER BY org_id",
                 (proxy_id,),
             ):
                 gaps = _gaps(connection, proxy_id, org_id, Gap(0, highest))
-                hidden = sum(gap.last - gap.first + 1 for gap in gaps[gap_limit:])
-                states.append(SequenceState(org_id, highest, tuple(gaps[:gap_limit]), unlisted + hidden))
+                listed, hidden = tuple(gaps[:gap_limit]), size(gaps[gap_limit:])
+                states.append(SequenceState(org_id, highest, listed, unlisted + hidden, *repeated))
             return states
 
         return await self._database.read(job)
@@ -235,14 +238,15 @@ def _store(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (batch.proxy_id, now - WINDOW_MS)
     )
     connection.execute("INSERT INTO rate_log VALUES (?, ?, ?)", (now, batch.proxy_id, batch.org_id))
-    _fold_sequence(connection, batch)
     return accepted, position
 
 
 # Sequences
 
 
-def _fold_sequence(connection: sqlite3.Connection, batch: NewBatch) -> None:
+def _fold_sequence(connection: sqlite3.Connection, batch: NewBatch, accepted: int, wall_ms: int) -> None:
+    """`accepted`: how many of the events had never come. If more than had new numbers, numbers were given out
+    twice: the proxy has lost its journals, or another one runs under its name."""
     came = ranges(seq for seq in batch.seqs if seq is not None)
     if not came:
         return
@@ -250,15 +254,22 @@ def _fold_sequence(connection: sqlite3.Connection, batch: NewBatch) -> None:
     row = one_row(
         connection, "SELECT highest, unlisted FROM sequences WHERE proxy_id = ? AND org_id = ?", key
     )
-    highest, unlisted = row or (0, 0)
+    known, unlisted = row or (0, 0)
     within = Gap(came[0].first, came[-1].last)
-    before = _gaps(connection, *key, within) if within.first <= highest else []
-    highest, after = fold(highest, before, came)
+    before = _gaps(connection, *key, within) if within.first <= known else []
+    highest, after = fold(known, before, came)
     _replace_gaps(connection, key, before, after)
+    new_numbers = highest - known - (size(after) - size(before))
+    repeated = accepted - sum(not seq for seq in batch.seqs) - new_numbers  # they begin at 1
+    if unlisted or repeated < 0:  # of numbers that no range names, nobody knows
+        repeated = 0
     connection.execute(
-        "INSERT INTO sequences VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET highest = excluded.highest,"
-        " unlisted = excluded.unlisted",
-        (*key, highest, unlisted + _drop_surplus(connection, key, added=len(after) > len(before))),
+        "INSERT INTO sequences VALUES (?1, ?2, ?3, ?4, ?5, iif(?5, ?6, NULL)) ON CONFLICT DO UPDATE SET"
+        " highest = ?3, unlisted = ?4, repeated = repeated + ?5, repeated_ms = iif(?5, ?6, repeated_ms)",
+        (
+            *(*key, highest, unlisted + _drop_surplus(connection, key, added=len(after) > len(before))),
+            *(repeated, wall_ms),
+        ),
     )
 
 

@@ -387,6 +387,11 @@ class _Seeding:
                 await self._store.commit_batch(
                     _batch(seeded.proxies[name], seeded.orgs[org], came[start : start + 500]), _NO_LIMIT
                 )
+            if name == "edge-amsterdam":  # which has lost its audit directory since
+                again = [{**each, "id": f"again-{each['id']}"} for each in lane[:3]]
+                await self._store.commit_batch(
+                    _batch(seeded.proxies[name], seeded.orgs[org], again), _NO_LIMIT
+                )
 
     def _moments(self, count: int) -> list[tuple[Traffic, int]]:
         found = []

@@ -59,6 +59,14 @@ def test_one_proxy_shows_gaps_as_gaps_and_each_curve_as_a_table_too(browser: Bro
         assert page.get_by_role("region", name="Heartbeats, newest first").locator("tbody tr").count() == 13
 
 
+def test_numbers_that_were_given_out_twice_are_told(browser: Browser, served: Served) -> None:
+    with visiting(browser, served) as visit:
+        visit.go("/proxies/edge-amsterdam")
+        assert "3 under numbers given out before" in visit.page.locator("#gaps").inner_text()
+        visit.go("/proxies/edge-oslo-2")
+        assert "given out before" not in visit.page.locator("#gaps").inner_text()
+
+
 def test_a_restart_is_told(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         visit.go("/proxies/edge-amsterdam")

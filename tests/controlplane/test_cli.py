@@ -340,7 +340,7 @@ def test_missing_events_are_named(config: Path) -> None:
     proxy = facts(config, "proxy", "add", "edge-1", "--org", "acme")["proxyId"]
     _sql(
         config,
-        f"INSERT INTO sequences VALUES ('{proxy}', '{org}', 10, 0);"
+        f"INSERT INTO sequences VALUES ('{proxy}', '{org}', 10, 0, 3, 1000);"
         f"INSERT INTO sequence_gaps VALUES ('{proxy}', '{org}', 4, 6), ('{proxy}', '{org}', 9, 9);"
         "INSERT INTO heartbeats (proxy_id, received_ms, body)"
         f""" VALUES ('{proxy}', 5, '{{"lastSeq": {{"{org}": 12, "foreign": 9}}}}');""",
@@ -354,6 +354,8 @@ def test_missing_events_are_named(config: Path) -> None:
             "missingCount": 4,
             "unlistedCount": 0,
             "undelivered": 2,
+            "repeatedCount": 3,
+            "repeatedAt": "1970-01-01T00:00:01.000Z",
         }
     ]
 

@@ -126,7 +126,7 @@ def test_for_a_person_it_is_a_table_that_no_event_can_disturb(config: Path) -> N
         (["--cursor", "x"], "--cursor: this cursor was not made by this index"),
         (["--limit", "0"], "--limit"),
         (["--from", ""], "--from: is empty"),
-        (["--from", "-1h", "--to", "-2h"], "--from: must be before `to`"),
+        (["--from", "-1h", "--to", "-2h"], "--from: must not be after `to`"),
         (["--limt", "5"], "No such option: --limt"),
     ],
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from controlplane.store.interface import Gap
 from controlplane.store.sequences import fold, ranges
-from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch
+from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, event
 
 GOOD_HEARTBEAT: dict[str, Any] = {
     "version": "0.1.0",
@@ -125,6 +126,41 @@ async def test_sequences_are_of_one_proxy_and_one_organisation(plane: Plane) -> 
     assert [(states[org].highest, states[org].gaps) for org in (first, second)] == [(3, ((2, 2),)), (1, ())]
     (state,) = await plane.store.sequences(other.proxy_id, 9)
     assert state.gaps == ((1, 4),)
+
+
+async def test_numbers_that_are_given_out_twice_are_told(plane: Plane, proxy: ProxyClient) -> None:
+    """By a proxy that lost its journals, or by two under one name."""
+    (org,) = proxy.org_ids
+
+    async def repeated() -> tuple[int, int | None]:
+        (state,) = await plane.store.sequences(proxy.proxy_id, 9)
+        return state.repeated, state.repeated_ms
+
+    def others(batch_id: str, numbers: Iterable[int | None]) -> dict[str, Any]:
+        made = [{**event(org, 1), "id": f"{batch_id}-{at}", "seq": seq} for at, seq in enumerate(numbers)]
+        return {"batchId": batch_id, "events": made}
+
+    await proxy.audit(batch("b1", org, [1, 2, 3, 6]))
+    await proxy.audit(batch("b2", org, [2, 3, 4]))  # of which two came before, under the same ids
+    await proxy.audit(others("b3", [None, None, 0]))
+    assert await repeated() == (0, None)
+    when = plane.clock.wall_ms()
+    assert (await proxy.audit(others("b4", [1, 2, 3, 4, 5, 6, 7, None]))).status == 202
+    assert await repeated() == (5, when)  # 5 and 7 are new
+    plane.clock.advance(seconds=5)
+    await proxy.audit(others("b5", [8]))
+    assert await repeated() == (5, when)
+
+
+async def test_where_numbers_are_missing_that_no_range_names_none_counts_as_repeated(
+    plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.store.sqlite_audit._MOST_GAPS", 3)
+    (org,) = proxy.org_ids
+    await proxy.audit(batch("b1", org, range(2, 22, 2)))
+    await proxy.audit(batch("b2", org, [1, 19]))
+    (state,) = await plane.store.sequences(proxy.proxy_id, 9)
+    assert state.repeated == 0
 
 
 async def test_ranges_beyond_reason_are_counted_rather_than_kept(

@@ -7,10 +7,12 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,10 +118,14 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path
     assert "SIGBUS" not in log_of(system)
 
 
-def told_of_audit(system: System) -> str:
-    """By the last heartbeat, as operators see it."""
+def shown(system: System) -> dict[str, Any]:
+    """The proxy, as operators see it."""
     done = commands.run("--config", str(system.control_plane_config), "proxy", "show", "demo-proxy", "--json")
-    return str(json.loads(done.stdout)["heartbeat"]["checks"]["audit"].get("detail", ""))
+    return dict(json.loads(done.stdout))
+
+
+def told_of_audit(system: System) -> str:
+    return str(shown(system)["heartbeat"]["checks"]["audit"].get("detail", ""))
 
 
 async def test_a_disk_that_does_not_answer_silences_neither_heartbeat_nor_readiness(tmp_path: Path) -> None:
@@ -235,7 +241,7 @@ async def test_a_snapshot_that_went_bad_is_named_and_never_in_force(tmp_path: Pa
         snapshot.write_bytes(content[: len(content) // 2])
         await kill_control_plane(system)
         await system.start_proxy(until_ready=False)
-        await until(lambda: "there are no rules" in _reasons(system))
+        await until(lambda: "there are no rules" in readiness(system)["reasons"])
         stranger = Client(system, system.client_context(), "no-token")
         reply = await stranger.get("/v1.0/echo/1")
         assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "notReady")
@@ -263,7 +269,7 @@ async def test_torn_ends_of_spool_journal_and_state_cost_no_event(tmp_path: Path
             await kill_all(system)
             tear(tmp_path / "audit")
             await system.start_proxy(until_ready=False)
-            await until(lambda: not {"there are no rules", "no worker is alive"} & _reasons(system))
+            await until(lambda: _serves(system))
         await system.start_control_plane()
         await until(lambda: asked <= stored_paths(system))
         found = [event["path"] for event in events(system) if event["path"].startswith("/v1.0/echo/")]
@@ -272,8 +278,9 @@ async def test_torn_ends_of_spool_journal_and_state_cost_no_event(tmp_path: Path
         assert "missing" not in readiness(system)["checks"]["audit"]["detail"]
 
 
-def _reasons(system: System) -> set[str]:
-    return set(readiness(system)["reasons"])
+def _serves(system: System) -> bool:
+    told = readiness(system)
+    return bool(told["checks"]) and not {"there are no rules", "no worker is alive"} & set(told["reasons"])
 
 
 def _tear_journal(audit: Path) -> None:
@@ -297,3 +304,19 @@ def _tear_spool(audit: Path) -> None:
         end = (end + 7) & ~7
         content[end + 4 : end + 80] = b"\xaa" * 12 + b'[7,1700000000000,"org-1","half of a record'.ljust(64)
         segment.write_bytes(content)
+
+
+async def test_a_directory_that_was_lost_leaves_a_trace(tmp_path: Path) -> None:
+    """Its events that had not been sent are gone, and their numbers are given out to others."""
+    async with whole_system(tmp_path, workers=1) as system:
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/before")).status == 200
+            await until(lambda: "/v1.0/echo/before" in stored_paths(system))
+        assert shown(system)["sequences"][0]["repeatedCount"] == 0
+        await kill_all(system)
+        shutil.rmtree(tmp_path / "audit")
+        await system.start_proxy()
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/after")).status == 200
+            await until(lambda: "/v1.0/echo/after" in stored_paths(system))
+        assert shown(system)["sequences"][0]["repeatedCount"] > 0
