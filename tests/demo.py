@@ -380,7 +380,7 @@ async def run(*, check: bool) -> int:
     keep_files = False
     try:
         applications = {HR: RULESETS / "hr-sync.yaml", REPORTING: RULESETS / "reporting.yaml"}
-        async with System(directory, applications, vault=True) as system:
+        async with System(directory, applications, vault=True, warm=False) as system:
             keep_files = await _run(system, console, check=check)
         return 1 if keep_files else 0
     except SystemFailedError as error:

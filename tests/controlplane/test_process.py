@@ -21,7 +21,7 @@ from tests.controlplane.processes import Server, cli, facts, server
 
 pytestmark = pytest.mark.process
 
-KILLS = int(os.environ.get("CONTROLPLANE_KILLS", "15"))
+KILLS = int(os.environ.get("CONTROLPLANE_KILLS", "6"))
 
 
 @pytest.fixture

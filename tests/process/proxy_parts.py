@@ -290,10 +290,12 @@ async def client_of(system: System) -> AsyncIterator[Client]:
 
 @dataclass
 class Load:
-    """Clients that ask without a pause, each request by a path of its own, until told to stop."""
+    """Clients that ask again and again, each request by a path of its own, until told to stop. Their pauses
+    leave two processors to those who are asked, and still dozens of requests under way at any instant."""
 
     system: System
     clients: int = 8
+    pause: float = 0.01  # seconds between an answer and the next request of the same client
     kept: bool = True  # connections; else one for each request
     answered: dict[str, int] = field(default_factory=dict)  # path -> status, of completed answers
     served: int = 0  # of them with status 200
@@ -346,8 +348,8 @@ class Load:
             self.served += reply.status == 200
             if not self.kept:
                 client.close()
-            if reply.status == 503:
-                await asyncio.sleep(0.05)  # in place of the Retry-After that a real client would heed
+            # Of a 503, in place of the Retry-After that a real client would heed.
+            await asyncio.sleep(0.05 if reply.status == 503 else self.pause)
         self.connections += client.connects
         client.close()
 

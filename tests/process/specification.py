@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
+from tests.standins import commands
 from tests.standins.control_plane import API_KEY, HMAC_SECRET
 from tests.standins.server import RawAnswer
 from tests.standins.system import Application, System
@@ -280,7 +281,7 @@ class Operator:
         self.config.write_text(listeners + settings, "utf-8")
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return run("controlplane", "--config", str(self.config), *arguments, **environment)
+        return commands.run("--config", str(self.config), *arguments, environment=environment)
 
     def json(self, *arguments: str) -> Any:
         done = self.run(*arguments, "--json")

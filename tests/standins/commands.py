@@ -1,10 +1,12 @@
 """The control plane's command line, each command a process forked from one that has everything imported.
 
-Tests and demo run a thousand of them, and starting Python and importing is most of what one costs.
+Tests and demo run a thousand of them, and starting Python and importing is most of what one costs. So it is
+of the server, which is the command line without a command.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import importlib
@@ -36,19 +38,62 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> subpro
     """`python -m controlplane` with these arguments, in the project's folder and with nothing to read.
 
     Raises subprocess.TimeoutExpired after TIMEOUT_SECONDS."""
-    message = json.dumps([arguments, {**os.environ, **(environment or {})}]).encode()
-    ended, ends = os.pipe()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        with os.fdopen(ended, "rb") as status:
-            try:
-                socket.send_fds(_connection(), [message], [out.fileno(), err.fileno(), ends])
-            finally:
-                os.close(ends)
+        with _forked(arguments, environment, out, err, apart=False) as status:
             if not select.select([status], [], [], TIMEOUT_SECONDS)[0]:
                 raise subprocess.TimeoutExpired(arguments, TIMEOUT_SECONDS)
             told = status.read()
         texts = [_content(out), _content(err)]
     return subprocess.CompletedProcess(arguments, int(told) if told else -signal.SIGKILL, *texts)
+
+
+class Server:
+    """The control plane serving until it is stopped: of asyncio's Process what is asked of it, for a process
+    that is no child of ours. In a session of its own."""
+
+    def __init__(self, *arguments: str, environment: Mapping[str, str], log: IO[bytes]) -> None:
+        """Within a running event loop."""
+        self._status = _forked(arguments, environment, log, log, apart=True)
+        self.pid = int(self._status.readline())
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._process = os.pidfd_open(self.pid)
+        asyncio.get_running_loop().add_reader(self._process, self._ended)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._end.result() if self._end.done() else None
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._end)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def _ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process)
+        os.close(self._process)
+        with self._status:
+            told = self._status.read()
+        self._end.set_result(int(told) if told else -signal.SIGKILL)
+
+
+def _forked(
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None,
+    out: IO[bytes],
+    err: IO[bytes],
+    *,
+    apart: bool,
+) -> IO[bytes]:
+    """What the process says of itself: its id, where it is in a session of its own, and its exit status."""
+    message = json.dumps([arguments, {**os.environ, **(environment or {})}, apart]).encode()
+    said, says = os.pipe()
+    try:
+        socket.send_fds(_connection(), [message], [out.fileno(), err.fileno(), says])
+    finally:
+        os.close(says)
+    return os.fdopen(said, "rb")
 
 
 def _content(file: IO[bytes]) -> str:
@@ -96,9 +141,12 @@ def serve(connection: socket.socket) -> NoReturn:
 
 
 def _become(
-    arguments: Sequence[str], environment: Mapping[str, str], out: int, err: int, status: int
+    arguments: Sequence[str], environment: Mapping[str, str], apart: bool, out: int, err: int, status: int
 ) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if apart:
+        os.setsid()
+        os.write(status, b"%d\n" % os.getpid())
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.environ.clear()

@@ -57,7 +57,7 @@ class Child:
     """A process of ours, in a session of its own, so that only we stop it."""
 
     name: str
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | commands.Server
     log: Path
 
     def log_tail(self, lines: int = 15) -> str:
@@ -82,7 +82,8 @@ def _search_path(code: Path, environment: Mapping[str, str]) -> str:
 class System:
     """`applications` names each app identity's ruleset file; the environments override settings
     (`Audit__MaxBatchSize`). With `vault` the client secret and the signing key are in a key
-    vault, as in production."""
+    vault, as in production. Where it is not to start `warm`, the control plane is started as an operator
+    does it, for a second longer."""
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class System:
         proxy_environment: Mapping[str, str] | None = None,
         control_plane_environment: Mapping[str, str] | None = None,
         proxy_code: Path = CODE,
+        warm: bool = True,
     ) -> None:
         self.directory = directory
         self.authority = CertificateAuthority(directory / "certificates")
@@ -116,6 +118,7 @@ class System:
         self._proxy_environment = proxy_environment or {}
         self._control_plane_environment = control_plane_environment or {}
         self._proxy_code = proxy_code
+        self._warm = warm
         self._rulesets = applications
         self._workers = workers
         ports = [free_port() for _ in range(4)]
@@ -165,9 +168,11 @@ class System:
 
     async def start_control_plane(self) -> None:
         """Also after it has been killed or stopped."""
-        self.control_plane = await self._spawn(
-            "controlplane", self.control_plane_config, self._control_plane_environment, ROOT
-        )
+        config, environment = self.control_plane_config, self._control_plane_environment
+        if self._warm:
+            self.control_plane = self._fork(config, environment)
+        else:
+            self.control_plane = await self._spawn("controlplane", config, environment, ROOT)
         await self._until(self.control_plane, self._control_plane_listens)
 
     async def start_proxy(self, *, until_ready: bool = True) -> None:
@@ -306,7 +311,16 @@ VaultRefreshSeconds = 0.5"""
                 stderr=output,
                 start_new_session=True,
             )
-        child = Child(module, process, log)
+        return self._child(module, process, log)
+
+    def _fork(self, config: Path, environment: Mapping[str, str]) -> Child:
+        log = self.directory / "controlplane.log"
+        with log.open("ab") as output:
+            server = commands.Server("--config", str(config), environment=environment, log=output)
+        return self._child("controlplane", server, log)
+
+    def _child(self, name: str, process: asyncio.subprocess.Process | commands.Server, log: Path) -> Child:
+        child = Child(name, process, log)
         self.children.append(child)
         return child
 
