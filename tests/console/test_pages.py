@@ -46,7 +46,7 @@ PAGES = (
 UNLIKE_MOST = {"/nowhere": 404, "/record?from=soon": 422}
 
 
-@pytest.mark.parametrize(("size", "dark"), [(DESKTOP, False), (DESKTOP, True), (PHONE, False), (PHONE, True)])
+@pytest.mark.parametrize(("size", "dark"), [(DESKTOP, False), (PHONE, True)])
 def test_every_page_can_be_read_and_used(
     browser: Browser, served: Served, size: tuple[int, int], dark: bool
 ) -> None:
