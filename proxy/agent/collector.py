@@ -8,6 +8,7 @@ per organisation.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -35,6 +36,8 @@ from proxy.audit.spool import WhenFull, spool_directory, used_bytes, worker_budg
 log = logging.getLogger(__name__)
 
 _PASS_BYTES: Final = 1024 * 1024  # of each stream; what a pass costs by itself is spread over 3,000 events
+_SHORT_PASS_BYTES: Final = 32 * 1024  # of one stream, where there is hardly any room
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _PASS_GROWTH: Final = 16 * 1024 * 1024  # room that a pass may need in the journals
 _TOGETHER: Final = 16  # records: a worker that waits for this processor goes on within 0.1 ms
 _STALE_SECONDS: Final = 60.0  # a prepared file that nobody took this long belongs to nobody
@@ -70,6 +73,7 @@ class Collector:
         self._still_since: dict[str, float] = {}
         self._waiting_for: dict[str, str] = {}  # by stream, why it can't be read, told of once
         self._grew = True  # room has to be measured before the journals may grow again
+        self._is_short = False  # of room on the disk, for a whole pass
         self.stalled: str | None = None  # why records wait in the spool
 
     def run_pass(self) -> bool:
@@ -78,8 +82,8 @@ class Collector:
             busy = self._pass()
         except OSError as error:
             self.stalled = str(error)
+            self._is_short = error.errno in _NO_ROOM
             self._start_over()
-            self._journal.verify_files()
             raise
         if self._used_up:
             self._delete_used_up(busy=busy)
@@ -122,9 +126,14 @@ class Collector:
                 del self._used_up[path]
 
     def _start_over(self) -> None:
+        """What a failed pass has written is given back: on a full disk it would hold the room that the next
+        one needs, and so would files that are all sent."""
         self._journal.rollback()
         self._used_up.clear()
         self.close()
+        self._journal.cut_to_committed()
+        if self._is_short:
+            self._journal.give_up_sent()
 
     def _pass(self) -> bool:
         if self._grew:
@@ -138,9 +147,12 @@ class Collector:
             read, more = self._collect_stream(stream, segments.get(stream, []))
             changed = changed or read
             busy = busy or more
+            if read and self._is_short:  # the next may find no room; this much is done
+                self._journal.commit()
         if changed:
             self._grew = True
             self._journal.commit()
+        self._is_short = self._is_short and busy  # until all was collected, bit by bit
         return busy
 
     def _find_room(self) -> bool:
@@ -204,7 +216,7 @@ class Collector:
         assert reader.header is not None
         id_prefix, proxy_id, counts = reader.header.id_prefix, self._proxy_id(), cursor.counts
         try:
-            records = reader.records(_PASS_BYTES)
+            records = reader.records(_SHORT_PASS_BYTES if self._is_short else _PASS_BYTES)
         except OSError as error:  # of the segment's disk, not of the journals'
             self._wait_for(stream, f"{reader.path} can't be read: {error.strerror}")
             return None

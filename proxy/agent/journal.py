@@ -95,7 +95,7 @@ class Journal:
         self._saved = encode_state(self.state)
         self._lines: dict[str, list[bytes]] = {}  # not written yet
         if state is not None:
-            self._cut_to_committed()
+            self.cut_to_committed()
         elif any(self._files()):
             self._rebuild()
         else:
@@ -148,7 +148,7 @@ class Journal:
         self._save()
 
     def rollback(self) -> None:
-        """Back to the last saved state; files may have bytes beyond it, which the next write overwrites."""
+        """Back to the last saved state; files may have bytes beyond it: `cut_to_committed`."""
         self._lines.clear()
         self.state = decode_state(self._saved)
 
@@ -277,6 +277,18 @@ class Journal:
         if self.state.missing != before:
             self._save()
 
+    def give_up_sent(self) -> None:
+        """Deletes files that are all sent, also those that are kept for more to come: a disk is full."""
+        consumed = [
+            self._path(org_id, file.first)
+            for org_id, organisation in self.state.organisations.items()
+            for file in self._consumed_files(organisation, least=0)
+        ]
+        if consumed:
+            self._save()
+        for path in consumed:
+            path.unlink(missing_ok=True)
+
     def drop_oldest(self) -> int:
         """Deletes the oldest journal file of all, under drop-oldest; how many events went with it."""
         # What has no time is damaged, and goes first.
@@ -393,12 +405,15 @@ class Journal:
                     self._path(org_id, each.first).unlink(missing_ok=True)
         return None
 
-    def _consumed_files(self, organisation: OrganisationState) -> list[JournalFile]:
-        """Takes off the files that are all sent, the last one only if it is worth it."""
+    def _consumed_files(self, organisation: OrganisationState, least: int | None = None) -> list[JournalFile]:
+        """Takes off the files that are all sent, the last one only if it has so many bytes that it is worth
+        it."""
+        if least is None:
+            least = self._file_bytes // _IDLE_SHARE
         consumed: list[JournalFile] = []
         while organisation.files and organisation.sent >= organisation.files[0].length:
             file = organisation.files[0]
-            if len(organisation.files) == 1 and file.length < self._file_bytes // _IDLE_SHARE:
+            if len(organisation.files) == 1 and file.length < least:
                 break
             consumed.append(organisation.files.pop(0))
             organisation.sent = organisation.sent_count = 0
@@ -440,8 +455,8 @@ class Journal:
             raise
         self._saved = body
 
-    def _cut_to_committed(self) -> None:
-        """After a kill: files and bytes that no saved state knows of are no events yet."""
+    def cut_to_committed(self) -> None:
+        """After a kill, or a pass that failed: files and bytes that no saved state knows of are no events."""
         known = {
             self._path(org_id, file.first): file.length
             for org_id, organisation in self.state.organisations.items()

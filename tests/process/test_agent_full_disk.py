@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from proxy.agent.collector import Collector
 from proxy.agent.journal import Journal
 from proxy.audit.spool import SpoolWriter
 from tests.process.agent_parts import MIB, collect_all, collector, payload
-from tests.process.test_agent_shipper import rig
+from tests.process.test_agent_shipper import Rig, rig
 from tests.standins.control_plane import ControlPlaneStandIn
 
 pytestmark = pytest.mark.process
@@ -65,18 +66,45 @@ async def test_nothing_is_lost_and_nothing_has_to_be_restarted(small_disk: Path)
     filler = small_disk / "somebody-else"
     filler.write_bytes(b"\0" * (disk.f_bavail * disk.f_bsize))
     async with ControlPlaneStandIn() as control, rig(journal, control) as parts:
-        for _ in range(400):
-            parts.shipper.notify(
-                await asyncio.get_running_loop().run_in_executor(parts.shipper._disk, journal.pending)
-            )
-            await asyncio.gather(*parts.shipper._tasks.values())
-            try:
-                await asyncio.get_running_loop().run_in_executor(parts.shipper._disk, collect_all, part)
-            except OSError:
-                continue
-            if len(control.seqs("org-1")) == recorded:
-                break
-        assert control.seqs("org-1") == list(range(1, recorded + 1))
+        await _until_arrived(control, parts, part, recorded)
         spool.maintain()
         assert spool.ready
     spool.close()
+
+
+async def test_a_backlog_that_is_larger_than_the_room_goes_out_bit_by_bit(small_disk: Path) -> None:
+    """Somebody else took the room, what the agent is kept included, and gave little back."""
+    retention = small_disk / "audit"
+    journal = Journal(retention, max_bytes=1 << 30)
+    spool = SpoolWriter(
+        retention, segment_bytes=256 * 1024, max_bytes=1 << 40, when_full="refuse", id_prefix=1
+    )
+    recorded = 0
+    spool.maintain()
+    while spool.ready:
+        for _ in range(40):
+            spool.append("org-1", payload(recorded))
+            recorded += 1
+        spool.maintain()
+    assert recorded > 10_000
+    disk = os.statvfs(small_disk)
+    filler = small_disk / "somebody-else"
+    filler.write_bytes(b"\0" * (disk.f_bavail * disk.f_bsize - 256 * 1024))
+    part = collector(retention, journal, max_bytes=1 << 40)
+    async with ControlPlaneStandIn() as control, rig(journal, control) as parts:
+        await _until_arrived(control, parts, part, recorded)
+    spool.close()
+
+
+async def _until_arrived(control: ControlPlaneStandIn, parts: Rig, part: Collector, count: int) -> None:
+    loop, disk = asyncio.get_running_loop(), parts.shipper._disk
+    for _ in range(400):
+        parts.shipper.notify(await loop.run_in_executor(disk, parts.journal.pending))
+        await asyncio.gather(*parts.shipper._tasks.values())
+        try:
+            await loop.run_in_executor(disk, collect_all, part)
+        except OSError:
+            continue
+        if len(control.seqs("org-1")) == count:
+            break
+    assert control.seqs("org-1") == list(range(1, count + 1))

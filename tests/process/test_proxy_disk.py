@@ -45,7 +45,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of a few MB where the events go."""
     disk = tmp_path / "audit"
     disk.mkdir(mode=0o700)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=5m,mode=700", "tmpfs", str(disk)]
     try:
         done = subprocess.run(mount, capture_output=True, text=True, check=False)
     except FileNotFoundError:
