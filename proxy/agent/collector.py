@@ -158,6 +158,8 @@ class Collector:
     def _find_room(self) -> bool:
         growth = min(_PASS_GROWTH, self._limit // 32)
         while (used := used_bytes(self._retention)) + growth > self._limit:
+            if self._journal.give_up_sent():
+                continue
             if self._when_full == "drop-oldest" and self._journal.drop_oldest():
                 continue
             self.stalled = f"Audit.MaxDiskBytes: {used} of {self._limit} bytes in use"

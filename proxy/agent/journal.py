@@ -277,8 +277,9 @@ class Journal:
         if self.state.missing != before:
             self._save()
 
-    def give_up_sent(self) -> None:
-        """Deletes files that are all sent, also those that are kept for more to come: a disk is full."""
+    def give_up_sent(self) -> bool:
+        """Deletes files that are all sent, also those that were kept for more to come: of a thousand
+        organisations they can be all the room there is. Whether there were any."""
         consumed = [
             self._path(org_id, file.first)
             for org_id, organisation in self.state.organisations.items()
@@ -288,6 +289,7 @@ class Journal:
             self._save()
         for path in consumed:
             path.unlink(missing_ok=True)
+        return bool(consumed)
 
     def drop_oldest(self) -> int:
         """Deletes the oldest journal file of all, under drop-oldest; how many events went with it."""

@@ -12,9 +12,9 @@ import pytest
 
 from proxy.agent.collector import Collector
 from proxy.agent.journal import Journal
-from proxy.audit.spool import SpoolWriter
-from tests.process.agent_parts import MIB, collect_all, collector, payload
-from tests.process.test_agent_shipper import Rig, rig
+from proxy.audit.spool import SpoolWriter, used_bytes
+from tests.process.agent_parts import MIB, collect_all, collector, payload, spool_writer
+from tests.process.test_agent_shipper import Rig, journal_with, rig
 from tests.standins.control_plane import ControlPlaneStandIn
 
 pytestmark = pytest.mark.process
@@ -93,6 +93,26 @@ async def test_a_backlog_that_is_larger_than_the_room_goes_out_bit_by_bit(small_
     part = collector(retention, journal, max_bytes=1 << 40)
     async with ControlPlaneStandIn() as control, rig(journal, control) as parts:
         await _until_arrived(control, parts, part, recorded)
+    spool.close()
+
+
+@pytest.mark.parametrize("when_full", ["refuse", "drop-oldest"])
+async def test_what_is_all_sent_of_many_organisations_makes_way(tmp_path: Path, when_full: str) -> None:
+    """The file that an organisation's next events would go to is kept for them; they add up."""
+    orgs = [f"org-{number}" for number in range(10)]
+    journal = journal_with(tmp_path, dict.fromkeys(orgs, 1000))
+    spool = spool_writer(tmp_path)
+    spool.maintain()
+    part = collector(tmp_path, journal, max_bytes=4 * MIB, when_full=when_full)
+    async with ControlPlaneStandIn() as control, rig(journal, control) as parts:
+        await parts.ship()
+        assert used_bytes(tmp_path) > 4 * MIB
+        spool.append("org-0", payload(1, "org-0"))
+        collect_all(part)
+        assert part.stalled is None
+        await parts.ship()
+        assert control.seqs("org-0") == list(range(1, 1002))
+    assert journal.status().dropped == 0
     spool.close()
 
 
