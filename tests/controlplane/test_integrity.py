@@ -525,7 +525,7 @@ def test_no_row_goes_unmissed(
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_change_of_a_cell_goes_unseen(
     untouched: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -815,7 +815,7 @@ TERMS = st.one_of(
     filters=st.lists(st.lists(TERMS, max_size=3).map(" ".join), min_size=1, max_size=12),
     data=st.data(),
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 async def test_it_finds_what_the_filter_means(
     tmp_path_factory: pytest.TempPathFactory,
     made: list[dict[str, Any]],

@@ -23,7 +23,7 @@ from tests.standins.system import ROOT, System
 
 pytestmark = pytest.mark.process
 
-SLOW: Final = 10_000 if LONG else 2_000
+SLOW: Final = 10_000 if LONG else 1_000
 GOOD_REQUESTS: Final = 2_000 if LONG else 200
 KIB_OF_A_CONNECTION: Final = 48  # in user space, at most: heads, bodies and answers begun included
 KINDS: Final = ("head", "idle", "body", "reader")

@@ -29,7 +29,7 @@ from tests.process.proxy_parts import (
 )
 from tests.standins.system import System
 
-KILLS = int(os.environ.get("GRAPHWARD_KILLS", "200" if LONG else "20"))
+KILLS = int(os.environ.get("GRAPHWARD_KILLS", "200" if LONG else "12"))
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(max(1800 if LONG else 120, 10 * KILLS))]
 

@@ -300,7 +300,7 @@ def agrees(account: Account, default: Decision) -> None:
     assert logged == set(account.decision.logged_rule_ids)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(rulesets(), samples())
 def test_the_verdict_is_the_proxy_s_and_the_account_leads_to_it(
     ruleset: Ruleset, sample: SampleRequest
@@ -333,7 +333,7 @@ def test_the_verdict_is_the_proxy_s_and_the_account_leads_to_it(
 ANSWERS: Final = (b'{"x": "1"}', b'{"value": [{"x": 2}, {"x": 1, "id": 3}]}', b"no JSON", b"")
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(rulesets(), samples(), st.sampled_from([200, 206, 404]), st.sampled_from(ANSWERS))
 def test_and_so_it_is_of_an_answer(ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes) -> None:
     answer = AnswerFacts(status, ((b"x", b"1"),), body)

@@ -479,7 +479,7 @@ def minimal(paths: list[str]) -> list[list[str]]:
 
 
 @given(documents, paths)
-@settings(max_examples=500)
+@settings(max_examples=250)
 def test_stripping_agrees_with_a_reference_on_values(body: bytes, paths: list[str]) -> None:
     left = applied(stripping(*paths), body)
     assert plain(read(left)) == expected(body, minimal(paths))
@@ -494,7 +494,7 @@ compiled_filters = st.builds(
 
 
 @given(compiled_filters, st.lists(documents, min_size=1, max_size=4))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_having_met_other_answers_changes_nothing(transforms: Transforms, bodies: list[bytes]) -> None:
     compiled = compile_filter(transforms)
     for body in bodies + bodies:

@@ -220,7 +220,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces, max_size=30).map(b"".join), st.lists(st.integers(1, 900), min_size=1))
-@settings(max_examples=1000)
+@settings(max_examples=500)
 def test_any_chunks_of_any_text_are_rewritten_like_the_whole(text: bytes, sizes: list[int]) -> None:
     chunks, position, turn = [], 0, 0
     while position < len(text):

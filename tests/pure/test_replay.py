@@ -290,7 +290,7 @@ def test_a_block_after_a_filter_is_no_other_for_what_the_filter_hid() -> None:
 # -- any rules, any request: never another verdict than the whole request's
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     rulesets(), samples(), st.sampled_from([200, 404]), st.sampled_from([b'{"x": "1"}', b'{"x": 7}', b"{}"])
 )
