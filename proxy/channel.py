@@ -36,7 +36,7 @@ class Rules(msgspec.Struct, frozen=True, tag="rules", tag_field="type"):
     """agent -> worker: which snapshot is to be in force, told after each sync. So who missed it once, or
     could not read it, learns of it again."""
 
-    generation: int
+    generation: int  # 0: the agent holds none, and what is in force stays
     age: float | None  # seconds since the control plane confirmed it; None: nobody knows
     stopped: Stops  # beside what the snapshot stops, where that could not be written
 

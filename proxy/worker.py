@@ -269,11 +269,13 @@ class Worker:
                 pass
 
     def _take_rules(self, told: Rules) -> None:
-        age = math.inf if told.age is None else told.age
-        self._told, self._confirmed_at = told, asyncio.get_running_loop().time() - age
         if told.stopped != self._stopped_beside:
             self._stopped_beside = told.stopped
             self._put_in_force(self._context.rulebook)
+        if not told.generation:
+            return
+        age = math.inf if told.age is None else told.age
+        self._told, self._confirmed_at = told, asyncio.get_running_loop().time() - age
         if self._is_in_force(told.generation):
             self._context.synced_at = self._confirmed_at
         else:

@@ -31,6 +31,9 @@ from controlplane.store.interface import (
 # In force. A proxy gets all of them in one answer, with those of others that it serves, and takes 64 MiB; as
 # JSON a text may be twice as long.
 MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
+# `generatedAt` never goes back, but by more than any proxy takes as a time to come, a day by its own clock: that
+# was a wrong clock, and proxies don't count what they applied by it either.
+_CLOCK_WAS_WRONG_MS: Final = (24 * 3600 + 600) * 1000
 _ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
 _RULESET: Final = (
     "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms FROM rulesets"
@@ -286,7 +289,9 @@ class RegistryTables:
             digest = visible.digest()
             old_digest, old_version, old_generated = _sync_state(connection, proxy_id) or (None, 0, 0)
             version = old_version + (digest != old_digest)
-            generated = max(self._clock.wall_ms(), old_generated + 1)
+            generated = now = self._clock.wall_ms()
+            if old_generated - now < _CLOCK_WAS_WRONG_MS:
+                generated = max(now, old_generated + 1)
             connection.execute(
                 "INSERT OR REPLACE INTO sync_state VALUES (?, ?, ?, ?)",
                 (proxy_id, digest, version, generated),

@@ -260,7 +260,7 @@ class _Agent:
 
     def _bring_up_to_date(self, channel: Channel) -> None:
         snapshot = self._sync.snapshot
-        if snapshot is not None:
+        if snapshot is not None or self._sync.stopped_beside:
             channel.send(self._rules(snapshot, self._sync.stopped_beside))
         for credential in self._credentials.values():
             if credential.tried:
@@ -274,19 +274,21 @@ class _Agent:
         if self._writing_again is None or self._writing_again.done():
             self._writing_again = asyncio.create_task(self._sync.write_again())
 
-    def _rules_confirmed(self, snapshot: Snapshot, is_new: bool) -> None:
-        if is_new:
+    def _rules_confirmed(self, snapshot: Snapshot | None, is_new: bool) -> None:
+        if is_new and snapshot is not None:
             log.info("rules version %s are in force: %d rules", snapshot.version, snapshot.rule_count)
         self._tell_all(self._rules(snapshot, self._sync.stopped_beside))
         for channel in self._old_channels:  # which may not be able to read what this version wrote, or where
-            channel.send(self._rules(snapshot, self._sync.stopped_beside.with_others(snapshot.stops)))
-        self._warn_of_unknown(snapshot)
+            channel.send(self._rules(snapshot, self._sync.stops))
+        if snapshot is not None:
+            self._warn_of_unknown(snapshot)
 
-    def _rules(self, snapshot: Snapshot, stopped: Stops) -> Rules:
+    def _rules(self, snapshot: Snapshot | None, stopped: Stops) -> Rules:
         age = self._sync.age_seconds
         if sum(map(len, stopped.orgs | stopped.apps)) > _MOST_NAMED_CHARACTERS:
             stopped = EVERYTHING_STOPPED
-        return Rules(snapshot.generation, age if age is not None and math.isfinite(age) else None, stopped)
+        generation = 0 if snapshot is None else snapshot.generation
+        return Rules(generation, age if age is not None and math.isfinite(age) else None, stopped)
 
     def _warn_of_unknown(self, snapshot: Snapshot) -> None:
         """Once, and again whenever it is something else."""

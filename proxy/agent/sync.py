@@ -49,6 +49,10 @@ class SyncRefused(Exception):
     """The answer can not be taken; the rules in force stay."""
 
 
+class _Older(Exception):
+    """The answer is no news: what it stops may have been lifted since."""
+
+
 class _NotInForce(Exception):
     """Of an answer that can not be taken, or not be written: why, and what it stops all the same."""
 
@@ -72,7 +76,7 @@ class Sync:
         cache_path: Path,
         interval: float,
         require_signed: bool,
-        announce: Callable[[Snapshot, bool], None],
+        announce: Callable[[Snapshot | None, bool], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._control_plane = control_plane
@@ -81,7 +85,7 @@ class Sync:
         self._highest_path = cache_path.with_name(cache_path.name + ".generated-at")
         self._configured_interval = interval
         self._require_signed = require_signed
-        self._announce = announce  # (snapshot, whether it is another one than before)
+        self._announce = announce  # (snapshot, whether it is another one than before); None: only stops
         self._clock = clock
         self._failures = 0
         self._problem: str | None = None
@@ -176,19 +180,25 @@ class Sync:
     async def _stop(self, told: Stops) -> None:
         """The rules in force with more stopped: a stop waits neither for rules that can be taken nor for room
         on disk. Nothing is lifted this way."""
-        held = self.snapshot
-        if held is None or self.stops.with_others(told) == self.stops:
-            return
         stops = self.stops.with_others(told)
+        if stops == self.stops:
+            return
+        stopping = None if self.snapshot is None else await self._written_with(self.snapshot, stops)
+        if stopping is None:
+            self._stopped_beside = self._stopped_beside.with_others(told)
+        else:
+            self.snapshot, self._stopped_beside = stopping, NOTHING_STOPPED
+        self._announce(self.snapshot, True)
+
+    async def _written_with(self, held: Snapshot, stops: Stops) -> Snapshot | None:
+        """None where the disk has no room for it, or is not to be written to."""
         # Without its ETag: a 304 would confirm rules of which the control plane knows no such stop.
         stopping = msgspec.structs.replace(held, generation=held.generation + 1, stops=stops, etag=None)
         try:
             await asyncio.to_thread(write_snapshot, self._cache_path, stopping)
         except OSError:
-            self._stopped_beside = self._stopped_beside.with_others(told)
-        else:
-            self.snapshot, self._stopped_beside = stopping, NOTHING_STOPPED
-        self._announce(self.snapshot or held, True)
+            return None
+        return stopping
 
     def _pause(self) -> float:
         """To the next attempt. Jitter only shortens it, so that a change takes effect within one interval."""
@@ -261,16 +271,21 @@ class Sync:
             synced = _answer_decoder.decode(answer.body)
         except (ValueError, RecursionError) as error:
             raise SyncRefused(f"the answer is no sync body: {error}") from None
-        generated = _instant(synced.generated_at)
-        if generated > self._latest():
-            raise SyncRefused(f"generatedAt {synced.generated_at} is yet to come by this host's clock")
-        highest = self._highest_applied()
-        if highest is not None and generated < _instant(highest):
-            raise SyncRefused(f"generatedAt {synced.generated_at} is older than {highest}, applied before")
         try:
+            self._refuse_another_time(synced.generated_at)
             return self._in_place(self._to_snapshot(synced, _etag(answer.headers.get("ETag", ""))))
+        except _Older as error:
+            raise SyncRefused(str(error)) from None
         except (SyncRefused, OSError) as error:
             raise _NotInForce(error, self._withdrawn(synced)) from None
+
+    def _refuse_another_time(self, generated_at: str) -> None:
+        generated = _instant(generated_at)
+        if generated > self._latest():
+            raise SyncRefused(f"generatedAt {generated_at} is yet to come by this host's clock")
+        highest = self._highest_applied()
+        if highest is not None and generated < _instant(highest):
+            raise _Older(f"generatedAt {generated_at} is older than {highest}, applied before")
 
     def _in_place(self, snapshot: Snapshot) -> _Fetched:
         held = self.snapshot
@@ -294,10 +309,11 @@ class Sync:
         candidates = [self.snapshot.generated_at] if self.snapshot is not None else []
         with contextlib.suppress(FileNotFoundError, UnicodeDecodeError, SyncRefused):
             text = self._highest_path.read_bytes().decode()
-            # The mark has no checksum, and one flipped bit can make it a time to come.
-            if _instant(text) <= self._latest():
-                candidates.append(text)
-        return max(candidates, key=_instant, default=None)
+            _instant(text)
+            candidates.append(text)
+        # A clock that was wrong, or one flipped bit of the mark, which has no checksum, make a time to come.
+        latest = self._latest()
+        return max((each for each in candidates if _instant(each) <= latest), key=_instant, default=None)
 
     def _latest(self) -> datetime:
         """That `generatedAt` may be. Clocks that are further apart fail at the signing of requests."""

@@ -11,6 +11,7 @@ import pytest
 from argon2 import PasswordHasher
 
 from controlplane.store.interface import NotFound, Stop
+from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import RULESET, Answer, FakeClock, Plane, ProxyClient, started
 
 HOUR_MS = 3_600_000
@@ -131,13 +132,23 @@ async def test_generated_at_never_goes_back(tmp_path: Path, clock: FakeClock) ->
         times.append((await proxy.sync()).json["generatedAt"])
         await plane.ruleset("acme", "one")
         times.append((await proxy.sync()).json["generatedAt"])
-    clock.wall -= 365 * 24 * HOUR_MS
     async with started(tmp_path, clock) as plane:
         proxy.base_url, proxy.session = plane.base_url, plane.session
         await plane.ruleset("acme", "two")
         times.append((await proxy.sync()).json["generatedAt"])
     assert times == sorted(times)
     assert len(set(times)) == 4
+
+
+async def test_generated_at_recovers_from_a_clock_that_was_days_ahead(
+    plane: Plane, proxy: ProxyClient, clock: FakeClock
+) -> None:
+    """No proxy takes rules of a time to come, so none of that time would ever be in force again."""
+    begun = clock.wall
+    clock.wall += 3 * 24 * HOUR_MS
+    assert (await proxy.sync()).json["generatedAt"] == rfc3339(clock.wall)
+    clock.wall = begun
+    assert (await proxy.sync()).json["generatedAt"] == rfc3339(begun)
 
 
 async def test_a_rotation_without_grace_revokes_the_old_secret_and_its_version(

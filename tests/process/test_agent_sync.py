@@ -21,6 +21,7 @@ from proxy.config.tls import client_tls
 from proxy.policy.ruleset import Ruleset
 from proxy.snapshot import Snapshot, read_snapshot, write_snapshot
 from proxy.stops import Stops
+from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import SyncRuleset
 from tests.standins.control_plane import (
     API_KEY,
@@ -40,8 +41,8 @@ async def control() -> AsyncIterator[ControlPlaneStandIn]:
 
 
 class Announcements(list[tuple[str, bool]]):
-    def __call__(self, snapshot: Snapshot, is_new: bool) -> None:
-        self.append((snapshot.version, is_new))
+    def __call__(self, snapshot: Snapshot | None, is_new: bool) -> None:
+        self.append(("" if snapshot is None else snapshot.version, is_new))
 
 
 @asynccontextmanager
@@ -63,7 +64,7 @@ async def syncing(
 
 
 def changed(**members: Any) -> dict[str, Any]:
-    return sync_body(version="v2", generatedAt="2026-11-22T00:00:00.000Z", **members)
+    return sync_body(**{"version": "v2", "generatedAt": "2026-11-22T00:00:00.000Z"} | members)
 
 
 async def test_rules_are_persisted_before_they_are_announced(
@@ -461,6 +462,57 @@ async def test_what_can_not_be_written_is_stopped_all_the_same(
         assert await sync.once()
         assert not sync.stops
         assert announced == [("v1", True), ("v1", True), ("v2", False)]
+
+
+async def test_a_mark_that_can_not_be_read_keeps_no_stop_away(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    """Its rules are not taken: they may be older than what was applied before."""
+    cache = tmp_path / "snapshot.json"
+    async with syncing(control, cache, Announcements()) as sync:
+        assert await sync.once()
+        mark = tmp_path / "snapshot.json.generated-at"
+        mark.unlink()
+        mark.mkdir()
+        control.sync_body = changed(stops=STOPPED)
+        assert not await sync.once()
+        held = read_snapshot(cache)
+        assert (held.version, held.stops.everything) == ("v1", True)
+
+
+async def test_a_stop_is_told_though_there_are_no_rules(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+    """Workers may have some: of an agent before, which could write them."""
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    cache.mkdir()
+    async with syncing(control, cache, announced) as sync:
+        control.sync_body = changed(stops=STOPPED)
+        assert not await sync.once()
+        assert sync.stopped_beside.everything
+        assert announced == [("", True)]
+        cache.rmdir()
+        assert await sync.once()
+        assert not sync.stopped_beside
+        assert read_snapshot(cache).stops.everything
+        assert announced == [("", True), ("v2", True)]
+
+
+async def test_a_clock_that_was_days_ahead_refuses_nothing(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    """Rules were applied on the day that it showed; then it was set right."""
+    cache, ahead = tmp_path / "snapshot.json", [3 * 86400.0]
+    async with syncing(control, cache, Announcements(), clock=lambda: time.time() + ahead[0]) as sync:
+        control.sync_body = sync_body(generatedAt=rfc3339(int((time.time() + ahead[0]) * 1000)))
+        assert await sync.once()
+        ahead[0] = 0.0
+        control.sync_body = changed(stops=STOPPED, generatedAt=rfc3339(int((time.time() + 3 * 86400) * 1000)))
+        assert not await sync.once()  # the control plane's own may take its time to be right
+        assert "yet to come" in sync.check().detail
+        assert read_snapshot(cache).stops.everything  # which delays no stop
+        control.sync_body = changed(generatedAt=rfc3339(int(time.time() * 1000)))
+        assert await sync.once()
+        assert read_snapshot(cache).version == "v2"
+        assert not sync.stops
 
 
 async def test_a_mark_of_a_time_to_come_refuses_nothing(tmp_path: Path, control: ControlPlaneStandIn) -> None:

@@ -185,6 +185,26 @@ async def test_a_stop_waits_for_no_room_on_disk(tmp_path: Path) -> None:
         await becomes(client, "")
 
 
+async def test_a_stop_needs_no_rules_of_the_agent(tmp_path: Path) -> None:
+    """The snapshot is lost and can't be written again: an agent that begins has none, but the workers do."""
+    async with system_with(tmp_path) as system, client_of(system) as client:
+        assert await code(client) == ""
+        snapshot = tmp_path / "snapshot.json"
+        snapshot.unlink()
+        snapshot.mkdir()
+        os.kill(processes(system)["agent"], signal.SIGKILL)
+        await until(lambda: "there are no rules yet" in log_of(system))
+        assert await code(client) == ""
+        await system.cli("kill", "all")
+        await becomes(client, "emergencyStop")
+        await until(lambda: "stops everything" in readiness(system)["checks"]["stops"]["detail"])
+
+        snapshot.rmdir()
+        await until(lambda: readiness(system)["checks"]["sync"]["status"] == "ok")
+        await system.cli("unkill", "all")
+        await becomes(client, "")
+
+
 async def test_a_local_file_stops_without_a_control_plane(tmp_path: Path) -> None:
     file = tmp_path / "stop"
     async with system_with(tmp_path) as system, client_of(system) as client:
