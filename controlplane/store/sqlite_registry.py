@@ -31,8 +31,8 @@ from controlplane.store.interface import (
 # In force. A proxy gets all of them in one answer, with those of others that it serves, and takes 64 MiB; as
 # JSON a text may be twice as long.
 MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
-# `generatedAt` never goes back, but by more than any proxy takes as a time to come, a day by its own clock: that
-# was a wrong clock, and proxies don't count what they applied by it either.
+# `generatedAt` never goes back, but by more than any proxy takes as a time to come, a day by its own clock:
+# that was a wrong clock, and proxies don't count what they applied by it either.
 _CLOCK_WAS_WRONG_MS: Final = (24 * 3600 + 600) * 1000
 _ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
 _RULESET: Final = (
