@@ -28,6 +28,7 @@ T = TypeVar("T")
 MAX_PARTS: Final = 20  # Graph's own limit
 # What is read of a body before it is known to be a batch must not cost more than one: see `parse_batch`.
 _MOST_MEMBERS: Final = 1000  # of an object; headers are the most that one has
+_MOST_VALUES: Final = 100_000  # whose places are looked for several times: a fifth of a second
 _MOST_URL_BYTES: Final = MAX_PARTS * 16 * 1024  # of all parts together
 
 _PART_NAMES: Final = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
@@ -115,6 +116,7 @@ def envelope_decision(decision: Decision) -> Decision:
 def parse_batch(body: bytes, version: str, *, upstream_base: str, proxy_base: str) -> tuple[BatchPart, ...]:
     """The parts of the body of POST /{version}/$batch, in their order."""
     bases = (upstream_base, proxy_base)
+    _refuse_many_values(body)
     entries = [
         _Entry(raw, _PART_NAMES) for raw in _at_most(MAX_PARTS, _entries(body, "requests"), "requests")
     ]
@@ -123,6 +125,15 @@ def parse_batch(body: bytes, version: str, *, upstream_base: str, proxy_base: st
     if sum(len(entry.text("url") or b"") for entry in entries) > _MOST_URL_BYTES:
         raise MalformedBatch(f"urls of more than {_MOST_URL_BYTES} bytes together")
     return _with_known_dependencies(tuple(_part(entry, version, bases) for entry in entries))
+
+
+def _refuse_many_values(body: bytes) -> None:
+    try:
+        many = json_text.has_more_values(body, _MOST_VALUES)
+    except json_text.JsonTextError as error:
+        raise MalformedBatch(str(error)) from error
+    if many:
+        raise MalformedBatch(f"more than {_MOST_VALUES} values")
 
 
 def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> bytes:

@@ -34,6 +34,10 @@ class Decision:
     reason: str = "rule"  # rule, default, hiddenProperty, responseRule
 
 
+# What checks and guards have said of one request: none depends on how its path is read.
+Known = dict[Check | QueryGuard, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A rule that concerns the path: what it decides if all its checks hold."""
@@ -44,10 +48,19 @@ class Step:
     reads_body: bool = False  # the request's
     reads_answer: bool = False
 
-    def decided(self, request: RequestFacts) -> Decision:
-        if self.guard is not None and self.guard.is_probed_by(request.target):
+    def decided(self, request: RequestFacts, known: Known | None = None) -> Decision:
+        if self.guard is not None and self._is_probed(self.guard, request, known):
             return replace(self.decision, verdict="block", transforms=None, reason="hiddenProperty")
         return self.decision
+
+    @staticmethod
+    def _is_probed(guard: QueryGuard, request: RequestFacts, known: Known | None) -> bool:
+        if known is None:
+            return guard.is_probed_by(request.target)
+        probed = known.get(guard)
+        if probed is None:
+            probed = known[guard] = YES if guard.is_probed_by(request.target) else NO
+        return probed == YES
 
 
 _MAX_LOGGED: Final = 64  # combinations that a lane remembers
@@ -66,7 +79,10 @@ class Lane:
     constant: Decision | None = None
     _logged: dict[tuple[str, str, tuple[str, ...]], Decision] = field(default_factory=dict)
 
-    def judge(self, request: RequestFacts, answer: AnswerFacts | None = None) -> Decision:
+    def judge(
+        self, request: RequestFacts, answer: AnswerFacts | None = None, known: Known | None = None
+    ) -> Decision:
+        """`known` is shared by the lanes of one request, where it has several."""
         if self.constant is not None:
             return self.constant
         logged: tuple[str, ...] = ()
@@ -74,7 +90,7 @@ class Lane:
         for step in self.steps:
             held = YES
             for check in step.checks:
-                one = check(request, answer)
+                one = check(request, answer) if known is None else _asked_once(check, request, answer, known)
                 if one < held:
                     held = one
                     if one == NO:
@@ -84,7 +100,7 @@ class Lane:
             if step.decision.verdict == "log_only":
                 logged += (step.decision.rule_id,)
                 continue
-            decision = step.decision if step.guard is None else step.decided(request)
+            decision = step.decision if step.guard is None else step.decided(request, known)
             if held == YES or decision.verdict == "block":
                 break
             if decision.verdict == "filter":  # perhaps: filter, and let the search go on
@@ -171,8 +187,9 @@ class Plan:
         if not self._response_lanes:
             return decision
         outcome = NOTHING
+        known: Known | None = {} if len(self._response_lanes) > 1 else None
         for lane in self._response_lanes:
-            outcome = _strictest(outcome, lane.judge(request, answer))
+            outcome = _strictest(outcome, lane.judge(request, answer, known))
         logged = _merged(decision.logged_rule_ids, outcome.logged_rule_ids)
         if outcome.verdict == "block":
             return replace(outcome, logged_rule_ids=logged)
@@ -188,15 +205,23 @@ class Plan:
 
     def _judge_as_written(self, request: RequestFacts) -> Decision:
         decision: Decision | None = None
+        known: Known = {}
         for lane in self._lanes:
-            outcome = lane.judge(request)
+            outcome = lane.judge(request, None, known)
             decision = outcome if decision is None else _strictest(decision, outcome)
         if decision is None:
             raise MalformedTarget("the target has no certain reading")
         for lane in self._slash_lanes:
-            if _effect(lane.judge(request)) != _effect(decision):
+            if _effect(lane.judge(request, None, known)) != _effect(decision):
                 raise MalformedTarget("an encoded slash that would change the verdict if it were a slash")
         return decision
+
+
+def _asked_once(check: Check, request: RequestFacts, answer: AnswerFacts | None, known: Known) -> int:
+    said = known.get(check)
+    if said is None:
+        said = known[check] = check(request, answer)
+    return said
 
 
 def _strictest(first: Decision, second: Decision) -> Decision:

@@ -7,14 +7,18 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from proxy.policy import json_text
 from proxy.policy.canonical import MAX_LIGATURES, MalformedTarget, Target
 from proxy.policy.odata import fold, folding_cost, ligatures
 
 _CONTROL_INFORMATION: Final = re.compile(r"(?<!@odata)\.")  # the dot of `@odata.type` walks into nothing
 _BOM: Final = "\ufeff"
-# Elements and values of one document that all rules together may look at: a tenth of a second. Without an
-# end, a ruleset with many conditions and a body with many elements would keep everybody else waiting.
-_MAX_LOOKS: Final = 1_000_000
+# What all rules together may look at of one document, in elements and values: else a ruleset with many
+# conditions and a body with many elements would keep everybody else waiting. An answer is the upstream's, and
+# a page of it has more of them than an application has to send.
+_MAX_LOOKS: Final = 300_000
+_MAX_LOOKS_AT_ANSWER: Final = 1_000_000
+_MAX_VALUES: Final = 100_000  # of a request's body, counted before they are made: a fifth of a second
 _MAX_TEXT: Final = 8_000_000  # what `folding_cost` may come to for all conditions: a third of a second
 
 
@@ -30,8 +34,18 @@ COMPOSITE: Final = Composite()
 Value = str | int | float | bool | None | Composite
 
 
+class Looks:
+    """How much rules may still look at: of one document, or of those in all parts of a `$batch`."""
+
+    __slots__ = ("text", "values")
+
+    def __init__(self, values: int = _MAX_LOOKS) -> None:
+        self.values = values
+        self.text = _MAX_TEXT
+
+
 class RequestFacts:
-    __slots__ = ("_document", "body", "client_ip", "headers", "method", "now", "target")
+    __slots__ = ("_document", "_looks", "body", "client_ip", "headers", "method", "now", "target")
 
     def __init__(
         self,
@@ -41,6 +55,7 @@ class RequestFacts:
         client_ip: str,
         now: float,
         body: bytes | None = None,
+        looks: Looks | None = None,
     ) -> None:
         self.method = method
         self.target = target
@@ -48,6 +63,7 @@ class RequestFacts:
         self.client_ip = client_ip
         self.now = now
         self.body = body
+        self._looks = looks
         self._document: _Document | None = None
 
     @property
@@ -55,13 +71,15 @@ class RequestFacts:
         """The body as JSON; None without a body. Raises MalformedBody."""
         return self._read().root
 
-    def values(self, path: tuple[str, ...]) -> Sequence[Value]:
-        """What the property path leads to in the body. Raises MalformedBody."""
-        return self._read().values(path)
+    def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
+        """What the property path leads to in the body; each value counts as `cost` looks. Raises
+        MalformedBody."""
+        return self._read().values(path, cost)
 
     def _read(self) -> _Document:
         if self._document is None:
-            self._document = _Document(self.body)
+            _refuse_many_values(self.body or b"")
+            self._document = _Document(self.body, self._looks or Looks())
         return self._document
 
 
@@ -78,13 +96,13 @@ class AnswerFacts:
         self.body = body
         self._document: _Document | None = None
 
-    def values(self, path: tuple[str, ...]) -> Sequence[Value]:
+    def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
         """What the property path leads to in the answer, or in an item of its `value`. Raises
         MalformedBody."""
         if self._document is None:
-            self._document = _Document(self.body)
-        items = self._document.values(("value", *path)) if self._document.has_items else ()
-        return (*self._document.values(path), *items)
+            self._document = _Document(self.body, Looks(_MAX_LOOKS_AT_ANSWER))
+        items = self._document.values(("value", *path), cost) if self._document.has_items else ()
+        return (*self._document.values(path, cost), *items)
 
 
 def parse_document(body: bytes) -> object:
@@ -98,6 +116,15 @@ def parse_document(body: bytes) -> object:
         raise MalformedBody("a rule looks at the body, and it is no JSON in UTF-8") from None
 
 
+def _refuse_many_values(body: bytes) -> None:
+    try:
+        many = json_text.has_more_values(body.removeprefix(_BOM.encode()), _MAX_VALUES)
+    except json_text.JsonTextError:
+        raise MalformedBody("a rule looks at the body, and it is no JSON in UTF-8") from None
+    if many:
+        raise MalformedBody("it has too many values for a rule to look at")
+
+
 def property_path(path: str) -> tuple[str, ...]:
     return tuple(fold(part) for part in _CONTROL_INFORMATION.split(path))
 
@@ -105,14 +132,13 @@ def property_path(path: str) -> tuple[str, ...]:
 class _Document:
     """A body as JSON, None without one, and what rules have looked up in it."""
 
-    __slots__ = ("_costs", "_known", "_looks_left", "_text_left", "root")
+    __slots__ = ("_costs", "_known", "_looks", "root")
 
-    def __init__(self, body: bytes | None) -> None:
+    def __init__(self, body: bytes | None, looks: Looks) -> None:
         self.root = parse_document(body) if body else None
         self._known: dict[tuple[str, ...], list[Value]] = {}
         self._costs: dict[tuple[str, ...], int] = {}
-        self._looks_left = _MAX_LOOKS
-        self._text_left = _MAX_TEXT
+        self._looks = looks
 
     @property
     def has_items(self) -> bool:
@@ -120,7 +146,7 @@ class _Document:
             isinstance(each, list) for each in self.root.get("value", ())
         )
 
-    def values(self, path: tuple[str, ...]) -> Sequence[Value]:
+    def values(self, path: tuple[str, ...], cost: int) -> Sequence[Value]:
         """All values that a property path leads to; dots walk into objects and arrays."""
         found = self._known.get(path)
         if found is None:
@@ -128,15 +154,15 @@ class _Document:
             self._collect(self.root, path, 0, found)
             self._known[path] = found
             self._costs[path] = sum([folding_cost(each) for each in found if isinstance(each, str)])
-        self._look(len(found))
-        self._text_left -= self._costs[path]
-        if self._text_left < 0:
+        self._look(len(found) * cost)
+        self._looks.text -= self._costs[path]
+        if self._looks.text < 0:
             raise MalformedBody("rules would look at too much text of the body")
         return found
 
     def _look(self, count: int) -> None:
-        self._looks_left -= count
-        if self._looks_left < 0:
+        self._looks.values -= count
+        if self._looks.values < 0:
             raise MalformedBody("rules would look at too many values of the body")
 
     def _collect(self, value: object, path: tuple[str, ...], at: int, found: list[Value]) -> None:

@@ -24,6 +24,7 @@ class Member(NamedTuple):
 
 
 _BACKSLASH = 0x5C
+_QUOTE = 0x22
 _skip_whole_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 # RFC 8259 §8.2: the grammar allows an escaped surrogate without its partner (mail previews cut in the middle
@@ -44,6 +45,7 @@ def _nested(depth: int) -> bytes:
 
 _ANY_VALUE = _STRING + b"|" + _SCALAR + b"|" + _nested(4)
 _VALUE = re.compile(rb"\s*+(?:" + _ANY_VALUE + b")", re.DOTALL)
+_OPENING_OR_STRING = re.compile(_STRING + rb"|[\[{,]", re.DOTALL)
 _BRACKET_OR_STRING = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
 
 # These read a text that `validate` has passed: they find, they do not check.
@@ -67,6 +69,19 @@ def validate(text: bytes) -> None:
         raise JsonTextError(f"not JSON: {error}") from error
     except RecursionError as error:
         raise JsonTextError("nested too deeply") from error
+
+
+def has_more_values(text: bytes, limit: int) -> bool:
+    """Whether `text` has more values than that, objects and arrays counted twice. Raises JsonTextError."""
+    if text.count(b",") + text.count(b"[") + text.count(b"{") <= limit:
+        return False
+    validate(text)
+    for token in _OPENING_OR_STRING.finditer(text):
+        if text[token.start()] != _QUOTE:
+            limit -= 1
+            if limit < 0:
+                return True
+    return False
 
 
 def run_of_members_but(names: Iterable[str]) -> re.Pattern[bytes]:

@@ -23,6 +23,7 @@ from proxy.policy.batch import (
 )
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
+from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
 from proxy.policy.unserved import carries_query
 from proxy.server.answers import error_body
@@ -71,6 +72,7 @@ class Batch:
         self._version = version
         self._caller = caller
         self._envelope = envelope
+        self._looks = Looks()
         self._parts: list[_Part] = []
 
     def judge(self, body: bytes, proxy_base: bytes) -> None:
@@ -180,6 +182,11 @@ class Batch:
         part, draft = judged.part, judged.draft
         if len(part.target) > self._context.limits.max_header_bytes:  # as when it comes by itself
             raise Refusal("headersTooLarge", "The part's URL is too long.", "headersTooLarge")
+        if (
+            sum(len(name) + len(value) for name, value in part.headers)
+            > self._context.limits.max_header_bytes
+        ):
+            raise Refusal("headersTooLarge", "The part's headers are too large.", "headersTooLarge")
         if any(name.lower() in _OVERRIDES and value != part.method for name, value in part.headers):
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
         rules = self._caller.rules
@@ -198,6 +205,7 @@ class Batch:
                 draft.client_ip,
                 draft.time_ms / 1000,
                 as_if_alone(part.body),
+                self._looks,
             )
             if self._caller.shadow is not None:
                 draft.shadow = Trial(self._caller.shadow, facts, body_known=True)

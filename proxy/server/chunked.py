@@ -27,7 +27,7 @@ _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff
 class ChunkedDecoder:
     """Decodes a chunked body (RFC 9112 §7.1), strictly; trailers are checked and dropped."""
 
-    __slots__ = ("_line", "_remaining", "_state", "_trailer_bytes", "done", "rest")
+    __slots__ = ("_line", "_remaining", "_state", "_trailer_bytes", "done", "excess", "lines", "rest")
 
     _SIZE: Final = 0
     _DATA: Final = 1
@@ -40,6 +40,8 @@ class ChunkedDecoder:
         self._line = b""
         self._trailer_bytes = 0
         self.done = False
+        self.excess = 0  # bytes of framing beyond those of content
+        self.lines = 0  # of framing, which cost more than what is between them
         self.rest = b""  # bytes after the body's end, once `done`
 
     def feed(self, data: bytes) -> bytes:
@@ -72,11 +74,14 @@ class ChunkedDecoder:
             if self.done:
                 self.rest = data[position:]
                 break
-        return payload[0] if len(payload) == 1 else b"".join(payload)
+        content = payload[0] if len(payload) == 1 else b"".join(payload)
+        self.excess = max(0, self.excess + position - 2 * len(content))
+        return content
 
     def _take_line(self, line: bytes) -> None:
         if line[-2:] != b"\r\n":
             raise MalformedBody("a line of the chunked body does not end with CRLF")
+        self.lines += 1
         content = line[:-2]
         if self._state == self._SIZE:
             match = _CHUNK_LINE.fullmatch(content)

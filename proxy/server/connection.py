@@ -54,6 +54,8 @@ LINGER_SECONDS: Final = 2.0
 SLOW_READER_SECONDS: Final = 60.0  # how often a client that takes its answer slowly is looked at
 METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named where another one is refused
 COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
+CHUNK_LINES_PER_TURN: Final = 2000  # of a body: some milliseconds
+EXCESS_FRAMING_BYTES: Final = 256 * 1024  # of a body's chunks beyond its content: nobody needs so many
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
@@ -126,6 +128,7 @@ class ClientConnection(asyncio.Protocol):
         "_lingering",
         "_paused",
         "_pending",
+        "_resting",
         "_scanned",
         "_serving",
         "_transport",
@@ -159,6 +162,7 @@ class ClientConnection(asyncio.Protocol):
         self._closing = False
         self._last_announced = False  # an answer has said that no other follows
         self._paused = False  # by the exchange
+        self._resting = False  # until the other connections have had their turn
         self._crowded = False  # reading stopped, since enough requests wait
         self.write_paused = False  # the client takes its answer more slowly than it comes
         self._unsent = 0  # when that was last looked at
@@ -292,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
         if crowded == self._crowded:
             return
         self._crowded = crowded
-        if self._paused:
+        if self._paused or self._resting:
             return
         if crowded:
             self._transport.pause_reading()
@@ -407,6 +411,12 @@ class ClientConnection(asyncio.Protocol):
             except MalformedBody as error:
                 self._body_malformed(error)
                 return
+            if decoder.excess > EXCESS_FRAMING_BYTES:
+                self._body_malformed(MalformedBody("it is more framing than content"))
+                return
+            if decoder.lines > CHUNK_LINES_PER_TURN:
+                decoder.lines = 0
+                self._rest_for_a_turn()
             last = decoder.done
             if last:
                 self._body_remaining = 0
@@ -679,12 +689,24 @@ class ClientConnection(asyncio.Protocol):
     def _pause(self) -> None:
         if not self._paused:
             self._paused = True
-            if not self._crowded:
+            if not (self._crowded or self._resting):
                 self._transport.pause_reading()
 
     def _resume(self) -> None:
         self._paused = False
-        if not self._crowded:
+        if not (self._crowded or self._resting):
+            self._transport.resume_reading()
+
+    def _rest_for_a_turn(self) -> None:
+        """A socket that is ready is read again and again before the loop turns."""
+        if not (self._paused or self._crowded or self._resting):
+            self._transport.pause_reading()
+        self._resting = True
+        self._context.loop.call_soon(self._go_on_reading)
+
+    def _go_on_reading(self) -> None:
+        self._resting = False
+        if not (self._paused or self._crowded or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def _idle_too_long(self) -> None:

@@ -151,6 +151,14 @@ async def test_a_body_in_base64_hides_nothing_from_the_rules(tmp_path: Path) -> 
         assert reasons == ["malformedRequest"] * 2  # as of one that comes alone
 
 
+async def test_a_part_has_no_more_headers_than_a_request_may(tmp_path: Path) -> None:
+    parts = [part("1", "/groups/1", headers={"a": "x" * 70_000}), part("2", "/groups/2", headers={"a": "x"})]
+    body = batch(*parts)
+    async with data_path(upstream_batches({"2": {"status": 200}}, []), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        assert {each["id"]: each["status"] for each in reply.json()["responses"]} == {"1": 431, "2": 200}
+
+
 async def test_a_batch_of_which_nothing_is_left_never_reaches_the_upstream(tmp_path: Path) -> None:
     body = batch(part("1", "/users/ada/messages"), part("2", "/SITES"))
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:

@@ -427,6 +427,15 @@ async def test_a_chunked_body_of_tiny_chunks_passes_as_fast_as_it_comes(tmp_path
         assert (await proxy.ask(head + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")).status == 200
 
 
+async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: Path) -> None:
+    """Each costs as much as thousands of bytes."""
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        head = proxy.request("/v1.0/a", "PUT", b"Transfer-Encoding: chunked\r\n")
+        assert (await proxy.ask(head + b"1\r\nx\r\n" * 70_000 + b"0\r\n\r\n")).status == 400
+        (event,) = proxy.events()
+        assert event["reason"] == "malformedRequest"
+
+
 # Keeping alive and closing
 
 

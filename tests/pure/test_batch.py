@@ -215,6 +215,8 @@ def test_twenty_requests_are_a_batch_and_twenty_one_are_not() -> None:
         ({"headers": {f"x-{at}": "1" for at in range(1001)}}, "more than 1000 members"),
         ({f"k{at}": 1 for at in range(1000)}, "more than 1000 members"),
         ({"dependsOn": ["2"] * 21}, "more than 20 ids"),
+        ({"body": [{}] * 60_000}, "more than 100000 values"),
+        ({"body": [[[[[[[]]]]]]] * 20_000}, "more than 100000 values"),
         ({"url": "/" + "a" * 320 * 1024}, "urls of more than 327680 bytes"),
         ({"url": "/" + "\ufdfa" * 101}, "many characters that stand for several"),
         ({"url": "/" + "%25EF%25B7%25BA" * 101}, "many characters that stand for several"),
@@ -227,6 +229,11 @@ def test_what_costs_more_than_a_batch_is_refused_before_it_is_read(
     parts = [get("/me") | part for _ in range(1 if part else 10_000)]
     with pytest.raises(MalformedBatch, match=refusal):
         parsed(batch(*parts))
+
+
+def test_a_long_text_counts_as_one_value_whatever_is_in_it() -> None:
+    (part,) = parsed(batch(get("/me") | {"method": "POST", "body": {"text": '[{,"' * 200_000}}))
+    assert len(part.raw) > 1_000_000
 
 
 def test_requests_in_a_circle_are_refused_and_in_a_line_are_not() -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.compile import Part, compile_part, compile_ruleset
+from proxy.policy.conditions import Check
 from proxy.policy.decision import Decision, MalformedBody
+from proxy.policy.facts import AnswerFacts, Looks, RequestFacts
+from proxy.policy.queries import QueryGuard
+from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.transforms import Transforms
 from tests.pure.rules import compiled, decide, decide_answer, verdict
 
@@ -748,3 +753,86 @@ def test_text_that_is_costly_to_compare_is_looked_at_only_so_often(
                 decide(rules, "/v1.0/users", "POST", body=body)
         else:
             assert decide(rules, "/v1.0/users", "POST", body=body).verdict == "allow"
+
+
+def test_a_condition_is_asked_once_however_many_ways_the_path_can_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def counted(part: Part) -> Check:
+        check = compile_part(part)
+
+        def count(request: RequestFacts, answer: AnswerFacts | None) -> int:
+            asked.append("condition")
+            return check(request, answer)
+
+        return count
+
+    is_probed_by = QueryGuard.is_probed_by
+
+    def counted_guard(guard: QueryGuard, target: Target) -> bool:
+        asked.append("guard")
+        return is_probed_by(guard, target)
+
+    monkeypatch.setattr(QueryGuard, "is_probed_by", counted_guard)
+    rules = compile_ruleset(
+        parse_ruleset("""
+version: 1
+name: test
+default: allow
+rules:
+  - {id: no, match: {path: [/**]}, verdict: block, conditions: [{header: a, equals: b}]}
+  - {id: hide, match: {path: [/**]}, verdict: filter, guard_queries: true,
+     transforms: {strip_properties: [mobilePhone]}}
+"""),
+        counted,
+    )
+    target = "/v1.0/users/%5c%252f%EF%BC%8F;b%20"
+    assert len(canonicalise(target).readings) > 20
+    assert decide(rules, target).verdict == "filter"
+    assert asked == ["condition", "guard"]
+
+
+@pytest.mark.parametrize("source", ["header: a", "query: $expand"])
+@pytest.mark.parametrize("verdict_of_rule", ["block", "allow"])
+def test_more_occurrences_than_anybody_sends_hold_perhaps(source: str, verdict_of_rule: str) -> None:
+    """Each was looked at, by each condition: one head of 60 KB held up everybody else."""
+    by_rule = compiled(
+        f"- {{id: r, match: {{path: [/**]}}, verdict: {verdict_of_rule}, "
+        f"conditions: [{{{source}, equals: x}}]}}",
+        "block" if verdict_of_rule == "allow" else "allow",
+    )
+    for count, certain in ((256, True), (257, False)):
+        target = "/m?" + "&".join(["$expand=x"] * count)
+        held = verdict(by_rule, target, headers=[(b"a", b"x")] * count) == verdict_of_rule
+        assert held == (certain or verdict_of_rule == "block")
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        (b"[" + b'{"x":1},' * 60_000 + b"1]", "too many values"),
+        (b"[" * 500 + b"1," * 200_000 + b"1" + b"]" * 500, "too many values"),
+        (b'{"x":[' + b'"a",' * 40_000 + b'"a"]}', "too many values"),  # by a regex, which takes its time
+    ],
+)
+def test_a_body_with_more_values_than_rules_may_look_at_is_refused(body: bytes, refusal: str) -> None:
+    rules = compiled('- {id: r, match: {path: [/**]}, verdict: block, conditions: [{body: x, matches: "y"}]}')
+    with pytest.raises(MalformedBody, match=refusal):
+        decide(rules, "/v1.0/users", "POST", body=body)
+
+
+def test_documents_of_one_batch_share_what_rules_may_look_at() -> None:
+    rules = compiled('- {id: r, match: {path: [/**]}, verdict: block, conditions: [{body: x, matches: "y"}]}')
+    looks = Looks()
+    refused = 0
+    for _ in range(20):
+        facts = RequestFacts(
+            "POST", canonicalise("/m"), (), "", 0.0, b'{"x":[' + b'"a",' * 4_000 + b'"a"]}', looks
+        )
+        try:
+            rules.plan("POST", facts.target).decide(facts)
+        except MalformedBody:
+            refused += 1
+    assert 0 < refused < 20
