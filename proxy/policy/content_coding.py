@@ -75,10 +75,13 @@ class _Deflate:
     def step(self, data: bytes) -> bytes:
         data = self._rest + data if self._rest else data
         if self._stream is None:
-            if len(data) < 2:
+            in_zlib = _has_zlib_header(data)
+            if len(data) < 2 or (in_zlib and len(data) < 5):
                 self._rest = data
                 return b""
-            self._stream = zlib.decompressobj(wbits=15 if _has_zlib_header(data) else -15)
+            if in_zlib and _begins_stored_block(data):
+                raise ContentCodingError("deflate data that can be read in two ways")
+            self._stream = zlib.decompressobj(wbits=15 if in_zlib else -15)
         if self.finished and data:
             raise ContentCodingError("bytes after the end of deflate data")
         try:
@@ -95,7 +98,13 @@ class _Deflate:
 
 def _has_zlib_header(data: bytes) -> bool:
     """RFC 1950 §2.2: method 8, a window of at most 32 KiB, and a check value."""
-    return data[0] & 0x0F == 8 and data[0] >> 4 <= 7 and (data[0] << 8 | data[1]) % 31 == 0
+    return len(data) > 1 and data[0] & 0x0F == 8 and data[0] >> 4 <= 7 and (data[0] << 8 | data[1]) % 31 == 0
+
+
+def _begins_stored_block(data: bytes) -> bool:
+    """Whether what has a zlib header means something as a bare stream, too: its first bits are those of a
+    stored block, with its length and the complement of it after them (RFC 1951 §3.2.4)."""
+    return data[1] ^ data[3] == 0xFF and data[2] ^ data[4] == 0xFF
 
 
 class _Brotli:

@@ -22,6 +22,7 @@ from proxy.policy.batch import (
     reduced_batch,
 )
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.charset import is_utf8
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
@@ -187,6 +188,9 @@ class Batch:
             > self._context.limits.max_header_bytes
         ):
             raise Refusal("headersTooLarge", "The part's headers are too large.", "headersTooLarge")
+        for name, value in part.headers:
+            if name.lower() == "content-type" and not is_utf8(value, part.body or b""):
+                raise Refusal("badRequest", "A part's body is read in UTF-8 alone.", "malformedRequest")
         if any(name.lower() in _OVERRIDES and value != part.method for name, value in part.headers):
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
         rules = self._caller.rules
@@ -280,6 +284,8 @@ class Batch:
                 "upstreamUnauthorised" if status == 401 else "upstreamError",
                 upstream_status=status,
             )
+        if status == 206 and (judged.plan.response_needs_body or judged.decision.transforms is not None):
+            raise _filter_failed("it is a part of a larger whole")
         if judged.plan.has_response_rules:
             facts = AnswerFacts(status, _encoded(answer.headers), as_if_alone(answer.body))
             try:

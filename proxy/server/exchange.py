@@ -20,6 +20,7 @@ from proxy.counters import (
 )
 from proxy.policy.batch import MalformedBatch, envelope_decision, is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.charset import is_utf8
 from proxy.policy.content_coding import ContentCodingError, UnfoldsTooFar, decode
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
@@ -269,7 +270,12 @@ class Exchange:
             readable_codings=context.readable_codings,
             body_held=self._body is not None,
             replaced_length=self._body_length() if replaced else None,
+            whole=self.head.fields.ranged and self._answer_may_change(),
         )
+
+    def _answer_may_change(self) -> bool:
+        """A part of an answer is nothing that rules can judge, and its place tells of what lies before it."""
+        return self._decision.transforms is not None or self._plan.has_response_rules
 
     def _body_length(self) -> int:
         return sum(map(len, self._body or ()))
@@ -359,7 +365,13 @@ class Exchange:
             self._finish(close=close)
 
     def _readable_body(self) -> bytes:
-        body = b"".join(self._body or ())
+        body = self._decoded(b"".join(self._body or ()))
+        for name, value in self.head.headers:
+            if name.lower() == b"content-type" and not is_utf8(value.decode("latin-1"), body):
+                raise Refusal("badRequest", "A rule reads bodies in UTF-8 alone.", "malformedRequest")
+        return body
+
+    def _decoded(self, body: bytes) -> bytes:
         coding = self.head.fields.content_encoding
         if coding is None:
             return body
@@ -547,6 +559,8 @@ class Exchange:
         """Judges the whole answer and takes out what the rules hide; never lets an unfiltered one pass."""
         answer = self._answer
         try:
+            if answer.status == 206 and self._plan.response_needs_body:
+                raise FilterFailed("it is a part of a larger whole")
             decoded = decoded_answer(body, answer, self.context.limits.max_filter_bytes)
             if self._plan.has_response_rules and self._plan.response_needs_body:
                 self._decide_response(decoded)
@@ -641,8 +655,8 @@ class Exchange:
 
     def _head_for_client(self, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
         status = answer.status
-        # Of a body that isn't here, but would be filtered if it were.
-        hidden = self._decision.transforms is not None and (
+        # Of a body that isn't here, but would be filtered or judged if it were.
+        hidden = (self._decision.transforms is not None or self._plan.response_needs_body) and (
             status == 304 or (self.to_head_request and 200 <= status < 300)
         )
         return head_for_client(

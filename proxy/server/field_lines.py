@@ -32,6 +32,7 @@ LOCATION: Final = 13
 REQUEST_ID: Final = 14
 BODY_DIGEST: Final = 15
 FORWARDED_FOR: Final = 16
+RANGE: Final = 17
 
 _KIND_OF: Final[dict[bytes, int]] = {
     b"keep-alive": HOP_BY_HOP,
@@ -64,6 +65,8 @@ _KIND_OF: Final[dict[bytes, int]] = {
     b"content-digest": BODY_DIGEST,
     b"repr-digest": BODY_DIGEST,
     b"x-forwarded-for": FORWARDED_FOR,
+    b"range": RANGE,
+    b"if-range": RANGE,
 }
 
 _OF_ONE_CONNECTION: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})

@@ -18,6 +18,7 @@ from proxy.server.field_lines import (
     EXPECT,
     HOST,
     LOCATION,
+    RANGE,
     TRANSFER_ENCODING,
 )
 from proxy.server.request_head import RequestFields, RequestHead, UpstreamForm
@@ -33,11 +34,13 @@ def head_for_upstream(
     readable_codings: Callable[[bytes], bytes],
     body_held: bool,
     replaced_length: int | None,
+    whole: bool,
 ) -> bytes:
     """The application's head with Host and Authorization replaced and hop-by-hop fields dropped.
 
     `body_held` says that the whole body is here, so that nobody needs to be told to go on with it;
-    `replaced_length` is the size of another, uncoded body that goes up instead.
+    `replaced_length` is the size of another, uncoded body that goes up instead; `whole` says that the answer
+    is to be whole, whatever part of it the application asks for (RFC 9110 §14.2 lets any server ignore that).
     """
     fields = head.fields
     form = fields.upstream_form
@@ -46,9 +49,12 @@ def head_for_upstream(
         or form.authorization is not authorization
         or form.host is not host
         or replaced_length is not None
+        or whole
     ):
-        form = _upstream_form(fields, host, authorization, readable_codings, body_held, replaced_length)
-        if replaced_length is None and not fields.expect_continue:
+        form = _upstream_form(
+            fields, host, authorization, readable_codings, body_held, replaced_length, whole
+        )
+        if replaced_length is None and not whole and not fields.expect_continue:
             fields.upstream_form = form
     if form.id_between:
         return b"".join((head.request_line, form.before, head.client_request_id or b"", form.after))
@@ -62,6 +68,7 @@ def _upstream_form(
     readable_codings: Callable[[bytes], bytes],
     body_held: bool,
     replaced_length: int | None,
+    whole: bool,
 ) -> UpstreamForm:
     before = b""
     id_between = False
@@ -84,7 +91,7 @@ def _upstream_form(
             line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))
         elif kind == EXPECT and (body_held or not fields.expect_continue):
             continue  # answered already; or HTTP/1.0's, which means nothing (RFC 9110 §10.1.1)
-        elif kind == CONTENT_ENCODING and replaced_length is not None:
+        elif (kind == CONTENT_ENCODING and replaced_length is not None) or (kind == RANGE and whole):
             continue
         if at == fields.id_at:
             before = b"%b%b: " % (b"".join(lines), field.name)

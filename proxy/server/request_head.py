@@ -28,6 +28,7 @@ from proxy.server.field_lines import (
     HOST,
     MAX_REMEMBERED_LINES,
     METHOD_OVERRIDE,
+    RANGE,
     TRANSFER_ENCODING,
     Field,
     Headers,
@@ -76,6 +77,7 @@ class RequestFields:
         "lines",
         "method_override",
         "nominated",
+        "ranged",
         "upstream_form",
     )
 
@@ -92,6 +94,7 @@ class RequestFields:
         self.content_encoding: bytes | None = None
         self.method_override: bytes | None = None
         self.forwarded_for: bytes | None = None
+        self.ranged = False  # a part of the answer is asked for
         self.nominated: frozenset[bytes] = frozenset()
         self.layout: Layout | None = None  # of the last such head, if it is remembered
         self.upstream_form: UpstreamForm | None = None  # remembered by `heads`
@@ -259,6 +262,8 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
             fields.method_override = value
         elif kind == CLIENT_REQUEST_ID:
             fields.client_request_id = value
+        elif kind == RANGE:
+            fields.ranged = True
         elif kind == CONTENT_TYPE:
             fields.content_type = value
         elif kind == CONTENT_ENCODING:

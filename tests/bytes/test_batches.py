@@ -159,6 +159,22 @@ async def test_a_part_has_no_more_headers_than_a_request_may(tmp_path: Path) -> 
         assert {each["id"]: each["status"] for each in reply.json()["responses"]} == {"1": 431, "2": 200}
 
 
+async def test_a_part_of_which_rules_see_a_part_only_is_withheld(tmp_path: Path) -> None:
+    answers = {
+        "1": {"status": 206, "body": {"mobilePhone": "+47 1"}},
+        "2": {"status": 206, "body": {"a": "whatever it is"}},
+    }
+    body = batch(
+        part("1", "/users/ada", headers={"Range": "bytes=5-30"}),
+        part("2", "/groups/2"),
+        part("3", "/groups/3", headers={"Content-Type": "application/json; charset=utf-7"}, body={"a": 1}),
+    )
+    async with data_path(upstream_batches(answers, []), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        statuses = {each["id"]: each["status"] for each in reply.json()["responses"]}
+        assert statuses == {"1": 502, "2": 206, "3": 400}
+
+
 async def test_a_batch_of_which_nothing_is_left_never_reaches_the_upstream(tmp_path: Path) -> None:
     body = batch(part("1", "/users/ada/messages"), part("2", "/SITES"))
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:

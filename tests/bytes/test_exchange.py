@@ -295,6 +295,8 @@ async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path,
         ("HEAD", "/v1.0/users/1", b"304 Not Modified", False),
         ("HEAD", "/v1.0/users/1", b"404 Not Found", True),  # which is never filtered
         ("HEAD", "/v1.0/groups/1", b"200 OK", True),
+        ("HEAD", "/v1.0/groups/1/secret", b"200 OK", False),  # of which a rule reads the body
+        ("GET", "/v1.0/groups/1/secret", b"304 Not Modified", False),
         ("GET", "/v1.0/groups/1", b"304 Not Modified", True),
     ],
 )
@@ -313,6 +315,45 @@ async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_ta
             assert (reply.value(name) is not None) is told
         assert reply.value("etag") == 'W/"1"'
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "asked"),
+    [("/v1.0/users/1", False), ("/v1.0/groups/1/secret", False), ("/v1.0/groups/1", True)],
+)
+async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_judge(
+    tmp_path: Path, target: str, asked: bool
+) -> None:
+    """A part is nothing that they can judge, and its place tells how long the rest is (RFC 9110 §14.4)."""
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        fields = b'Range: bytes=5-9\r\nIf-Range: "1"\r\n'
+        for _ in range(2):  # the second time, what the head means is known
+            assert (await proxy.ask(proxy.request(target, "GET", fields))).status == 200
+        for head in proxy.upstream.heads:
+            assert (b"\r\nRange: bytes=5-9\r\nIf-Range:" in head) is asked
+
+
+async def test_a_part_of_an_answer_is_not_judged_as_if_it_were_the_whole(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 206 Partial\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+        assert (await proxy.ask(proxy.request("/v1.0/groups/1/secret"))).status == 502
+        assert (await proxy.ask(proxy.request("/v1.0/groups/1"))).status == 206
+
+
+async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path: Path) -> None:
+    """`+AGE-` is an `a` in UTF-7, and four other characters in UTF-8."""
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+        body = b'{"kind":"guest"}'
+        for target, statuses in (("/v1.0/invitations", (200, 400)), ("/v1.0/$batch", (400, 400))):
+            for charset, status in zip((b"utf-8", b"utf-7"), statuses, strict=True):
+                fields = b"Content-Type: application/json; charset=%b\r\nContent-Length: %d\r\n"
+                asked = proxy.request(target, "POST", fields % (charset, len(body)), body)
+                assert (await proxy.ask(asked)).status == status
+        assert len(proxy.upstream.received) == 1
+        assert {event["reason"] for event in proxy.events() if event["status"] == 400} == {
+            "malformedRequest",
+            "malformedBatch",
+        }
 
 
 async def test_a_condition_on_the_body_judges_before_the_upstream_sees_anything(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def meaning_of_request(
         readable_codings=bytes.upper,
         body_held=False,
         replaced_length=None,
+        whole=False,
     )
     several_ids = sum(name.lower() == b"client-request-id" for name, _ in parsed.headers) >= TWO_IDS
     return (

@@ -84,6 +84,16 @@ def test_truncation_at_every_length_is_an_error(coding: str) -> None:
             decode(body[:length], [coding], limit=LIMIT)
 
 
+def test_deflate_that_means_something_else_without_its_header_is_an_error() -> None:
+    """Some servers take all deflate for bare: the zlib header is then the begin of a stored block."""
+    hidden = b'{"importance":"high"}'
+    for first, flags in ((0x78, 0x9C), (0x78, 0x01), (0x58, 0x85)):
+        stored = bytes((flags, 0x01))  # of 256 bytes and more
+        polyglot = bytes((first,)) + stored + bytes(byte ^ 0xFF for byte in stored)
+        with pytest.raises(ContentCodingError, match="two ways"):
+            decode(polyglot + hidden + bytes(600), ["deflate"], limit=LIMIT)
+
+
 def test_truncated_bare_deflate_is_an_error() -> None:
     body = raw_deflate(TEXT)
     for length in range(1, len(body)):
