@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left, then goes
 DRAIN_MARGIN_SECONDS: Final = 5.0  # beyond DrainSeconds, after which a worker cuts by itself
+LAST_WORDS_SECONDS: Final = 2.0  # for a worker that is about to be killed to record what is under way
 HUNG_SECONDS: Final = 10.0  # a process whose loop has not turned for so long is replaced
 RELOAD_SECONDS: Final = 30.0  # a reload whose new workers can't serve by then is given up
 CHECK_SECONDS: Final = 60.0  # a check of another version that takes longer is given up
@@ -73,6 +74,7 @@ class Child:
     ready: bool = False
     retired_at: float | None = None  # not to be replaced, and its end is timed from here
     killed: bool = False
+    aborted: bool = False  # found hung
     quick_deaths: int = 0
     start_at: float | None = None
     ready_fd: int | None = None
@@ -272,7 +274,7 @@ class Supervisor:
 
     def _fork(self, child: Child) -> None:
         """Raises OSError, and leaves no descriptor behind then."""
-        child.ready, child.retired_at, child.killed = False, None, False
+        child.ready, child.retired_at, child.killed, child.aborted = False, None, False, False
         child.heard, child.silent = 0, 0.0
         reading, writing = os.pipe()
         parent = os.getpid()
@@ -330,8 +332,14 @@ class Supervisor:
             child.heard, child.silent = said, 0.0
             return
         child.silent += elapsed
-        if child.silent > HUNG_SECONDS and not child.killed:
+        if child.silent > HUNG_SECONDS and not child.aborted:
             logger.error("%s does not respond, replacing it", child.name)
+            child.aborted = True
+            if child in self._agents():
+                self._kill(child)
+            else:
+                os.kill(child.pid, signal.SIGABRT)
+        elif child.silent > HUNG_SECONDS + LAST_WORDS_SECONDS and not child.killed:
             self._kill(child)
 
     def _kill_if_late(self, child: Child, now: float) -> None:

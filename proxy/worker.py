@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import math
+import os
 import resource
 import secrets
 import signal
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final
+from typing import Final, NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
@@ -145,6 +147,7 @@ class Worker:
             self._settings.credentials.assignments, self._ask_for_another_credential
         )
         self._context = self._make_context(loop)
+        signal.signal(signal.SIGABRT, self._end_at_once)
         await self._look_at_kill_file()
         await self._load_snapshot()
         self._channel = Channel(channel, self._take_message)
@@ -163,6 +166,14 @@ class Worker:
         self._channel.close()
         await loop.run_in_executor(None, self._spool.close)
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _end_at_once(self, *_: object) -> NoReturn:
+        """By the supervisor, of a loop that no longer turns: Python runs this amid whatever keeps it. What is
+        under way has its events; nothing of what was interrupted goes on."""
+        for connection in list(self._context.connections):
+            with contextlib.suppress(Exception):
+                connection.record_unfinished()
+        os._exit(1)
 
     # Setting up
 

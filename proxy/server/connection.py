@@ -684,6 +684,11 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.client_left()
 
+    def record_unfinished(self) -> None:
+        """The worker ends now."""
+        if self._exchange is not None:
+            self._exchange.client_left()
+
     # Own means
 
     def _pause(self) -> None:

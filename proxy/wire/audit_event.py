@@ -58,7 +58,7 @@ REASONS: Final = MappingProxyType(
         "upstreamAborted": "the upstream's answer broke off after it had begun",
         "filterFailed": "the answer should have been filtered and could not be, so it was withheld",
         # The client left.
-        "clientAborted": "the client left before its answer was complete",
+        "clientAborted": "the client left before its answer was complete, or a worker that hung was ended",
         # A part of a batch that was never tried.
         "dependencyFailed": "a part of a $batch depends on a part that was blocked or failed",
     }

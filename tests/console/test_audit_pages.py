@@ -133,7 +133,7 @@ def test_what_takes_long_is_counted_behind_the_page(visit: Visit) -> None:
     page.route("**/search?*", lambda route: route.fulfill(
         status=200, content_type="text/html",
         body=_with_counts_to_come(route.fetch().text()),
-    ))  # fmt: skip
+    ), times=1)  # fmt: skip
     visit.go("/search?org=contoso&counts=1")
     expect(page.get_by_role("heading", name="In common")).to_be_visible()
     page.get_by_role("link", name="Only verdict block").click()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.process.proxy_parts import (
     LONG,
     Client,
     Load,
+    Reply,
     alive,
     assert_no_gap,
     client_of,
@@ -28,6 +30,24 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 from tests.standins.system import System
+
+# In a proxy's way, found by Python at its start: what reads a body that says so doesn't come back.
+HANGING = """
+import json
+loads = json.loads
+def hanging(text, **options):
+    while isinstance(text, str) and "hang forever" in text:
+        pass
+    return loads(text, **options)
+json.loads = hanging
+"""
+JUDGED = """
+version: 1
+name: judged
+default: allow
+rules:
+  - {id: no, match: {path: [/v1.0/judged]}, verdict: block, conditions: [{body: a, equals: b}]}
+"""
 
 KILLS = int(os.environ.get("GRAPHWARD_KILLS", "200" if LONG else "12"))
 
@@ -95,6 +115,51 @@ async def test_a_dead_worker_loses_no_connection_that_waits_to_be_accepted(tmp_p
         assert [(await answer).status for answer in answers] == [200] * 20
         for each in waiting:
             each.close()
+
+
+async def test_a_worker_that_is_ended_for_hanging_records_what_is_under_way(tmp_path: Path) -> None:
+    """The upstream may have done it, though nobody will hear of it."""
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as known:
+        await _under_way(system, known, lambda: os.kill(processes(system)["worker-0"], signal.SIGABRT))
+
+
+@pytest.mark.skipif(not LONG, reason="a quarter of a minute of a busy processor: GRAPHWARD_LONG=1")
+async def test_a_worker_that_hangs_is_replaced_and_what_was_under_way_is_on_record(tmp_path: Path) -> None:
+    places = tmp_path / "python"
+    places.mkdir()
+    (places / "sitecustomize.py").write_text(HANGING, "utf-8")
+    rules = tmp_path / "judged.yaml"
+    rules.write_text(JUDGED, "utf-8")
+    system = System(tmp_path, {"app": rules}, workers=1, proxy_environment={"PYTHONPATH": str(places)})
+    async with system, client_of(system) as known:
+        killer = Client(system, system.client_context(), known.token)
+        body = '{"a":"hang forever"}'
+        fields = f"Host: x\r\nAuthorization: Bearer {known.token}\r\nContent-Length: {len(body)}\r\n\r\n"
+        request = f"POST /v1.0/judged HTTP/1.1\r\n{fields}{body}".encode()
+        hanging: list[asyncio.Task[Reply]] = []
+        await _under_way(system, known, lambda: hanging.append(asyncio.create_task(killer.exchange(request))))
+        await asyncio.gather(*hanging, return_exceptions=True)
+        await until(lambda: "/v1.0/judged" in stored_paths(system))  # of what it hung in, too
+        killer.close()
+
+
+async def _under_way(system: System, known: Client, end_worker: Callable[[], None]) -> None:
+    before = processes(system)["worker-0"]
+    clients = [Client(system, system.client_context(), known.token) for _ in range(5)]
+    paths = [f"/v1.0/gate/{at}" for at in range(5)]
+    asked = [asyncio.create_task(each.get(path)) for each, path in zip(clients, paths, strict=True)]
+    await until(lambda: {each.target for each in system.graph.requests} >= set(paths))
+    end_worker()
+    await asyncio.gather(*asked, return_exceptions=True)
+    await until(lambda: processes(system).get("worker-0", before) != before)
+    await until(lambda: stored_paths(system) >= set(paths))
+    found = [event for event in events(system) if event["path"] in paths]
+    assert len(found) == len(paths)
+    assert {(event["status"], event["reason"]) for event in found} == {(499, "clientAborted")}
+    assert_no_gap(events(system))
+    for at, each in enumerate(clients):
+        system.graph.gate(str(at)).set()
+        each.close()
 
 
 def _established(port: int) -> int:
