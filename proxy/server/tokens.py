@@ -29,6 +29,7 @@ MAX_REMEMBERED: Final = 10_000
 STOPPED: Final = "An operator has stopped the requests of this application."
 CLOCK_LEEWAY_SECONDS: Final = 5  # for nbf and iat alone: another proxy of the fleet may have issued the token
 
+_PLAIN_START: Final = len("Bearer ")
 _BEARER: Final = re.compile(
     rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)"
 )
@@ -132,9 +133,10 @@ class TokenKeeper:
             raise RefusedToken("The access token is not valid yet.", "invalidToken", caller)
         if not caller.enabled or caller.secret_version != claims.ver:
             raise RefusedToken("The access token was revoked.", "invalidToken", caller)
-        if len(self._remembered) >= MAX_REMEMBERED:
-            self._remembered = {}
-        self._remembered[authorization] = (caller, claims.exp)
+        if parts.start(1) == _PLAIN_START:  # else it has any number of spellings
+            if len(self._remembered) >= MAX_REMEMBERED:
+                self._remembered = {}
+            self._remembered[authorization] = (caller, claims.exp)
         return caller
 
     def _verified_claims(self, header: bytes, payload: bytes, signature: bytes) -> Claims:
