@@ -173,10 +173,15 @@ class Registry:
         return await self._store.rulesets(await self._org_id(org))
 
     async def roll_back(
-        self, reference: str, org: str | None, version: int | None, note: str | None = None
+        self,
+        reference: str,
+        org: str | None,
+        version: int | None,
+        note: str | None = None,
+        expected: int | None = None,
     ) -> Ruleset:
         ruleset = await self.ruleset(reference, org)
-        return await self._store.roll_back(ruleset.ruleset_id, version, note)
+        return await self._store.roll_back(ruleset.ruleset_id, version, note, expected)
 
     # App identities
 

@@ -140,7 +140,8 @@ async def consider(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 async def go_back(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     org, name = request.place["org"], request.place["name"]
     to = _version(request.form, "to") or 0
-    asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None)
+    seen = _version(request.form, "expected")  # what the page compared with
+    asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None, expected=seen or 0)
     new = await perform(rulesets.rollback, desk, actor, asked)
     said = f"Version {new.version} of {new.name} is in force, with the text of version {to}."
     return Redirect(request.link(place_of(org, name)), said)

@@ -48,8 +48,10 @@ async def lift(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirec
             await perform(lift_app, desk, actor, filled(StoppedApp, request.form))
         elif scope == "org":
             await perform(lift_org, desk, actor, filled(StoppedOrg, request.form))
-        else:
+        elif scope == "all":
             await perform(lift_all, desk, actor, Everything())
+        else:
+            raise InvalidRequest("Say which stop to lift.")
     except Refusal as error:
         return await _page(desk, actor, request, problems(error))
     return Redirect(request.link("/stops"), "The stop is lifted.")

@@ -30,6 +30,10 @@ class Actor:
         any wider comparison somebody could be added whose other name counts as another's."""
         return fold(self.name) == fold(name)
 
+    @property
+    def is_local(self) -> bool:
+        return self.name.startswith(_LOCAL)
+
     def may(self, role: Role, org_id: str | None) -> bool:
         """In that organisation; None asks for all of them, which only a role in EVERY_ORG gives."""
         held = [self.roles[key] for key in (EVERY_ORG, org_id) if key is not None and key in self.roles]
@@ -43,6 +47,9 @@ class Actor:
             )
 
 
+_LOCAL: Final = "local:"  # begins no operator's name
+
+
 def local_actor(user: str) -> Actor:
     """Who runs commands beside the store's file, and so may do everything."""
-    return Actor(f"local:{user}", {EVERY_ORG: "admin"})
+    return Actor(f"{_LOCAL}{user}", {EVERY_ORG: "admin"})

@@ -82,6 +82,7 @@ class ShowRuleset(RulesetReference):
 class RollBack(RulesetReference):
     to: int | None = None  # by default the version before the one in force
     note: str | None = None
+    expected: int | None = None  # refused if another version than this is in force
 
 
 @operation("ruleset.apply", "POST", "/rulesets")
@@ -141,7 +142,9 @@ async def history(desk: Desk, actor: Actor, request: RulesetReference) -> Rulese
 async def rollback(desk: Desk, actor: Actor, request: RollBack) -> RulesetFacts:
     """Put an older text in force again, as a new version."""
     found = await desk.ruleset(actor, "editor", request.ruleset, request.org)
-    new = await desk.registry.roll_back(found.ruleset_id, found.org_id, request.to, _note(request.note))
+    new = await desk.registry.roll_back(
+        found.ruleset_id, found.org_id, request.to, _note(request.note), request.expected
+    )
     return RulesetFacts(ruleset_id=new.ruleset_id, name=new.name, version=new.version)
 
 

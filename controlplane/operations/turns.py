@@ -17,11 +17,14 @@ class Turns:
         self._turns: dict[str, asyncio.Semaphore] = {}
 
     @asynccontextmanager
-    async def of(self, actor: Actor) -> AsyncIterator[None]:
+    async def of(self, actor: Actor) -> AsyncIterator[bool]:
+        """Whether it had to be waited for."""
         self._asking[actor.name] += 1
         try:
-            async with self._turns.setdefault(actor.name, asyncio.Semaphore(self._at_once)):
-                yield
+            turns = self._turns.setdefault(actor.name, asyncio.Semaphore(self._at_once))
+            waits = turns.locked()
+            async with turns:
+                yield waits
         finally:
             self._asking[actor.name] -= 1
             if not self._asking[actor.name]:

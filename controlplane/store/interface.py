@@ -463,7 +463,9 @@ class RegistryStore(Protocol):
     ) -> tuple[Ruleset, bool]:
         """A new version of the ruleset, unless the text is the one in force; whether it is new."""
 
-    async def roll_back(self, ruleset_id: str, version: int | None, note: str | None) -> Ruleset: ...
+    async def roll_back(
+        self, ruleset_id: str, version: int | None, note: str | None, expected: int | None
+    ) -> Ruleset: ...
     async def rulesets(self, org_id: str | None) -> list[Ruleset]: ...
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
         """All of them, newest first."""

@@ -151,9 +151,14 @@ class RegistryTables:
 
         return await self._database.write_even_if_full(job)
 
-    async def roll_back(self, ruleset_id: str, version: int | None, note: str | None) -> Ruleset:
+    async def roll_back(
+        self, ruleset_id: str, version: int | None, note: str | None, expected: int | None
+    ) -> Ruleset:
         def job(connection: sqlite3.Connection) -> Ruleset:
             current = Ruleset(*one_row(connection, f"{_RULESET} AND ruleset_id = ?", (ruleset_id,)))
+            if expected is not None and expected != current.version:
+                what = f"version {current.version} is in force, and {expected} was expected"
+                raise Conflict(f"ruleset {current.name}: {what}")
             if version is None and current.version == 1:
                 raise NotFound(f"ruleset {current.name} has no version before the first, which is in force")
             wanted = current.version - 1 if version is None else version

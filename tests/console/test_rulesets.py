@@ -92,6 +92,13 @@ def test_from_a_new_ruleset_to_a_rollback(any_visit: Visit, request: pytest.Fixt
     assert "Nobody may" in page.locator(".history").inner_text()
     page.get_by_role("link", name="roll back to it").click()
     assert page.locator(".diff .old").inner_text().split()[-1] == "block"
+    expected = page.locator("input[name=expected]")
+    expected.evaluate("field => field.value = 1")  # a page that was opened before somebody published
+    page.get_by_role("button", name="Roll back to version 1").click()
+    assert "version 2 is in force, and 1 was expected" in page.locator("main").inner_text()
+    visit.complaints.clear()  # the browser notes the status
+    page.go_back()
+    expected.evaluate("field => field.value = 2")
     page.get_by_role("button", name="Roll back to version 1").click()
     expect(page.get_by_role("status")).to_contain_text("with the text of version 1")
     assert "The text of version 1." in page.locator(".history").inner_text()

@@ -51,6 +51,10 @@ def test_everything_is_stopped_by_who_means_it(browser: Browser, served: Served)
         for path in ("/", "/stops", "/apps"):
             visit.go(path)
             assert complaints(visit.page) == [], path
+        for scope in ({}, {"scope": "App", "app": "hr-portal"}):
+            form = {"csrf": csrf, **scope}
+            asked = visit.page.request.post(f"{served.address}/stops/lift", form=form)
+            assert asked.status == 422, "what isn't said is not lifted"
         visit.go("/stops")
         visit.page.get_by_role("button", name="Lift the stop of everything").click()
         visit.page.get_by_role("button", name="Lift it").click()

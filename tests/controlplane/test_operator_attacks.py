@@ -168,6 +168,43 @@ async def test_no_operator_takes_every_place_in_the_store_s_queue(
     assert len(await plane.store.record(RecordQuery(limit=1000))) == len(flood)
 
 
+async def test_what_waits_is_not_done_for_an_operator_who_was_disabled_meanwhile(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await operator(plane, "root", {"*": "admin"})
+    token = await operator(plane, "ada", {"*": "admin"})
+    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+    begin_record = OperatorTables.begin_record
+
+    async def held_up(self: OperatorTables, record: NewRecord) -> int:
+        begun.release()
+        await go_on.wait()
+        return await begin_record(self, record)
+
+    monkeypatch.setattr(OperatorTables, "begin_record", held_up)
+    flood = [
+        asyncio.create_task(call(plane, token, "POST", "/orgs", {"name": f"org-{at}"})) for at in range(40)
+    ]
+    for _ in range(MOST_CHANGES_OF_ONE):
+        await begun.acquire()
+    found = await plane.store.operator("ada")
+    assert found is not None
+    await plane.store.set_operator_enabled(found.operator_id, enabled=False)
+    go_on.set()
+    statuses = [answer.status for answer in await asyncio.gather(*flood)]
+    assert statuses.count(201) + statuses.count(200) == MOST_CHANGES_OF_ONE
+    assert len(await plane.store.orgs()) == MOST_CHANGES_OF_ONE
+
+
+async def test_a_rollback_undoes_no_version_that_nobody_looked_at(plane: Plane, at_desk: Desk) -> None:
+    await plane.org("acme")
+    for number in range(3):
+        await plane.registry.apply_ruleset("acme", "hr", 0, f"{SMALL}# {number}\n")
+    with pytest.raises(Conflict, match="version 3 is in force, and 2 was expected"):
+        await rollback.perform(at_desk, EDITOR, RollBack("hr", "acme", to=1, expected=2))
+    assert (await rollback.perform(at_desk, EDITOR, RollBack("hr", "acme", to=1, expected=3))).version == 4
+
+
 async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_for(
     plane: Plane, at_desk: Desk
 ) -> None:
