@@ -9,10 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 import aiohttp
@@ -23,6 +24,7 @@ from controlplane.clock import Clock
 from controlplane.settings import ConsoleSettings
 
 T = TypeVar("T")
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _ALGORITHMS: Final = {"RS256": "RSA", "ES256": "EC"}
 _SECONDS: Final = aiohttp.ClientTimeout(total=10)
 _MAX_BYTES: Final = 1024 * 1024
@@ -242,4 +244,9 @@ def _fits(key: Mapping[str, Any], algorithm: str, key_id: object) -> bool:
 def _names(claims: Mapping[str, Any]) -> tuple[str, ...]:
     """An address counts where the provider has verified it: elsewhere anyone could claim another's."""
     email = claims.get("email") if claims.get("email_verified") is True else None
-    return tuple(each for each in (email, claims.get("preferred_username")) if isinstance(each, str) and each)
+    return tuple(each for each in (email, claims.get("preferred_username")) if _is_text(each))
+
+
+def _is_text(claim: object) -> TypeGuard[str]:
+    """JSON may escape half a character, which is no text that anybody could be named with."""
+    return isinstance(claim, str) and claim != "" and not _HALF_CHARACTER.search(claim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,8 +15,9 @@ from proxy.wire.audit_event import EVENT_FIELDS
 
 COLUMNS: Final = (*EVENT_FIELDS, "claimedProxyId")
 # What makes a spreadsheet compute a cell, or a text after it, instead of showing it. The full-width forms
-# become the plain ones in some of them.
-_FORMULA: Final = frozenset("=+-@\t\r\n|＝＋－＠")
+# become the plain ones in some of them, blanks before them are left out, and half the world's begin another
+# cell at a semicolon, in quotes or not.
+_FORMULA: Final = re.compile("(?:\\A|(?<=;))(?=[ \u00a0\ufeff\u000b\u0085]*[=+\\-@\t\r\n|＝＋－＠])")
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -61,7 +63,7 @@ def _cell(value: object) -> str:
 def _text(text: str) -> str:
     if "\0" in text:
         text = text.replace("\0", "\ufffd")  # readers of CSV stop at it
-    return f"'{text}" if text[:1] in _FORMULA else text
+    return _FORMULA.sub("'", text)
 
 
 def _rows(rows: Iterable[Sequence[str]]) -> bytes:

@@ -103,6 +103,7 @@ async def test_who_signs_in_there_is_the_operator_of_that_name_here(console: Con
         {"preferred_username": "id-ada@contoso.com"},
         {"preferred_username": "alan@contoso.com", "email": "ada@contoso.com", "email_verified": True},
         {"preferred_username": ["ada@contoso.com"]},
+        {"preferred_username": "\ud800"},
         {},
     ],
 )
