@@ -109,19 +109,20 @@ class Registry:
 
     async def add_proxy(self, vault: Vault, name: str, orgs: Sequence[str]) -> ProxySecrets:
         org_ids = tuple(dict.fromkeys([(await self.org(org)).org_id for org in orgs]))
-        proxy = Proxy(self.new_id(), valid_name(name), True, self._clock.wall_ms(), None, org_ids)
-        minted = _mint_for(proxy.proxy_id)
-        await self._store.add_proxy(
-            proxy, digest(minted.api_key), vault.seal(proxy.proxy_id, minted.hmac_secret)
-        )
-        return minted
+        proxy = Proxy(self.new_id(), valid_name(name), True, self._clock.wall_ms(), None, 1, org_ids)
+        api_key, hmac_secret = mint("gwk"), mint("gwh")
+        await self._store.add_proxy(proxy, digest(api_key), vault.seal(proxy.proxy_id, hmac_secret))
+        return ProxySecrets(proxy.proxy_id, api_key, hmac_secret)
 
-    async def rotate_proxy_secrets(self, vault: Vault, reference: str) -> ProxySecrets:
+    async def rotate_proxy_secrets(
+        self, vault: Vault, reference: str, expected: int | None = None
+    ) -> ProxySecrets:
+        """New ones. Conflict where those that end are not of the version expected."""
         proxy = await self.proxy(reference)
-        minted = _mint_for(proxy.proxy_id)
-        sealed = vault.seal(proxy.proxy_id, minted.hmac_secret)
-        await self._store.set_proxy_credentials(proxy.proxy_id, digest(minted.api_key), sealed)
-        return minted
+        api_key, hmac_secret = mint("gwk"), mint("gwh")
+        sealed = vault.seal(proxy.proxy_id, hmac_secret)
+        await self._store.set_proxy_credentials(proxy.proxy_id, digest(api_key), sealed, expected)
+        return ProxySecrets(proxy.proxy_id, api_key, hmac_secret)
 
     async def proxy(self, reference: str) -> Proxy:
         proxies = await self._store.proxies()
@@ -229,17 +230,21 @@ class Registry:
         await self._store.set_shadow(app.app_id, tried)
         return await self.app(app.app_id, app.org_id)
 
-    async def promote_shadow(self, reference: str, org: str | None) -> App:
+    async def promote_shadow(self, reference: str, org: str | None, expected: str | None = None) -> App:
+        """Conflict where another ruleset than the one expected, by name, is tried."""
         app = await self.app(reference, org)
-        if not await self._store.promote_shadow(app.app_id):
-            raise NotFound(f"app {app.name} has no shadow ruleset")
+        await self._store.promote_shadow(app.app_id, expected)
         return await self.app(app.app_id, app.org_id)
 
-    async def rotate_secret(self, reference: str, org: str | None, grace_ms: int) -> AppSecrets:
-        """A new secret. The others end after the grace, and with none at once, tokens included."""
+    async def rotate_secret(
+        self, reference: str, org: str | None, grace_ms: int, expected: int | None = None
+    ) -> AppSecrets:
+        """A new secret. The others end after the grace, and with none at once, tokens included. Conflict
+        where the newest of them is not of the version expected."""
         app = await self.app(reference, org)
         client_secret = mint("gws")
-        rotated = await self._store.rotate_secret(app.app_id, hash_client_secret(client_secret), grace_ms)
+        hashed = hash_client_secret(client_secret)
+        rotated = await self._store.rotate_secret(app.app_id, hashed, grace_ms, expected)
         return AppSecrets(rotated, client_secret)
 
     async def _org_id(self, org: str | None) -> str | None:
@@ -247,10 +252,6 @@ class Registry:
 
     def new_id(self) -> str:
         return uuid7(self._clock.wall_ms(), secrets.randbits(74))
-
-
-def _mint_for(proxy_id: str) -> ProxySecrets:
-    return ProxySecrets(proxy_id, mint("gwk"), mint("gwh"))
 
 
 def only(found: Iterable[T], kind: str, reference: str) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -36,6 +37,11 @@ async def strict_headers(request: web.Request, response: web.StreamResponse) -> 
 def connection_of(request: web.Request) -> Connection:
     assert isinstance(request.protocol, Connection)
     return request.protocol
+
+
+def of_any_name(path: str) -> str:
+    """`/apps/{app}` as a route that every name finds. Of its own, aiohttp takes none with braces."""
+    return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 
 
 async def no_continue_yet(request: web.Request) -> None:

@@ -29,7 +29,7 @@ from controlplane.operations.operation import (
 )
 from controlplane.operations.perform import refusal_code
 from controlplane.operations.table import OPERATIONS, STREAMS
-from controlplane.requests import no_continue_yet
+from controlplane.requests import no_continue_yet, of_any_name
 
 _LOOKED_AGAIN_SECONDS: Final = 10.0  # at who is asking, while an answer goes on
 _STALLED_SECONDS: Final = 30.0  # in which a reader must take the next piece
@@ -54,6 +54,7 @@ def routes() -> list[web.RouteDef]:
 
 
 def _route(method: str, path: str, handler: _Handler) -> web.RouteDef:
+    path = of_any_name(path)
     if method == "GET":
         return web.get(path, handler, expect_handler=no_continue_yet, allow_head=False)
     return web.route(method, path, handler, expect_handler=no_continue_yet)

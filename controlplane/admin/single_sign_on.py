@@ -82,7 +82,12 @@ class SingleSignOn:
         if not code or len(code) > _LONGEST:
             raise Refused("unauthenticated", "the identity provider did not sign you in")
         self._gate.begin_attempt(request, None)
-        names = await self._names(request, code, begun)
+        try:
+            names = await self._names(request, code, begun)
+        except ProviderFailed as error:
+            # It is not this address that failed: while the provider is away, passwords must let people in.
+            self._gate.forgive_attempt(request, None)
+            raise _unavailable(error) from None
         operator = await self._gate.operator_known_as(request, names)
         self._gate.forgive_attempt(request, None)
         response = _redirect(begun.wanted)
@@ -96,8 +101,6 @@ class SingleSignOn:
         except NotProved as error:
             _log.warning("single sign-on from %s: %s", request.remote, error)
             raise Refused("unauthenticated", "the identity provider did not sign you in") from None
-        except ProviderFailed as error:
-            raise _unavailable(error) from None
 
     async def _begun(self, request: web.Request) -> _Begun:
         """What this very browser began, and not long ago."""

@@ -93,7 +93,7 @@ def promote_shadow(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, 
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(apps.promote_shadow, apps.AppReference(app_reference, org)), as_json=json)
+    print_facts(cli.call(apps.promote_shadow, apps.PromoteShadow(app_reference, org)), as_json=json)
 
 
 @app.command("rotate-secret")

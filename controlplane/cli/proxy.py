@@ -53,7 +53,7 @@ def rotate_secret(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None
     from controlplane.operations import proxies
 
     cli: Cli = ctx.obj
-    print_facts(cli.call(proxies.rotate_secret, proxies.ProxyReference(proxy)), as_json=json)
+    print_facts(cli.call(proxies.rotate_secret, proxies.RotateProxySecret(proxy)), as_json=json)
 
 
 @app.command("list")

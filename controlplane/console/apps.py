@@ -22,6 +22,7 @@ from controlplane.operations.apps import (
     AppReference,
     BindApp,
     ListApps,
+    PromoteShadow,
     RotateSecret,
     SetShadow,
     add,
@@ -35,7 +36,6 @@ from controlplane.operations.apps import (
     show,
 )
 from controlplane.operations.desk import Desk
-from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.rulesets import ListRulesets
 from controlplane.operations.rulesets import list_all as list_rulesets
@@ -73,13 +73,11 @@ async def app(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 @page("POST", "/apps/{app}/secret")
 async def rotate(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    """As above: the form names the secret that it replaces, which a second sending no longer finds."""
+    """As above: the form says which secret it expects, which a second sending no longer finds."""
     reference = AppReference(app=request.place["app"])
     try:
-        before = await perform(show, desk, actor, reference)
-        if request.form.get("replaces") != str(_newest(before)):
-            raise InvalidRequest("The secret has been replaced since this page was opened. Nothing was done.")
-        asked = filled(RotateSecret, request.form, app=before.app_id)
+        seen = request.form.get("expected") or 0
+        asked = filled(RotateSecret, request.form, app=request.place["app"], expected=seen)
         made = await perform(rotate_secret, desk, actor, asked)
     except Refusal as error:
         return await _details(desk, actor, request, problems(error))
@@ -114,7 +112,9 @@ async def try_beside(desk: Desk, actor: Actor, request: PageRequest) -> Page | R
 @page("POST", "/apps/{app}/promote-shadow")
 async def switch_over(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
     try:
-        bound = await perform(promote_shadow, desk, actor, AppReference(app=request.place["app"]))
+        seen = request.form.get("expected", "")
+        asked = PromoteShadow(app=request.place["app"], expected=seen)
+        bound = await perform(promote_shadow, desk, actor, asked)
     except Refusal as error:
         return await _details(desk, actor, request, problems(error))
     said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."
@@ -155,7 +155,7 @@ async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tupl
         "app": found,
         "traffic": counted,
         "rulesets": rulesets.rulesets,
-        "newest": _newest(found),
+        "newest": found.secrets[0].version,
         "graces": _GRACES,
         "refused": refused,
     }
@@ -167,7 +167,3 @@ def _secret_page(app: AppDetails, client_secret: str, done: str) -> Page:
     return Page(
         "app_secret.html", "Client secret", values, (("Apps", "/apps"), (app.name, f"/apps/{app.app_id}"))
     )
-
-
-def _newest(app: AppDetails) -> int:
-    return max((secret.version for secret in app.secrets), default=0)

@@ -24,6 +24,7 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.emergency import Everything
 from controlplane.operations.emergency import list_all as list_stops
 from controlplane.operations.perform import perform, refusal_code
+from controlplane.requests import of_any_name
 from controlplane.store.interface import Role, StoreError
 
 _log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class Console:
         asked = PageRequest(request.path, request.match_info, request.query, form, org, self._now_ms)
         result = await route.handler(self._desk, actor, asked)
         if isinstance(result, Redirect):
-            return _with_flash(_redirect(result.to), result.flash, secure=request.secure)
+            return _with_flash(_redirect(result.to), result.flash, secure=gate.secure)
         return await self._framed(request, actor, asked, result)
 
     async def _framed(
@@ -216,12 +217,14 @@ class Console:
         form = await request.app[GATE].form(request)
         back = _redirect(local_path(form.get("next", "/")))
         wanted = "light" if _theme_of(request) == "dark" else "dark"
-        back.set_cookie(_THEME_COOKIE, wanted, max_age=31_536_000, path="/", samesite="Strict")
+        secure = request.app[GATE].secure
+        back.set_cookie(_THEME_COOKIE, wanted, max_age=31_536_000, path="/", secure=secure, samesite="Strict")
         return back
 
 
 def _route(route: PageRoute, handler: _Handler) -> web.RouteDef:
-    return web.get(route.path, handler) if route.method == "GET" else web.post(route.path, handler)
+    path = of_any_name(route.path)
+    return web.get(path, handler) if route.method == "GET" else web.post(path, handler)
 
 
 def _common(request: web.Request, asked: PageRequest) -> dict[str, object]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from controlplane.console.event_rows import shown
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.console.traffic import PERIODS, Traffic, period_of, traffic
 from controlplane.operations.actor import Actor
@@ -86,6 +87,10 @@ async def _blocked(desk: Desk, actor: Actor, org: str | None, since: str) -> Fac
 
 def _ranked(counted: Traffic, field: str, values: Sequence[ValueCount]) -> list[Ranked]:
     return [
-        Ranked(each.name or each.value, each.count, counted.search(f'verdict:block {field}:"{each.value}"'))
+        Ranked(
+            shown(each.name or each.value),
+            each.count,
+            counted.search(f'verdict:block {field}:"{each.value}"'),
+        )
         for each in values
     ]

@@ -10,12 +10,14 @@ from typing import Final
 from markupsafe import Markup
 
 from controlplane.console import charts, text
+from controlplane.console.event_rows import shown
 from controlplane.console.pages import (
     NO_FORM,
     Page,
     PageRequest,
     Redirect,
     Refusal,
+    filled,
     page,
     problems,
 )
@@ -107,13 +109,20 @@ async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
 
 @page("POST", "/proxies/{proxy}/secrets")
 async def rotate(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    """Asked for by typing the name: the proxy is refused until it has the new secrets."""
+    """Asked for by typing the name: the proxy is refused until it has the new secrets. The form says which
+    secrets it expects, which a second sending no longer finds."""
     found = await perform(fleet.show, desk, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
     if request.form.get("name", "") != found.name:
         refused = (f"To replace its secrets, write the proxy's name, {found.name}. Nothing was done.",)
         return await _details(desk, actor, request, refused)
     try:
-        made = await perform(proxies.rotate_secret, desk, actor, _reference(request))
+        asked = filled(
+            proxies.RotateProxySecret,
+            request.form,
+            proxy=found.proxy_id,
+            expected=request.form.get("expected") or 0,
+        )
+        made = await perform(proxies.rotate_secret, desk, actor, asked)
     except Refusal as error:
         return await _details(desk, actor, request, problems(error))
     return _secrets_page(found.name, made, "has new secrets; the old ones are refused from now on")
@@ -243,7 +252,7 @@ async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tupl
 
 def _facts(proxy: ProxyDetails) -> list[tuple[str, str]]:
     said: list[tuple[str, str]] = [
-        ("Version", proxy.version or "–"),
+        ("Version", shown(proxy.version or "–")),
         ("Up for", _for(proxy.uptime_seconds)),
         ("Rules confirmed", _before(proxy.sync_age_seconds)),
         ("Its clock", _skew(proxy.clock_skew_seconds)),

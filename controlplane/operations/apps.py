@@ -74,9 +74,14 @@ class SetShadow(AppReference):
     ruleset: str | None = None  # none any more
 
 
+class PromoteShadow(AppReference):
+    expected: str | None = None  # refused if a ruleset of another name than this is tried
+
+
 class RotateSecret(AppReference):
     # How long the old secret stays valid; with 0 it and its tokens end at once.
     grace_seconds: Annotated[int, msgspec.Meta(ge=0, le=MAX_GRACE_SECONDS)] = 0
+    expected: int | None = None  # refused if the newest secret has another version than this
 
 
 @operation("app.add", "POST", "/apps")
@@ -125,17 +130,18 @@ async def shadow(desk: Desk, actor: Actor, request: SetShadow) -> AppFacts:
 
 
 @operation("app.promote-shadow", "POST", "/apps/{app}/promote-shadow")
-async def promote_shadow(desk: Desk, actor: Actor, request: AppReference) -> AppFacts:
+async def promote_shadow(desk: Desk, actor: Actor, request: PromoteShadow) -> AppFacts:
     """Let the shadow ruleset judge the app identity from now on."""
     app = await desk.app(actor, "editor", request.app, request.org)
-    return _facts(await desk.registry.promote_shadow(app.app_id, app.org_id))
+    return _facts(await desk.registry.promote_shadow(app.app_id, app.org_id, request.expected))
 
 
 @operation("app.rotate-secret", "POST", "/apps/{app}/rotate-secret")
 async def rotate_secret(desk: Desk, actor: Actor, request: RotateSecret) -> NewSecret:
     """A new client secret, shown this once. Without a grace the old one and its tokens end at once."""
     app = await desk.app(actor, "admin", request.app, request.org)
-    rotated = await desk.registry.rotate_secret(app.app_id, app.org_id, request.grace_seconds * 1000)
+    grace_ms = request.grace_seconds * 1000
+    rotated = await desk.registry.rotate_secret(app.app_id, app.org_id, grace_ms, request.expected)
     return NewSecret(
         app_id=rotated.app.app_id,
         client_id=rotated.app.client_id,

@@ -94,6 +94,7 @@ class HeartbeatFacts(Answer):
 
 class ProxyDetails(ProxyHealth):
     created_at: str
+    secret_version: int
     uptime_seconds: float | None
     heartbeat: dict[str, Any] | None
     metrics: dict[str, Any] | None
@@ -164,6 +165,7 @@ async def show(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyDetail
     return ProxyDetails(
         **view.health(now_ms, state),
         created_at=rfc3339(found.created_ms),
+        secret_version=found.secret_version,
         uptime_seconds=said.uptime_seconds,
         heartbeat=view.heartbeat(found, state.heard),
         metrics=msgspec.json.decode(newest_metrics[0].body) if newest_metrics and is_whole else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from controlplane.integrity import Known, walk
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.search.fair_turns import FairTurns
 from controlplane.store.chain import DIGEST_BYTES
 from controlplane.store.interface import ChainCheck, Misfit, StoreBusy
 from proxy.wire.audit_event import rfc3339
@@ -116,8 +116,10 @@ async def verify(desk: Desk, actor: Actor, request: Verify) -> Verified:
 
 # -- on the way to a verdict -----------------------------------------------------------------------
 
-# A walk reads all there is as fast as it can: one at a time, whoever asks.
-_walking: Final = asyncio.Lock()
+# A walk reads all there is as fast as it can: one at a time, and one of each operator, so that nobody keeps
+# the others from theirs.
+_walking: Final = FairTurns()
+_asking: Final[set[str]] = set()  # operators, those that wait for their turn too
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +141,16 @@ async def verification(desk: Desk, actor: Actor, request: Verify) -> AsyncGenera
         known[org_ids[0]] = Known(_digest("head", request.head))
     if request.org is None and actor.may("viewer", None):
         org_ids += [org_id for org_id in await desk.store.chained_orgs() if org_id not in org_ids]
-    if _walking.locked():
-        raise StoreBusy("a verification is under way: try again when it is done")
-    async with _walking:
-        for org_id in org_ids:
-            async for each in _verdict(desk, org_id, known.get(org_id)):
-                yield each
+    if actor.name in _asking:
+        raise StoreBusy("a verification of yours is under way: try again when it is done")
+    _asking.add(actor.name)
+    try:
+        async with _walking.of(actor.name):
+            for org_id in org_ids:
+                async for each in _verdict(desk, org_id, known.get(org_id)):
+                    yield each
+    finally:
+        _asking.discard(actor.name)
     if request.org is None:
         for org_id in known.keys() - set(org_ids):
             yield _of_nothing_left(org_id, known[org_id])

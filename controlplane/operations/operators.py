@@ -168,7 +168,7 @@ async def grant(desk: Desk, actor: Actor, request: GrantRole) -> OperatorFacts:
     """Give the operator a role in an organisation, in place of the one that they have there."""
     org_id = await _org_id(desk, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
-    operator = await _visible(desk, actor, request.operator)
+    operator = await _with_role_in(desk, actor, org_id, request.operator)
     await desk.store.set_role(operator.operator_id, org_id, request.role)
     return await _shown(desk, actor, operator)
 
@@ -178,7 +178,7 @@ async def revoke(desk: Desk, actor: Actor, request: RevokeRole) -> OperatorFacts
     """Take the operator's role in an organisation."""
     org_id = await _org_id(desk, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
-    operator = await _visible(desk, actor, request.operator)
+    operator = await _with_role_in(desk, actor, org_id, request.operator)
     await desk.store.remove_role(operator.operator_id, org_id)
     return await _shown(desk, actor, operator)
 
@@ -240,10 +240,21 @@ def _is_visible(actor: Actor, operator: Operator) -> bool:
 
 
 async def _visible(desk: Desk, actor: Actor, reference: str) -> Operator:
+    operator = await _found(desk, actor, reference)
+    desk.about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
+    return operator
+
+
+async def _with_role_in(desk: Desk, actor: Actor, org_id: str, reference: str) -> Operator:
+    """The record's line is about that organisation alone: whoever may look at it finds there who got which
+    role in it, wherever else that one has a role."""
+    return await (_visible if org_id == EVERY_ORG else _found)(desk, actor, reference)
+
+
+async def _found(desk: Desk, actor: Actor, reference: str) -> Operator:
     operator = await desk.store.operator(reference)
     if operator is None or not _is_visible(actor, operator):
         raise NotFound(f"there is no operator {reference}")
-    desk.about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
     return operator
 
 

@@ -35,6 +35,10 @@ class ProxyReference(Request):
     proxy: str  # id or name
 
 
+class RotateProxySecret(ProxyReference):
+    expected: int | None = None  # refused if the secrets have another version than this
+
+
 class OrgOfProxy(ProxyReference):
     org: str
 
@@ -65,10 +69,11 @@ async def revoke(desk: Desk, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
 
 
 @operation("proxy.rotate-secret", "POST", "/proxies/{proxy}/rotate-secret")
-async def rotate_secret(desk: Desk, actor: Actor, request: ProxyReference) -> NewProxySecrets:
+async def rotate_secret(desk: Desk, actor: Actor, request: RotateProxySecret) -> NewProxySecrets:
     """A new API key and HMAC secret, shown this once; the old ones end at once."""
     proxy = await desk.proxy(actor, "admin", request.proxy)
-    return _secrets(await desk.registry.rotate_proxy_secrets(await desk.vault(), proxy.proxy_id))
+    vault = await desk.vault()
+    return _secrets(await desk.registry.rotate_proxy_secrets(vault, proxy.proxy_id, request.expected))
 
 
 @operation("proxy.disable", "POST", "/proxies/{proxy}/disable")

@@ -135,6 +135,7 @@ class Proxy:
     enabled: bool
     created_ms: int
     last_seen_ms: int | None
+    secret_version: int
     org_ids: tuple[str, ...]
 
 
@@ -451,8 +452,10 @@ class RegistryStore(Protocol):
     async def orgs(self) -> list[Org]: ...
     async def add_proxy(self, proxy: Proxy, api_key_digest: bytes, sealed_hmac_secret: bytes) -> None: ...
     async def set_proxy_credentials(
-        self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes
-    ) -> None: ...
+        self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes, expected: int | None
+    ) -> None:
+        """Conflict where those that they replace are not of the version expected."""
+
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> None: ...
     async def grant(self, proxy_id: str, org_id: str) -> None: ...
     async def revoke(self, proxy_id: str, org_id: str) -> None: ...
@@ -475,8 +478,9 @@ class RegistryStore(Protocol):
     async def set_app_enabled(self, app_id: str, enabled: bool) -> None: ...
     async def bind_app(self, app_id: str, ruleset_id: str) -> None: ...
     async def set_shadow(self, app_id: str, ruleset_id: str | None) -> None: ...
-    async def promote_shadow(self, app_id: str) -> bool:
-        """The shadow ruleset becomes the app's own; False where there is none."""
+    async def promote_shadow(self, app_id: str, expected: str | None) -> None:
+        """The shadow ruleset becomes the app's own. NotFound where there is none, and Conflict where it has
+        not the name expected."""
 
     async def add_stop(self, stop: Stop) -> Stop:
         """The stop in force: the one that was there before, if there was one."""
@@ -485,7 +489,9 @@ class RegistryStore(Protocol):
         """Whether there was one."""
 
     async def stops(self) -> list[Stop]: ...
-    async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int) -> App: ...
+    async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int, expected: int | None) -> App:
+        """Conflict where the newest secret is not the one expected."""
+
     async def apps(self, org_id: str | None) -> list[App]: ...
     async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
         """What the proxy sees now, or only the version of it where the proxy has that one already."""

@@ -84,11 +84,21 @@ class RegistryTables:
 
         await self._unique(job, f"a proxy named {proxy.name} exists already")
 
-    async def set_proxy_credentials(self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes) -> None:
-        await self._update(
-            "UPDATE proxies SET api_key_digest = ?, hmac_secret = ? WHERE proxy_id = ?",
-            (api_key_digest, sealed_secret, proxy_id),
-        )
+    async def set_proxy_credentials(
+        self, proxy_id: str, api_key_digest: bytes, sealed_secret: bytes, expected: int | None
+    ) -> None:
+        def job(connection: sqlite3.Connection) -> None:
+            name, version = one_row(
+                connection, "SELECT name, secret_version FROM proxies WHERE proxy_id = ?", (proxy_id,)
+            )
+            _require_newest(f"proxy {name}", version, expected)
+            connection.execute(
+                "UPDATE proxies SET api_key_digest = ?, hmac_secret = ?, secret_version = secret_version + 1"
+                " WHERE proxy_id = ?",
+                (api_key_digest, sealed_secret, proxy_id),
+            )
+
+        await self._database.write_even_if_full(job)
 
     async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> None:
         await self._update("UPDATE proxies SET enabled = ? WHERE proxy_id = ?", (enabled, proxy_id))
@@ -101,12 +111,13 @@ class RegistryTables:
 
     async def proxies(self) -> list[Proxy]:
         rows = await self._database.fetch(
-            "SELECT proxy_id, name, enabled, created_ms, last_seen_ms, (SELECT json_group_array(org_id)"
-            " FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id) FROM proxies ORDER BY name"
+            "SELECT proxy_id, name, enabled, created_ms, last_seen_ms, secret_version,"
+            " (SELECT json_group_array(org_id) FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id)"
+            " FROM proxies ORDER BY name"
         )
         return [
-            Proxy(proxy_id, name, bool(enabled), created, seen, tuple(sorted(msgspec.json.decode(org_ids))))
-            for proxy_id, name, enabled, created, seen, org_ids in rows
+            Proxy(proxy_id, name, bool(on), created, seen, version, tuple(sorted(msgspec.json.decode(orgs))))
+            for proxy_id, name, on, created, seen, version, orgs in rows
         ]
 
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
@@ -228,16 +239,26 @@ class RegistryTables:
     async def set_shadow(self, app_id: str, ruleset_id: str | None) -> None:
         await self._update("UPDATE apps SET shadow_ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
 
-    async def promote_shadow(self, app_id: str) -> bool:
-        return await self._changes(
-            "UPDATE apps SET ruleset_id = shadow_ruleset_id, shadow_ruleset_id = NULL"
-            " WHERE app_id = ? AND shadow_ruleset_id IS NOT NULL",
-            (app_id,),
-        )
+    async def promote_shadow(self, app_id: str, expected: str | None) -> None:
+        def job(connection: sqlite3.Connection) -> None:
+            (app,) = _apps(connection, "app_id = ?", (app_id,), self._clock.wall_ms())
+            shadow = app.shadow_ruleset_name
+            if shadow is None:
+                raise NotFound(f"app {app.name} has no shadow ruleset")
+            if expected not in (None, shadow):
+                raise Conflict(f"app {app.name}: {shadow} is tried on it, and {expected} was expected")
+            connection.execute(
+                "UPDATE apps SET ruleset_id = shadow_ruleset_id, shadow_ruleset_id = NULL WHERE app_id = ?",
+                (app_id,),
+            )
 
-    async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int) -> App:
+        await self._database.write_even_if_full(job)
+
+    async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int, expected: int | None) -> App:
         def job(connection: sqlite3.Connection) -> App:
             now = self._clock.wall_ms()
+            (before,) = _apps(connection, "app_id = ?", (app_id,), now)
+            _require_newest(f"app {before.name}", before.secrets[0].version, expected)
             # Never lengthened: a secret that ends sooner by an earlier rotation still does.
             connection.execute(
                 "UPDATE app_secrets SET expires_ms = min(coalesce(expires_ms, ?2), ?2) WHERE app_id = ?1",
@@ -385,6 +406,12 @@ class RegistryTables:
             connection.execute(sql, parameters)
 
         await self._database.write_even_if_full(job)
+
+
+def _require_newest(whose: str, newest: int, expected: int | None) -> None:
+    if expected not in (None, newest):
+        what = f"the newest is version {newest}, and {expected} was expected"
+        raise Conflict(f"{whose}: its secret has been replaced since: {what}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def test_an_editor_may_stop_an_app_and_no_more(browser: Browser, served: Served)
         assert visit.page.get_by_text("Replace the secret").count() == 0
         csrf = visit.page.locator("input[name=csrf]").first.get_attribute("value") or ""
         address = f"{served.address}/apps/{app.app_id}/secret"
-        refused = visit.page.request.post(address, form={"csrf": csrf, "replaces": "1", "graceSeconds": "0"})
+        refused = visit.page.request.post(address, form={"csrf": csrf, "expected": "1", "graceSeconds": "0"})
         assert refused.status == 403
         assert not _SECRET.search(refused.text())
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -112,6 +113,13 @@ async def test_an_operation_is_called_with_a_token_and_kept_on_record(plane: Pla
         ("ada", "org.add", {"name": "acme", "retention": "1y"}, "done"),
         ("ada", "org.set-retention", {"org": "acme", "retention": "7y"}, "done"),
     ]
+
+
+@pytest.mark.parametrize("name", ["br{ce}", "{name}", "sl/sh", "per%2Fcent", "q?x#y", "a+b c"])
+async def test_whatever_a_name_is_it_is_found_by_its_path(plane: Plane, name: str) -> None:
+    token = await operator(plane, "ada", {"*": "admin"})
+    assert (await call(plane, token, "POST", "/orgs", {"name": name})).status == 200
+    assert (await call(plane, token, "GET", f"/orgs/{quote(name, safe='')}")).json["name"] == name
 
 
 async def test_what_can_not_be_meant_is_400_and_names_the_member(plane: Plane) -> None:

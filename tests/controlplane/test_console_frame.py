@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.console.areas import ROUTES
 from controlplane.console.pages import PageRoute
-from tests.controlplane.plane import AUDIT, Plane, ProxyClient, batch
+from tests.controlplane.plane import AUDIT, HEARTBEAT, Plane, ProxyClient, batch
 from tests.controlplane.test_admin import PASSWORD, operator
 
 PLACES = {
@@ -139,6 +139,26 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
             assert answer.status == 500
             assert "fault of the control plane itself" in await answer.text()
     assert "GET /orgs failed" in caplog.text
+
+
+async def test_nothing_that_a_proxy_says_turns_a_page_s_line_round(
+    plane: Plane, proxy: ProxyClient, jar: aiohttp.CookieJar
+) -> None:
+    (org,) = proxy.org_ids
+    odd = "\u202e\x1b[2J"
+    check = {"status": "failed", "detail": f"detail{odd}"}
+    said = {"version": f"1{odd}", "checks": {f"check{odd}": check}}
+    assert (await proxy.send(HEARTBEAT, json.dumps(said).encode())).status == 200
+    sent = batch("odd", org, [1])
+    sent["events"][0] |= {"id": "a{b}c", "appId": f"app{odd}", "verdict": "block", "path": f"/{odd}"}
+    assert (await proxy.audit(sent)).status == 202
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        await _sign_in(plane, session)
+        for path in ("/", "/proxies", "/proxies/edge-1", "/search", f"/events/{org}/a%7Bb%7Dc"):
+            async with session.get(f"{plane.console_url}{path}") as answer:
+                text = await answer.text()
+                assert (answer.status, odd[0] in text, odd[1] in text) == (200, False, False), path
+                assert "\\u202e" in text, path
 
 
 @pytest.mark.parametrize("levels", [10, 400, 900])

@@ -11,7 +11,7 @@ from controlplane.operations import apps, emergency
 from controlplane.operations.actor import Actor, Forbidden, Role, local_actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Operation
-from controlplane.store.interface import NotFound
+from controlplane.store.interface import Conflict, NotFound
 from tests.controlplane.plane import Plane, desk
 
 OWNER = local_actor("owner")
@@ -122,11 +122,16 @@ async def test_a_shadow_is_set_taken_away_and_promoted_by_an_editor(at_desk: Des
     assert (told.ruleset, told.shadow_ruleset) == ("acme-rules", "next-rules")
     assert (await apps.shadow.perform(at_desk, editor, apps.SetShadow("acme-app"))).shadow_ruleset is None
     with pytest.raises(NotFound, match="no shadow"):
-        await apps.promote_shadow.perform(at_desk, editor, apps.AppReference("acme-app"))
+        await apps.promote_shadow.perform(at_desk, editor, apps.PromoteShadow("acme-app"))
     with pytest.raises(NotFound):
         await apps.shadow.perform(at_desk, editor, apps.SetShadow("acme-app", ruleset="rival-rules"))
     await apps.shadow.perform(at_desk, editor, set_shadow)
     with pytest.raises(Forbidden):
-        await apps.promote_shadow.perform(at_desk, viewer, apps.AppReference("acme-app"))
-    told = await apps.promote_shadow.perform(at_desk, editor, apps.AppReference("acme-app"))
+        await apps.promote_shadow.perform(at_desk, viewer, apps.PromoteShadow("acme-app"))
+    with pytest.raises(Conflict, match="next-rules is tried on it, and old-rules was expected"):
+        await apps.promote_shadow.perform(
+            at_desk, editor, apps.PromoteShadow("acme-app", expected="old-rules")
+        )
+    asked = apps.PromoteShadow("acme-app", expected="next-rules")
+    told = await apps.promote_shadow.perform(at_desk, editor, asked)
     assert msgspec.structs.asdict(told).items() >= {"ruleset": "next-rules", "shadow_ruleset": None}.items()

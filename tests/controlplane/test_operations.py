@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from controlplane.forwarder import Forwarder
-from controlplane.operations import apps, audit, fleet, operators, orgs, proxies, record, rulesets
+from controlplane.operations import apps, audit, fleet, integrity, operators, orgs, proxies, record, rulesets
 from controlplane.operations.actor import Actor, Forbidden, Role, local_actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest, Operation, Request, Stream
@@ -21,6 +21,7 @@ from controlplane.operations.perform import perform
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
+from controlplane.secrets import digest
 from controlplane.store.interface import AlreadyExists, Conflict, NotFound, RecordQuery, StoreBusy, StoreError
 from tests.controlplane.plane import RULESET, FakeClock, Plane, desk
 
@@ -211,6 +212,33 @@ async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets
     assert (await apps.enable.perform(at_desk, admin, apps.AppReference("own-app"))).enabled
 
 
+async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(at_desk: Desk) -> None:
+    """Else the second one would end the first one's secret, which was shown that once."""
+    once = apps.RotateSecret("own-app", grace_seconds=3600, expected=1)
+    both = [apps.rotate_secret.perform(at_desk, OWNER, once) for _ in range(2)]
+    made, refused = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(made, apps.NewSecret)
+    with pytest.raises(Conflict, match="the newest is version 2, and 1 was expected"):
+        raise refused if isinstance(refused, BaseException) else AssertionError
+    assert [each.version for each in (await at_desk.registry.app("own-app", None)).secrets] == [2, 1]
+    await apps.rotate_secret.perform(at_desk, OWNER, apps.RotateSecret("own-app"))
+    assert [each.version for each in (await at_desk.registry.app("own-app", None)).secrets] == [3]
+
+
+async def test_a_proxy_s_secrets_are_replaced_by_one_of_those_who_saw_the_same(at_desk: Desk) -> None:
+    reference = fleet.ProxyReference("own-proxy")
+    shown = await fleet.show.perform(at_desk, OWNER, reference)
+    once = proxies.RotateProxySecret("own-proxy", expected=shown.secret_version)
+    made = await proxies.rotate_secret.perform(at_desk, OWNER, once)
+    with pytest.raises(Conflict, match="the newest is version 2, and 1 was expected"):
+        await proxies.rotate_secret.perform(at_desk, OWNER, once)
+    credentials = await at_desk.store.credentials(digest(made.api_key))
+    assert credentials is not None
+    assert credentials.proxy_id == shown.proxy_id
+    await proxies.rotate_secret.perform(at_desk, OWNER, proxies.RotateProxySecret("own-proxy"))
+    assert (await fleet.show.perform(at_desk, OWNER, reference)).secret_version == 3
+
+
 async def test_only_an_admin_over_all_makes_organisations(at_desk: Desk) -> None:
     with pytest.raises(Forbidden):
         await orgs.add.perform(at_desk, await actor(at_desk, acme="admin"), orgs.AddOrg("third"))
@@ -231,9 +259,10 @@ async def test_a_shared_proxy_shows_each_organisation_its_own_half(at_desk: Desk
     assert ids[f"{MARK}-org"] not in msgspec.json.encode(shown).decode()
     assert shown.metrics is None  # totals over both
     assert [each.org_id for each in shown.sequences] == [ids["acme"]]
-    for operation in (proxies.rotate_secret, proxies.disable):  # the other organisation's too
-        with pytest.raises(Forbidden):
-            await operation.perform(at_desk, eve, proxies.ProxyReference("own-proxy"))
+    with pytest.raises(Forbidden):  # the other organisation's too
+        await proxies.rotate_secret.perform(at_desk, eve, proxies.RotateProxySecret("own-proxy"))
+    with pytest.raises(Forbidden):
+        await proxies.disable.perform(at_desk, eve, proxies.ProxyReference("own-proxy"))
     taken = await proxies.revoke.perform(at_desk, eve, proxies.OrgOfProxy("own-proxy", "acme"))
     assert taken.orgs == ()  # each may take its own back
     assert (await at_desk.registry.proxy("own-proxy")).org_ids == (ids[f"{MARK}-org"],)
@@ -360,6 +389,20 @@ async def test_one_s_own_password_takes_the_current_one(at_desk: Desk) -> None:
     await operators.set_password.perform(at_desk, own, asked)
     with pytest.raises(InvalidRequest):
         await operators.set_password.perform(at_desk, OWNER, operators.SetPassword("own-admin", "short"))
+
+
+async def test_nobody_keeps_another_from_verifying(at_desk: Desk) -> None:
+    eve, ada = await actor(at_desk, "eve", acme="viewer"), await actor(at_desk, "ada", acme="viewer")
+    first = integrity.verification(at_desk, eve, integrity.Verify("acme"))
+    await anext(first)
+    another = asyncio.ensure_future(integrity.verify.perform(at_desk, ada, integrity.Verify("acme")))
+    await asyncio.sleep(0)
+    with pytest.raises(StoreBusy):  # one of an operator's own at a time, waiting ones too
+        await integrity.verify.perform(at_desk, eve, integrity.Verify("acme"))
+    assert not another.done()
+    await first.aclose()
+    assert (await another).intact
+    assert (await integrity.verify.perform(at_desk, eve, integrity.Verify("acme"))).intact
 
 
 async def test_there_is_an_end_to_how_many_export(at_desk: Desk) -> None:
@@ -505,6 +548,21 @@ async def test_the_record_shows_each_organisation_its_own_lines(at_desk: Desk) -
     eve = await actor(at_desk, "eve", acme="viewer")
     page = await record.search.perform(at_desk, eve, record.SearchRecord())
     assert [each.request for each in page.lines] == [{"app": "own-app", "org": None}]
+
+
+async def test_who_got_a_role_stands_in_the_record_of_its_organisation(at_desk: Desk) -> None:
+    """Wherever else they have one: else an admin could make another one whom nobody beside him knows of."""
+    ada, eve = await actor(at_desk, "ada", every="admin"), await actor(at_desk, "eve", acme="viewer")
+    await perform(operators.add, at_desk, ada, operators.AddOperator("abroad", None, "viewer", f"{MARK}-org"))
+    own = operators.GrantRole("abroad", "acme", "admin")
+    await perform(operators.grant, at_desk, ada, own)
+    await perform(operators.grant, at_desk, ada, operators.GrantRole("abroad", f"{MARK}-org", "editor"))
+    await perform(operators.revoke, at_desk, ada, operators.RevokeRole("abroad", "acme"))
+    page = await record.search.perform(at_desk, eve, record.SearchRecord())
+    assert [(each.operation, each.request["org"]) for each in page.lines] == [
+        ("operator.revoke", "acme"),
+        ("operator.grant", "acme"),
+    ]
 
 
 async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(at_desk: Desk) -> None:

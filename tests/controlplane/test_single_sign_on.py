@@ -247,6 +247,15 @@ async def test_the_provider_s_failures_are_told_as_such(console: Console) -> Non
     assert (await console.browser.get(back))[0] == 503
 
 
+async def test_who_tries_while_the_provider_is_away_is_shut_out_of_nothing(console: Console) -> None:
+    """Behind one address there may be everybody, and passwords are what is left to them then."""
+    back = await console.to_callback()
+    console.provider.mode = "garbage"
+    assert [(await console.browser.get(back))[0] for _ in range(25)] == [503] * 25
+    console.provider.mode = "ok"
+    assert (await console.sign_in())[0] == 303
+
+
 async def test_guessing_codes_ends_soon(console: Console) -> None:
     statuses = []
     for _ in range(21):
