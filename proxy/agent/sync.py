@@ -65,6 +65,15 @@ class _NotInForce(Exception):
 class _Fetched:
     snapshot: Snapshot
     is_new: bool
+    problem: str | None = None  # of the rulesets that could not be read: what was in their place stays
+
+
+@dataclass(frozen=True, slots=True)
+class _Readable:
+    """What of the delivered rulesets can be put in force."""
+
+    rulesets: tuple[SnapshotRuleset, ...]
+    problem: str | None
 
 
 class Sync:
@@ -151,9 +160,11 @@ class Sync:
         return self._problem is None
 
     def _put_in_force(self, fetched: _Fetched) -> None:
-        if self._problem is not None:
+        if fetched.problem is not None:
+            log.error("the rules in force stay where they could not be read: %s", fetched.problem)
+        elif self._problem is not None:
             log.info("sync works again")
-        self._failures, self._problem, self._good_at = 0, None, time.monotonic()
+        self._failures, self._problem, self._good_at = 0, fetched.problem, time.monotonic()
         self.snapshot, self._confirmed_at = fetched.snapshot, self._good_at
         self._stopped_beside, self._ask_whole = NOTHING_STOPPED, False
         self._announce(fetched.snapshot, fetched.is_new)
@@ -273,7 +284,9 @@ class Sync:
             raise SyncRefused(f"the answer is no sync body: {error}") from None
         try:
             self._refuse_another_time(synced.generated_at)
-            return self._in_place(self._to_snapshot(synced, _etag(answer.headers.get("ETag", ""))))
+            readable = self._readable(synced.rulesets)
+            snapshot = self._to_snapshot(synced, _etag(answer.headers.get("ETag", "")), readable)
+            return self._in_place(snapshot, readable.problem)
         except _Older as error:
             raise SyncRefused(str(error)) from None
         except (SyncRefused, OSError) as error:
@@ -287,18 +300,18 @@ class Sync:
         if highest is not None and generated < _instant(highest):
             raise _Older(f"generatedAt {generated_at} is older than {highest}, applied before")
 
-    def _in_place(self, snapshot: Snapshot) -> _Fetched:
+    def _in_place(self, snapshot: Snapshot, problem: str | None) -> _Fetched:
         held = self.snapshot
         if held is not None and _same_rules(held, snapshot):
             snapshot = msgspec.structs.replace(snapshot, generation=held.generation)
         # The mark first: after a kill in between, the same answer is still new enough to be taken.
         write_by_rename(self._highest_path, snapshot.generated_at.encode())
         write_snapshot(self._cache_path, snapshot)
-        return _Fetched(snapshot, is_new=held is None or snapshot.generation != held.generation)
+        return _Fetched(snapshot, held is None or snapshot.generation != held.generation, problem)
 
     def _withdrawn(self, synced: SyncAnswer) -> Stops:
-        """What an answer stops, and the applications that it disables: one organisation's rules that this
-        release can't read must not keep another's application going."""
+        """What an answer stops, and the applications that it disables: no room on disk must not keep an
+        application going."""
         disabled = frozenset(app.app_id for app in synced.apps if not app.enabled)
         held = self.snapshot.apps if self.snapshot is not None else ()
         return _stops(synced).with_others(
@@ -319,14 +332,33 @@ class Sync:
         """That `generatedAt` may be. Clocks that are further apart fail at the signing of requests."""
         return datetime.fromtimestamp(self._clock(), UTC) + _LEAD
 
-    def _to_snapshot(self, synced: SyncAnswer, etag: str | None) -> Snapshot:
+    def _to_snapshot(self, synced: SyncAnswer, etag: str | None, readable: _Readable) -> Snapshot:
         _refuse_twice("clientId", [app.client_id for app in synced.apps])
         _refuse_twice("appId", [app.app_id for app in synced.apps])
         _refuse_twice("rulesetId", [held.ruleset_id for held in synced.rulesets])
         now = self._clock()
         stops = _stops(synced)
+        apps = tuple(
+            App(
+                app_id=app.app_id,
+                org_id=app.org_id,
+                name=app.name,
+                client_id=app.client_id,
+                secret_hashes=app.secret_hashes,
+                secret_version=app.secret_version,
+                ruleset_id=app.ruleset_id,
+                enabled=app.enabled and not stops.concern(app.org_id, app.app_id),
+                shadow_ruleset_id=app.shadow_ruleset_id or None,
+            )
+            for app in synced.apps
+        )
+        rulesets, version = readable.rulesets, synced.version
+        if readable.problem is not None:
+            # Not all of that version is in force, nor may a 304 confirm it.
+            version, etag = self.snapshot.version if self.snapshot is not None else version, None
+            apps, rulesets = self._with_rules_that_stay(apps, synced.rulesets, rulesets)
         return Snapshot(
-            version=synced.version,
+            version=version,
             generated_at=synced.generated_at,
             generation=max(int(now * 1000), self.snapshot.generation + 1 if self.snapshot else 0),
             synced_at=now,
@@ -334,39 +366,62 @@ class Sync:
             proxy_id=synced.metadata.proxy_id,
             sync_interval_seconds=synced.metadata.sync_interval_seconds,
             orgs={org.org_id: org.name for org in synced.orgs},
-            apps=tuple(
-                App(
-                    app_id=app.app_id,
-                    org_id=app.org_id,
-                    name=app.name,
-                    client_id=app.client_id,
-                    secret_hashes=app.secret_hashes,
-                    secret_version=app.secret_version,
-                    ruleset_id=app.ruleset_id,
-                    enabled=app.enabled and not stops.concern(app.org_id, app.app_id),
-                    shadow_ruleset_id=app.shadow_ruleset_id or None,
-                )
-                for app in synced.apps
-            ),
-            rulesets=self._parsed(synced.rulesets),
+            apps=apps,
+            rulesets=rulesets,
             proves_unchanged=synced.metadata.proves_unchanged,
             stops=stops,
             read=READ,
         )
 
-    def _parsed(self, delivered: tuple[SyncRuleset, ...]) -> tuple[SnapshotRuleset, ...]:
-        """Every ruleset as a model; one whose text is the one in force is not parsed again."""
-        held = {each.ruleset_id: each for each in self.snapshot.rulesets} if self.snapshot else {}
-        parsed = []
+    def _readable(self, delivered: tuple[SyncRuleset, ...]) -> _Readable:
+        """Every ruleset as a model; one whose text is the one in force is not parsed again.
+
+        Of one that can't be read the version in force stays, and all else takes effect: one organisation's
+        rules that this release can't read must keep no other's secret, rules or application as they were.
+        Raises SyncRefused where nothing can be read that was not in force before.
+        """
+        held = self._held_rulesets()
+        readable: list[SnapshotRuleset] = []
+        problems: list[str] = []
         for each in delivered:
             digest = hashlib.sha256(each.yaml.encode("utf-8", "surrogatepass")).hexdigest()
             before = held.get(each.ruleset_id)
-            same = before is not None and before.digest == digest
-            ruleset = before.ruleset if before is not None and same else _parse(each)
-            parsed.append(
+            try:
+                same = before is not None and before.digest == digest
+                ruleset = before.ruleset if before is not None and same else _parse(each)
+            except SyncRefused as unreadable:
+                problems.append(str(unreadable))
+                if before is not None:
+                    readable.append(before)
+                continue
+            readable.append(
                 SnapshotRuleset(each.ruleset_id, each.org_id, each.name, each.version, digest, ruleset)
             )
-        return tuple(parsed)
+        if problems and not readable and not held:
+            raise SyncRefused("; ".join(problems))
+        return _Readable(tuple(readable), "; ".join(problems) or None)
+
+    def _held_rulesets(self) -> dict[str, SnapshotRuleset]:
+        return {each.ruleset_id: each for each in self.snapshot.rulesets} if self.snapshot else {}
+
+    def _with_rules_that_stay(
+        self, apps: tuple[App, ...], delivered: tuple[SyncRuleset, ...], readable: tuple[SnapshotRuleset, ...]
+    ) -> tuple[tuple[App, ...], tuple[SnapshotRuleset, ...]]:
+        """Applications that are to be judged by a ruleset of which no version can be read are judged as
+        before; those that were not there before, by none, which lets nothing through."""
+        rulesets = {each.ruleset_id: each for each in readable}
+        unread = {each.ruleset_id for each in delivered} - rulesets.keys()
+        held = self._held_rulesets()
+        before = {app.app_id: app.ruleset_id for app in self.snapshot.apps} if self.snapshot else {}
+        stayed = []
+        for app in apps:
+            if app.ruleset_id in unread:
+                ruleset_id = before.get(app.app_id)
+                if ruleset_id in held:
+                    rulesets.setdefault(ruleset_id, held[ruleset_id])
+                app = msgspec.structs.replace(app, ruleset_id=ruleset_id)
+            stayed.append(app)
+        return tuple(stayed), tuple(rulesets.values())
 
 
 def _parse(delivered: SyncRuleset) -> Ruleset:

@@ -126,7 +126,6 @@ BAD_YAML = [sync_body()["rulesets"][0] | {"version": 2, "yaml": "version: 1\nnam
         lambda body: body | {"generatedAt": "9999-12-31T00:00:00.000Z"},
         lambda body: body | {"apps": TWICE},
         lambda body: body | {"apps": [{"appId": 7}]},
-        lambda body: body | {"rulesets": BAD_YAML},
         lambda body: [],
     ],
 )
@@ -147,6 +146,66 @@ async def test_a_signed_answer_that_makes_no_sense_is_refused_whole(
         assert await sync.once()
         assert sync.check().status == "ok"
     assert announced[-1] == ("v1", False) or announced[-1][0] == "v2"
+
+
+def _of_two_organisations(**members: Any) -> dict[str, Any]:
+    """Of each an application, with a ruleset of its own."""
+    body = sync_body()
+    app, ruleset = body["apps"][0], body["rulesets"][0]
+    second = {"orgId": "org-2"}
+    return changed(
+        orgs=[*body["orgs"], second | {"name": "second"}],
+        apps=[app, app | second | {"appId": "app-2", "clientId": "client-2", "rulesetId": "ruleset-2"}],
+        rulesets=[ruleset, ruleset | second | {"rulesetId": "ruleset-2"}],
+        **members,
+    )
+
+
+async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_was(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    """Nor its own application's secret: only the ruleset itself stays at the version in force."""
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        control.sync_body = _of_two_organisations()
+        assert await sync.once()
+        body = _of_two_organisations(version="v3")
+        body["rulesets"][0] |= {"version": 2, "yaml": ruleset_yaml("new")}
+        body["rulesets"][1] |= {"version": 2, "yaml": BAD_YAML[0]["yaml"]}
+        body["apps"] = [app | {"secretVersion": 7} for app in body["apps"]]
+        control.sync_body = body
+        for _ in range(2):
+            assert not await sync.once()
+            assert "line 3" in sync.check().detail
+            assert sync.check().status == "degraded"
+        snapshot = read_snapshot(cache)
+        assert [app.secret_version for app in snapshot.apps] == [7, 7]
+        assert [(each.version, each.ruleset.name) for each in snapshot.rulesets] == [(2, "new"), (1, "rules")]
+        assert snapshot.version == "v2"  # of v3 not all is in force, and no 304 may say so
+        assert not control.sync_requests[-1].value("If-None-Match")
+        body["apps"] = body["apps"][1:]  # the other one is gone
+        assert not await sync.once()
+        assert [app.app_id for app in read_snapshot(cache).apps] == ["app-2"]
+        control.sync_body = _of_two_organisations(version="v4")
+        assert await sync.once()
+        assert sync.check().status == "ok"
+    assert announced == [("v2", True), ("v2", True), ("v2", False), ("v2", True), ("v4", True)]
+
+
+async def test_an_application_is_judged_as_before_where_its_new_ruleset_is_bad(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    cache = tmp_path / "snapshot.json"
+    async with syncing(control, cache, Announcements()) as sync:
+        assert await sync.once()
+        app = sync_body()["apps"][0] | {"rulesetId": "ruleset-9"}
+        newcomer = app | {"appId": "app-9", "clientId": "client-9"}
+        bad = [BAD_YAML[0] | {"rulesetId": "ruleset-9"}]
+        control.sync_body = changed(apps=[app, newcomer], rulesets=bad)
+        assert not await sync.once()
+        snapshot = read_snapshot(cache)
+        (held,) = snapshot.rulesets
+        assert [each.ruleset_id for each in snapshot.apps] == [held.ruleset_id, None]
 
 
 async def test_a_bad_ruleset_is_told_with_its_place(tmp_path: Path, control: ControlPlaneStandIn) -> None:
@@ -366,7 +425,7 @@ async def test_stops_are_persisted_in_a_way_that_earlier_releases_obey(
     assert announced == [("v1", True), ("v2", True), ("v3", True)]
 
 
-async def test_a_stop_does_not_wait_for_rules_that_can_be_taken(
+async def test_stops_come_and_go_though_a_ruleset_is_bad(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
@@ -376,7 +435,22 @@ async def test_a_stop_does_not_wait_for_rules_that_can_be_taken(
         assert not await sync.once()
         assert read_snapshot(cache).stops.everything
         assert announced == [("v1", True), ("v1", True)]
-        control.sync_body = changed(rulesets=BAD_YAML)  # and nothing is lifted by an answer that is refused
+        control.sync_body = changed(rulesets=BAD_YAML)
+        assert not await sync.once()
+        assert not read_snapshot(cache).stops
+
+
+async def test_a_stop_does_not_wait_for_an_answer_that_can_be_taken(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        control.sync_body = changed(apps=TWICE, stops=STOPPED)
+        assert not await sync.once()
+        assert read_snapshot(cache).stops.everything
+        assert announced == [("v1", True), ("v1", True)]
+        control.sync_body = changed(apps=TWICE)  # and nothing is lifted by an answer that is refused
         assert not await sync.once()
         assert read_snapshot(cache).stops.everything
         control.sync_body = sync_body()  # as before all that, when it had an ETag
@@ -415,26 +489,27 @@ async def test_two_stops_that_can_not_be_taken_hold_both(
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
         (tmp_path / f".snapshot.json.{os.getpid()}.tmp").mkdir()
-        control.sync_body = changed(rulesets=BAD_YAML, stops={"orgs": ["org-7"]})
+        control.sync_body = changed(apps=TWICE, stops={"orgs": ["org-7"]})
         assert not await sync.once()
         (tmp_path / f".snapshot.json.{os.getpid()}.tmp").rmdir()
-        control.sync_body = changed(rulesets=BAD_YAML, stops={"apps": ["app-7"]})
+        control.sync_body = changed(apps=TWICE, stops={"apps": ["app-7"]})
         assert not await sync.once()
         assert read_snapshot(cache).stops == Stops(orgs=frozenset(("org-7",)), apps=frozenset(("app-7",)))
         assert not sync.stopped_beside
 
 
-async def test_an_application_that_is_disabled_does_not_wait_for_the_rules_of_others(
+async def test_an_application_that_is_disabled_does_not_wait_for_an_answer_that_can_be_taken(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
         disabled = [sync_body()["apps"][0] | {"enabled": False}]
-        control.sync_body = changed(rulesets=BAD_YAML, apps=disabled)
+        twice = sync_body()["rulesets"] * 2
+        control.sync_body = changed(rulesets=twice, apps=disabled)
         assert not await sync.once()
         assert read_snapshot(cache).stops == Stops(apps=frozenset(("app-1",)))
-        control.sync_body = changed(rulesets=BAD_YAML, apps=[])  # says nothing of it
+        control.sync_body = changed(rulesets=twice, apps=[])  # says nothing of it
         assert not await sync.once()
         assert read_snapshot(cache).stops == Stops(apps=frozenset(("app-1",)))
         control.sync_body = changed()
