@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][0-9A-Za-z-]{0,31}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]+", re.ASCII)
+_DEFAULT_PORT = {"https": re.compile(r":(?:0*443)?\Z"), "http": re.compile(r":(?:0*80)?\Z")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ def parse_address(text: str) -> Address:
 
 
 def parse_url(text: str) -> str:
-    """An http or https base address without its trailing slash: paths are appended to it."""
+    """An http or https base address without its trailing slash, since paths are appended to it, and without
+    the port that goes without saying (RFC 3986 §6.2.3), since links that begin with it are told by it."""
     wanted = f"must be an http:// or https:// address, not {text!r}"
     if not text.isascii() or any(character <= " " for character in text):
         raise ValueError(wanted)
@@ -61,7 +63,9 @@ def parse_url(text: str) -> str:
         raise ValueError(wanted)
     if "@" in parts.netloc or "?" in text or "#" in text:
         raise ValueError(f"must hold no user, query or fragment, but is {text!r}")
-    return text.rstrip("/")
+    scheme, _, rest = text.partition("://")
+    netloc = _DEFAULT_PORT[parts.scheme].sub("", parts.netloc)
+    return f"{scheme}://{netloc}{rest[len(parts.netloc) :]}".rstrip("/")
 
 
 def parse_origin(text: str) -> str:

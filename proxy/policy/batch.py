@@ -107,9 +107,12 @@ def is_batch(method: str, target: Target) -> bool:
 
 
 def envelope_decision(decision: Decision) -> Decision:
-    """Of the batch itself: only a rule that means it can block it, since its parts are judged one by one."""
+    """Of the batch itself: only a rule that means it can block it, since its parts are judged and filtered
+    one by one."""
     if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
         return _ALLOWED
+    if decision.verdict == "filter":
+        return replace(decision, verdict="allow", transforms=None)
     return decision
 
 
@@ -410,8 +413,12 @@ def _relative_url(url: str, version: str, bases: tuple[str, str]) -> str:
             raise MalformedBatch("a `url` that leads elsewhere")
         if "$batch" in reading:
             raise MalformedBatch("a batch within the batch")
-        if _VERSION.fullmatch(_first_segment(reading)):
+        first = _first_segment(reading)
+        if _VERSION.fullmatch(first):
             raise MalformedBatch("a `url` with a version of its own")
+        if first.startswith("$"):
+            # OData 4.01 Part 1 §11.7.3.1: what the part of that id is about, which rules can't know.
+            raise MalformedBatch("a `url` that refers to another part")
     return url
 
 

@@ -211,6 +211,8 @@ def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
 
 def acceptable(accept_encoding: str) -> str:
     """An Accept-Encoding (RFC 9110 §12.5.3) minus what we cannot take off; the rest as it was spelled."""
-    elements = (element.strip(" \t") for element in accept_encoding.split(","))
+    elements = [element.strip(" \t") for element in accept_encoding.split(",")]
     kept = [element for element in elements if element.split(";", 1)[0].rstrip(" \t").lower() in _DECODABLE]
+    if len(kept) == len(elements):
+        return accept_encoding
     return ", ".join(kept) or "identity"

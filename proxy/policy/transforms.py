@@ -22,7 +22,7 @@ class Transforms:
         strips = tuple(f"strip:{path}" for path in self.strip)
         if self.allow is None:
             return strips
-        return strips + tuple(f"allow:{path}" for path in self.allow)
+        return strips + tuple(f"allow:{path}" for path in self.allow or ("",))
 
 
 def covers(shorter: str, longer: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from proxy.counters import LIMIT_FILTER_BYTES
-from proxy.policy.content_coding import ContentCodingError, StreamDecoder, decode
+from proxy.policy.content_coding import ContentCodingError, StreamDecoder, UnfoldsTooFar, decode
 from proxy.policy.links import LinkStream
 from proxy.server.answer_head import AnswerHead
 from proxy.server.errors import filter_failed, overloaded, unreadable_answer
@@ -76,10 +76,12 @@ class AnswerReader:
             return
         try:
             decoded = decoded_answer(body, self._answer, exchange.context.limits.max_filter_bytes)
-        except ContentCodingError:
-            # Too large to hold once decoded, or it will be cut where it breaks.
+        except UnfoldsTooFar:  # too large to hold once decoded
             self._held = [body]
             self._begin_rewriting(last=True)
+            return
+        except ContentCodingError as error:
+            exchange.refuse(unreadable_answer(str(error), self._answer.status))
             return
         exchange.send_whole(body, exchange.rewriter().rewrite(decoded))
 

@@ -49,6 +49,17 @@ _REASON_COUNTER: Final = {
     "upstreamAborted": UPSTREAM_ABORTED,
     "upstreamTimeout": LIMIT_RESPONSE_TIMEOUT,
 }
+# Whatever status the application was given.
+_UPSTREAM_FAILED: Final = frozenset(
+    (
+        "upstreamAborted",
+        "upstreamError",
+        "upstreamProtocol",
+        "upstreamTimeout",
+        "upstreamUnauthorised",
+        "upstreamUnreachable",
+    )
+)
 
 _RECORD_BYTES: Final = 2048  # beside what the application wrote
 _clock: Final = time.perf_counter  # Final: what is compiled finds it without a look-up
@@ -121,6 +132,11 @@ class AuditDraft:
         self.shadow: Trial | None = None
         self.written = False
 
+    def upstream_ended(self) -> None:
+        """No answer has begun: how long one was waited for."""
+        if self.upstream_us is None and self.upstream_started:
+            self.upstream_us = int((_clock() - self.upstream_started) * 1e6)
+
     @property
     def record_bytes(self) -> int:
         """About what its record will take: what the application wrote is most of what varies."""
@@ -142,8 +158,6 @@ class AuditDraft:
         self.rule_id = decision.rule_id
         self.logged_rule_ids = decision.logged_rule_ids
         self.reason = decision.reason
-        if decision.transforms is not None:
-            self.transforms = decision.transforms.names
         if decision.verdict == "block":
             message = f"The request was blocked by rule '{decision.rule_id}'."
             raise Refusal("policyBlocked", message, decision.reason, rule_id=decision.rule_id)
@@ -204,13 +218,16 @@ class AuditDraft:
     def _count(self, context: Context, duration_us: int) -> None:
         counters = context.counters
         values = counters.values
-        if self.evaluated:
+        reason = self.reason
+        if self.evaluated and self.caller is not None:  # as many as there are events
             values[_VERDICT_COUNTER[self.verdict]] += 1
             counters.observe_latency(duration_us)
-        if self.request_bytes:
-            values[BYTES_IN] += self.request_bytes
-        values[BYTES_OUT] += self.response_bytes
-        if self.upstream_status is not None and self.upstream_status >= 500:
+        if self.parent is None:  # a part's bytes are among those of its batch
+            if self.request_bytes:
+                values[BYTES_IN] += self.request_bytes
+            values[BYTES_OUT] += self.response_bytes
+        status = self.upstream_status
+        if (status is not None and status >= 500) or reason in _UPSTREAM_FAILED:
             values[UPSTREAM_ERRORS] += 1
-        if self.reason in _REASON_COUNTER:
-            values[_REASON_COUNTER[self.reason]] += 1
+        if reason in _REASON_COUNTER:
+            values[_REASON_COUNTER[reason]] += 1

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _OVERRIDES: Final = frozenset({"x-http-method-override", "x-http-method", "x-method-override"})
 _JSON: Final = {"Content-Type": "application/json"}
+_OF_THE_VERDICT: Final = frozenset({"rule", "default"})
+_LONGEST_ID: Final = 256  # bytes; others are no join key for anybody
 
 
 def version_of(target: Target) -> str:
@@ -147,11 +149,16 @@ class Batch:
 
     def record(self, status: int, reason: str) -> bool:
         """Writes the parts' events. `status` and `reason` are those of parts that no answer came for."""
+        envelope = self._envelope
         for each in self._parts:
             draft = each.draft
             if not draft.status:
                 draft.status = status
-                draft.reason = reason
+                if reason not in _OF_THE_VERDICT:  # else the part's own says why it was let through
+                    draft.reason = reason
+                draft.upstream_status = envelope.upstream_status
+                draft.upstream_us = envelope.upstream_us
+                draft.upstream_request_id = envelope.upstream_request_id
             if not draft.write(self._context):
                 return False
         return True
@@ -167,7 +174,7 @@ class Batch:
             part.method,
             part.target,
             envelope.client_ip,
-            envelope.client_request_id,
+            _id_in(part.headers, "client-request-id") or envelope.client_request_id,
         )
         draft.caller = self._caller
         draft.parent = (envelope.number, envelope.time_ms)
@@ -243,7 +250,7 @@ class Batch:
         draft.status = refusal.status
         draft.reason = refusal.reason
         if refusal.reason == "dependencyFailed":
-            draft.verdict = "block"
+            draft.verdict, draft.rule_id = "block", None  # no rule's
         body = error_body(
             refusal,
             request_id=draft.request_id(self._context),
@@ -261,6 +268,7 @@ class Batch:
         draft = judged.draft
         draft.upstream_status = answer.status
         draft.upstream_us = self._envelope.upstream_us
+        draft.upstream_request_id = _id_in(answer.headers, "request-id") or self._envelope.upstream_request_id
         if draft.shadow is not None and draft.shadow.wants_answer:
             body_alone = as_if_alone(answer.body)
             draft.shadow.answered(answer.status, _encoded(answer.headers), body_alone, body_known=True)
@@ -278,6 +286,7 @@ class Batch:
         assert judged.decision is not None
         status = answer.status
         if status == 401 or status in self._context.statuses_as_502:
+            self._judge_response(judged, answer, b"")  # which the application doesn't get
             raise Refusal(
                 "upstreamError",
                 f"The upstream answered {status}.",
@@ -286,24 +295,40 @@ class Batch:
             )
         if status == 206 and (judged.plan.response_needs_body or judged.decision.transforms is not None):
             raise _filter_failed("it is a part of a larger whole")
-        if judged.plan.has_response_rules:
-            facts = AnswerFacts(status, _encoded(answer.headers), as_if_alone(answer.body))
-            try:
-                self._take(judged, judged.plan.decide_response(judged.facts, judged.decision, facts))
-            except MalformedTarget as error:
-                raise _filter_failed(str(error)) from None
+        self._judge_response(judged, answer, as_if_alone(answer.body))
         transforms = judged.decision.transforms
         if transforms is None or not 200 <= status < 300 or answer.body is None:
             return None
         try:
-            return self._context.filter_for(transforms).apply(answer.body)
+            filtered = self._context.filter_for(transforms).apply(answer.body)
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
+        judged.draft.transforms = transforms.names
+        return filtered
+
+    def _judge_response(self, judged: _Part, answer: BatchAnswer, body: bytes | None) -> None:
+        assert judged.plan is not None
+        assert judged.facts is not None
+        assert judged.decision is not None
+        if judged.plan.has_response_rules:
+            facts = AnswerFacts(answer.status, _encoded(answer.headers), body)
+            try:
+                self._take(judged, judged.plan.decide_response(judged.facts, judged.decision, facts))
+            except MalformedTarget as error:
+                raise _filter_failed(str(error)) from None
 
     def _merged(self, body: bytes, finished: list[tuple[str, bytes]]) -> bytes:
         done = {part_id for part_id, _ in finished}
         own = {each.part.id: each.answer for each in self._parts if each.answer and each.part.id not in done}
         return merged_answer(body, [each.part.id for each in self._parts], finished, own)
+
+
+def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
+    """The id that a part's header names, where it could stand in a head."""
+    for each, value in headers:
+        if each.lower() == name and value.isascii() and value.isprintable() and len(value) <= _LONGEST_ID:
+            return value.encode()
+    return None
 
 
 def _record_bytes(parts: Iterable[_Part]) -> int:

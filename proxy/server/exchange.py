@@ -17,6 +17,7 @@ from proxy.counters import (
     LIMIT_HELD_BYTES,
     LIMIT_UPSTREAM_CONNECTIONS,
     LIMIT_UPSTREAM_WAITING,
+    UPSTREAM_RETRIED,
 )
 from proxy.policy.batch import MalformedBatch, envelope_decision, is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
@@ -271,6 +272,7 @@ class Exchange:
             body_held=self._body is not None,
             replaced_length=self._body_length() if replaced else None,
             whole=self.head.fields.ranged and self._answer_may_change(),
+            read=context.rewrite_links or self._batch is not None or self._answer_may_change(),
         )
 
     def _answer_may_change(self) -> bool:
@@ -424,8 +426,10 @@ class Exchange:
         if again and not self._retried:
             # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
             self._retried = True
+            self.context.counters.values[UPSTREAM_RETRIED] += 1
             self._acquire_upstream(fresh=True)
             return
+        self.draft.upstream_ended()
         reason = _LOST_REASON[error.code] if not self.head_sent else "upstreamAborted"
         self.refuse(Refusal(error.code, error.message, reason))
 
@@ -457,7 +461,7 @@ class Exchange:
         if status == 401:
             self._credential_refused()
         elif status in self.context.statuses_as_502:
-            self.refuse(
+            self._refuse_answer(
                 Refusal(
                     "upstreamError",
                     f"The upstream answered {status}.",
@@ -467,6 +471,17 @@ class Exchange:
             )
         else:
             self._begin_answer(answer, chunk, last)
+
+    def _refuse_answer(self, refusal: Refusal) -> None:
+        """The application doesn't get the answer; response rules judge its status and headers though."""
+        if self._plan.has_response_rules:
+            try:
+                self._decide_response(b"")
+            except Refusal as blocked:
+                refusal = blocked
+            except (MalformedBody, MalformedTarget):
+                pass  # no rule of theirs holds
+        self.refuse(refusal)
 
     def answer_continued(self, chunk: bytes, last: bool) -> None:
         if last:
@@ -489,7 +504,7 @@ class Exchange:
             or credential.just_replaced(self._credential_generation, now)
         ):
             credential.rejected(self._credential_generation, now)
-            self.refuse(_credential_refused())
+            self._refuse_answer(_credential_refused())
             return
         self._credential_retried = True
         self.connection.wait_until(now + self.context.limits.upstream_wait)
@@ -509,6 +524,7 @@ class Exchange:
         credential = self._credential
         self._credential_generation = credential.generation
         self._upstream_head = self._head_for_upstream()
+        self.context.counters.values[UPSTREAM_RETRIED] += 1
         self._acquire_upstream()
 
     # Phases of the answer
@@ -536,16 +552,21 @@ class Exchange:
     def _rules_read(self, answer: AnswerHead) -> bool:
         """Whether rules have to read the answer's body. Those that don't need it judge here."""
         plan = self._plan
-        if self._batch is not None:
-            return True
         if plan.has_response_rules:
             if plan.response_needs_body and answer.length != 0:
                 return True
             self._decide_response(None)
+        if self._batch is not None:
+            return True
         return self._decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0
 
     def _may_have_links(self, answer: AnswerHead) -> bool:
-        return answer.length != 0 and self.context.rewrite_links and _is_json(answer.fields.content_type)
+        return (
+            answer.length != 0
+            and self.context.rewrite_links
+            and answer.status != 206  # whose place and length in the whole have to be true
+            and _is_json(answer.fields.content_type)
+        )
 
     def _decide_response(self, body: bytes | None) -> None:
         answer = self._answer
@@ -553,7 +574,7 @@ class Exchange:
             self._facts, self._decision, AnswerFacts(answer.status, answer.headers, body)
         )
         if decision is not self._decision:
-            self._take_decision(decision)
+            self._take_decision(decision if self._batch is None else envelope_decision(decision))
 
     def filter_response(self, body: bytes) -> None:
         """Judges the whole answer and takes out what the rules hide; never lets an unfiltered one pass."""
@@ -562,6 +583,7 @@ class Exchange:
             if answer.status == 206 and self._plan.response_needs_body:
                 raise FilterFailed("it is a part of a larger whole")
             decoded = decoded_answer(body, answer, self.context.limits.max_filter_bytes)
+            _require_utf8(answer, decoded)
             if self._plan.has_response_rules and self._plan.response_needs_body:
                 self._decide_response(decoded)
             changed = self._without_hidden(decoded)
@@ -591,7 +613,9 @@ class Exchange:
         assert transforms is not None
         if not _is_json(answer.fields.content_type):
             raise FilterFailed("it is not JSON")
-        return self.context.filter_for(transforms).apply(body)
+        filtered = self.context.filter_for(transforms).apply(body)
+        self.draft.transforms = transforms.names
+        return filtered
 
     def send_whole(self, body: bytes, changed: bytes | None) -> None:
         """Sends an answer that was held whole: as it came, or `changed` and uncoded."""
@@ -776,6 +800,7 @@ class Exchange:
         upstream = self._upstream
         if upstream is not None:
             self._upstream = None
+            self.draft.upstream_ended()
             upstream.abandon()
         else:
             self.context.pool.withdraw(self)
@@ -809,6 +834,13 @@ def _is_json(content_type: bytes | None) -> bool:
         if len(_json_types) < 256 and len(content_type) <= 256:
             _json_types[content_type] = known
     return known
+
+
+def _require_utf8(answer: AnswerHead, body: bytes) -> None:
+    """Raises FilterFailed: what names a hidden property in another charset would be passed on."""
+    content_type = answer.fields.content_type
+    if _is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):
+        raise FilterFailed("it is not in UTF-8")
 
 
 def _too_large() -> Refusal:

@@ -23,6 +23,7 @@ from proxy.server.field_lines import (
 )
 from proxy.server.request_head import RequestFields, RequestHead, UpstreamForm
 
+_OF_THE_BODY: Final = frozenset({CONTENT_ENCODING, BODY_DIGEST})
 KEPT: Final = -3  # a body as long as the upstream said, if it said so
 
 
@@ -35,12 +36,14 @@ def head_for_upstream(
     body_held: bool,
     replaced_length: int | None,
     whole: bool,
+    read: bool,
 ) -> bytes:
     """The application's head with Host and Authorization replaced and hop-by-hop fields dropped.
 
     `body_held` says that the whole body is here, so that nobody needs to be told to go on with it;
     `replaced_length` is the size of another, uncoded body that goes up instead; `whole` says that the answer
-    is to be whole, whatever part of it the application asks for (RFC 9110 §14.2 lets any server ignore that).
+    is to be whole, whatever part of it the application asks for (RFC 9110 §14.2 lets any server ignore that);
+    `read` that it may have to be read here, and so must not come in a coding that we can't undo.
     """
     fields = head.fields
     form = fields.upstream_form
@@ -48,11 +51,12 @@ def head_for_upstream(
         form is None
         or form.authorization is not authorization
         or form.host is not host
+        or form.read is not read
         or replaced_length is not None
         or whole
     ):
         form = _upstream_form(
-            fields, host, authorization, readable_codings, body_held, replaced_length, whole
+            fields, host, authorization, readable_codings if read else None, body_held, replaced_length, whole
         )
         if replaced_length is None and not whole and not fields.expect_continue:
             fields.upstream_form = form
@@ -65,7 +69,7 @@ def _upstream_form(
     fields: RequestFields,
     host: bytes,
     authorization: bytes,
-    readable_codings: Callable[[bytes], bytes],
+    readable_codings: Callable[[bytes], bytes] | None,
     body_held: bool,
     replaced_length: int | None,
     whole: bool,
@@ -87,11 +91,11 @@ def _upstream_form(
             line = b"%b: %d\r\n" % (field.name, length)
         elif fields.is_nominated_away(field):
             continue
-        elif kind == ACCEPT_ENCODING:
+        elif kind == ACCEPT_ENCODING and readable_codings is not None:
             line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))
         elif kind == EXPECT and (body_held or not fields.expect_continue):
             continue  # answered already; or HTTP/1.0's, which means nothing (RFC 9110 §10.1.1)
-        elif (kind == CONTENT_ENCODING and replaced_length is not None) or (kind == RANGE and whole):
+        elif (kind in _OF_THE_BODY and replaced_length is not None) or (kind == RANGE and whole):
             continue
         if at == fields.id_at:
             before = b"%b%b: " % (b"".join(lines), field.name)
@@ -103,7 +107,8 @@ def _upstream_form(
         lines.append(b"Host: %b\r\n" % host)
     lines.append(b"\r\n")
     rest = b"".join(lines)
-    return UpstreamForm(host, authorization, id_between, *((before, rest) if id_between else (rest, b"")))
+    before, after = (before, rest) if id_between else (rest, b"")
+    return UpstreamForm(host, authorization, readable_codings is not None, id_between, before, after)
 
 
 def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass

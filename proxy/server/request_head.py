@@ -50,10 +50,12 @@ _VARYING: Final = VaryingLines((b"client-request-id",))  # as every SDK spells i
 
 
 class UpstreamForm(NamedTuple):
-    """Fields as the upstream gets them; `id_between`: the value of `client-request-id` belongs in between."""
+    """Fields as the upstream gets them; `read`: in codings that we can undo; `id_between`: the value of
+    `client-request-id` belongs in between."""
 
     host: bytes
     authorization: bytes
+    read: bool
     id_between: bool
     before: bytes
     after: bytes
@@ -69,6 +71,7 @@ class RequestFields:
         "content_type",
         "expect_continue",
         "forwarded_for",
+        "hop_by_hop",
         "host",
         "id_at",
         "keep_alive",
@@ -95,6 +98,7 @@ class RequestFields:
         self.method_override: bytes | None = None
         self.forwarded_for: bytes | None = None
         self.ranged = False  # a part of the answer is asked for
+        self.hop_by_hop = any(not field.relayed for field in lines)
         self.nominated: frozenset[bytes] = frozenset()
         self.layout: Layout | None = None  # of the last such head, if it is remembered
         self.upstream_form: UpstreamForm | None = None  # remembered by `heads`
@@ -102,6 +106,10 @@ class RequestFields:
     def is_nominated_away(self, field: Field) -> bool:
         """Whether Connection keeps it from the upstream; what we write ourselves can't be kept from it."""
         return field.kind not in _OF_OUR_OWN and field.name.lower() in self.nominated
+
+    def stays_here(self, field: Field) -> bool:
+        """Whether the upstream doesn't get it."""
+        return (not field.relayed and field.kind not in _OF_OUR_OWN) or self.is_nominated_away(field)
 
 
 class RequestHead:
@@ -132,9 +140,9 @@ class RequestHead:
         pairs = [field.pair for field in fields.lines]
         if fields.id_at is not None:
             pairs[fields.id_at] = (pairs[fields.id_at][0], self.client_request_id or b"")
-        if fields.nominated:
+        if fields.hop_by_hop:
             lines = zip(pairs, fields.lines, strict=True)
-            return [pair for pair, field in lines if not fields.is_nominated_away(field)]
+            return [pair for pair, field in lines if not fields.stays_here(field)]
         return pairs
 
 

@@ -8,6 +8,7 @@ answer with nothing left over; after an abort, a time-out, an early answer or un
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import socket
 import ssl
@@ -496,4 +497,7 @@ class UpstreamPool:
 def _why(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate was not accepted ({error.verify_message})"
-    return error.strerror or type(error).__name__
+    if isinstance(error, ssl.SSLError | socket.gaierror):
+        return error.strerror or type(error).__name__
+    # Without what asyncio writes around it: addresses are the operator's to know.
+    return os.strerror(error.errno) if error.errno else "no connection was made"

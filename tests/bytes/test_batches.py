@@ -11,6 +11,7 @@ from typing import Any
 import brotli
 import pytest
 
+from proxy.counters import BYTES_IN, BYTES_OUT
 from tests.bytes.data_path import Script, UpstreamPeer, answering, data_path, ok
 
 RULES = """
@@ -93,10 +94,88 @@ async def test_each_part_is_judged_as_if_it_came_alone(tmp_path: Path) -> None:
             ("/v1.0/users/ada", 200, "filter", "no-phones"),
             ("/v1.0/sites", 403, "block", "default"),
             ("/v1.0/groups/9", 404, "allow", "groups"),
-            ("/v1.0/groups/8", 424, "block", "groups"),
+            ("/v1.0/groups/8", 424, "block", None),
         }
         assert {e["parentRequestId"] for e in events.values()} == {envelope["requestId"]}
         assert len({e["id"] for e in events.values()}) == 5
+
+
+async def test_the_answer_of_a_batch_is_judged_by_what_names_the_batch(tmp_path: Path) -> None:
+    rules = """
+    version: 1
+    name: answers
+    default: allow
+    rules:
+      - id: noted
+        when: response
+        match: {path: ["/v1.0/$batch"]}
+        conditions: [{status: true, equals: 200}]
+        verdict: log_only
+      - id: secret
+        when: response
+        match: {path: ["/v1.0/$batch"]}
+        conditions: [{response_header: X-Class, equals: secret}]
+        verdict: block
+      - id: everywhere
+        when: response
+        match: {path: ["/v1.0/**"]}
+        verdict: filter
+        transforms: {strip_properties: [responses]}
+    """
+    body = batch(part("1", "/users/ada"))
+    answer = json.dumps({"responses": [{"id": "1", "status": 200, "body": {"id": "u"}}]}).encode()
+    script = answering(ok(answer), ok(answer, b"X-Class: secret"))
+    async with data_path(script, tmp_path, rules) as proxy:
+        request = proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body)
+        passed, blocked = await proxy.ask(request), await proxy.ask(request)
+        assert (passed.status, passed.body) == (200, answer)
+        assert (blocked.status, blocked.json()["error"]["ruleId"]) == (403, "secret")
+        first, second = [event for event in proxy.events() if event["parentRequestId"] is None]
+        # A filter is for the parts: nothing was taken out of what holds them.
+        assert (first["verdict"], first["loggedRuleIds"], first["transforms"]) == ("allow", ["noted"], [])
+        assert (second["verdict"], second["ruleId"], second["status"]) == ("block", "secret", 403)
+
+
+async def test_a_part_s_event_says_what_became_of_it(tmp_path: Path) -> None:
+    answers = {
+        "1": {"status": 200, "body": {"id": "u", "mobilePhone": "1"}, "headers": {"request-id": "of-1"}},
+        "2": {"status": 404, "body": {}},
+    }
+    parts = [
+        part("1", "/users/ada", headers={"client-request-id": "mine"}),
+        part("2", "/users/alan"),
+    ]
+    body = batch(*parts)
+    async with data_path(upstream_batches(answers, []), tmp_path, RULES) as proxy:
+        await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        filtered, missing = [event for event in proxy.events() if event["parentRequestId"]]
+        assert (filtered["clientRequestId"], filtered["upstreamRequestId"]) == ("mine", "of-1")
+        assert (filtered["transforms"], missing["transforms"]) == (["strip:mobilePhone"], [])
+        values = proxy.context.counters.values
+        (envelope,) = [event for event in proxy.events() if not event["parentRequestId"]]
+        assert (values[BYTES_IN], values[BYTES_OUT]) == (len(body), envelope["responseBytes"])
+
+
+async def test_a_part_that_was_asked_for_in_vain_says_so(tmp_path: Path) -> None:
+    body = batch(part("1", "/users/ada"), part("2", "/groups/1"))
+    answer = b"HTTP/1.1 429 Slow\r\nrequest-id: of-all\r\nContent-Length: 2\r\n\r\n{}"
+    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+        assert (
+            await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
+        ).status == 429
+        for event, rule in zip(proxy.events()[:2], ("no-phones", "groups"), strict=True):
+            assert (event["status"], event["upstreamStatus"], event["reason"]) == (429, 429, "rule")
+            assert (event["ruleId"], event["upstreamRequestId"]) == (rule, "of-all")
+            assert event["transforms"] == []
+
+
+async def test_a_smaller_batch_has_no_digest_of_the_whole_one(tmp_path: Path) -> None:
+    body = batch(part("1", "/groups/1"), part("2", "/sites"))
+    digests = b"Content-MD5: Q2hlY2s=\r\nDigest: x\r\nContent-Digest: y\r\n"
+    async with data_path(answering(ok(b'{"responses":[]}')), tmp_path, RULES) as proxy:
+        await proxy.ask(proxy.request("/v1.0/$batch", "POST", digests + FIELDS % len(body), body))
+        assert b"igest" not in proxy.upstream.heads[0]
+        assert b"MD5" not in proxy.upstream.heads[0]
 
 
 async def test_a_body_in_base64_hides_nothing_from_the_rules(tmp_path: Path) -> None:

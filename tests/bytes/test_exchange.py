@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.counters import UNAUTHENTICATED, UPSTREAM_ERRORS, VERDICTS
 from proxy.server.answer_reader import AnswerReader
 from proxy.server.exchange import Exchange
 from tests.bytes.data_path import (
@@ -156,6 +157,26 @@ async def test_no_verdict_rests_on_a_field_that_connection_keeps_from_the_upstre
         assert len(proxy.upstream.heads) == 1
 
 
+async def test_no_verdict_rests_on_a_field_of_one_connection(tmp_path: Path) -> None:
+    rules = """
+    version: 1
+    name: careful
+    default: block
+    rules:
+      - id: with-it
+        match: {path: ["/v1.0/users"]}
+        conditions: [{header: Proxy-Authorization, exists: true}]
+        verdict: allow
+      - id: or-that
+        match: {path: ["/v1.0/users"]}
+        conditions: [{header: TE, exists: true}]
+        verdict: allow
+    """
+    async with data_path(answering(ok(b"{}")), tmp_path, rules) as proxy:
+        fields = b"Proxy-Authorization: Basic eDp5\r\nTE: trailers\r\n"
+        assert (await proxy.ask(proxy.request(fields=fields))).status == 403
+
+
 async def test_nothing_is_added_that_the_application_did_not_send(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(proxy.request())
@@ -167,6 +188,15 @@ async def test_codings_that_the_proxy_cannot_decode_are_not_asked_for(tmp_path: 
     async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(proxy.request(fields=b"Accept-Encoding: gzip, zstd, br;q=0.5\r\n"))
         assert b"Accept-Encoding: gzip, br;q=0.5\r\n" in proxy.upstream.heads[0]
+
+
+async def test_where_nobody_reads_an_answer_any_coding_may_be_asked_for(tmp_path: Path) -> None:
+    fields = b"Accept-Encoding: zstd,gzip;q=0.5\r\n"
+    async with data_path(answering(ok(b"{}")), tmp_path, RULES, rewrite_links=False) as proxy:
+        for target in ("/v1.0/groups/1", "/v1.0/users/1", "/v1.0/groups/1"):
+            await proxy.ask(proxy.request(target, fields=fields))
+        asked = [b"zstd" in head for head in proxy.upstream.heads]
+        assert asked == [True, False, True]
 
 
 # Identity
@@ -261,6 +291,10 @@ async def test_a_compressed_answer_is_decoded_and_filtered(tmp_path: Path, codin
         ok(b'{"mobilePhone":"+1"'),
         ok(b'{"mobilePhone":NaN}'),
         ok(b"\xef\xbb\xbf{}"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-7\r\nContent-Length: 25\r\n\r\n"
+            b'{"+AG0-obilePhone":"+1" }'
+        ),
         ok(b'{"mobilePhone":"+1"}', b"Content-Encoding: zstd"),
         ok(b'{"mobilePhone":"+1"}', b"Content-Encoding: gzip"),
         ok(gzip.compress(b'{"a":"' + b"+" * 4_000_000 + b'"}'), b"Content-Encoding: gzip"),
@@ -285,6 +319,7 @@ async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path,
             "filterFailed",
             int(answer.split(b" ")[1]),
         )
+        assert (event["verdict"], event["transforms"]) == ("filter", [])  # none was applied
 
 
 @pytest.mark.parametrize(
@@ -390,6 +425,30 @@ async def test_a_response_rule_replaces_the_answer(tmp_path: Path) -> None:
         assert [(e["verdict"], e["ruleId"], e["reason"]) for e in proxy.events()] == [
             ("block", "secret-answers", "responseRule"),
             ("allow", "groups", "rule"),
+        ]
+
+
+async def test_a_status_that_is_told_as_502_is_judged_all_the_same(tmp_path: Path) -> None:
+    rules = """
+    version: 1
+    name: failures
+    default: allow
+    rules:
+      - {id: noted, when: response, match: {path: ["/v1.0/**"]}, verdict: log_only,
+         conditions: [{status: true, at_least: 400}]}
+      - {id: withheld, when: response, match: {path: ["/v1.0/users"]}, verdict: block,
+         conditions: [{status: true, equals: 507}]}
+    """
+    failures = [b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status for status in (500, 507, 401)]
+    async with data_path(answering(*failures), tmp_path, rules) as proxy:
+        assert [(await proxy.ask(proxy.request())).status for _ in range(2)] == [502, 403]
+        posted = proxy.request("/v1.0/users", "POST", b"Content-Length: 70000\r\n", b"x" * 70_000)
+        assert (await proxy.ask(posted)).status == 502
+        told = [(event["reason"], event["loggedRuleIds"]) for event in proxy.events()]
+        assert told == [
+            ("upstreamError", ["noted"]),
+            ("responseRule", ["noted"]),
+            ("upstreamUnauthorised", ["noted"]),
         ]
 
 
@@ -675,6 +734,27 @@ async def test_a_compressed_answer_without_such_a_link_keeps_every_byte(tmp_path
         assert reply.value("content-encoding") == "gzip"
 
 
+async def test_a_part_of_an_answer_keeps_every_byte(tmp_path: Path) -> None:
+    """Its place in the whole, and its length, would not be true any more."""
+    async with data_path(answering(b""), tmp_path) as proxy:
+        body = b'{"@odata.nextLink":"http://127.0.0.1:%d/v1.0/users?$skiptoken=1"}' % proxy.upstream.port
+        fields = b"Content-Type: application/json\r\nContent-Range: bytes 0-9/1000\r\n"
+        answer = b"HTTP/1.1 206 Partial\r\n%bContent-Length: %d\r\n\r\n%b" % (fields, len(body), body)
+        proxy.upstream.script = answering(answer)
+        reply = await proxy.ask(proxy.request(fields=b"Range: bytes=0-9\r\n"))
+        assert (reply.status, reply.head + reply.body) == (206, answer)
+
+
+@pytest.mark.parametrize("body", [b'{"a":1}', gzip.compress(b'{"a":1}')[:-6] + b"abcdef"])
+async def test_an_answer_that_is_not_in_the_coding_that_it_names_is_told_as_such(
+    tmp_path: Path, body: bytes
+) -> None:
+    """Nobody can tell what its links are; it was cut after a head that promised it."""
+    async with data_path(answering(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")
+
+
 @pytest.mark.parametrize("coded", [False, True])
 async def test_a_link_at_the_end_of_a_long_answer_is_rewritten_as_it_streams(
     tmp_path: Path, coded: bool
@@ -712,7 +792,11 @@ async def test_an_upstream_that_cannot_be_reached_is_502(tmp_path: Path) -> None
         reply = await proxy.ask(proxy.request())
         assert reply.status == 502
         assert reply.json()["error"]["code"] == "upstreamUnreachable"
-        assert proxy.events()[0]["reason"] == "upstreamUnreachable"
+        assert "127.0.0.1" not in reply.json()["error"]["message"]
+        (event,) = proxy.events()
+        assert event["reason"] == "upstreamUnreachable"
+        assert event["upstreamMs"] is not None
+        assert proxy.context.counters.values[UPSTREAM_ERRORS] == 1
 
 
 def _with_port(settings: object, port: int) -> object:
@@ -729,6 +813,18 @@ async def test_an_upstream_that_is_too_slow_is_504(tmp_path: Path) -> None:
         reply = await proxy.ask(proxy.request())
         assert reply.status == 504
         assert reply.json()["error"]["code"] == "upstreamTimeout"
+        (event,) = proxy.events()
+        assert event["upstreamMs"] >= 200
+        assert proxy.context.counters.values[UPSTREAM_ERRORS] == 1
+
+
+async def test_what_no_application_asked_counts_as_no_verdict(tmp_path: Path) -> None:
+    """Else whoever has no token makes the alarm for blocked requests, or hides one for failed ones."""
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        await proxy.ask(b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\n\r\n")
+        values = proxy.context.counters.values
+        assert [values[verdict] for verdict in VERDICTS] == [0] * len(VERDICTS)
+        assert values[UNAUTHENTICATED] == 1
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 4))

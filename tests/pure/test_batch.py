@@ -202,6 +202,16 @@ def test_what_is_no_batch_or_can_be_read_in_two_ways_is_refused(body: bytes) -> 
     refused(body)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["$1/messages", "/$1", "%241/messages", "/%2524a", "./$1", "/x/../$1", "$metadata", "\uff041/messages"],
+)
+def test_no_part_refers_to_what_another_is_about(url: str) -> None:
+    """OData 4.01 lets it: rules would judge it by a path that it doesn't have."""
+    with pytest.raises(MalformedBatch, match=r"refers to another part|a `url`"):
+        parsed(batch(get("/users/ada"), get(url, id="2", dependsOn=["1"])))
+
+
 def test_twenty_requests_are_a_batch_and_twenty_one_are_not() -> None:
     parts = [get("/me", id=str(index)) for index in range(21)]
     assert len(parsed(batch(*parts[:20]))) == 20

@@ -433,6 +433,22 @@ def test_what_is_not_a_base_address_is_refused(text: str) -> None:
         parse_url(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "base"),
+    [
+        ("https://peer:443/", "https://peer"),
+        ("https://peer:", "https://peer"),
+        ("https://peer:80/v1", "https://peer:80/v1"),
+        ("http://peer:80/a/", "http://peer/a"),
+        ("http://[::1]:80", "http://[::1]"),
+        ("http://[::80]", "http://[::80]"),
+    ],
+)
+def test_a_base_address_has_no_port_that_goes_without_saying(text: str, base: str) -> None:
+    """Links that begin with it are told by it, and are written without."""
+    assert parse_url(text) == base
+
+
 def test_an_origin_has_no_path() -> None:
     assert parse_origin("https://graph.example:8443/") == "https://graph.example:8443"
     with pytest.raises(ValueError, match="without a path"):

@@ -247,6 +247,7 @@ def test_no_bytes_raise_anything_else(data: bytes, coding: str) -> None:
         ("gzip;q=0, br", "gzip;q=0, br"),
         (",, gzip ,", "gzip"),
         ("dcb, dcz, gzip", "gzip"),
+        ("gzip,deflate ,br", "gzip,deflate ,br"),
     ],
 )
 def test_codings_that_we_cannot_take_off_are_not_asked_for(sent: str, forwarded: str) -> None:
