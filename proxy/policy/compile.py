@@ -8,7 +8,15 @@ from itertools import count
 from typing import Any, Final, TypeVar
 
 from proxy.policy.canonical import MAX_CACHED_PATH, SLASH, Name, Reading, Target
-from proxy.policy.conditions import NO, YES, Check, ValuesTest, compile_check, compile_values_test
+from proxy.policy.conditions import (
+    NO,
+    YES,
+    Check,
+    ValuesTest,
+    compile_check,
+    compile_values_test,
+    for_the_log,
+)
 from proxy.policy.decision import NOTHING, Decision, Importance, Lane, Plan, Step
 from proxy.policy.facts import RequestFacts
 from proxy.policy.gates import ip_check, time_check
@@ -245,8 +253,7 @@ def _work_of(rule: Rule) -> int:
 
 
 def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
-    asked = parts_asked(rule)
-    checks = tuple([check_of(part) for part in asked])
+    checks = tuple([_check_of_rule(rule, part, check_of) for part in parts_asked(rule)])
     methods = {method.upper() for method in rule.match.methods}
     if "GET" in methods:
         methods.add("HEAD")  # the same request without the body of its answer, RFC 9110 §9.3.2
@@ -273,6 +280,13 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
         on_response=on_response,
         reads_body=reads_body,
     )
+
+
+def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
+    check = check_of(part)
+    if rule.verdict == "log_only" and isinstance(part, Condition) and part.source in ("body", "property"):
+        return for_the_log(check, of_answer=part.source == "property")
+    return check
 
 
 def parameter_conditions(rule: Rule) -> list[Condition]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import re2
 
 from proxy.policy.canonical import option_name
-from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts, Value, property_path
+from proxy.policy.facts import AnswerFacts, BodyNeeded, MalformedBody, RequestFacts, Value, property_path
 from proxy.policy.odata import fold
 from proxy.policy.ruleset import Comparison, Condition, Scalar
 
@@ -146,10 +146,29 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
         try:
             values = answer.values(path, looks)
         except MalformedBody:
-            return PERHAPS  # asked for in a form that can't be read: block
+            # Asked for in a form that can't be read: block. But not what a load balancer says of a failure.
+            return PERHAPS if 200 <= answer.status < 300 else test(())
         return test(values)
 
     return check
+
+
+def for_the_log(check: Check, *, of_answer: bool) -> Check:
+    """The same for a rule that only logs: it lets nobody wait, and refuses nothing that it can't read."""
+
+    def check_if_read(request: RequestFacts, answer: AnswerFacts | None) -> int:
+        try:
+            return check(request, answer)
+        except BodyNeeded:
+            if not of_answer:
+                request.wanted_for_the_log = True
+            elif answer is not None:
+                answer.wanted_for_the_log = True
+        except MalformedBody:
+            pass
+        return PERHAPS
+
+    return check_if_read
 
 
 def field_values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> Sequence[str]:

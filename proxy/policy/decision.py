@@ -12,11 +12,11 @@ from typing import Final, Literal
 
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.conditions import NO, YES, Check
-from proxy.policy.facts import AnswerFacts, MalformedBody, RequestFacts
+from proxy.policy.facts import AnswerFacts, BodyNeeded, MalformedBody, RequestFacts
 from proxy.policy.queries import QueryGuard
 from proxy.policy.transforms import Transforms
 
-__all__ = ["AnswerFacts", "Decision", "MalformedBody", "Plan", "RequestFacts"]
+__all__ = ["AnswerFacts", "BodyNeeded", "Decision", "MalformedBody", "Plan", "RequestFacts"]
 
 Verdict = Literal["allow", "filter", "block", "log_only"]
 Importance = Literal["certain", "shadow", "slash"]
@@ -134,11 +134,14 @@ class Plan:
         "_only",
         "_override_plan",
         "_response_lanes",
+        "_response_logs_request",
         "_response_reads_request",
         "_slash_lanes",
         "constant",
         "has_response_rules",
         "needs_body",
+        "response_body_decides",
+        "response_decides",
         "response_needs_body",
     )
 
@@ -163,14 +166,22 @@ class Plan:
         if self._only is not None and not self.has_response_rules:
             self.constant = self._only.constant
         self.response_needs_body = response_needs_body
-        self._response_reads_request = any(step.reads_body for lane in response_lanes for step in lane.steps)
+        steps = [step for lane in response_lanes for step in lane.steps]
+        deciding = [step for step in steps if step.decision.verdict != "log_only"]
+        self.response_decides = bool(deciding)
+        self.response_body_decides = any(step.reads_answer for step in deciding)
+        self._response_reads_request = any(step.reads_body for step in deciding)
+        self._response_logs_request = any(step.reads_body for step in steps)
 
     def decide(self, request: RequestFacts) -> Decision:
         """The verdict before the upstream is called.
 
-        Raises MalformedTarget where an encoded slash would change the verdict, and MalformedBody (a kind of
-        it) where a condition asks for a property of a body that is no JSON.
+        Raises MalformedTarget where an encoded slash would change the verdict, MalformedBody (a kind of it)
+        where a condition asks for a property of a body that is no JSON, and BodyNeeded where it asks for one
+        of a body that is unread.
         """
+        if self._response_logs_request:
+            request.wanted_for_the_log = request.unread
         if self._response_reads_request:
             request.document  # noqa: B018 - refused now if it can't be read, not after the upstream has acted
         if self._only is not None:
@@ -183,7 +194,8 @@ class Plan:
         return decision
 
     def decide_response(self, request: RequestFacts, decision: Decision, answer: AnswerFacts) -> Decision:
-        """The request's decision made stricter by what the answer is; `block` replaces the answer."""
+        """The request's decision made stricter by what the answer is; `block` replaces the answer. Raises
+        MalformedTarget, and BodyNeeded where it hangs on an answer that is unread."""
         if not self._response_lanes:
             return decision
         outcome = NOTHING

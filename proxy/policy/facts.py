@@ -26,6 +26,10 @@ class MalformedBody(MalformedTarget):
     """A condition asks for a property of a request body that is no JSON in UTF-8: 400 badRequest."""
 
 
+class BodyNeeded(Exception):
+    """A rule that decides asks for a body that nobody has read yet."""
+
+
 class Composite:
     """Stands for an object or an empty array where a condition looks for one value."""
 
@@ -45,7 +49,20 @@ class Looks:
 
 
 class RequestFacts:
-    __slots__ = ("_document", "_looks", "body", "client_ip", "headers", "method", "now", "target")
+    """`unread`: there is a body, and nobody has read it yet."""
+
+    __slots__ = (
+        "_document",
+        "_looks",
+        "body",
+        "client_ip",
+        "headers",
+        "method",
+        "now",
+        "target",
+        "unread",
+        "wanted_for_the_log",
+    )
 
     def __init__(
         self,
@@ -56,6 +73,8 @@ class RequestFacts:
         now: float,
         body: bytes | None = None,
         looks: Looks | None = None,
+        *,
+        unread: bool = False,
     ) -> None:
         self.method = method
         self.target = target
@@ -63,43 +82,57 @@ class RequestFacts:
         self.client_ip = client_ip
         self.now = now
         self.body = body
+        self.unread = unread
+        self.wanted_for_the_log = False  # of an unread body: a rule that only logs would like to look at it
         self._looks = looks
         self._document: _Document | None = None
 
     @property
     def document(self) -> object:
-        """The body as JSON; None without a body. Raises MalformedBody."""
+        """The body as JSON; None without a body. Raises MalformedBody and BodyNeeded."""
         return self._read().root
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
         """What the property path leads to in the body; each value counts as `cost` looks. Raises
-        MalformedBody."""
+        MalformedBody and BodyNeeded."""
         return self._read().values(path, cost)
 
     def _read(self) -> _Document:
         if self._document is None:
+            if self.unread:
+                raise BodyNeeded
             _refuse_many_values(self.body or b"")
             self._document = _Document(self.body, self._looks or Looks())
         return self._document
 
 
 class AnswerFacts:
-    """`body` is identity-coded; None or empty where the answer has none."""
+    """`body` is identity-coded; None or empty where the answer has none. `unread`: it has one, and nobody has
+    read it yet."""
 
-    __slots__ = ("_document", "body", "headers", "status")
+    __slots__ = ("_document", "body", "headers", "status", "unread", "wanted_for_the_log")
 
     def __init__(
-        self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | None = None
+        self,
+        status: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes | None = None,
+        *,
+        unread: bool = False,
     ) -> None:
         self.status = status
         self.headers = headers
         self.body = body
+        self.unread = unread
+        self.wanted_for_the_log = False
         self._document: _Document | None = None
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
         """What the property path leads to in the answer, or in an item of its `value`. Raises
-        MalformedBody."""
+        MalformedBody and BodyNeeded."""
         if self._document is None:
+            if self.unread:
+                raise BodyNeeded
             self._document = _Document(self.body, Looks(_MAX_LOOKS_AT_ANSWER))
         items = self._document.values(("value", *path), cost) if self._document.has_items else ()
         return (*self._document.values(path, cost), *items)

@@ -46,16 +46,16 @@ class AnswerReader:
         if last:
             self._take_whole(b"".join(self._held))
         elif self._size > self._limit():
-            if self._for_rules:
+            if self._rules_need_it():
                 self._exchange.context.counters.values[LIMIT_FILTER_BYTES] += 1
                 self._exchange.refuse(filter_failed("it is over the size limit"))
             else:
-                self._begin_rewriting(last=False)
+                self._go_on_unread()
         elif not self._exchange.hold(len(chunk)):
-            if self._for_rules:
+            if self._rules_need_it():
                 self._exchange.refuse(overloaded("The proxy holds as many answers as it may."))
             else:
-                self._begin_rewriting(last=False)
+                self._go_on_unread()
 
     def resume(self) -> bool:
         """The client takes more again. False where what is left to unfold has filled it up at once."""
@@ -64,6 +64,15 @@ class AnswerReader:
             return not self._exchange.connection.write_paused
         return True
 
+    def _rules_need_it(self) -> bool:
+        if self._for_rules and self._exchange.judged_unread():
+            self._for_rules = False
+        return self._for_rules
+
+    def _go_on_unread(self) -> None:
+        if not self._exchange.pass_unread(b"".join(self._held), last=False):
+            self._begin_rewriting(last=False)
+
     def _limit(self) -> int:
         if self._for_rules:
             return self._exchange.context.limits.max_filter_bytes
@@ -71,8 +80,9 @@ class AnswerReader:
 
     def _take_whole(self, body: bytes) -> None:
         exchange = self._exchange
-        if self._for_rules:
-            exchange.filter_response(body)
+        if self._for_rules and exchange.filter_response(body):
+            return
+        if self._for_rules and exchange.pass_unread(body, last=True):
             return
         try:
             decoded = decoded_answer(body, self._answer, exchange.context.limits.max_filter_bytes)

@@ -293,7 +293,7 @@ class Batch:
                 "upstreamUnauthorised" if status == 401 else "upstreamError",
                 upstream_status=status,
             )
-        if status == 206 and (judged.plan.response_needs_body or judged.decision.transforms is not None):
+        if status == 206 and (judged.plan.response_body_decides or judged.decision.transforms is not None):
             raise _filter_failed("it is a part of a larger whole")
         self._judge_response(judged, answer, as_if_alone(answer.body))
         transforms = judged.decision.transforms

@@ -23,7 +23,7 @@ from proxy.policy.batch import MalformedBatch, envelope_decision, is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.charset import is_utf8
 from proxy.policy.content_coding import ContentCodingError, UnfoldsTooFar, decode
-from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
+from proxy.policy.decision import AnswerFacts, BodyNeeded, Decision, MalformedBody, RequestFacts
 from proxy.policy.filters import FilterFailed
 from proxy.policy.links import LinkRewriter
 from proxy.policy.unserved import carries_query
@@ -63,6 +63,7 @@ class Exchange:
     __slots__ = (
         "_answer",
         "_answer_bytes",
+        "_answer_judged",
         "_batch",
         "_body",
         "_body_done",
@@ -75,6 +76,7 @@ class Exchange:
         "_facts",
         "_finished",
         "_held",
+        "_if_unread",
         "_plan",
         "_reader",
         "_retried",
@@ -123,6 +125,7 @@ class Exchange:
         self._collecting = False
         self._held = 0  # bytes that count against what this worker may hold
         self._batch: Batch | None = None
+        self._if_unread: Decision | None = None  # where only the log would have the body, and can't have it
         # The upstream's side
         self._upstream: UpstreamConnection | None = None
         self._upstream_head = b""
@@ -131,6 +134,7 @@ class Exchange:
         self._credential_generation = 0
         # The answer's body
         self._answer_bytes = 0
+        self._answer_judged = False  # by response rules
         self._reader: AnswerReader | None = None
 
     # Phases of the request
@@ -140,13 +144,13 @@ class Exchange:
         try:
             self.authenticate()
             self.canonicalise()
-            if self._batch is not None or self._plan.needs_body:
-                if not self._body_done:
-                    self._collect()
-                    return
-                self.decide(b"")
-            else:
+            if self._batch is None and not self._plan.needs_body:
                 self.decide(None)
+            elif self._body_done:
+                self.decide(b"")
+            elif self._batch is not None or not self._decided_unread():
+                self._collect()
+                return
             self.attach_credential()
         except Refusal as refusal:
             self.refuse(refusal)
@@ -212,6 +216,29 @@ class Exchange:
         else:
             self._decide_batch(self._batch, decision, body or b"")
 
+    def _decided_unread(self) -> bool:
+        """Whether the verdict is known without the body: rules before those that read it decide, or only the
+        log would have it, and it is too long for that."""
+        try:
+            decision = self._judged(None, unread=True)
+        except BodyNeeded:
+            return False
+        if (
+            self._facts.wanted_for_the_log
+            and self.head.fields.length <= self.context.limits.max_buffered_body
+        ):
+            self._if_unread = decision
+            return False
+        self._decide_unread(decision)
+        return True
+
+    def _decide_unread(self, decision: Decision) -> None:
+        self._if_unread = None
+        caller = self.draft.caller
+        if caller is not None and caller.shadow is not None:
+            self._try_shadow(caller.shadow, None)
+        self._take_decision(decision)
+
     def _try_shadow(self, shadow: ShadowRules, body: bytes | None) -> None:
         draft, head = self.draft, self.head
         if body is None and head.fields.length == 0:
@@ -221,11 +248,13 @@ class Exchange:
         )
         draft.shadow = Trial(shadow, facts, body_known=body is not None, envelope=self._batch is not None)
 
-    def _judged(self, body: bytes | None) -> Decision:
+    def _judged(self, body: bytes | None, *, unread: bool = False) -> Decision:
         draft = self.draft
         now = draft.time_ms / 1000
         head = self.head
-        facts = RequestFacts(head.method, self._target, head.headers, draft.client_ip, now, body)
+        facts = RequestFacts(
+            head.method, self._target, head.headers, draft.client_ip, now, body, unread=unread
+        )
         self._facts = facts
         try:
             return self._plan.decide(facts)
@@ -277,7 +306,7 @@ class Exchange:
 
     def _answer_may_change(self) -> bool:
         """A part of an answer is nothing that rules can judge, and its place tells of what lies before it."""
-        return self._decision.transforms is not None or self._plan.has_response_rules
+        return self._decision.transforms is not None or self._plan.response_decides
 
     def _body_length(self) -> int:
         return sum(map(len, self._body or ()))
@@ -341,13 +370,16 @@ class Exchange:
 
     def _body_collected(self, last: bool) -> None:
         if self.draft.request_bytes > self.context.limits.max_buffered_body:
-            self.refuse(_too_large())
+            if self._if_unread is None:
+                self.refuse(_too_large())
+            else:
+                self._go_on_unread(self._if_unread)
             return
         if not last:
             return
         self._collecting = False
         try:
-            self.decide(self._readable_body())
+            self._decide_by_body()
             if self._batch is not None and self._batch.none_kept:
                 self._answer_batch_alone(self._batch)
                 return
@@ -355,6 +387,32 @@ class Exchange:
         except Refusal as refusal:
             self.refuse(refusal)
             return
+        self.forward()
+
+    def _decide_by_body(self) -> None:
+        unread = self._if_unread
+        try:
+            body = self._readable_body()
+        except Refusal:
+            if unread is None:
+                raise
+            self._decide_unread(unread)
+        else:
+            self._if_unread = None
+            self.decide(body)
+
+    def _go_on_unread(self, decision: Decision) -> None:
+        """A body that is too long for the log is passed on as it comes."""
+        self._collecting = False
+        self.hold_no_longer()
+        try:
+            self._decide_unread(decision)
+            self.attach_credential()
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        if not self._body_done:
+            self._early, self._body = self._body or [], None
         self.forward()
 
     def _answer_batch_alone(self, batch: Batch) -> None:
@@ -553,14 +611,32 @@ class Exchange:
         """Whether rules have to read the answer's body. Those that don't need it judge here."""
         plan = self._plan
         if plan.has_response_rules:
-            if plan.response_needs_body and answer.length != 0:
+            if not plan.response_needs_body or answer.length == 0:
+                self._decide_response(None)
+            elif not self._answer_judged_unread(answer):
                 return True
-            self._decide_response(None)
-        if self._batch is not None:
-            return True
-        return self._decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0
+        return self._is_filtered(answer, self._decision) or self._batch is not None
+
+    def _is_filtered(self, answer: AnswerHead, decision: Decision) -> bool:
+        return decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0
+
+    def _answer_judged_unread(self, answer: AnswerHead) -> bool:
+        """Whether response rules decide without the body. What only the log would have is read where it can
+        be."""
+        facts = AnswerFacts(answer.status, answer.headers, None, unread=True)
+        try:
+            decision = self._plan.decide_response(self._facts, self._decision, facts)
+        except BodyNeeded:
+            return False
+        if facts.wanted_for_the_log and decision.verdict != "block":
+            if not self._is_filtered(answer, decision) and self._batch is None:
+                self._if_unread = decision
+            return False
+        self._take_response(decision)
+        return True
 
     def _may_have_links(self, answer: AnswerHead) -> bool:
+        """Whether the answer is one in which an SDK would follow links."""
         return (
             answer.length != 0
             and self.context.rewrite_links
@@ -570,35 +646,53 @@ class Exchange:
 
     def _decide_response(self, body: bytes | None) -> None:
         answer = self._answer
-        decision = self._plan.decide_response(
-            self._facts, self._decision, AnswerFacts(answer.status, answer.headers, body)
+        self._take_response(
+            self._plan.decide_response(
+                self._facts, self._decision, AnswerFacts(answer.status, answer.headers, body)
+            )
         )
+
+    def _take_response(self, decision: Decision) -> None:
+        self._answer_judged = True
+        self._if_unread = None
         if decision is not self._decision:
             self._take_decision(decision if self._batch is None else envelope_decision(decision))
 
-    def filter_response(self, body: bytes) -> None:
-        """Judges the whole answer and takes out what the rules hide; never lets an unfiltered one pass."""
+    def judged_unread(self) -> bool:
+        """Whether the answer may pass though it can't be read: only the log would have had it."""
+        decision = self._if_unread
+        if decision is None:
+            return False
+        self._take_response(decision)
+        return True
+
+    def filter_response(self, body: bytes) -> bool:
+        """Judges the whole answer and takes out what the rules hide; never lets an unfiltered one pass. False
+        where it can't be read and need not be."""
         answer = self._answer
         try:
-            if answer.status == 206 and self._plan.response_needs_body:
+            if answer.status == 206 and not self._answer_judged and self._plan.response_needs_body:
                 raise FilterFailed("it is a part of a larger whole")
             decoded = decoded_answer(body, answer, self.context.limits.max_filter_bytes)
             _require_utf8(answer, decoded)
-            if self._plan.has_response_rules and self._plan.response_needs_body:
+            if not self._answer_judged and self._plan.response_needs_body:
                 self._decide_response(decoded)
             changed = self._without_hidden(decoded)
         except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody, MalformedTarget) as error:
+            if self.judged_unread():
+                return False
             if isinstance(error, UnfoldsTooFar):
                 self.context.counters.values[LIMIT_FILTER_BYTES] += 1
             self.refuse(filter_failed(str(error)))
-            return
+            return True
         except Refusal as refusal:
             self.refuse(refusal)
-            return
+            return True
         if self._may_have_links(answer):
             relinked = self.rewriter().rewrite(decoded if changed is None else changed)
             changed = changed if relinked is None else relinked
         self.send_whole(body, changed)
+        return True
 
     def _without_hidden(self, body: bytes) -> bytes | None:
         """The body less what the rules hide; None where there is nothing to hide."""
@@ -625,6 +719,16 @@ class Exchange:
         if self.record(self._answer.status):
             self.connection.write_answer(head, final)
             self._finish()
+
+    def pass_unread(self, held: bytes, *, last: bool) -> bool:
+        """Lets an answer pass as it comes that was held for the log alone. False where its links are to be
+        turned."""
+        if self._may_have_links(self._answer):
+            return False
+        self.hold_no_longer()
+        self._reader = None
+        self._start_answer(held, last)
+        return True
 
     def start_rewritten(self) -> None:
         """Sends the head of an answer that is rewritten as it comes."""
@@ -680,7 +784,7 @@ class Exchange:
     def _head_for_client(self, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
         status = answer.status
         # Of a body that isn't here, but would be filtered or judged if it were.
-        hidden = (self._decision.transforms is not None or self._plan.response_needs_body) and (
+        hidden = (self._decision.transforms is not None or self._plan.response_body_decides) and (
             status == 304 or (self.to_head_request and 200 <= status < 300)
         )
         return head_for_client(

@@ -22,6 +22,7 @@ from tests.bytes.data_path import (
     answering,
     data_path,
     ok,
+    read_chunks,
     read_reply,
 )
 
@@ -426,6 +427,136 @@ async def test_a_response_rule_replaces_the_answer(tmp_path: Path) -> None:
             ("block", "secret-answers", "responseRule"),
             ("allow", "groups", "rule"),
         ]
+
+
+ONLY_LOGGING = """
+version: 1
+name: trying-out
+default: allow
+rules:
+  - {id: secret-answers, when: response, match: {path: ["/v1.0/**"]}, verdict: log_only,
+     conditions: [{property: label, equals: secret}]}
+  - {id: secret-changes, match: {methods: [POST, PUT], path: ["/v1.0/**"]}, verdict: log_only,
+     conditions: [{body: label, equals: secret}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "logged"),
+    [
+        (b"Content-Type: application/json\r\n", b'{"label":"secret"}', True),
+        (b"Content-Type: application/json\r\n", b'{"label":"public"}', False),
+        # What can't be read may be one.
+        (b"Content-Type: text/plain\r\n", b"no JSON", True),
+        (b"Content-Type: application/json; charset=utf-16\r\n", b"{}", True),
+        (b"Content-Encoding: gzip\r\n", b"no gzip", True),
+        (b"", b"x" * 300_000, True),
+    ],
+)
+@pytest.mark.parametrize("sized", [True, False])
+async def test_a_rule_that_only_logs_refuses_no_body(
+    tmp_path: Path, fields: bytes, body: bytes, logged: bool, sized: bool
+) -> None:
+    pieces = [body[:1000], body[1000:150_000], body[150_000:]]
+    sent = b"".join(pieces)
+    if sized:
+        framing = b"Content-Length: %d\r\n" % len(body)
+    else:
+        framing = b"Transfer-Encoding: chunked\r\n"
+        pieces = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece] + [b"0\r\n\r\n"]
+    received = bytearray()
+
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        if b"chunked" in head:
+            received.extend(await read_chunks(peer.reader))
+        else:
+            received.extend(await peer.body(len(body)))
+        peer.send(ok(b"{}"))
+
+    async with data_path(script, tmp_path, ONLY_LOGGING, max_buffered_body=100_000) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/files", "PUT", fields + framing), *pieces)
+        assert reply.status == 200
+        assert received == sent
+        (event,) = proxy.events()
+        assert event["loggedRuleIds"] == (["secret-changes"] if logged else [])
+        assert event["verdict"] == ("log_only" if logged else "allow")
+        assert proxy.context.memory.held == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "logged"),
+    [
+        (ok(b'{"label":"secret"}'), True),
+        (ok(b'{"label":"public"}'), False),
+        (ok(gzip.compress(b'{"label":"public"}'), b"Content-Encoding: gzip"), False),
+        (ok(b"x" * 300_000).replace(b"application/json", b"application/pdf"), True),
+        (ok(b"x" * 300).replace(b"application/json", b"application/pdf"), True),
+        (ok(b'{"a":"%b"}' % (b"x" * 300_000)), True),
+        (ok(b"no zstd", b"Content-Encoding: zstd").replace(b"application/json", b"image/png"), True),
+        (ok(b"1234").replace(b"200 OK", b"206 Partial"), True),
+    ],
+)
+async def test_a_rule_that_only_logs_withholds_no_answer(tmp_path: Path, answer: bytes, logged: bool) -> None:
+    async with data_path(answering(answer), tmp_path, ONLY_LOGGING, max_filter_bytes=100_000) as proxy:
+        reply = await proxy.ask(proxy.request(fields=b"Range: bytes=0-3\r\n"))
+        assert b"Range: bytes=0-3" in proxy.upstream.heads[0]
+        assert reply.status == int(answer.split(b" ")[1])
+        assert reply.body == answer.partition(b"\r\n\r\n")[2]
+        (event,) = proxy.events()
+        assert event["loggedRuleIds"] == (["secret-answers"] if logged else [])
+        assert proxy.context.memory.held == 0
+
+
+async def test_a_body_is_read_only_where_a_verdict_hangs_on_it(tmp_path: Path) -> None:
+    rules = """
+    version: 1
+    name: heads-first
+    default: block
+    rules:
+      - {id: stopped, match: {path: ["/v1.0/files"]}, verdict: block,
+         conditions: [{header: X-Kind, equals: bad}]}
+      - {id: trusted, match: {path: ["/v1.0/files"]}, verdict: allow,
+         conditions: [{header: X-Kind, equals: good}]}
+      - {id: by-body, match: {path: ["/v1.0/files"]}, verdict: allow,
+         conditions: [{body: label, exists: true}]}
+      - id: secret
+        when: response
+        match: {path: ["/v1.0/files"]}
+        conditions:
+          - {response_header: Content-Type, prefix: application/json}
+          - {property: label, exists: true}
+        verdict: block
+    """
+    pdf = ok(b"x" * 300_000).replace(b"application/json", b"application/pdf")
+
+    async def script(peer: UpstreamPeer) -> None:
+        while True:
+            await peer.head()
+            await peer.body(300_000)
+            peer.send(pdf)
+
+    async with data_path(script, tmp_path, rules, max_buffered_body=1000, max_filter_bytes=1000) as proxy:
+        for kind, status, rule in (
+            (b"good", 200, "trusted"),
+            (b"bad", 403, "stopped"),
+            (b"other", 413, None),
+        ):
+            fields = b"X-Kind: %b\r\nContent-Length: 300000\r\n" % kind
+            body = b"x" * 300_000 if status == 200 else b""
+            reply = await proxy.ask(proxy.request("/v1.0/files", "PUT", fields, body))
+            assert reply.status == status
+            assert proxy.events()[-1]["ruleId"] == rule
+
+
+@pytest.mark.parametrize("status", [b"429 Slow down", b"503 Busy", b"404 Not Found"])
+async def test_what_a_load_balancer_says_of_a_failure_is_no_property(tmp_path: Path, status: bytes) -> None:
+    """A library that is told 403 doesn't try again."""
+    answer = b"HTTP/1.1 %b\r\nRetry-After: 7\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+    async with data_path(answering(answer % status), tmp_path, RULES) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/groups/1/secret"))
+        assert reply.head + reply.body == answer % status
+        assert proxy.events()[0]["verdict"] == "allow"
 
 
 async def test_a_status_that_is_told_as_502_is_judged_all_the_same(tmp_path: Path) -> None:
