@@ -158,6 +158,8 @@ class AuditDraft:
         self.rule_id = decision.rule_id
         self.logged_rule_ids = decision.logged_rule_ids
         self.reason = decision.reason
+        if decision.transforms is not None:
+            self.transforms = decision.transforms.names
         if decision.verdict == "block":
             message = f"The request was blocked by rule '{decision.rule_id}'."
             raise Refusal("policyBlocked", message, decision.reason, rule_id=decision.rule_id)

@@ -300,11 +300,9 @@ class Batch:
         if transforms is None or not 200 <= status < 300 or answer.body is None:
             return None
         try:
-            filtered = self._context.filter_for(transforms).apply(answer.body)
+            return self._context.filter_for(transforms).apply(answer.body)
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
-        judged.draft.transforms = transforms.names
-        return filtered
 
     def _judge_response(self, judged: _Part, answer: BatchAnswer, body: bytes | None) -> None:
         assert judged.plan is not None

@@ -707,9 +707,7 @@ class Exchange:
         assert transforms is not None
         if not _is_json(answer.fields.content_type):
             raise FilterFailed("it is not JSON")
-        filtered = self.context.filter_for(transforms).apply(body)
-        self.draft.transforms = transforms.names
-        return filtered
+        return self.context.filter_for(transforms).apply(body)
 
     def send_whole(self, body: bytes, changed: bytes | None) -> None:
         """Sends an answer that was held whole: as it came, or `changed` and uncoded."""

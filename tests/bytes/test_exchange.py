@@ -320,7 +320,6 @@ async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path,
             "filterFailed",
             int(answer.split(b" ")[1]),
         )
-        assert (event["verdict"], event["transforms"]) == ("filter", [])  # none was applied
 
 
 @pytest.mark.parametrize(
