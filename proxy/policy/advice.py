@@ -34,6 +34,7 @@ def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
     raw = cast("dict[str, Any]", document.value)
     found = [
         *_unguarded(raw["rules"]),
+        *_leading_nowhere(raw["rules"]),
         *_never_reached(ruleset),
         *_settled_by_order_alone(ruleset),
         *_without_version(ruleset),
@@ -57,6 +58,22 @@ def _unguarded(rules: list[dict[str, Any]]) -> _Advice:
 def _is_asked_with_a_query(rule: dict[str, Any]) -> bool:
     methods = rule["match"].get("methods") or ["GET"]
     return not {"GET", "HEAD"}.isdisjoint(method.upper() for method in methods)
+
+
+def _leading_nowhere(rules: list[dict[str, Any]]) -> _Advice:
+    for at, rule in enumerate(rules):
+        for kind, paths in (rule.get("transforms") or {}).items():
+            for place, path in enumerate(paths):
+                name, dot, rest = path.partition(".")
+                if dot and name.casefold() == "value":
+                    message = f"a path begins within each item of a list: write {rest}"
+                elif path.casefold().startswith("@odata."):
+                    message = (
+                        "control information of the whole answer stays: this is found within objects alone"
+                    )
+                else:
+                    continue
+                yield ("rules", at, "transforms", kind, place), message
 
 
 def _unknown_methods(ruleset: Ruleset) -> _Advice:

@@ -27,6 +27,7 @@ from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate
 
 Part = IpGate | TimeGate | Condition
+_OF_THE_ANSWER: Final = frozenset(("status", "response_header", "property"))
 CheckOf = Callable[[Part], Check]
 
 _MAX_PLANS: Final = 8192  # of all methods, by shape and by path each
@@ -264,6 +265,7 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
     guard = QueryGuard(transforms) if rule.guard_queries and transforms is not None else None
     reads_body = any(condition.source == "body" for condition in rule.conditions)
     reads_answer = any(condition.source == "property" for condition in rule.conditions)
+    asks = any(condition.source in _OF_THE_ANSWER for condition in rule.conditions)
     return CompiledRule(
         index=index,
         rule=rule,
@@ -271,11 +273,11 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
         parameter_tests=tuple(
             (condition.name, compile_values_test(condition)) for condition in parameter_conditions(rule)
         ),
-        step=Step(checks, decision, guard, reads_body, reads_answer),
-        blocking=Step(checks, blocking, None, reads_body, reads_answer),
+        step=Step(checks, decision, guard, reads_body, reads_answer, asks),
+        blocking=Step(checks, blocking, None, reads_body, reads_answer, asks),
         probing=None
         if guard is None
-        else Step((*checks, _probe_check(guard)), blocking, None, reads_body, reads_answer),
+        else Step((*checks, _probe_check(guard)), blocking, None, reads_body, reads_answer, asks),
         hidden=None if transforms is None else HiddenProperties(transforms),
         on_response=on_response,
         reads_body=reads_body,

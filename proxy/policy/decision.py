@@ -6,7 +6,7 @@ file order, tried until one decides. The strictest lane's verdict is the request
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -46,7 +46,8 @@ class Step:
     decision: Decision
     guard: QueryGuard | None = None
     reads_body: bool = False  # the request's
-    reads_answer: bool = False
+    reads_answer: bool = False  # its body
+    asks_answer: bool = False  # anything of it
 
     def decided(self, request: RequestFacts, known: Known | None = None) -> Decision:
         if self.guard is not None and self._is_probed(self.guard, request, known):
@@ -130,6 +131,7 @@ class Plan:
     """The rules that concern one method and path."""
 
     __slots__ = (
+        "_foreseen",
         "_lanes",
         "_only",
         "_override_plan",
@@ -166,6 +168,7 @@ class Plan:
         if self._only is not None and not self.has_response_rules:
             self.constant = self._only.constant
         self.response_needs_body = response_needs_body
+        self._foreseen = tuple(_foreseen(response_lanes))
         steps = [step for lane in response_lanes for step in lane.steps]
         deciding = [step for step in steps if step.decision.verdict != "log_only"]
         self.response_decides = bool(deciding)
@@ -185,12 +188,17 @@ class Plan:
         if self._response_reads_request:
             request.document  # noqa: B018 - refused now if it can't be read, not after the upstream has acted
         if self._only is not None:
-            return self._only.judge(request)
-        decision = self._judge_as_written(request)
-        if self._override_plan is not None:
-            for method in _overriding_methods(request):
-                other = self._override_plan(method, request)._judge_as_written(request)
-                decision = _strictest(decision, other)
+            decision = self._only.judge(request)
+        else:
+            decision = self._judge_as_written(request)
+            if self._override_plan is not None:
+                for method in _overriding_methods(request):
+                    other = self._override_plan(method, request)._judge_as_written(request)
+                    decision = _strictest(decision, other)
+        for lane in self._foreseen:
+            foreseen = lane.judge(request)
+            if foreseen.reason == "hiddenProperty":
+                decision = _strictest(decision, foreseen)
         return decision
 
     def decide_response(self, request: RequestFacts, decision: Decision, answer: AnswerFacts) -> Decision:
@@ -227,6 +235,21 @@ class Plan:
             if _effect(lane.judge(request, None, known)) != _effect(decision):
                 raise MalformedTarget("an encoded slash that would change the verdict if it were a slash")
         return decision
+
+
+def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
+    """What response rules ask of the request alone, before any asks for the answer: a path or a query that
+    names what they hide needs no answer to be blocked, nor has the upstream to act on it."""
+    for lane in response_lanes:
+        steps: list[Step] = []
+        for step in lane.steps:
+            if step.decision.verdict == "log_only":
+                continue
+            if step.asks_answer:
+                break
+            steps.append(step)
+        if any(step.guard is not None or step.decision.reason == "hiddenProperty" for step in steps):
+            yield Lane(lane.importance, tuple(steps), NOTHING)
 
 
 def _asked_once(check: Check, request: RequestFacts, answer: AnswerFacts | None, known: Known) -> int:

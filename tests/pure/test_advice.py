@@ -46,6 +46,22 @@ def test_a_filter_that_has_chosen_is_not(choice: str) -> None:
     assert advice(f"{STRIP}    guard_queries: {choice}\n") == []
 
 
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("value.mobilePhone", True),
+        ("Value.a.b", True),
+        ("@odata.nextLink", True),
+        ("value", False),
+        ("a.value", False),
+    ],
+)
+def test_a_property_path_that_leads_nowhere_is_named(path: str, named: bool) -> None:
+    for kind in ("strip", "allow"):
+        more = f"    transforms: {{{kind}_properties: [id, '{path}']}}\n    guard_queries: false\n"
+        assert advice(more) == ([(7, 41, f"rules[0].transforms.{kind}_properties[1]")] if named else [])
+
+
 def test_neither_is_what_hides_nothing_from_a_query() -> None:
     assert advice("", verdict="allow") == []
     assert advice(STRIP, methods=", methods: [POST, PATCH]") == []

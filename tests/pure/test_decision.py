@@ -369,6 +369,22 @@ class TestResponses:
             "filter", "q", ("log",), Transforms(("a",))
         )
 
+    @pytest.mark.parametrize("target", ["/u/1/phone", "/u/1/phone/$value", "/u?$filter=phone eq '1'"])
+    def test_what_a_filter_of_answers_hides_is_blocked_before_there_is_one(self, target: str) -> None:
+        hide = (
+            "{id: hide, when: response, match: {path: [/u, '/u/{id}']}, guard_queries: true, verdict: filter,"
+        )
+        strip = " transforms: {strip_properties: [phone]}"
+        hidden = Decision("block", "hide", reason="hiddenProperty")
+        log = "- {id: log, when: response, match: {path: [/**]}, verdict: log_only}"
+        ok = f"{ALLOW_ALL}\n{log}\n- {hide}{strip}"
+        assert decide(compiled(f"{ok}}}"), target, "PATCH") == hidden
+        # But not where that hangs on the answer, or another decides before.
+        asks = f"{ok}, conditions: [{{status: true, equals: 200}}]}}"
+        assert decide(compiled(asks), target, "PATCH").verdict == "allow"
+        before = "- {id: first, when: response, match: {path: [/u/**]}, verdict: allow}\n- {id: hide"
+        assert decide(compiled(f"{ok}}}".replace("- {id: hide", before)), target, "PATCH").verdict == "allow"
+
     def test_items_of_a_collection_are_looked_at(self) -> None:
         rules = compiled(
             ALLOW_ALL
