@@ -12,7 +12,7 @@ import unicodedata
 from enum import Enum
 from typing import Final
 
-from proxy.policy.odata import fold
+from proxy.policy.odata import INVISIBLE, fold
 
 Path = tuple[str, ...]
 
@@ -148,10 +148,9 @@ def with_words_whole(text: str) -> str:
 
 
 def _in_a_name(character: re.Match[str]) -> str:
-    category = unicodedata.category(character[0])
-    if category in _IN_NAMES:
-        return f"_{ord(character[0]):x}_"
-    return "" if category == "Cf" else character[0]
+    if INVISIBLE.fullmatch(character[0]) is not None:
+        return ""
+    return f"_{ord(character[0]):x}_" if unicodedata.category(character[0]) in _IN_NAMES else character[0]
 
 
 def _readings(text: str) -> list[re.Pattern[str]]:

@@ -276,7 +276,7 @@ class TestOtherAlphabets:
         assert probes(strip("\u00e9te"), "$orderby=e\u0301te")
         assert probes(strip("e\u0301te"), "$orderby=\u00e9te")
 
-    @pytest.mark.parametrize("invisible", ["\u200b", "\u00ad", "\u2060"])
+    @pytest.mark.parametrize("invisible", ["\u200b", "\u00ad", "\u2060", "\ufe0f", "\u034f", "\u3164"])
     def test_what_shows_nothing_parts_no_name(self, invisible: str) -> None:
         assert probes(strip("mobilePhone"), f"$filter=startswith(mobile{invisible}Phone,'5')")
 
