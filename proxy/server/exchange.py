@@ -629,9 +629,11 @@ class Exchange:
         except BodyNeeded:
             return False
         if facts.wanted_for_the_log and decision.verdict != "block":
-            if not self._is_filtered(answer, decision) and self._batch is None:
+            if self._is_filtered(answer, decision) or self._batch is not None:
+                return False
+            if _is_json(answer.fields.content_type):  # nothing else can be read
                 self._if_unread = decision
-            return False
+                return False
         self._take_response(decision)
         return True
 
