@@ -4,6 +4,7 @@ ordinary user suffices."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pwd
 import re
@@ -247,6 +248,13 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+def _takes_connections(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        return True
+    return False
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_an_ordinary_user_can_run_it(config: Path, open_directory: Path) -> None:
     nobody = pwd.getpwnam("nobody")
@@ -262,12 +270,12 @@ async def test_an_ordinary_user_can_run_it(config: Path, open_directory: Path) -
     assert process.stderr is not None
     lines: list[bytes] = []
     async with asyncio.timeout(30):
-        # No control plane answers here: that the agent says so proves that every process is up.
+        # No control plane answers here: that the agent says so proves that it is up.
         while not any(b"sync failed" in line for line in lines):
             lines.append(await process.stderr.readline())
             assert lines[-1], b"".join(lines)
     port = int((open_directory / "proxy.toml").read_text().rpartition(":")[2].rstrip('"\n'))
-    socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    await until(lambda: _takes_connections(port))  # the workers start beside the agent
     process.send_signal(signal.SIGTERM)
     lines.append(await process.stderr.read())
     assert await process.wait() == 0
