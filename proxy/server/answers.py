@@ -17,12 +17,6 @@ _REASON: Final[dict[int, bytes]] = {status.value: status.phrase.encode() for sta
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-_TOO_MANY: Final = b'{"error":{"code":"notReady","message":"The proxy has too many connections."}}'
-TOO_MANY_CONNECTIONS: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
-    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(_TOO_MANY), _TOO_MANY)
-)
-
 JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n"
 
 

@@ -37,7 +37,7 @@ from proxy.server.abuse import network_of
 from proxy.server.chunked import ChunkedDecoder
 from proxy.server.context import plain_address
 from proxy.server.deadlines import NEVER
-from proxy.server.errors import MalformedBody, MalformedHead, Refusal
+from proxy.server.errors import MalformedBody, MalformedHead, Refusal, overloaded
 from proxy.server.exchange import Exchange
 from proxy.server.request_head import RequestFields, RequestHead, parse_request_head
 from proxy.server.token_endpoint import token_exchange_for
@@ -725,15 +725,13 @@ class ClientConnection(asyncio.Protocol):
     def _shed(self, limit: int) -> None:
         """More connections than this worker may hold: say so early, at no cost in memory."""
         self._context.counters.values[limit] += 1
-        self._transport.write(answers.TOO_MANY_CONNECTIONS)
+        refusal = overloaded("The proxy has too many connections.", close=True)
+        self._transport.write(self._last_words(refusal))
         self._close_after_last_words()
 
     def _refuse_head(self, error: MalformedHead) -> None:
         """Whose request this is isn't known, so it leaves no audit event; it is counted and logged."""
-        context = self._context
-        context.counters.values[BAD_REQUESTS] += 1
-        context.requests += 1
-        now = time.time()
+        self._context.counters.values[BAD_REQUESTS] += 1
         refusal = Refusal(
             error.code,
             f"The request is not acceptable: {error}.",
@@ -741,10 +739,17 @@ class ClientConnection(asyncio.Protocol):
             allow=METHODS if error.code == "methodNotAllowed" else None,
             close=True,
         )
+        logger.info("refused a request from %s: %s", self.client_ip, error)
+        self.write(self._last_words(refusal))
+        self._close_after_last_words()
+
+    def _last_words(self, refusal: Refusal) -> bytes:
+        """An answer to what is no exchange's."""
+        context = self._context
+        context.requests += 1
+        now = time.time()
         own_id = request_id(int(now * 1000), context.spool.id_prefix, context.requests)
         head, body = answers.refusal_answer(
             refusal, request_id=own_id, client_request_id=None, close=True, now=now
         )
-        logger.info("refused a request from %s: %s", self.client_ip, error)
-        self.write(head + body)
-        self._close_after_last_words()
+        return head + body

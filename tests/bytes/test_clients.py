@@ -513,7 +513,9 @@ async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
         _, first = await proxy.connect()
         await until(lambda: proxy.context.connections)
         reply = await proxy.ask(proxy.request())
-        assert (reply.status, reply.json()["error"]["code"]) == (503, "notReady")
+        assert (reply.status, reply.value("retry-after"), reply.value("connection")) == (503, "1", "close")
+        error = reply.json()["error"]
+        assert (error["code"], set(error)) == ("notReady", {"code", "message", "innerError"})
         first.close()
 
 
