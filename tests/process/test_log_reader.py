@@ -79,7 +79,7 @@ async def test_nothing_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None
         await until(lambda: len(set(processes(system, "worker").values()) - set(before.values())) == 2)
         client.close()
         await status_becomes(client, "/v1.0/users", 200)
-        assert readiness(system)["status"] == 200
+        await until(lambda: readiness(system)["status"] == 200)
         await system.cli("kill", "all")
         await status_becomes(client, "/v1.0/users", 403)
 
