@@ -57,10 +57,10 @@ from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
 from proxy.server.credentials import UpstreamCredentials
 from proxy.server.deadlines import Deadlines
-from proxy.server.outbox import Outbox
 from proxy.server.rulebook import Rulebook, build_rulebook
 from proxy.server.tls_listener import TlsListener
 from proxy.server.tokens import TokenKeeper, TokenSettings
+from proxy.server.turn import Turn
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
@@ -190,9 +190,9 @@ class Worker:
     def _make_context(self, loop: asyncio.AbstractEventLoop) -> Context:
         settings = self._settings
         proxy, upstream, token = settings.proxy, settings.upstream, settings.token
-        outbox = Outbox(loop)
+        turn = Turn(loop)
         towards = _upstream_settings(settings, self._certificates.upstream)
-        pool = UpstreamPool(loop, towards, self._deadlines, self._counters, outbox)
+        pool = UpstreamPool(loop, towards, self._deadlines, self._counters, turn)
         limits = Limits(
             max_header_bytes=proxy.max_header_bytes,
             max_header_count=proxy.max_header_count,
@@ -220,7 +220,7 @@ class Worker:
                 TokenSettings(token.issuer, token.audience, token.lifetime_seconds), self._keys
             ),
             pool=pool,
-            outbox=outbox,
+            turn=turn,
             upstream_base=upstream.base_url,
             statuses_as_502=upstream.statuses_as_502,
             rewrite_links=upstream.rewrite_links,

@@ -41,6 +41,7 @@ from proxy.server.errors import MalformedBody, MalformedHead, Refusal, overloade
 from proxy.server.exchange import Exchange
 from proxy.server.request_head import RequestFields, RequestHead, parse_request_head
 from proxy.server.token_endpoint import token_exchange_for
+from proxy.server.turn import WAITING_BYTES
 
 if TYPE_CHECKING:
     from proxy.server.context import Context
@@ -110,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_admission",
+        "_arrived",
         "_awaited_until",
         "_begins_at",
         "_body_bytes",
@@ -131,17 +133,17 @@ class ClientConnection(asyncio.Protocol):
         "_resting",
         "_scanned",
         "_serving",
-        "_transport",
         "_unsent",
         "client_ip",
         "continue_awaited",
         "deadline",
         "made",
         "scheme",
+        "transport",
         "write_paused",
     )
 
-    _transport: asyncio.Transport
+    transport: asyncio.Transport
     _head: RequestHead
 
     def __init__(self, context: Context, *, secure: bool, admission: Admission | None = None) -> None:
@@ -153,6 +155,7 @@ class ClientConnection(asyncio.Protocol):
         self.scheme = b"https" if secure else b"http"
         self.client_ip = ""
         self.deadline = NEVER
+        self._arrived = b""  # the beginning of a request, until the loop's turn ends
         self._pending = b""  # bytes of requests to come
         self._begins_at = 0  # in those, the next of them
         self._scanned = 0  # in those, where no head can end before
@@ -180,8 +183,8 @@ class ClientConnection(asyncio.Protocol):
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
-        peer = self._transport.get_extra_info("peername")
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
+        peer = self.transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
         self.client_ip = plain_address(address)
         self.made = True
@@ -198,6 +201,22 @@ class ClientConnection(asyncio.Protocol):
             self._shed(admission.refused_by)
 
     def data_received(self, data: bytes) -> None:
+        if self._arrived:
+            self.take_arrived()
+        elif self._exchange is None and not self._pending and len(data) < WAITING_BYTES:
+            self._arrived = data
+            self._context.turn.request_arrived(self)
+            return
+        self._take(data)
+
+    def take_arrived(self) -> None:
+        """When the loop's turn ends, or before anything else befalls the connection."""
+        arrived = self._arrived
+        if arrived:
+            self._arrived = b""
+            self._take(arrived)
+
+    def _take(self, data: bytes) -> None:
         if self._body_remaining:
             self._read_body(data)
         elif self._closing:
@@ -215,6 +234,7 @@ class ClientConnection(asyncio.Protocol):
         """A client that has closed can't be told from one that has only closed its sending side, which no
         application's library does: whoever waits for an answer is taken to have left, so that the audit
         trail doesn't claim an answer that nobody read."""
+        self.take_arrived()
         self.send_held()
         if self._exchange is not None:
             self.cut()
@@ -229,6 +249,7 @@ class ClientConnection(asyncio.Protocol):
             self._admission.end(context)
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
         self._closing = True
+        self._arrived = b""
         self._held = b""
         self.deadline = NEVER
         exchange = self._exchange
@@ -240,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
         context = self._context
         self.write_paused = True
         self.deadline = context.deadlines.now + SLOW_READER_SECONDS
-        self._unsent = self._transport.get_write_buffer_size()
+        self._unsent = self.transport.get_write_buffer_size()
         context.counters.values[LIMIT_SLOW_READERS] += context.memory.slow(self, self._unsent, self._cut_soon)
         if self._exchange is not None:
             self._exchange.pause_answer()
@@ -259,8 +280,11 @@ class ClientConnection(asyncio.Protocol):
         exchange.resume_answer()
 
     def on_deadline(self, now: float) -> None:
+        if self._arrived:
+            self.take_arrived()
+            return
         exchange = self._exchange
-        if self.write_paused or self._transport.is_closing():
+        if self.write_paused or self.transport.is_closing():
             self._judge_reader(now)
         elif self._lingering:
             self._close_transport()
@@ -299,9 +323,9 @@ class ClientConnection(asyncio.Protocol):
         if self._paused or self._resting:
             return
         if crowded:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         else:
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     def _may_begin(self) -> bool:
         # Not while the answers before wait for the client: they would pile up without an end.
@@ -465,7 +489,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _judge_reader(self, now: float) -> None:
         """Whether the client takes what was written, at the rate that its own bodies must have."""
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self.transport.get_write_buffer_size()
         least = SLOW_READER_SECONDS * self._context.limits.min_body_rate
         if unsent and self._unsent - unsent >= least:
             self._unsent = unsent
@@ -502,36 +526,36 @@ class ClientConnection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         self.send_held()
-        self._transport.write(data)
+        self.transport.write(data)
 
     def write_answer(self, head: bytes, body: bytes) -> None:
         """A whole answer."""
         self.send_held()
         if len(body) < COPIED_BYTES:
             self._held = head + body
-            self._context.outbox.add(self)
+            self._context.turn.send_answer(self)
         else:
-            self._transport.writelines((head, body))
+            self.transport.writelines((head, body))
 
     def send_held(self) -> None:
         """At the end of the loop's turn, or before anything else is written or the connection closes."""
         held = self._held
         if held:
             self._held = b""
-            self._transport.write(held)
+            self.transport.write(held)
 
     def write_framed(self, before: bytes, chunk: bytes, behind: bytes) -> None:
         """A piece of an answer's body between what frames it."""
         self.send_held()
         if len(chunk) < COPIED_BYTES:
-            self._transport.write(before + chunk + behind)
+            self.transport.write(before + chunk + behind)
         else:
-            self._transport.writelines((before, chunk, behind))
+            self.transport.writelines((before, chunk, behind))
 
     def write_continue(self) -> None:
         """Asks for a body that the client holds back (RFC 9110 §10.1.1)."""
         self.send_held()
-        self._transport.write(answers.CONTINUE)
+        self.transport.write(answers.CONTINUE)
         self.body_continued()
 
     def body_continued(self) -> None:
@@ -603,7 +627,7 @@ class ClientConnection(asyncio.Protocol):
         self._lingering = 0
         self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
         self.send_held()
-        self._transport.close()
+        self.transport.close()
 
     def _close_after_last_words(self) -> None:
         """Closes the sending side now, the whole when the client does or after a while: a reset on account
@@ -612,10 +636,10 @@ class ClientConnection(asyncio.Protocol):
         self._pending = b""
         self._begins_at = 0
         self._heed_crowd()
-        if not self._transport.can_write_eof():
+        if not self.transport.can_write_eof():
             self._close_transport()
             return
-        self._transport.write_eof()
+        self.transport.write_eof()
         self._lingering = 1
         self._body_remaining = LINGER_BYTES  # whatever follows is dropped
         self._decoder = None
@@ -625,13 +649,14 @@ class ClientConnection(asyncio.Protocol):
         """Cuts the connection, so that an unfinished answer can't be taken for a whole one; with a `reset`
         where the answer has no other end than the connection's."""
         self.send_held()  # of the exchange before
+        self._arrived = b""
         self._exchange = None
         self._closing = True
         self._body_remaining = 0
         if reset:
-            peer: socket.socket = self._transport.get_extra_info("socket")
+            peer: socket.socket = self.transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self._transport.abort()
+        self.transport.abort()
 
     def pause_body(self) -> None:
         self._pause()
@@ -659,7 +684,7 @@ class ClientConnection(asyncio.Protocol):
         """Where the application reached us: as it says itself, or else, before HTTP/1.1, this end."""
         if head.fields.host:
             return head.fields.host
-        host, port, *_ = self._transport.get_extra_info("sockname")
+        host, port, *_ = self.transport.get_extra_info("sockname")
         return str(Address(host, port)).encode()
 
     # Stopping
@@ -671,6 +696,7 @@ class ClientConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """The worker stops: an idle connection closes now, a busy one after its answer."""
+        self.take_arrived()
         if self._exchange is None and not self._body_expected():
             self._close_transport()
             if not self.write_paused:
@@ -695,24 +721,24 @@ class ClientConnection(asyncio.Protocol):
         if not self._paused:
             self._paused = True
             if not (self._crowded or self._resting):
-                self._transport.pause_reading()
+                self.transport.pause_reading()
 
     def _resume(self) -> None:
         self._paused = False
         if not (self._crowded or self._resting):
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     def _rest_for_a_turn(self) -> None:
         """A socket that is ready is read again and again before the loop turns."""
         if not (self._paused or self._crowded or self._resting):
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         self._resting = True
         self._context.loop.call_soon(self._go_on_reading)
 
     def _go_on_reading(self) -> None:
         self._resting = False
-        if not (self._paused or self._crowded or self._transport.is_closing()):
-            self._transport.resume_reading()
+        if not (self._paused or self._crowded or self.transport.is_closing()):
+            self.transport.resume_reading()
 
     def _idle_too_long(self) -> None:
         if self._head_under_way:
@@ -726,7 +752,7 @@ class ClientConnection(asyncio.Protocol):
         """More connections than this worker may hold: say so early, at no cost in memory."""
         self._context.counters.values[limit] += 1
         refusal = overloaded("The proxy has too many connections.", close=True)
-        self._transport.write(self._last_words(refusal))
+        self.transport.write(self._last_words(refusal))
         self._close_after_last_words()
 
     def _refuse_head(self, error: MalformedHead) -> None:

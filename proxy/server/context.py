@@ -21,9 +21,9 @@ from proxy.server.deadlines import Deadlines
 from proxy.server.errors import NO_ROOM
 from proxy.server.held import HeldMemory
 from proxy.server.known_secrets import KnownSecrets
-from proxy.server.outbox import Outbox
 from proxy.server.rulebook import Rulebook
 from proxy.server.tokens import TokenKeeper
+from proxy.server.turn import Turn
 from proxy.server.upstream import UpstreamPool
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Context:
         spool: SpoolWriter,
         tokens: TokenKeeper,
         pool: UpstreamPool,
-        outbox: Outbox,
+        turn: Turn,
         upstream_base: str,
         statuses_as_502: frozenset[int],
         rewrite_links: bool,
@@ -101,7 +101,7 @@ class Context:
         self.spool = spool
         self.tokens = tokens
         self.pool = pool
-        self.outbox = outbox
+        self.turn = turn
         self.upstream_base = upstream_base.encode("ascii")
         self.upstream_host = self.upstream_base.partition(b"://")[2]
         self.statuses_as_502 = statuses_as_502

@@ -23,7 +23,7 @@ from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_ans
 from proxy.server.chunked import ChunkedDecoder
 from proxy.server.deadlines import NEVER, Deadlines
 from proxy.server.errors import MalformedBody, MalformedHead
-from proxy.server.outbox import Outbox
+from proxy.server.turn import WAITING_BYTES, Turn
 
 if TYPE_CHECKING:
     from proxy.server.exchange import Exchange
@@ -67,6 +67,7 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to the upstream."""
 
     __slots__ = (
+        "_arrived",
         "_awaiting_head",
         "_buffer",
         "_decoder",
@@ -102,6 +103,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.user: Exchange | None = None
         self.request_done = False
         self._held = b""  # a request that leaves when the loop's turn ends
+        self._arrived = b""  # the beginning of an answer, until the loop's turn ends
         self._awaiting_head = False
         self._buffer = b""
         self._remaining = 0
@@ -136,7 +138,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.request_done = True
         self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
         self._held = data
-        self._pool.outbox.add(self)
+        self._pool.turn.send_request(self)
 
     def send_held(self) -> None:
         """At the end of the loop's turn; not if the connection ends, which then tells that it is unsent."""
@@ -150,6 +152,7 @@ class UpstreamConnection(asyncio.Protocol):
         closed."""
         self.user = None
         self._held = b""
+        self._arrived = b""
         self.transport.abort()
 
     def pause_reading(self) -> None:
@@ -171,7 +174,23 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.user is None or self._held:
             self._close_unusable()  # bytes that nobody has asked for yet (RFC 9112 §9.2)
-        elif self._awaiting_head:
+        elif self._awaiting_head and not self._arrived and len(data) < WAITING_BYTES:
+            self._arrived = data
+            self._pool.turn.answer_arrived(self)
+        else:
+            # Together: what is beyond the end of an answer must not be taken for the next one's.
+            arrived, self._arrived = self._arrived, b""
+            self._read(arrived + data if arrived else data)
+
+    def take_arrived(self) -> None:
+        """When the loop's turn ends, or before anything else befalls the connection."""
+        arrived = self._arrived
+        if arrived:
+            self._arrived = b""
+            self._read(arrived)
+
+    def _read(self, data: bytes) -> None:
+        if self._awaiting_head:
             self._read_head(data)
         else:
             self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
@@ -183,6 +202,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self.take_arrived()
         self._pool.deadlines.discard(self)
         self._pool.forget(self)
         unsent = bool(self._held)
@@ -216,6 +236,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.user.upstream_drained()
 
     def on_deadline(self, now: float) -> None:
+        if self._arrived:
+            self.take_arrived()
+            return
         user = self.user
         self.deadline = NEVER
         if user is not None and not self._owes(user):
@@ -351,9 +374,9 @@ class UpstreamPool:
         settings: UpstreamSettings,
         deadlines: Deadlines,
         counters: Counters,
-        outbox: Outbox,
+        turn: Turn,
     ) -> None:
-        self.outbox = outbox
+        self.turn = turn
         self.settings = settings
         self.deadlines = deadlines
         self._loop = loop

@@ -27,9 +27,9 @@ from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
 from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential
 from proxy.server.deadlines import Deadlines
-from proxy.server.outbox import Outbox
 from proxy.server.rulebook import Caller, Rulebook
 from proxy.server.tokens import TokenKeeper, TokenSettings
+from proxy.server.turn import Turn
 from proxy.server.upstream import UpstreamPool, UpstreamSettings
 
 UPSTREAM_TOKEN = "upstream-token-that-no-application-may-see"
@@ -329,7 +329,7 @@ async def data_path(
 
     credential = UpstreamCredential(ask_for_credential)
     credential.renew(UPSTREAM_TOKEN, loop.time() + 3600, 1)
-    outbox = Outbox(loop)
+    turn = Turn(loop)
     pool = UpstreamPool(
         loop,
         UpstreamSettings(
@@ -337,7 +337,7 @@ async def data_path(
         ),
         deadlines,
         counters,
-        outbox,
+        turn,
     )
     keeper = TokenKeeper(TOKEN_SETTINGS, [TOKEN_KEY])
     executor = ThreadPoolExecutor(1)
@@ -348,7 +348,7 @@ async def data_path(
         spool=spool,
         tokens=keeper,
         pool=pool,
-        outbox=outbox,
+        turn=turn,
         upstream_base=f"http://127.0.0.1:{upstream.port}",
         statuses_as_502=frozenset({*range(500, 503), *range(505, 600)}),
         rewrite_links=rewrite_links,

@@ -87,7 +87,7 @@ async def test_answers_do_not_pile_up_for_a_client_that_pipelines_and_reads_noth
         (served,) = proxy.connections
         await asyncio.sleep(0.02)
         assert len(proxy.events()) < 40
-        assert served._transport.get_write_buffer_size() < 1_000_000
+        assert served.transport.get_write_buffer_size() < 1_000_000
         received = 0
         while received < 40 * len(body):
             received += len(await asyncio.get_running_loop().sock_recv(client, 1 << 20))
@@ -99,7 +99,7 @@ async def both_ends_small(proxy: DataPath) -> tuple[socket.socket, connection_mo
     client = await small_window(proxy)
     await until(lambda: proxy.connections)
     (served,) = proxy.connections
-    served._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+    served.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
     return client, served
 
 
@@ -130,7 +130,7 @@ async def test_a_large_answer_does_not_pile_up_behind_small_ones_that_wait(
         await asyncio.get_running_loop().sock_sendall(client, requests)
         await until(lambda: served.write_paused)
         await asyncio.sleep(0.05)
-        assert served._transport.get_write_buffer_size() < 1_000_000
+        assert served.transport.get_write_buffer_size() < 1_000_000
         client.close()
 
 

@@ -452,7 +452,7 @@ async def test_of_slow_readers_the_longest_slow_is_cut_where_memory_ends(tmp_pat
 
 
 def unsent(proxy: DataPath) -> int:
-    return sum(each._transport.get_write_buffer_size() for each in proxy.connections)
+    return sum(each.transport.get_write_buffer_size() for each in proxy.connections)
 
 
 def test_readers_are_cut_longest_slow_first() -> None:
@@ -490,8 +490,8 @@ async def test_a_reader_that_is_slow_but_fast_enough_is_not_cut(tmp_path: Path) 
         (served,) = proxy.connections
         received = 0
         for turn in range(1, 4):
-            before = served._transport.get_write_buffer_size()
-            while before - served._transport.get_write_buffer_size() < 60 * 240:
+            before = served.transport.get_write_buffer_size()
+            while before - served.transport.get_write_buffer_size() < 60 * 240:
                 part = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 65536), 20)
                 assert part, (turn, received)
                 received += len(part)

@@ -1,0 +1,269 @@
+"""What one turn of the event loop writes leaves when it ends, and no answer gets to the wrong request."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from proxy.server.connection import ClientConnection
+from proxy.server.exchange import Exchange
+from proxy.server.turn import MOST_TOGETHER
+from proxy.server.upstream import UpstreamConnection
+from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply, until
+
+BLOCK_SECRETS = """
+version: 1
+name: no-secrets
+default: allow
+rules:
+  - id: secrets
+    match: {path: ["/v1.0/secrets"]}
+    verdict: block
+"""
+
+
+async def test_what_one_turn_reads_is_taken_when_it_ends(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/secrets"))
+        await read_reply(reader)
+        connection = client_of(proxy)
+        request = proxy.request("/v1.0/secrets")
+        connection.data_received(request[:100])
+        connection.data_received(request[100:] + request[:50])
+        connection.data_received(request[50:])
+        assert len(proxy.events()) == 3  # what comes in pieces waits no longer
+        connection.data_received(request)
+        assert len(proxy.events()) == 3
+        await asyncio.sleep(0)
+        assert len(proxy.events()) == 4
+        for _ in range(3):
+            assert (await read_reply(reader)).status == 403
+        writer.close()
+
+
+async def test_many_requests_do_not_wait_for_the_turns_end(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
+        clients = [await proxy.connect() for _ in range(MOST_TOGETHER)]
+        await until(lambda: len(proxy.connections) == MOST_TOGETHER)
+        for number, connection in enumerate(proxy.connections):
+            assert not proxy.events(), f"taken after {number}"
+            connection.data_received(proxy.request("/v1.0/secrets"))
+        assert len(proxy.events()) == MOST_TOGETHER
+        for reader, writer in clients:
+            assert (await read_reply(reader)).status == 403
+            writer.close()
+
+
+class BrokenTransport(asyncio.Transport):
+    def __init__(self, whole: asyncio.Transport) -> None:
+        self._whole = whole
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        raise RuntimeError("this connection is not well")
+
+    def abort(self) -> None:
+        self._whole.abort()
+
+
+async def test_a_connection_that_fails_is_closed_and_disturbs_no_other(tmp_path: Path) -> None:
+    failures: list[dict[str, object]] = []
+    async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        clients = [await proxy.connect() for _ in range(3)]
+        await until(lambda: len(proxy.connections) == len(clients))
+        by_port = {each.transport.get_extra_info("peername")[1]: each for each in proxy.connections}
+        served = [by_port[writer.get_extra_info("sockname")[1]] for _, writer in clients]
+        served[1].transport = BrokenTransport(served[1].transport)
+        for connection in served:
+            connection.data_received(proxy.request("/v1.0/secrets"))
+        assert (await read_reply(clients[0][0])).status == 403
+        assert await clients[1][0].read() == b""
+        assert (await read_reply(clients[2][0])).status == 403
+        for _, writer in clients:
+            writer.close()
+    assert len(failures) == 1
+
+
+async def test_a_request_that_has_arrived_is_served_by_a_worker_that_stops(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await read_reply(reader)
+        connection = client_of(proxy)
+        connection.data_received(proxy.request())
+        proxy.context.draining = True
+        connection.drain()
+        reply = await read_reply(reader)
+        assert (reply.status, reply.value("connection")) == (200, "close")
+        writer.close()
+
+
+async def test_a_request_that_has_arrived_is_in_time(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await read_reply(reader)
+        connection = client_of(proxy)
+        connection.data_received(proxy.request())
+        connection.on_deadline(connection.deadline)  # of the idle connection
+        assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
+async def test_a_client_that_leaves_right_behind_its_request_leaves_an_event(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        _, writer = await proxy.connect()
+        await until(lambda: proxy.connections)
+        connection = client_of(proxy)
+        connection.data_received(proxy.request())
+        connection.eof_received()
+        assert [event["reason"] for event in proxy.events()] == ["clientAborted"]
+        writer.close()
+
+
+async def test_an_answer_that_has_arrived_is_in_time(tmp_path: Path) -> None:
+    async def silent(peer: UpstreamPeer) -> None:
+        await peer.head()
+        asked.append(peer)
+        await peer.reader.read()
+
+    asked: list[UpstreamPeer] = []
+    async with data_path(silent, tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await until(lambda: asked)
+        upstream = upstream_of(proxy)
+        upstream.data_received(ok(b"{}"))
+        upstream.on_deadline(upstream.deadline)
+        assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
+async def test_what_follows_an_answer_in_the_same_turn_is_not_the_next_ones(tmp_path: Path) -> None:
+    async def second_only(peer: UpstreamPeer) -> None:
+        await peer.head()
+        if peer.number == 2:
+            peer.send(ok(b'{"mine":true}'))
+        asked.append(peer)
+        await peer.reader.read()
+
+    asked: list[UpstreamPeer] = []
+    async with data_path(second_only, tmp_path, max_connections=1) as proxy:
+        first, second = [await proxy.connect() for _ in range(2)]
+        first[1].write(proxy.request("/v1.0/first"))
+        await until(lambda: asked)
+        upload = proxy.request("/v1.0/second", "POST", b"Transfer-Encoding: chunked\r\n", b"1\r\nx\r\n")
+        second[1].write(upload)
+        await until(lambda: proxy.context.pool._waiting)
+        upstream = upstream_of(proxy)
+        upstream.data_received(ok(b"{}"))
+        upstream.data_received(ok(b'{"forged":true}'))
+        assert (await read_reply(first[0])).json() == {}
+        second[1].write(b"0\r\n\r\n")
+        assert (await read_reply(second[0])).json() == {"mine": True}
+        for _, writer in (first, second):
+            writer.close()
+
+
+def upstream_of(proxy: DataPath) -> UpstreamConnection:
+    """The one that serves a request."""
+    exchanges = [each._exchange for each in proxy.connections]
+    (upstream,) = [each._upstream for each in exchanges if isinstance(each, Exchange) and each._upstream]
+    return upstream
+
+
+def idle_upstream(proxy: DataPath) -> UpstreamConnection:
+    (upstream,) = proxy.context.pool._idle
+    return upstream
+
+
+def client_of(proxy: DataPath) -> ClientConnection:
+    (connection,) = proxy.connections
+    return connection
+
+
+def a_forged_answer(upstream: UpstreamConnection) -> None:
+    upstream.data_received(ok(b'{"forged":true}'))
+
+
+def a_close(upstream: UpstreamConnection) -> None:
+    assert not upstream.eof_received()
+    upstream.transport.close()  # what a transport does at that word
+
+
+def a_reset(upstream: UpstreamConnection) -> None:
+    upstream.transport.abort()  # what a transport does with one
+
+
+@pytest.mark.parametrize("surprise", [a_forged_answer, a_close, a_reset])
+@pytest.mark.parametrize(
+    ("method", "body"), [("GET", b""), ("POST", b'{"displayName":"new"}')], ids=["GET", "POST"]
+)
+async def test_what_comes_before_the_request_has_left_is_not_taken_for_its_answer(
+    tmp_path: Path, surprise: Callable[[UpstreamConnection], None], method: str, body: bytes
+) -> None:
+    async with data_path(answering(ok(b'{"number":1}'), ok(b'{"number":2}')), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await read_reply(reader)
+        # In one turn: the request is read, and its connection has a surprise before it is sent.
+        length = b"Content-Length: %d\r\n" % len(body) if body else b""
+        upstream = idle_upstream(proxy)
+        client_of(proxy).data_received(proxy.request("/v1.0/next", method, length, body))
+        proxy.context.turn.take()
+        surprise(upstream)
+        reply = await read_reply(reader)
+        # Another connection served it, though a POST may not be sent twice: the first never had it.
+        assert reply.json() == {"number": 1}
+        assert b"/v1.0/next" not in proxy.upstream.received[0]
+        assert proxy.upstream.received[1].count(b"/v1.0/next") == 1
+        assert proxy.upstream.received[1].endswith(b"\r\n\r\n" + body)
+        writer.close()
+
+
+async def test_a_request_whose_client_leaves_before_it_is_sent_is_not_sent(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await read_reply(reader)
+        connection = client_of(proxy)
+        connection.data_received(proxy.request("/v1.0/never", "POST", b"Content-Length: 2\r\n", b"{}"))
+        proxy.context.turn.take()
+        connection.cut()
+        assert await reader.read() == b""
+        await proxy.ask(proxy.request("/v1.0/later"))
+        assert b"/v1.0/never" not in b"".join(bytes(each) for each in proxy.upstream.received)
+        assert [event["reason"] for event in proxy.events()] == ["default", "clientAborted", "default"]
+        writer.close()
+
+
+async def test_answers_of_one_turn_keep_their_order(tmp_path: Path) -> None:
+    async def at_once(peer: UpstreamPeer) -> None:
+        while True:
+            await peer.head()
+            peer.send(ok(b'{"value":[]}'))
+
+    async with data_path(at_once, tmp_path, BLOCK_SECRETS) as proxy:
+        # The answer from upstream, a refusal by a rule and that of a malformed head fall into one turn.
+        pipelined = proxy.request("/v1.0/users") + proxy.request("/v1.0/secrets") + b"NONSENSE\r\n\r\n"
+        raw = await proxy.raw(pipelined)
+        assert re.findall(rb"HTTP/1\.1 ([0-9]+)", raw) == [b"200", b"403", b"400"]
+
+
+async def test_an_answer_is_sent_before_a_client_that_half_closes_is_let_go(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request("/v1.0/secrets"))
+        await read_reply(reader)
+        connection = client_of(proxy)
+        connection.data_received(proxy.request("/v1.0/secrets"))
+        proxy.context.turn.take()  # its answer is held
+        assert not connection.eof_received()
+        connection.transport.close()  # what a transport does at that word
+        assert (await read_reply(reader)).status == 403
+        writer.close()
