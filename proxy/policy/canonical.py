@@ -68,6 +68,7 @@ _ODD_MARKS: Final = ("%", "\\", ";", "(", "'", " ", ":", "//", "/.", "graph.", "
 _UNTRIMMED: Final = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")
 _ALIAS: Final = re.compile(r"(?<!\w)(@\w+)")  # not what follows the @ of a mail address
 _GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_GUID_CHARACTERS: Final = 36
 _ALIAS_MARK: Final = re.compile("[@\uff20\ufe6b]")  # all that `fold` makes an @
 # A question mark under one encoding or more, or a character that NFKC makes one.
 _MAY_HIDE_QUERY: Final = re.compile(r"%(?:3[Ff]|25|[Ee])")
@@ -193,7 +194,11 @@ def _odd_target(target: str, path: str, query: str | None, aliases: Mapping[str,
 def _may_be_tenant(segment: str) -> bool:
     """Whether it may name a tenant behind the version, as in `/v1.0/myorganization/users`: then what follows
     is the same resource as without it."""
-    return "." in segment or segment == "myorganization" or _GUID.fullmatch(segment) is not None
+    return (
+        "." in segment
+        or segment == "myorganization"
+        or (len(segment) == _GUID_CHARACTERS and _GUID.fullmatch(segment) is not None)
+    )
 
 
 def _without_tenant(readings: Iterable[Reading]) -> Iterator[Reading]:

@@ -71,15 +71,16 @@ class RequestFields:
         "content_type",
         "expect_continue",
         "forwarded_for",
-        "hop_by_hop",
         "host",
         "id_at",
+        "id_pair_at",
         "keep_alive",
         "layout",
         "length",
         "lines",
         "method_override",
         "nominated",
+        "pairs",
         "ranged",
         "upstream_form",
     )
@@ -98,10 +99,11 @@ class RequestFields:
         self.method_override: bytes | None = None
         self.forwarded_for: bytes | None = None
         self.ranged = False  # a part of the answer is asked for
-        self.hop_by_hop = any(not field.relayed for field in lines)
         self.nominated: frozenset[bytes] = frozenset()
         self.layout: Layout | None = None  # of the last such head, if it is remembered
         self.upstream_form: UpstreamForm | None = None  # remembered by `heads`
+        self.pairs: Headers | None = None  # as rules see them, once a rule has asked
+        self.id_pair_at: int | None = None  # in these, the one whose value differs between requests
 
     def is_nominated_away(self, field: Field) -> bool:
         """Whether Connection keeps it from the upstream; what we write ourselves can't be kept from it."""
@@ -110,6 +112,20 @@ class RequestFields:
     def stays_here(self, field: Field) -> bool:
         """Whether the upstream doesn't get it."""
         return (not field.relayed and field.kind not in _OF_OUR_OWN) or self.is_nominated_away(field)
+
+    def seen_by_rules(self, client_request_id: bytes | None) -> Headers:
+        """Names and values: no verdict rests on a field that the upstream doesn't get."""
+        pairs = self.pairs
+        if pairs is None:
+            seen = [field for field in self.lines if not self.stays_here(field)]
+            pairs = self.pairs = [field.pair for field in seen]
+            if self.id_at is not None and self.lines[self.id_at] in seen:
+                self.id_pair_at = seen.index(self.lines[self.id_at])
+        at = self.id_pair_at
+        if at is not None:
+            pairs = pairs.copy()
+            pairs[at] = (pairs[at][0], client_request_id or b"")
+        return pairs
 
 
 class RequestHead:
@@ -135,15 +151,8 @@ class RequestHead:
 
     @property
     def headers(self) -> Headers:
-        """Names and values, as rules see them: no verdict rests on a field that the upstream doesn't get."""
-        fields = self.fields
-        pairs = [field.pair for field in fields.lines]
-        if fields.id_at is not None:
-            pairs[fields.id_at] = (pairs[fields.id_at][0], self.client_request_id or b"")
-        if fields.hop_by_hop:
-            lines = zip(pairs, fields.lines, strict=True)
-            return [pair for pair, field in lines if not fields.stays_here(field)]
-        return pairs
+        """Names and values, as rules see them."""
+        return self.fields.seen_by_rules(self.client_request_id)
 
 
 _known_fields: dict[bytes, RequestFields] = {}

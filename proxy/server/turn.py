@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from proxy.server.upstream import UpstreamConnection
 
 MOST_TOGETHER: Final = 64  # pieces, so that with many connections the first doesn't wait long for the last
-WAITING_BYTES: Final = 16 * 1024  # of a piece: longer ones would push each other out of the caches, and memory
+WAITING_BYTES: Final = 16 * 1024  # of a piece: longer ones would push each other out of the caches
 
 
 class Turn:
