@@ -210,11 +210,14 @@ class ClientConnection(asyncio.Protocol):
         self._take(data)
 
     def take_arrived(self) -> None:
-        """When the loop's turn ends, or before anything else befalls the connection."""
+        """When the loop's turn ends, or before anything else befalls the connection. Doesn't raise."""
         arrived = self._arrived
         if arrived:
             self._arrived = b""
-            self._take(arrived)
+            try:
+                self._take(arrived)
+            except Exception as error:
+                self._context.turn.failed(self.transport, error)
 
     def _take(self, data: bytes) -> None:
         if self._body_remaining:
@@ -282,7 +285,8 @@ class ClientConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         if self._arrived:
             self.take_arrived()
-            return
+            if self.deadline > now:
+                return  # it came in time
         exchange = self._exchange
         if self.write_paused or self.transport.is_closing():
             self._judge_reader(now)

@@ -58,16 +58,10 @@ class Turn:
         """Takes all that has arrived."""
         answered, self._answered = self._answered, []
         for upstream in answered:
-            try:
-                upstream.take_arrived()
-            except Exception as error:
-                self._failed(upstream.transport, error)
+            upstream.take_arrived()
         asking, self._asking = self._asking, []
         for connection in asking:
-            try:
-                connection.take_arrived()
-            except Exception as error:
-                self._failed(connection.transport, error)
+            connection.take_arrived()
 
     def send(self) -> None:
         """Sends all that is held back."""
@@ -76,18 +70,23 @@ class Turn:
             try:
                 connection.send_held()
             except Exception as error:
-                self._failed(connection.transport, error)
+                self.failed(connection.transport, error)
         to_upstream, self._to_upstream = self._to_upstream, []
         for upstream in to_upstream:
             try:
                 upstream.send_held()
             except Exception as error:
-                self._failed(upstream.transport, error)
+                self.failed(upstream.transport, error)
 
     def end(self) -> None:
         """Both of them."""
         self.take()
         self.send()
+
+    def failed(self, transport: asyncio.Transport, error: Exception) -> None:
+        """What befell one connection closes it, and is no reason to leave out the others."""
+        transport.abort()
+        self._loop.call_exception_handler({"message": "a connection failed", "exception": error})
 
     def _expect_end(self, pieces: int) -> None:
         if pieces >= MOST_TOGETHER:
@@ -99,8 +98,3 @@ class Turn:
     def _end_as_expected(self) -> None:
         self._scheduled = False
         self.end()
-
-    def _failed(self, transport: asyncio.Transport, error: Exception) -> None:
-        """What befell one connection closes it, and is no reason to leave out the others."""
-        transport.abort()
-        self._loop.call_exception_handler({"message": "a connection failed", "exception": error})

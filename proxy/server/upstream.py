@@ -71,10 +71,12 @@ class UpstreamConnection(asyncio.Protocol):
         "_awaiting_head",
         "_buffer",
         "_decoder",
+        "_early",
         "_ended",
         "_held",
         "_informational",
         "_keep_alive",
+        "_paused",
         "_pool",
         "_remaining",
         "_unread",
@@ -102,6 +104,8 @@ class UpstreamConnection(asyncio.Protocol):
         # Per exchange
         self.user: Exchange | None = None
         self.request_done = False
+        self._early = False  # the answer began before the request's end was sent
+        self._paused = False  # reading, since the client doesn't take what came
         self._held = b""  # a request that leaves when the loop's turn ends
         self._arrived = b""  # the beginning of an answer, until the loop's turn ends
         self._awaiting_head = False
@@ -124,11 +128,14 @@ class UpstreamConnection(asyncio.Protocol):
         """Belongs to `user` until its answer has ended or it lets go."""
         self.user = user
         self.request_done = False
+        self._early = False
         self._awaiting_head = True
         self._informational = 0
 
     def send(self, data: bytes, *, done: bool) -> None:
         """Writes a piece of the request; `done` with the last one."""
+        if self._arrived:
+            self._early = True
         self.request_done = done
         self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
         self.transport.write(data)
@@ -156,10 +163,12 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.abort()
 
     def pause_reading(self) -> None:
+        self._paused = True
         self.deadline = NEVER  # the client is slow now, not the upstream; its own deadline runs
         self.transport.pause_reading()
 
     def resume_reading(self) -> None:
+        self._paused = False
         self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
         self.transport.resume_reading()
 
@@ -183,11 +192,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._read(arrived + data if arrived else data)
 
     def take_arrived(self) -> None:
-        """When the loop's turn ends, or before anything else befalls the connection."""
+        """When the loop's turn ends, or before anything else befalls the connection. Doesn't raise."""
         arrived = self._arrived
         if arrived:
             self._arrived = b""
-            self._read(arrived)
+            try:
+                self._read(arrived)
+            except Exception as error:
+                self._pool.turn.failed(self.transport, error)
 
     def _read(self, data: bytes) -> None:
         if self._awaiting_head:
@@ -238,7 +250,8 @@ class UpstreamConnection(asyncio.Protocol):
     def on_deadline(self, now: float) -> None:
         if self._arrived:
             self.take_arrived()
-            return
+            if self.deadline > now:
+                return  # it came in time
         user = self.user
         self.deadline = NEVER
         if user is not None and not self._owes(user):
@@ -343,8 +356,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.user = None
         young = self._pool.deadlines.now - self.opened_at < MAX_AGE_SECONDS
         # What waits to be written, the upstream hasn't taken either: this was an early answer.
-        whole = self.request_done and not self.transport.get_write_buffer_size()
-        if self._keep_alive and whole and young and not self.closed:
+        whole = self.request_done and not self._early and not self.transport.get_write_buffer_size()
+        if self._keep_alive and whole and young and not (self.closed or self._paused):
             self.used = True
             self._pool.release(self)
         else:

@@ -69,6 +69,9 @@ class BrokenTransport(asyncio.Transport):
     def abort(self) -> None:
         self._whole.abort()
 
+    def close(self) -> None:
+        self._whole.close()
+
 
 async def test_a_connection_that_fails_is_closed_and_disturbs_no_other(tmp_path: Path) -> None:
     failures: list[dict[str, object]] = []
@@ -112,6 +115,104 @@ async def test_a_request_that_has_arrived_is_in_time(tmp_path: Path) -> None:
         connection.data_received(proxy.request())
         connection.on_deadline(connection.deadline)  # of the idle connection
         assert (await read_reply(reader)).status == 200
+        writer.close()
+
+
+@pytest.mark.parametrize("drop", [b"\r\n", b"GET /v1.0/us"])
+async def test_what_arrives_without_being_a_request_renews_no_deadline(tmp_path: Path, drop: bytes) -> None:
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await read_reply(reader)
+        connection = client_of(proxy)
+        due = connection.deadline
+        if len(drop) > len(b"\r\n"):
+            connection.data_received(b"\r\n" + drop)
+            proxy.context.turn.take()  # the head's own time runs from here
+            due = connection.deadline
+        connection.data_received(drop)
+        connection.on_deadline(due)
+        assert connection.transport.is_closing() or connection._closing
+        writer.close()
+
+
+async def test_an_upstream_that_drips_its_head_renews_no_deadline(tmp_path: Path) -> None:
+    async def dripping(peer: UpstreamPeer) -> None:
+        await peer.head()
+        asked.append(peer)
+        await peer.reader.read()
+
+    asked: list[UpstreamPeer] = []
+    async with data_path(dripping, tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await until(lambda: asked)
+        upstream = upstream_of(proxy)
+        upstream.data_received(b"HTTP/1.1 ")
+        upstream.on_deadline(upstream.deadline)
+        assert [event["status"] for event in proxy.events()] == [504]
+        assert (await read_reply(reader)).status == 504
+        writer.close()
+
+
+async def test_a_failure_stops_no_drain(tmp_path: Path) -> None:
+    failures: list[dict[str, object]] = []
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        reader, writer = await proxy.connect()
+        await until(lambda: proxy.connections)
+        connection = client_of(proxy)
+        connection.transport = BrokenTransport(connection.transport)
+        connection.data_received(b"NONSENSE\r\n\r\n")
+        connection.drain()
+        assert await reader.read() == b""
+        writer.close()
+    assert len(failures) == 1
+
+
+async def test_a_connection_that_answered_early_serves_nobody_else(tmp_path: Path) -> None:
+    async def early(peer: UpstreamPeer) -> None:
+        await peer.head()
+        asked.append(peer)
+        await peer.reader.read()
+
+    asked: list[UpstreamPeer] = []
+    async with data_path(early, tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        chunked = b"Transfer-Encoding: chunked\r\n"
+        writer.write(proxy.request("/v1.0/upload", "POST", chunked, b"1\r\nx\r\n"))
+        await until(lambda: asked)
+        upstream, connection = upstream_of(proxy), client_of(proxy)
+        # In one turn: the answer is read, and behind it the request's end.
+        upstream.data_received(b"HTTP/1.1 413 Payload Too Large\r\nContent-Length: 0\r\n\r\n")
+        connection.data_received(b"0\r\n\r\n")
+        assert (await read_reply(reader)).status == 413
+        await until(lambda: upstream.closed)
+        assert not proxy.context.pool._idle
+        writer.close()
+
+
+async def test_a_connection_on_which_reading_rests_serves_nobody_else(tmp_path: Path) -> None:
+    async def silent(peer: UpstreamPeer) -> None:
+        await peer.head()
+        asked.append(peer)
+        await peer.reader.read()
+
+    asked: list[UpstreamPeer] = []
+    async with data_path(silent, tmp_path) as proxy:
+        _, writer = await proxy.connect()
+        writer.write(proxy.request())
+        await until(lambda: asked)
+        upstream, connection = upstream_of(proxy), client_of(proxy)
+        connection.transport.set_write_buffer_limits(high=0)
+        upstream.data_received(b"HTTP/1.1 103 Early Hints\r\nLink: <%b>\r\n\r\n" % (b"x" * 60_000))
+        for _ in range(200):  # more than the sockets take
+            connection.write(b"HTTP/1.1 103 Early Hints\r\nLink: <%b>\r\n\r\n" % (b"x" * 60_000))
+        assert connection.write_paused
+        upstream.data_received(ok(b"{}"))
+        proxy.context.turn.end()
+        await until(lambda: upstream.closed)
+        assert not proxy.context.pool._idle
         writer.close()
 
 
