@@ -13,7 +13,7 @@ from proxy.server.connection import ClientConnection
 from proxy.server.exchange import Exchange
 from proxy.server.turn import MOST_TOGETHER
 from proxy.server.upstream import UpstreamConnection
-from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply, until
+from tests.bytes.data_path import DataPath, Script, UpstreamPeer, answering, data_path, ok, read_reply, until
 
 BLOCK_SECRETS = """
 version: 1
@@ -137,13 +137,8 @@ async def test_what_arrives_without_being_a_request_renews_no_deadline(tmp_path:
 
 
 async def test_an_upstream_that_drips_its_head_renews_no_deadline(tmp_path: Path) -> None:
-    async def dripping(peer: UpstreamPeer) -> None:
-        await peer.head()
-        asked.append(peer)
-        await peer.reader.read()
-
     asked: list[UpstreamPeer] = []
-    async with data_path(dripping, tmp_path) as proxy:
+    async with data_path(silent(asked), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await until(lambda: asked)
@@ -171,13 +166,8 @@ async def test_a_failure_stops_no_drain(tmp_path: Path) -> None:
 
 
 async def test_a_connection_that_answered_early_serves_nobody_else(tmp_path: Path) -> None:
-    async def early(peer: UpstreamPeer) -> None:
-        await peer.head()
-        asked.append(peer)
-        await peer.reader.read()
-
     asked: list[UpstreamPeer] = []
-    async with data_path(early, tmp_path) as proxy:
+    async with data_path(silent(asked), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         chunked = b"Transfer-Encoding: chunked\r\n"
         writer.write(proxy.request("/v1.0/upload", "POST", chunked, b"1\r\nx\r\n"))
@@ -193,13 +183,8 @@ async def test_a_connection_that_answered_early_serves_nobody_else(tmp_path: Pat
 
 
 async def test_a_connection_on_which_reading_rests_serves_nobody_else(tmp_path: Path) -> None:
-    async def silent(peer: UpstreamPeer) -> None:
-        await peer.head()
-        asked.append(peer)
-        await peer.reader.read()
-
     asked: list[UpstreamPeer] = []
-    async with data_path(silent, tmp_path) as proxy:
+    async with data_path(silent(asked), tmp_path) as proxy:
         _, writer = await proxy.connect()
         writer.write(proxy.request())
         await until(lambda: asked)
@@ -228,13 +213,8 @@ async def test_a_client_that_leaves_right_behind_its_request_leaves_an_event(tmp
 
 
 async def test_an_answer_that_has_arrived_is_in_time(tmp_path: Path) -> None:
-    async def silent(peer: UpstreamPeer) -> None:
-        await peer.head()
-        asked.append(peer)
-        await peer.reader.read()
-
     asked: list[UpstreamPeer] = []
-    async with data_path(silent, tmp_path) as proxy:
+    async with data_path(silent(asked), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await until(lambda: asked)
@@ -269,6 +249,17 @@ async def test_what_follows_an_answer_in_the_same_turn_is_not_the_next_ones(tmp_
         assert (await read_reply(second[0])).json() == {"mine": True}
         for _, writer in (first, second):
             writer.close()
+
+
+def silent(asked: list[UpstreamPeer]) -> Script:
+    """Reads one request, tells so and answers nothing."""
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        asked.append(peer)
+        await peer.reader.read()
+
+    return script
 
 
 def upstream_of(proxy: DataPath) -> UpstreamConnection:
