@@ -201,13 +201,13 @@ class ClientConnection(asyncio.Protocol):
             self._shed(admission.refused_by)
 
     def data_received(self, data: bytes) -> None:
-        if self._arrived:
-            self.take_arrived()
-        elif self._exchange is None and not self._pending and len(data) < WAITING_BYTES:
+        waits = self._exchange is None and not self._pending and not self._arrived
+        if waits and len(data) < WAITING_BYTES:
             self._arrived = data
             self._context.turn.request_arrived(self)
-            return
-        self._take(data)
+        else:
+            arrived, self._arrived = self._arrived, b""
+            self._take(arrived + data if arrived else data)
 
     def take_arrived(self) -> None:
         """When the loop's turn ends, or before anything else befalls the connection. Doesn't raise."""

@@ -1,4 +1,5 @@
-"""What one turn of the event loop writes leaves when it ends, and no answer gets to the wrong request."""
+"""What one turn of the event loop reads is taken, and what it writes leaves, when it ends, and no answer gets
+to the wrong request."""
 
 from __future__ import annotations
 
@@ -54,6 +55,7 @@ async def test_many_requests_do_not_wait_for_the_turns_end(tmp_path: Path) -> No
             assert not proxy.events(), f"taken after {number}"
             connection.data_received(proxy.request("/v1.0/secrets"))
         assert len(proxy.events()) == MOST_TOGETHER
+        assert not any(each._held for each in proxy.connections)  # all are sent
         for reader, writer in clients:
             assert (await read_reply(reader)).status == 403
             writer.close()
