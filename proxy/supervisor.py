@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy import __version__, handover, log
-from proxy.certificates import Certificates, certificates
+from proxy.certificates import Certificates, certificates, without_system_authorities
 from proxy.channel import channel_pair
 from proxy.check import certificate_problems, exposures
 from proxy.config import Address, SettingsError
@@ -239,7 +239,8 @@ class Supervisor:
 
     def _agent(self, generation: Generation, loaded: Certificates) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
-            from proxy.agent.main import run_agent  # in its own process: half of all that a proxy imports
+            with without_system_authorities():
+                from proxy.agent.main import run_agent  # in its own process: half of all that a proxy imports
 
             log.configure(generation.settings.log.level, generation.settings.log.format, "agent")
             self._await_turn(generation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Self
 import pytest
 
 from proxy import counters
+from proxy.certificates import without_system_authorities
 from proxy.config.tls import client_tls, server_tls
 from proxy.server.tls_listener import TlsListener
 from tests.bytes.data_path import DataPath, Reply, answering, data_path, ok, read_reply, until
@@ -33,6 +35,23 @@ async def test_versions_before_1_2_are_refused_though_the_machine_allows_them(
     speak_old_tls(other)
     with pytest.raises(OSError):  # noqa: PT011 - a reset, or TLS's own word: whichever side gives up first
         await _agreed(server, client)
+
+
+async def test_without_the_systems_authorities_a_context_trusts_nobody_and_later_ones_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = CertificateAuthority(tmp_path)
+    certificate = authority.server()
+    server = server_tls(certificate.cert_file, certificate.key_file)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca_file))
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    with without_system_authorities():
+        distrustful = ssl.create_default_context()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await _agreed(server, distrustful)
+    assert os.environ["SSL_CERT_FILE"] == str(authority.ca_file)
+    assert "SSL_CERT_DIR" not in os.environ
+    assert await _agreed(server, client_tls(None)) == ("TLSv1.3", "http/1.1")
 
 
 async def _agreed(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[str | None, str | None]:
