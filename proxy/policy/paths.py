@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Generic, TypeVar
 from urllib.parse import unquote
 
@@ -83,8 +84,10 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _folded_names(word: str) -> list[tuple[str, ...]]:
-    """A rule's own word as requests are read, so that `delta()` in a rule is `delta` too."""
+@lru_cache(maxsize=1024)
+def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
+    """A rule's own word as requests are read, so that `delta()` in a rule is `delta` too. Most words of a
+    ruleset stand in many of its paths, and to read one takes half of all that a rule's compilation does."""
     try:
         readings = canonicalise("/" + _encoded(word)).readings
     except MalformedTarget as error:
@@ -94,8 +97,8 @@ def _folded_names(word: str) -> list[tuple[str, ...]]:
         raise InvalidPattern(f"{word!r}: a path pattern has no empty and no dot segments")
     operation = qualified_operation(folded[-1])
     if operation is None:
-        return [folded]
-    return [folded, (*folded[:-1], operation)]
+        return (folded,)
+    return folded, (*folded[:-1], operation)
 
 
 def _encoded(word: str) -> str:
