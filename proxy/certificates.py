@@ -33,7 +33,7 @@ def certificates(settings: Settings) -> Certificates:
     """Raises OSError, of which ssl.SSLError is one."""
     proxy, upstream = settings.proxy, settings.upstream
     secure = urlsplit(upstream.base_url).scheme == "https"
-    trusting = functools.cache(client_tls)  # the system's authorities take 25 ms to read
+    trusting = functools.cache(client_tls)  # the system's authorities take 25 to 50 ms to read
     return Certificates(
         listener=None if proxy.cert_file is None else server_tls(proxy.cert_file, proxy.key_file),
         upstream=trusting(upstream.ca_file) if secure else None,
