@@ -205,10 +205,13 @@ class Explainer:
         answer: AnswerFacts | None,
         ways: Ways[Decision | None],
     ) -> Account:
+        attempts = [*self._attempts(reading, request, answer)]
+        if answer is None and not (attempts and _blocks(attempts[-1])):
+            attempts += self._foreseen(reading, request)
         return Account(
             tuple(_path_of(name) for name in reading.names),
             importance_of(reading.kind, request.method.upper()),
-            tuple(self._attempts(reading, request, answer)),
+            tuple(attempts),
             None if ways.missing else ways.outcomes[0],
         )
 
@@ -229,6 +232,23 @@ class Explainer:
             yield from _worth_telling(attempts) or (_on_another_path(rule),)
             if any(attempt.outcome in ("decides", "unreadable") for attempt in attempts):
                 return
+
+    def _foreseen(self, reading: Reading, request: RequestFacts) -> Iterator[Attempt]:
+        """Response rules that block before there is an answer, as `Plan.decide` does for them."""
+        considered = self._considered(reading)
+        for index, rule in enumerate(self._ruleset.rules):
+            if rule.when != "response" or rule.verdict == "log_only":
+                continue
+            for candidate, name in considered.get(index, ()):
+                if candidate.held == NO or not candidate.entry.compiled.concerns(request.method.upper()):
+                    continue
+                if candidate.step.asks_answer:
+                    return
+                attempt = _attempt(candidate, name, request, None)
+                if attempt.decision.reason == "hiddenProperty" and attempt.outcome in ("decides", "unknown"):
+                    yield attempt
+                if attempt.outcome in ("decides", "unreadable"):
+                    return
 
     def _considered(self, reading: Reading) -> dict[int, list[tuple[Candidate, Name]]]:
         """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
@@ -307,6 +327,10 @@ def _attempt(candidate: Candidate, name: Name, request: RequestFacts, answer: An
     if decision.reason == "hiddenProperty" and not (candidate.probed and outcome == "unmatched"):
         note = _PATH_IS_HIDDEN if candidate.hides else _QUERY_PROBES
     return Attempt(decision.rule_id, outcome, decision, tuple(findings), note)
+
+
+def _blocks(attempt: Attempt) -> bool:
+    return attempt.outcome == "decides" and attempt.decision.verdict == "block"
 
 
 def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:

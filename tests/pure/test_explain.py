@@ -110,14 +110,40 @@ def test_every_reading_of_an_odd_target_has_its_account() -> None:
     ("target", "note"),
     [("/users/ada/mobilePhone", "path"), ("/users/ada?$filter=mobilePhone eq 1".replace(" ", "+"), "query")],
 )
-def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(target: str, note: str) -> None:
-    rules = """
-- {id: hide, match: {path: ["/users/{id}"]}, verdict: filter, transforms: {strip_properties: [mobilePhone]},
-   guard_queries: true}
+@pytest.mark.parametrize("when", ["request", "response"])
+@pytest.mark.parametrize("default", ["allow", "block"])
+def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(
+    target: str, note: str, when: str, default: str
+) -> None:
+    """A response rule, too: it blocks before there is an answer."""
+    rules = f"""
+- {{id: hide, when: {when}, match: {{path: ["/users/{{id}}"]}}, verdict: filter,
+   transforms: {{strip_properties: [mobilePhone]}}, guard_queries: true}}
 """
-    told = explained(rules, target)
+    told = explained(rules, target, default=default)
     assert told.decision == Decision("block", "hide", reason="hiddenProperty")
+    assert [attempt.rule_id for attempt in told.accounts[0].attempts] == ["hide"]
     assert told.accounts[0].attempts[-1].note.startswith(f"the {note} names a property")
+
+
+def test_what_a_response_rule_would_block_is_not_told_where_another_decides_before() -> None:
+    hides = """
+- {id: hide, when: response, match: {path: ["/users/{id}"]}, verdict: filter,
+   transforms: {strip_properties: [mobilePhone]}}
+"""
+    before = """
+- {id: first, when: response, match: {path: ["/users/ada/**"]}, verdict: allow}
+"""
+    blocks = """
+- {id: no, match: {path: ["/users/**"]}, verdict: block}
+"""
+    let_through = explained(before + hides, "/users/ada/mobilePhone", default="allow")
+    assert (let_through.decision, let_through.accounts[0].attempts) == (
+        Decision("allow", "default", reason="default"),
+        (),
+    )
+    blocked = explained(blocks + hides, "/users/ada/mobilePhone", default="allow")
+    assert [attempt.rule_id for attempt in blocked.accounts[0].attempts] == ["no"]
 
 
 @pytest.mark.parametrize(("filtered", "verdict"), [("mobilePhone", "block"), ("displayName", "allow")])
