@@ -206,7 +206,8 @@ class Explainer:
         ways: Ways[Decision | None],
     ) -> Account:
         attempts = [*self._attempts(reading, request, answer)]
-        if answer is None and not (attempts and _blocks(attempts[-1])):
+        # Not where the body can't be read, which is refused before any rule is asked.
+        if answer is None and any(ways.outcomes) and not _surely_block(attempts):
             attempts += self._foreseen(reading, request)
         return Account(
             tuple(_path_of(name) for name in reading.names),
@@ -233,8 +234,20 @@ class Explainer:
             if any(attempt.outcome in ("decides", "unreadable") for attempt in attempts):
                 return
 
-    def _foreseen(self, reading: Reading, request: RequestFacts) -> Iterator[Attempt]:
-        """Response rules that block before there is an answer, as `Plan.decide` does for them."""
+    def _foreseen(self, reading: Reading, request: RequestFacts) -> Sequence[Attempt]:
+        """Response rules that block before there is an answer, as `Plan.decide` does for them, and what was
+        tried before; none where none of them blocks."""
+        told: dict[Attempt, None] = {}
+        for attempt in self._before_an_answer(reading, request):
+            if _is_hidden(attempt) or attempt.outcome in ("unmatched", "unknown"):
+                told[attempt] = None
+            if attempt.outcome in ("decides", "unreadable"):
+                break
+        blocks = any(_is_hidden(attempt) and attempt.outcome in ("decides", "unknown") for attempt in told)
+        return tuple(told) if blocks else ()
+
+    def _before_an_answer(self, reading: Reading, request: RequestFacts) -> Iterator[Attempt]:
+        """The response rules that ask nothing of it, up to the first that does."""
         considered = self._considered(reading)
         for index, rule in enumerate(self._ruleset.rules):
             if rule.when != "response" or rule.verdict == "log_only":
@@ -244,11 +257,7 @@ class Explainer:
                     continue
                 if candidate.step.asks_answer:
                     return
-                attempt = _attempt(candidate, name, request, None)
-                if attempt.decision.reason == "hiddenProperty" and attempt.outcome in ("decides", "unknown"):
-                    yield attempt
-                if attempt.outcome in ("decides", "unreadable"):
-                    return
+                yield _attempt(candidate, name, request, None)
 
     def _considered(self, reading: Reading) -> dict[int, list[tuple[Candidate, Name]]]:
         """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
@@ -329,8 +338,14 @@ def _attempt(candidate: Candidate, name: Name, request: RequestFacts, answer: An
     return Attempt(decision.rule_id, outcome, decision, tuple(findings), note)
 
 
-def _blocks(attempt: Attempt) -> bool:
-    return attempt.outcome == "decides" and attempt.decision.verdict == "block"
+def _surely_block(attempts: Sequence[Attempt]) -> bool:
+    if not attempts or any(attempt.outcome == "unknown" for attempt in attempts):
+        return False
+    return attempts[-1].outcome == "decides" and attempts[-1].decision.verdict == "block"
+
+
+def _is_hidden(attempt: Attempt) -> bool:
+    return attempt.decision.reason == "hiddenProperty"
 
 
 def _outcome(held: Sequence[Held], decision: Decision) -> Outcome:

@@ -6,13 +6,14 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
 
 from proxy.policy.canonical import MalformedTarget, Name, canonicalise
 from proxy.policy.odata import qualified_operation
 
 MAX_PATTERN_SEGMENTS = 32
+_MAX_CACHED_WORD = 64
 
 _PARAMETER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 
@@ -84,10 +85,13 @@ def _words(text: str) -> list[str]:
     return words
 
 
-@lru_cache(maxsize=1024)
 def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
     """A rule's own word as requests are read, so that `delta()` in a rule is `delta` too. Most words of a
     ruleset stand in many of its paths, and to read one takes half of all that a rule's compilation does."""
+    return _read_names_cached(word) if len(word) <= _MAX_CACHED_WORD else _read_names(word)
+
+
+def _read_names(word: str) -> tuple[tuple[str, ...], ...]:
     try:
         readings = canonicalise("/" + _encoded(word)).readings
     except MalformedTarget as error:
@@ -99,6 +103,9 @@ def _folded_names(word: str) -> tuple[tuple[str, ...], ...]:
     if operation is None:
         return (folded,)
     return folded, (*folded[:-1], operation)
+
+
+_read_names_cached: Final = lru_cache(maxsize=1024)(_read_names)
 
 
 def _encoded(word: str) -> str:

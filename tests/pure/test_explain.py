@@ -146,6 +146,59 @@ def test_what_a_response_rule_would_block_is_not_told_where_another_decides_befo
     assert [attempt.rule_id for attempt in blocked.accounts[0].attempts] == ["no"]
 
 
+HIDES: Final = """
+- {id: hide, when: response, match: {path: ["/users/{id}", "/users/ada"]}, verdict: filter,
+   transforms: {strip_properties: [mobilePhone]}}
+"""
+
+
+def test_nothing_is_foreseen_where_the_body_that_a_rule_reads_is_no_json() -> None:
+    reads = '{path: ["/**"]}, conditions: [{body: x, equals: 1}]'
+    for rules in (
+        f"- {{id: a, match: {reads}, verdict: allow}}" + HIDES,
+        HIDES.replace("verdict:", "ip: {in: [10.0.0.0/8]}, verdict:")
+        + f"- {{id: late, when: response, match: {reads}, verdict: block}}",
+    ):
+        sample = SampleRequest(
+            "POST", "/users/ada/mobilePhone", client_ip="10.0.0.1", now=THURSDAY_NOON_UTC, body=b"{"
+        )
+        told = explainer(rules, "allow").explain(sample)
+        assert told.refused is not None
+        assert told.refused.reason == "malformedRequest"
+        assert "hide" not in [attempt.rule_id for attempt in told.accounts[0].attempts]
+
+
+@pytest.mark.parametrize(
+    ("rules", "attempts"),
+    [
+        (
+            """
+- {id: a, match: {path: ["/**"]}, ip: {in: [10.0.0.0/8]}, verdict: allow}
+- {id: b, match: {path: ["/**"]}, verdict: block}
+"""
+            + HIDES,
+            [("a", "unknown"), ("b", "decides"), ("hide", "decides")],
+        ),
+        (
+            '- {id: r, when: response, match: {path: ["/**"]}, ip: {in: [10.0.0.0/8]}, verdict: allow}'
+            + HIDES,
+            [("r", "unknown"), ("hide", "decides")],
+        ),
+        (
+            HIDES.replace("verdict:", "ip: {in: [10.0.0.0/8]}, verdict:"),
+            [("hide", "unknown")],
+        ),
+    ],
+)
+def test_what_is_foreseen_names_each_rule_that_it_hangs_on_once(
+    rules: str, attempts: list[tuple[str, str]]
+) -> None:
+    sample = SampleRequest("GET", "/users/ada/mobilePhone", now=THURSDAY_NOON_UTC, unknown=frozenset({"ip"}))
+    told = explainer(rules, "allow").explain(sample)
+    assert told.decision is None
+    assert outcomes(told.accounts[0]) == attempts
+
+
 @pytest.mark.parametrize(("filtered", "verdict"), [("mobilePhone", "block"), ("displayName", "allow")])
 def test_a_query_behind_a_guarded_path_is_explained_too(filtered: str, verdict: str) -> None:
     rules = """
