@@ -115,6 +115,9 @@ class Explanation:
     missing: tuple[str, ...] = ()  # and what that is
 
 
+_Considered = dict[int, list[tuple[Candidate, Name]]]  # by the rules' index
+
+
 class Explainer:
     """One ruleset, compiled once for any number of requests."""
 
@@ -205,10 +208,11 @@ class Explainer:
         answer: AnswerFacts | None,
         ways: Ways[Decision | None],
     ) -> Account:
-        attempts = [*self._attempts(reading, request, answer)]
+        considered = self._considered(reading)
+        attempts = [*self._attempts(considered, request, answer)]
         # Not where the body can't be read, which is refused before any rule is asked.
         if answer is None and any(ways.outcomes) and not _surely_block(attempts):
-            attempts += self._foreseen(reading, request)
+            attempts += self._foreseen(considered, request)
         return Account(
             tuple(_path_of(name) for name in reading.names),
             importance_of(reading.kind, request.method.upper()),
@@ -217,10 +221,9 @@ class Explainer:
         )
 
     def _attempts(
-        self, reading: Reading, request: RequestFacts, answer: AnswerFacts | None
+        self, considered: _Considered, request: RequestFacts, answer: AnswerFacts | None
     ) -> Iterator[Attempt]:
         """Until one decides, as `Lane.judge` goes."""
-        considered = self._considered(reading)
         for index, rule in enumerate(self._ruleset.rules):
             if (rule.when == "response") is (answer is None):
                 continue
@@ -234,21 +237,22 @@ class Explainer:
             if any(attempt.outcome in ("decides", "unreadable") for attempt in attempts):
                 return
 
-    def _foreseen(self, reading: Reading, request: RequestFacts) -> Sequence[Attempt]:
+    def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
         """Response rules that block before there is an answer, as `Plan.decide` does for them, and what was
         tried before; none where none of them blocks."""
         told: dict[Attempt, None] = {}
-        for attempt in self._before_an_answer(reading, request):
-            if _is_hidden(attempt) or attempt.outcome in ("unmatched", "unknown"):
+        for attempt in self._before_an_answer(considered, request):
+            if _names_what_is_hidden(attempt) or attempt.outcome in ("unmatched", "unknown"):
                 told[attempt] = None
             if attempt.outcome in ("decides", "unreadable"):
                 break
-        blocks = any(_is_hidden(attempt) and attempt.outcome in ("decides", "unknown") for attempt in told)
+        blocks = any(
+            _names_what_is_hidden(attempt) and attempt.outcome in ("decides", "unknown") for attempt in told
+        )
         return tuple(told) if blocks else ()
 
-    def _before_an_answer(self, reading: Reading, request: RequestFacts) -> Iterator[Attempt]:
+    def _before_an_answer(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
         """The response rules that ask nothing of it, up to the first that does."""
-        considered = self._considered(reading)
         for index, rule in enumerate(self._ruleset.rules):
             if rule.when != "response" or rule.verdict == "log_only":
                 continue
@@ -259,7 +263,7 @@ class Explainer:
                     return
                 yield _attempt(candidate, name, request, None)
 
-    def _considered(self, reading: Reading) -> dict[int, list[tuple[Candidate, Name]]]:
+    def _considered(self, reading: Reading) -> _Considered:
         """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:
@@ -273,7 +277,7 @@ class Explainer:
                 for entry in self._rules.tree.find(name)[0]
                 if entry.parameters_hold(name) == NO
             ]
-        considered: dict[int, list[tuple[Candidate, Name]]] = {}
+        considered: _Considered = {}
         for candidate, name in found:
             considered.setdefault(candidate.entry.compiled.index, []).append((candidate, name))
         return considered
@@ -344,7 +348,7 @@ def _surely_block(attempts: Sequence[Attempt]) -> bool:
     return attempts[-1].outcome == "decides" and attempts[-1].decision.verdict == "block"
 
 
-def _is_hidden(attempt: Attempt) -> bool:
+def _names_what_is_hidden(attempt: Attempt) -> bool:
     return attempt.decision.reason == "hiddenProperty"
 
 

@@ -126,30 +126,26 @@ def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(
     assert told.accounts[0].attempts[-1].note.startswith(f"the {note} names a property")
 
 
-def test_what_a_response_rule_would_block_is_not_told_where_another_decides_before() -> None:
-    hides = """
-- {id: hide, when: response, match: {path: ["/users/{id}"]}, verdict: filter,
+HIDES: Final = """
+- {id: hide, when: response, match: {path: ["/users/{id}", "/users/ada"]}, verdict: filter,
    transforms: {strip_properties: [mobilePhone]}}
 """
+
+
+def test_what_a_response_rule_would_block_is_not_told_where_another_decides_before() -> None:
     before = """
 - {id: first, when: response, match: {path: ["/users/ada/**"]}, verdict: allow}
 """
     blocks = """
 - {id: no, match: {path: ["/users/**"]}, verdict: block}
 """
-    let_through = explained(before + hides, "/users/ada/mobilePhone", default="allow")
+    let_through = explained(before + HIDES, "/users/ada/mobilePhone", default="allow")
     assert (let_through.decision, let_through.accounts[0].attempts) == (
         Decision("allow", "default", reason="default"),
         (),
     )
-    blocked = explained(blocks + hides, "/users/ada/mobilePhone", default="allow")
+    blocked = explained(blocks + HIDES, "/users/ada/mobilePhone", default="allow")
     assert [attempt.rule_id for attempt in blocked.accounts[0].attempts] == ["no"]
-
-
-HIDES: Final = """
-- {id: hide, when: response, match: {path: ["/users/{id}", "/users/ada"]}, verdict: filter,
-   transforms: {strip_properties: [mobilePhone]}}
-"""
 
 
 def test_nothing_is_foreseen_where_the_body_that_a_rule_reads_is_no_json() -> None:
