@@ -15,14 +15,12 @@ from proxy.policy.conditions import NO, YES, Check
 from proxy.policy.facts import AnswerFacts, BodyNeeded, MalformedBody, RequestFacts
 from proxy.policy.queries import QueryGuard
 from proxy.policy.transforms import Transforms
+from proxy.policy.unserved import names_method_override
 
 __all__ = ["AnswerFacts", "BodyNeeded", "Decision", "MalformedBody", "Plan", "RequestFacts"]
 
 Verdict = Literal["allow", "filter", "block", "log_only"]
 Importance = Literal["certain", "shadow", "slash"]
-
-# Fields by which a POST asks to be taken for another method.
-METHOD_OVERRIDES: Final = frozenset((b"x-http-method", b"x-http-method-override", b"x-method-override"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +296,6 @@ def _overriding_methods(request: RequestFacts) -> set[str]:
     return {
         method.strip().upper()
         for name, value in request.headers
-        if name.lower() in METHOD_OVERRIDES
+        if names_method_override(name)
         for method in value.decode("latin-1").split(",")
     }

@@ -23,7 +23,7 @@ from proxy.policy.compile import (
     parts_asked,
 )
 from proxy.policy.conditions import NO, PERHAPS, YES, field_values
-from proxy.policy.decision import METHOD_OVERRIDES, Decision, Importance, Plan
+from proxy.policy.decision import Decision, Importance, Plan
 from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path
 from proxy.policy.filters import FilterFailed, compile_filter
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
@@ -36,7 +36,7 @@ from proxy.policy.unknown import (
     is_unknown,
     partly_known_rules,
 )
-from proxy.policy.unserved import carries_query
+from proxy.policy.unserved import carries_query, names_method_override
 
 Held = Literal["no", "perhaps", "yes", "unreadable", "unknown"]
 Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable", "unknown"]
@@ -472,7 +472,7 @@ def _text(value: object) -> str:
 
 def _overrides_method(sample: SampleRequest) -> bool:
     return any(
-        name.lower() in METHOD_OVERRIDES and value.strip().decode("latin-1") != sample.method
+        names_method_override(name) and value.strip().decode("latin-1") != sample.method
         for name, value in sample.headers
     )
 

@@ -26,7 +26,7 @@ from proxy.policy.charset import is_utf8
 from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
-from proxy.policy.unserved import carries_query
+from proxy.policy.unserved import carries_query, names_method_override
 from proxy.server.answers import error_body
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import NO_ROOM, Refusal
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from proxy.server.context import Context
     from proxy.server.rulebook import Caller
 
-_OVERRIDES: Final = frozenset({"x-http-method-override", "x-http-method", "x-method-override"})
 _JSON: Final = {"Content-Type": "application/json"}
 _OF_THE_VERDICT: Final = frozenset({"rule", "default"})
 _LONGEST_ID: Final = 256  # bytes; others are no join key for anybody
@@ -198,12 +197,12 @@ class Batch:
         for name, value in part.headers:
             if name.lower() == "content-type" and not is_utf8(value, part.body or b""):
                 raise Refusal("badRequest", "A part's body is read in UTF-8 alone.", "malformedRequest")
-        if any(name.lower() in _OVERRIDES and value != part.method for name, value in part.headers):
+        headers = [(name.encode("latin-1", "replace"), value.encode("utf-8")) for name, value in part.headers]
+        if any(names_method_override(name) and value != part.method.encode() for name, value in headers):
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
         rules = self._caller.rules
         if rules is None:
             raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
-        headers = [(name.encode("latin-1", "replace"), value.encode("utf-8")) for name, value in part.headers]
         try:
             target = canonicalise(part.target)
             if carries_query(part.method, target):

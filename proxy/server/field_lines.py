@@ -13,6 +13,7 @@ from typing import Final
 
 import httptools
 
+from proxy.policy.unserved import names_method_override
 from proxy.server.errors import MalformedHead
 
 # What a field name means to us. 0 is an ordinary end-to-end field.
@@ -51,9 +52,6 @@ _KIND_OF: Final[dict[bytes, int]] = {
     b"expect": EXPECT,
     b"accept-encoding": ACCEPT_ENCODING,
     b"client-request-id": CLIENT_REQUEST_ID,
-    b"x-http-method-override": METHOD_OVERRIDE,
-    b"x-http-method": METHOD_OVERRIDE,
-    b"x-method-override": METHOD_OVERRIDE,
     b"content-type": CONTENT_TYPE,
     b"content-encoding": CONTENT_ENCODING,
     b"location": LOCATION,
@@ -150,7 +148,7 @@ class FieldLines:
 
     def _of_new_name(self, line: bytes) -> Field:
         name, value = _parsed(line)
-        kind = _KIND_OF.get(name.lower(), 0)
+        kind = METHOD_OVERRIDE if names_method_override(name) else _KIND_OF.get(name.lower(), 0)
         if len(name) <= MAX_REMEMBERED_NAME:
             if len(self._kinds) >= MAX_REMEMBERED:
                 self._kinds.clear()

@@ -1092,12 +1092,19 @@ async def test_a_malformed_target_is_400_with_an_event(tmp_path: Path) -> None:
         assert proxy.events()[0]["reason"] == "malformedTarget"
 
 
-@pytest.mark.parametrize("name", [b"X-HTTP-Method-Override", b"x-http-method", b"X-Method-Override"])
+@pytest.mark.parametrize(
+    "name", [b"X-HTTP-Method-Override", b"x-http-method", b"X-Method-Override", b"x_method_override"]
+)
 async def test_a_method_override_is_refused(tmp_path: Path, name: bytes) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request(method="POST", fields=name + b": DELETE\r\n"))
         assert reply.status == 400
         assert proxy.upstream.received == []
+        part = {"id": "1", "method": "GET", "url": "/users/ada", "headers": {name.decode(): "DELETE"}}
+        body = json.dumps({"requests": [part]}).encode()
+        fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
+        assert (reply.json()["responses"][0]["status"], proxy.upstream.received) == (400, [])
 
 
 @pytest.mark.parametrize("target", ["/v1.0/users/$query", "/v1.0/users/ada/messages/%24Query"])

@@ -60,7 +60,9 @@ def test_methods_count_in_any_case_and_get_stands_for_head_too() -> None:
     ]
 
 
-@pytest.mark.parametrize("field", [b"X-HTTP-Method", b"x-http-method-override", b"X-Method-Override"])
+@pytest.mark.parametrize(
+    "field", [b"X-HTTP-Method", b"x-http-method-override", b"X-Method-Override", b"X_HTTP_Method"]
+)
 def test_a_post_that_asks_to_be_another_method_is_judged_as_both(field: bytes) -> None:
     rules = compiled("""
 - {id: no-delete, match: {methods: [DELETE], path: ["/v1.0/users/{id}"]}, verdict: block}
