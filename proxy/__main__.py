@@ -6,6 +6,7 @@ import argparse
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--check and --doctor: give one of the two")
     if options.json and not options.doctor:
         parser.error("--json goes with --doctor")
+    if not (options.check or options.doctor):
+        # Who asks for a reload amid the start gets it after that; else either signal would end the process.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR2))
     keep_to_itself()
     try:
         settings = load(options.config, os.environ)

@@ -283,3 +283,27 @@ async def test_an_ordinary_user_can_run_it(config: Path, open_directory: Path) -
     assert made
     assert {each.stat().st_uid for each in made} == {nobody.pw_uid}
     assert b"Traceback" not in b"".join(lines)
+
+
+def test_a_reload_that_is_asked_for_amid_the_start_comes_after_it(config: Path) -> None:
+    settings = config.read_bytes()
+    config.unlink()
+    os.mkfifo(config)  # so that the start waits for us where it reads its settings
+    command = [sys.executable, "-m", "proxy", "--config", str(config)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        with config.open("wb") as pipe:
+            process.send_signal(signal.SIGHUP)
+            config.unlink()
+            config.write_bytes(settings)
+            pipe.write(settings)
+        log = ""
+        while "supervisor: reloading" not in log:
+            line = process.stderr.readline()
+            assert line, log
+            log += line
+        assert "listening on" in log
+        process.send_signal(signal.SIGTERM)
+        log += process.stderr.read()
+    assert process.returncode == 0
+    assert "Traceback" not in log
