@@ -26,6 +26,7 @@ from proxy.policy.odata import (
     MalformedSegment,
     Meaning,
     Part,
+    before_semicolon,
     close_parentheses,
     colon_forms,
     file_path_meanings,
@@ -66,6 +67,8 @@ _ODD_PATH: Final = re.compile(
 # for first, because the pattern takes twice as long (bench/test_decide.py, test_canonicalise_plain_target).
 _ODD_MARKS: Final = ("%", "\\", ";", "(", "'", " ", ":", "//", "/.", "graph.", "/$/")
 _UNTRIMMED: Final = re.compile(r"\A | \Z|\(\)\Z|[^\x00-\x7f]")
+_QUERY_OR_FRAGMENT: Final = re.compile("[?#]")
+_GUEST: Final = re.compile(r"[^?#@]+#EXT#@[\w.-]+", re.IGNORECASE)  # ada_contoso.com#EXT#@fabrikam.example
 _ALIAS: Final = re.compile(r"(?<!\w)(@\w+)")  # not what follows the @ of a mail address
 _GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _GUID_CHARACTERS: Final = 36
@@ -334,10 +337,13 @@ def _spellings(path: str, room: _Room) -> Iterator[_Segments]:
 def _variants(decoded: _Segments, room: _Room) -> list[_Segments]:
     room.take(_length(decoded))
     variants = [decoded]
-    variants += _each(variants, _at_backslashes, room)
     variants += _each(variants, _compatibility_normalised, room)
+    variants += _each(variants, _at_backslashes, room)
+    for variant in variants:
+        room.take(_work_to_close(variant))
     variants += _each(variants, _without_matrix_parameters, room)
-    variants += _each(variants, _at_question_mark, room)
+    variants += _each(variants, _at_semicolons, room)
+    variants += _each(variants, _at_end_of_path, room)
     variants += _each(variants, _trimmed, room)
     for variant in variants:
         room.take(_work_to_close(variant))
@@ -418,16 +424,26 @@ def _compatibility_normalised(variant: _Segments) -> _Segments:
 
 
 def _without_matrix_parameters(variant: _Segments) -> _Segments:
-    """`;x=y` cut from the end of a segment (RFC 3986 §3.3), but not out of a quoted key."""
-    texts = [text if ")" in text.partition(";")[2] else text.partition(";")[0] for text in variant.texts]
-    return _Segments(variant.kind, texts)
+    """`;x=y` cut from the end of a segment (RFC 3986 §3.3), but not out of a key or a call."""
+    if not any(";" in text for text in variant.texts):
+        return variant
+    whole = close_parentheses(variant.texts)
+    return _Segments(variant.kind, "/".join(map(before_semicolon, whole)).split("/"))
 
 
-def _at_question_mark(variant: _Segments) -> _Segments:
-    """An encoded question mark read as the query's beginning."""
+def _at_semicolons(variant: _Segments) -> _Segments:
+    """As who knows nothing of keys and calls cuts: out of them as well."""
+    cut = [text.partition(";")[0] for text in variant.texts]
+    if cut == variant.texts or cut == _without_matrix_parameters(variant).texts:
+        return variant
+    return _Segments(variant.kind | SHADOW, cut)
+
+
+def _at_end_of_path(variant: _Segments) -> _Segments:
+    """An encoded question mark or number sign read as the end of the path; of a guest's name it is a part."""
     for at, text in enumerate(variant.texts):
-        if "?" in text:
-            return _Segments(variant.kind | SHADOW, [*variant.texts[:at], text.partition("?")[0]])
+        if ("?" in text or "#" in text) and _GUEST.fullmatch(text) is None:
+            return _Segments(variant.kind | SHADOW, [*variant.texts[:at], _QUERY_OR_FRAGMENT.split(text)[0]])
     return variant
 
 
@@ -527,7 +543,7 @@ def _parameter_aliases(query: str) -> dict[str, str]:
 
 
 def _options_of(path: str, query: str | None) -> dict[str, tuple[str, ...]]:
-    """With those behind an encoded question mark, which `_at_question_mark` cuts off the path."""
+    """With those behind an encoded question mark, which `_at_end_of_path` cuts off the path."""
     within = _query_within(path) if "%" in path else ""
     return _parse_options(f"{query or ''}&{within}" if within else query or "")
 

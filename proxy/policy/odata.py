@@ -258,6 +258,25 @@ def _closing(segments: Sequence[str], start: int) -> int | None:
     return None
 
 
+def before_semicolon(text: str) -> str:
+    """What stands before the first semicolon outside of parentheses."""
+    if ";" not in text:
+        return text
+    depth, quoted = 0, False
+    for at, char in enumerate(text):
+        if char == "'" and depth:
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif char == "(":
+            depth += 1
+        elif char == ")":
+            depth = max(0, depth - 1)
+        elif char == ";" and not depth:
+            return text[:at]
+    return text
+
+
 def unquoted_literal(text: str) -> str | None:
     """The value of an OData string literal (`'O''Brien'`), None where it is none."""
     if len(text) < 2 or text[0] != "'" or text[-1] != "'":

@@ -163,6 +163,14 @@ def spellings() -> Iterator[str]:
         yield f"/v1.0/{key}/messages"
         yield f"/v1.0/{key}/Messages/1"
         yield f"//v1.0/{key}//messages/"
+    for parameters in (";x=1", ";x=)", ";)", ";x=(1)", ";x=%29", "%3Bx=)", "%EF%BC%9Bx=)", ";x=1;y=)"):
+        yield f"/v1.0/users/ada/messages{parameters}"
+        yield f"/v1.0/users{parameters}/ada/messages"
+        yield f"/v1.0/users('ada'){parameters}/messages"
+        yield f"/v1.0/me/..{parameters}/users/ada/messages"
+    yield "/v1.0/users%EF%BC%BCada%EF%BC%BCmessages"
+    yield "/v1.0/users/ada/messages%23"
+    yield "/v1.0/users/ada/messages%23EXT%23"
     for letters in (
         "me%EF%BD%93sages",
         "m%65ssages",

@@ -73,6 +73,8 @@ BLOCKED_TOO = [
     "/v1.0\\users\\ada\\messages",
     "/v1.0/users%5cada%5cmessages",
     "/v1.0/users;a=b/ada;c/messages;d=e",
+    "/v1.0/users;a=)/ada;)/messages;d=(e)",
+    "/v1.0/users/x('ada;/messages;/')",
     "/v1.0/x/..;/users/ada/messages",
     "/v1.0/%EF%BD%95sers/ada/messages",
     "/v1.0/users/ada/me%C5%BF%C5%BFages",
@@ -83,6 +85,8 @@ BLOCKED_TOO = [
     "/v1.0/users/ada/%256Dessages",
     "/v1.0/users/%27ada%27/messages",
     "/v1.0/users/ada/messages%3Fx",
+    "/v1.0/users/ada/messages%23x",
+    "/v1.0/users%EF%BC%BCada%EF%BC%BCmessages",
     "/v1.0/users(ada)/messages",
     "/v1.0/users/ada/microsoft.graph.messages",
     "/v1.0/users/ada/microsoft.graph.unheardOf/messages",
@@ -95,6 +99,17 @@ BLOCKED_TOO = [
 def test_what_some_server_might_take_for_a_blocked_path_is_blocked(target: str) -> None:
     rules = compiled('- {id: no, match: {path: ["/v1.0/users/{id}/messages/**"]}, verdict: block}', "allow")
     assert verdict(rules, target) == "block"
+
+
+@pytest.mark.parametrize(
+    "key", ["('a;b')", "('a;b;c)')", "/ada_contoso.com%23EXT%23@fabrikam.example", "/ada;x=)"]
+)
+def test_what_stands_in_a_key_or_the_name_of_a_guest_ends_no_path(key: str) -> None:
+    rules = compiled("""
+- {id: messages, match: {path: ["/v1.0/users/{id}/messages"]}, verdict: allow}
+- {id: no, match: {path: ["/v1.0/users/{id}", /v1.0/users]}, verdict: block}
+""")
+    assert verdict(rules, f"/v1.0/users{key}/messages") == "allow"
 
 
 @pytest.mark.parametrize(

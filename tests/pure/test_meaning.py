@@ -77,8 +77,33 @@ def encoded(text: str, bits: int, times: int) -> str:
 PLAIN_SEPARATORS: Final = ("/", "/", "//", "/./", "/x/../", "/%2e/", "/x/%2E%2e/")
 PLAIN_KEYS: Final = ("{}('{}')", "{}(%27{}%27)", "{}(id='{}')", "{}('{}')/microsoft.graph.directoryObject")
 # What only some server might.
-ODD_SEPARATORS: Final = ("\\", "%5c", "%2f", "%252F", "/;a/../", "/x/..;/", "/%20", "%EF%BC%8F", "/\\")
-ODD_ENDS: Final = ("%20", ";a=b", "%3Fx", "\\", "%2f", "%E2%80%8B", "/%252e", "%00", "()")
+ODD_SEPARATORS: Final = (
+    "\\",
+    "%5c",
+    "%2f",
+    "%252F",
+    "/;a/../",
+    "/x/..;/",
+    "/%20",
+    "%EF%BC%8F",
+    "/\\",
+    "%EF%BC%BC",
+)
+ODD_ENDS: Final = (
+    "%20",
+    ";a=b",
+    ";a=)",
+    ";a=(b)",
+    "%EF%BC%9Bx=%29",
+    "%3Fx",
+    "%23x",
+    "\\",
+    "%2f",
+    "%E2%80%8B",
+    "/%252e",
+    "%00",
+    "()",
+)
 
 
 @st.composite
