@@ -27,6 +27,7 @@ from proxy.policy.odata import (
     Meaning,
     Part,
     before_semicolon,
+    by_own_words,
     close_parentheses,
     colon_forms,
     file_path_meanings,
@@ -46,7 +47,7 @@ MAX_SPELLED_OUT: Final = 98304  # characters of all spellings of a path, with wh
 MAX_WRITTEN_OUT: Final = 65536  # characters that aliases stand for in the path, and in all query options
 MAX_LIGATURES: Final = 100  # of a query, and of a name in a body: each is as much work as 60 other characters
 MAX_CACHED_PATH: Final = 512
-_MAX_CACHED_PARTS: Final = 64  # of one path; a path with several readings needs some 20
+_MAX_CACHED_PARTS: Final = 128  # of one path; a path with several readings needs some 20
 _MAX_CACHED: Final = 4096  # paths; then all are forgotten, and the common ones are back at once
 _MAX_CACHED_NAME: Final = 64
 _FEW_ESCAPES: Final = 6
@@ -345,6 +346,7 @@ def _variants(decoded: _Segments, room: _Room) -> list[_Segments]:
     variants += _each(variants, _at_semicolons, room)
     variants += _each(variants, _at_end_of_path, room)
     variants += _each(variants, _trimmed, room)
+    variants += _each(variants, _with_colons_joined, room)
     for variant in variants:
         room.take(_work_to_close(variant))
     variants += _each(variants, _with_whole_parentheses, room)
@@ -453,6 +455,19 @@ def _trimmed(variant: _Segments) -> _Segments:
     return _Segments(variant.kind | SHADOW, texts)
 
 
+def _with_colons_joined(variant: _Segments) -> _Segments:
+    """`root/:/a` read as `root:/a`."""
+    if ":" not in variant.texts:
+        return variant
+    texts: list[str] = []
+    for text in variant.texts:
+        if text == ":" and texts and not texts[-1].endswith(":"):
+            texts[-1] += text
+        else:
+            texts.append(text)
+    return _Segments(variant.kind | SHADOW, texts)
+
+
 def _with_whole_parentheses(variant: _Segments) -> _Segments:
     return _Segments(variant.kind, close_parentheses(variant.texts))
 
@@ -481,25 +496,40 @@ def _resolved(texts: Iterable[str]) -> list[str]:
 
 
 def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
-    """Every combination of what the segments can mean, with all names of each."""
+    """Every combination of what the segments can mean, with all names of each.
+
+    `items/x:/permissions/a.txt` is the file `a.txt`, and no rule for permissions may allow it: no wildcard
+    takes `x:` or `root:` for an id. To block, it may.
+    """
     forms = []
-    for texts, files in colon_forms(variant.texts):
+    loosely: list[Name] = []
+    for form in colon_forms(variant.texts):
+        texts = form.texts
         meanings = [
-            known.of_file(text) if at in files else known.of_segment(text) for at, text in enumerate(texts)
+            known.of_file(text) if at in form.files else known.of_segment(text)
+            for at, text in enumerate(texts)
         ]
         if prod(len(options) for options in meanings) > MAX_READINGS:
             raise MalformedTarget("too many readings")
         # Before they are made: each reading has all names of each of its segments.
         if len(texts) * prod(sum(len(each.names) for each in options) for options in meanings) > MAX_PARTS:
             raise MalformedTarget("too many names")
+        if form.openings:
+            readings = [_combined(variant.kind, choice) for choice in product(*meanings)]
+            loosely += [name for reading in readings for name in reading.names]
+            for at in form.openings:
+                meanings[at] = tuple(map(by_own_words, meanings[at]))
         forms.append([_combined(variant.kind, choice) for choice in product(*meanings)])
+    if len(forms) == 1:
+        return forms[0]
+    shadow = Reading(variant.kind | SHADOW, tuple(loosely))
     certain = [[reading for reading in readings if reading.kind == variant.kind] for readings in forms]
-    if len(forms) == 1 or any(len(readings) > 1 for readings in certain):
-        return [reading for readings in forms for reading in readings]
+    if any(len(readings) > 1 for readings in certain):
+        return [*(reading for readings in forms for reading in readings), shadow]
     # All forms name the same file, so a rule for any of them concerns it.
     names = tuple(name for readings in certain for reading in readings for name in reading.names)
     others = [reading for readings in forms for reading in readings if reading.kind != variant.kind]
-    return [Reading(variant.kind, names), *others]
+    return [Reading(variant.kind, names), *others, shadow]
 
 
 def _combined(kind: int, choice: Iterable[Meaning]) -> Reading:

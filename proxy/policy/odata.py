@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 # Kinds of meanings, as bits.
@@ -90,6 +90,13 @@ class Meaning(NamedTuple):
 
     kind: int
     names: tuple[tuple[Part, ...], ...]
+
+
+def by_own_words(meaning: Meaning) -> Meaning:
+    """The same, but that no wildcard stands for it."""
+    return Meaning(
+        meaning.kind, tuple(tuple(Part(part.folded, None) for part in name) for name in meaning.names)
+    )
 
 
 class MalformedSegment(ValueError):
@@ -181,14 +188,20 @@ def file_path_meanings(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
     return (plain, *others)
 
 
-def colon_forms(segments: Sequence[str]) -> list[tuple[list[str], frozenset[int]]]:
-    """The names of a path with `root:/a/b:` in it, each with the positions that are names of files.
+class ColonForm(NamedTuple):
+    """A path with `root:/a/b:` in it under one of its names."""
 
-    A file found by its path is an item as one found by its id: `root:/a/b:/content` is `items/{id}/content`.
-    """
+    texts: list[str]
+    files: frozenset[int]  # positions of what names files
+    openings: frozenset[int]  # positions of what stands before a colon as it was written, such as `root:`
+
+
+def colon_forms(segments: Sequence[str]) -> list[ColonForm]:
+    """A file found by its path is an item as one found by its id: `root:/a/b:/content` is
+    `items/{id}/content`, and so is `items/x:/a/b:/content`."""
     opening = next((at for at, text in enumerate(segments) if _opens_file_path(segments, at, text)), None)
     if opening is None:
-        return [(list(segments), frozenset())]
+        return [ColonForm(list(segments), frozenset(), frozenset())]
     closing = next((at for at in range(opening + 1, len(segments)) if segments[at].endswith(":")), None)
     end = len(segments) if closing is None else closing + 1
     files = [text for text in (*segments[opening + 1 : end - 1], segments[end - 1].removesuffix(":")) if text]
@@ -196,22 +209,28 @@ def colon_forms(segments: Sequence[str]) -> list[tuple[list[str], frozenset[int]
         files = []
     base = segments[opening][:-1]
     head = list(segments[:opening])
-    if fold(base) != "root":
-        item = [base] if not files else _item_by_path(base, files)
-    else:
+    if _is_root(base) and fold(head[-1]) not in _OPENS_FILE_PATH:
         item = ["items", "/".join(files)] if files else [base]
+    else:
+        item = [base] if not files else _item_by_path(base, files)
     written = list(segments[opening:end])
     forms = []
     if sum(text.endswith(":") for text in segments) > _MAX_COLONS:
         raise MalformedSegment("too many paths between colons")
-    for tail, tail_files in colon_forms(segments[end:]):
+    for tail in colon_forms(segments[end:]):
         at = len(head) + len(written)
-        names = frozenset(range(len(head) + 1, at)) | frozenset(at + index for index in tail_files)
-        forms.append((head + written + tail, names))
+        named = [*range(len(head) + 1, at), *_moved(tail.files, at)]
+        opened = [opening, *_moved(tail.openings, at)]
+        forms.append(ColonForm(head + written + tail.texts, frozenset(named), frozenset(opened)))
         at = len(head) + len(item)
-        names = frozenset([at - 1] if files else []) | frozenset(at + index for index in tail_files)
-        forms.append((head + item + tail, names))
+        named = [*([at - 1] if files else []), *_moved(tail.files, at)]
+        opened = _moved(tail.openings, at)
+        forms.append(ColonForm(head + item + tail.texts, frozenset(named), frozenset(opened)))
     return forms
+
+
+def _moved(places: Iterable[int], by: int) -> list[int]:
+    return [by + each for each in places]
 
 
 def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
@@ -383,12 +402,16 @@ def _split_arguments(inner: str) -> list[str] | None:
     return [*arguments, inner[start:]]
 
 
+def _is_root(text: str) -> bool:
+    return fold(text) in ("root", "root()")
+
+
 def _opens_file_path(segments: Sequence[str], at: int, text: str) -> bool:
     if not text.endswith(":") or at == 0:
         return False
     before = segments[at - 1]
     return (
-        fold(text[:-1]) == "root"
+        _is_root(text[:-1])
         or fold(before) in _OPENS_FILE_PATH
         or (fold(text.partition("(")[0]) in _OPENS_FILE_PATH and text.endswith("):"))
     )

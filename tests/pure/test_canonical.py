@@ -102,6 +102,38 @@ def test_what_some_server_might_take_for_a_blocked_path_is_blocked(target: str) 
 
 
 @pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("/v1.0/sites/{id}/lists", "/v1.0/sites/root:/teams/hr:/lists"),
+        ("/v1.0/sites/{id}/lists", "/v1.0/sites/ROOT%3A/teams/hr:/lists"),
+        ("/v1.0/sites/{id}", "/v1.0/sites/root:/teams/hr"),
+        ("/v1.0/me/drive/items/{id}/content", "/v1.0/me/drive/items/root:/a.txt:/content"),
+        ("/v1.0/me/drive/items/{id}/content", "/v1.0/me/drive/root():/a.txt:/content"),
+        ("/v1.0/me/drive/items/{id}/content", "/v1.0/me/drive/root/:/a.txt:/content"),
+        ("/v1.0/me/drive/items/{id}/permissions/{p}", "/v1.0/me/drive/items/A:/permissions/a.txt"),
+    ],
+)
+def test_a_path_between_colons_is_blocked_as_what_it_may_mean(path: str, target: str) -> None:
+    rules = compiled(f'- {{id: no, match: {{path: ["{path}"]}}, verdict: block}}', "allow")
+    assert verdict(rules, target) == "block"
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("/v1.0/me/drive/items/{id}/permissions/{p}", "/v1.0/me/drive/items/A:/permissions/a.txt"),
+        ("/v1.0/me/drive/items/{id}/permissions/{p}", "/v1.0/me/drive/items('A'):/permissions/a.txt"),
+        ("/v1.0/me/drive/items/{id}/workbook/**", "/v1.0/me/drive/items/A:/workbook/secret.xlsx:/content"),
+        ("/v1.0/drives/{d}/items/{id}/children", "/v1.0/drives/D/items/A:/children"),
+        ("/v1.0/sites/{s}/lists/**", "/v1.0/sites/h:/lists/hr:/drive/root/children"),
+    ],
+)
+def test_no_allowed_resource_is_imitated_by_names_of_files(path: str, target: str) -> None:
+    rules = compiled(f'- {{id: it, match: {{path: ["{path}"]}}, verdict: allow}}')
+    assert verdict(rules, target) == "block"
+
+
+@pytest.mark.parametrize(
     "key", ["('a;b')", "('a;b;c)')", "/ada_contoso.com%23EXT%23@fabrikam.example", "/ada;x=)"]
 )
 def test_what_stands_in_a_key_or_the_name_of_a_guest_ends_no_path(key: str) -> None:
