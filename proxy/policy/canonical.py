@@ -14,7 +14,7 @@ from codecs import unicode_escape_decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import product, zip_longest
 from math import prod
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -271,15 +271,17 @@ class _Meanings:
         self._aliases = aliases
         self._room = room
         self._of_files: dict[str, tuple[Meaning, ...]] = {}
-        self._of_segments: dict[str, tuple[Meaning, ...]] = {}
+        self._of_segments: dict[tuple[str, bool], tuple[Meaning, ...]] = {}
 
-    def of_segment(self, text: str) -> tuple[Meaning, ...]:
-        found = self._of_segments.get(text)
+    def of_segment(self, text: str, following: str | None) -> tuple[Meaning, ...]:
+        followed = following is not None and not following.startswith("$")
+        found = self._of_segments.get((text, followed))
         if found is None:
             self._room.take(_work_to_read(text))
             # A key may stand before a file's path: `items('id'):`
             read = text[:-1] if text.endswith("):") else text
-            found = self._of_segments[text] = meanings_of(read, self._aliases)
+            found = meanings_of(read, self._aliases, followed=followed)
+            self._of_segments[text, followed] = found
         return found
 
     def of_file(self, text: str) -> tuple[Meaning, ...]:
@@ -506,8 +508,8 @@ def _readings_of(variant: _Segments, known: _Meanings) -> list[Reading]:
     for form in colon_forms(variant.texts):
         texts = form.texts
         meanings = [
-            known.of_file(text) if at in form.files else known.of_segment(text)
-            for at, text in enumerate(texts)
+            known.of_file(text) if at in form.files else known.of_segment(text, following)
+            for at, (text, following) in enumerate(zip_longest(texts, texts[1:]))
         ]
         if prod(len(options) for options in meanings) > MAX_READINGS:
             raise MalformedTarget("too many readings")

@@ -51,8 +51,9 @@ _KEY_NAMES = frozenset(
     )
 )
 _FUNCTION_NAME = re.compile(
-    r"delta|reminderview|calendarview|(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
+    r"delta|reminderview|calendarview|(?!exportJobs\Z)(?:get|find|filter|search|retrieve|check|validate|verify|is|has|list|export)[A-Z]\w*"
 )
+_COLLECTION_NAME = re.compile(r".*s|people|children")
 _DELTA = "delta"  # the one function without arguments that SDKs call by its qualified name; no type
 _CALL = re.compile(r"([A-Za-z_$][\w.$-]*) *\((.*)\)", re.DOTALL)
 _BARE_CALL = re.compile(r"[A-Za-z_$][\w.$-]* *\(\)")
@@ -165,12 +166,13 @@ def _visible(text: str) -> str:
     return INVISIBLE.sub("", text)
 
 
-def meanings_of(text: str, aliases: Aliases) -> tuple[Meaning, ...]:
+def meanings_of(text: str, aliases: Aliases, *, followed: bool = False) -> tuple[Meaning, ...]:
+    """`followed` by a segment that is no option of OData's, as `$count` is."""
     call = _CALL.fullmatch(text) if text.endswith(")") else None
     if call is not None:
         arguments = _split_arguments(call[2])
         if arguments is not None:
-            return _call_meanings(call[1], arguments, text, aliases)
+            return _call_meanings(call[1], arguments, text, aliases, followed=followed)
     if _is_qualified(text):
         return _qualified_meanings(text)
     literal = unquoted_literal(text)
@@ -335,7 +337,9 @@ def _qualified_meanings(text: str) -> tuple[Meaning, ...]:
     return (cast, Meaning(CERTAIN, ((Part(fold(operation), operation),), _literal(text))))
 
 
-def _call_meanings(name: str, arguments: list[str], text: str, aliases: Aliases) -> tuple[Meaning, ...]:
+def _call_meanings(
+    name: str, arguments: list[str], text: str, aliases: Aliases, *, followed: bool
+) -> tuple[Meaning, ...]:
     named = [_ARGUMENT_NAME.fullmatch(argument) for argument in arguments]
     pairs = [(found[1], found[2]) for found in named if found is not None]
     qualified = _is_qualified(name)
@@ -360,8 +364,12 @@ def _call_meanings(name: str, arguments: list[str], text: str, aliases: Aliases)
     )
     call_names = ((Part(name_part.folded, text),), (Part(fold(f"{plain_name}({normalised})"), None),))
     as_key = ((name_part, key), *(((key,),) if qualified else ()))
-    if len(pairs) == 1 and pairs[0][0].lower() in _KEY_NAMES and not _FUNCTION_NAME.fullmatch(plain_name):
-        return (Meaning(CERTAIN, as_key),)
+    if not _FUNCTION_NAME.fullmatch(plain_name):
+        if len(pairs) == 1 and pairs[0][0].lower() in _KEY_NAMES:
+            return (Meaning(CERTAIN, as_key),)
+        if followed and _COLLECTION_NAME.fullmatch(name_part.folded):
+            # Nothing follows the collections that functions give: this is a key that we don't know.
+            return (Meaning(CERTAIN, as_key), Meaning(SHADOW, call_names))
     return (Meaning(CERTAIN, call_names), Meaning(KEY, as_key))
 
 

@@ -133,6 +133,34 @@ def test_no_allowed_resource_is_imitated_by_names_of_files(path: str, target: st
     assert verdict(rules, target) == "block"
 
 
+PARTNERS = "/v1.0/policies/crossTenantAccessPolicy/partners"
+
+
+@pytest.mark.parametrize(
+    ("below", "target"),
+    [
+        (PARTNERS, f"{PARTNERS}(tenantId='T')/identitySynchronization"),
+        ("/v1.0/users", "/v1.0/users(mail='x')/messages"),
+        ("/v1.0/users", "/v1.0/users(id='x',foo='y')/messages"),
+        ("/v1.0/reports/exportJobs", "/v1.0/reports/exportJobs(id='x')/content"),
+    ],
+)
+def test_by_whatever_key_a_member_is_named_what_is_below_it_is_no_member(below: str, target: str) -> None:
+    rest = target.rpartition("/")[2]
+    rules = compiled(f"- {{id: it, match: {{path: ['{below}/{{id}}']}}, verdict: allow}}")
+    assert verdict(rules, target) == "block"
+    rules = compiled(f"- {{id: it, match: {{path: ['{below}/{{id}}/{rest}']}}, verdict: allow}}")
+    assert verdict(rules, target) == "allow"
+
+
+def test_a_function_that_gives_many_is_still_one() -> None:
+    path = "/v1.0/me/outlook/supportedTimeZones"
+    rules = compiled(f"- {{id: it, match: {{path: [{path}, {path}/$count]}}, verdict: allow}}")
+    for end in ("", "/$count"):
+        target = f"{path}(TimeZoneStandard=microsoft.graph.timeZoneStandard'Iana'){end}"
+        assert verdict(rules, target) == "allow"
+
+
 @pytest.mark.parametrize(
     "key", ["('a;b')", "('a;b;c)')", "/ada_contoso.com%23EXT%23@fabrikam.example", "/ada;x=)"]
 )
