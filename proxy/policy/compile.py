@@ -165,8 +165,9 @@ class CompiledRuleset:
         lanes: list[Lane] = []
         response_lanes: list[Lane] = []
         override_matters = override_reads_body = False
+        of_names: dict[Name, list[Candidate]] = {}  # many readings have most names in common
         for reading in readings:
-            candidates = self.candidates(reading)
+            candidates = self.candidates(reading, of_names)
             if method == "POST" and any(candidate.entry.compiled.methods for candidate in candidates):
                 override_matters = True
                 override_reads_body |= any(
@@ -190,26 +191,41 @@ class CompiledRuleset:
     def _plan_of_override(self, method: str, request: RequestFacts) -> Plan:
         return self.plan_of_readings(method, request.target.readings)
 
-    def candidates(self, reading: Reading) -> list[Candidate]:
-        """In file order, the rules whose path and parameters hold for the reading, at least perhaps."""
-        candidates: list[Candidate] = []
+    def candidates(self, reading: Reading, of_names: dict[Name, list[Candidate]]) -> list[Candidate]:
+        """In file order, the rules whose path and parameters hold for the reading, at least perhaps. By
+        however many names a rule knows it, each of its steps is there once; `of_names` remembers."""
+        best: dict[int, Candidate] = {}
         for name in reading.names:
-            found, above = self.tree.find(name)
-            for entry in found:
-                held = entry.parameters_hold(name)
-                compiled = entry.compiled
-                step = compiled.blocking if _names_hidden_within(entry, name) else compiled.step
-                if held != NO:
-                    candidates.append(Candidate(entry, held, step))
-            for entry in above:
-                below = _step_below(entry, name, found)
-                if below is None:
-                    continue
-                held = entry.parameters_hold(name)
-                if held != NO:
-                    candidates.append(Candidate(entry, held, below))
-        if len(candidates) > 1:
-            candidates.sort(key=lambda candidate: candidate.order)
+            candidates = of_names.get(name)
+            if candidates is None:
+                candidates = of_names[name] = self.candidates_of_name(name)
+            for candidate in candidates:
+                key = id(candidate.step)
+                known = best.get(key)
+                if known is None or known.held < candidate.held:
+                    best[key] = candidate
+        found = list(best.values())
+        if len(found) > 1:
+            found.sort(key=lambda candidate: candidate.order)
+        return found
+
+    def candidates_of_name(self, name: Name) -> list[Candidate]:
+        """Of each pattern that covers the name, or has something to say to what lies below it."""
+        candidates: list[Candidate] = []
+        found, above = self.tree.find(name)
+        for entry in found:
+            held = entry.parameters_hold(name)
+            compiled = entry.compiled
+            step = compiled.blocking if _names_hidden_within(entry, name) else compiled.step
+            if held != NO:
+                candidates.append(Candidate(entry, held, step))
+        for entry in above:
+            below = _step_below(entry, name, found)
+            if below is None:
+                continue
+            held = entry.parameters_hold(name)
+            if held != NO:
+                candidates.append(Candidate(entry, held, below))
         return candidates
 
 

@@ -175,7 +175,7 @@ class Explainer:
         ids = [
             candidate.entry.compiled.rule.id
             for reading in target.readings
-            for candidate in self._rules.candidates(reading)
+            for candidate in self._rules.candidates(reading, {})
             if candidate.entry.compiled.on_response and candidate.entry.compiled.concerns(method.upper())
         ]
         return tuple(dict.fromkeys(ids))
@@ -267,9 +267,7 @@ class Explainer:
         """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:
-            found += [
-                (candidate, name) for candidate in self._rules.candidates(Reading(reading.kind, (name,)))
-            ]
+            found += [(candidate, name) for candidate in self._rules.candidates_of_name(name)]
         found.sort(key=lambda one: one[0].order)
         for name in reading.names:
             found += [

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from proxy.policy.canonical import canonicalise
-from proxy.policy.compile import compile_in_slices, compile_ruleset
+from proxy.policy.compile import Part, compile_in_slices, compile_ruleset
+from proxy.policy.conditions import NO, Check
 from proxy.policy.decision import Plan, RequestFacts
 from proxy.policy.ruleset import Comparison, Condition, IpGate, Match, Operator, Rule, Ruleset, TimeGate
 from proxy.policy.ruleset_yaml import parse_ruleset
@@ -34,6 +35,25 @@ def test_unrelated_rules_are_not_looked_at() -> None:
     assert (
         _rules_looked_at(_many(10), "/v1.0/area7/x") == _rules_looked_at(_many(5000), "/v1.0/area7/x") == [1]
     )
+
+
+def test_a_rule_is_asked_once_by_however_many_names_it_knows_a_path() -> None:
+    asked: list[Part] = []
+
+    def check_of(part: Part) -> Check:
+        def check(*_: object) -> int:
+            asked.append(part)
+            return NO
+
+        return check
+
+    condition = Condition("header", "x", (Comparison("exists", True),))
+    paths = ("/v1.0/users/{id}/**", "/v1.0/users/**", "/v1.0/**")
+    rules = Ruleset("one", "allow", (Rule("no", Match(paths), "block", conditions=(condition,)),))
+    path = "/v1.0/users/ada" + "/microsoft.graph.user" * 6
+    assert len(canonicalise(path).readings[0].names) == 64
+    assert decide(compile_ruleset(rules, check_of), path).verdict == "allow"
+    assert asked == [condition]
 
 
 def test_compiling_in_slices_gives_the_loop_air_and_the_same_rules() -> None:
