@@ -38,6 +38,7 @@ _LOCATIONS: Final = frozenset({"location", "content-location", "operation-locati
 _CREDENTIALS: Final = frozenset({"authorization"})
 _OF_THE_BODY: Final = frozenset({"content-length", "content-md5", "digest", "content-digest", "repr-digest"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.6.2
+_LONGEST_METHOD: Final = 32  # plans are remembered by method; the longest that is registered has 17 letters
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _VERSION: Final = re.compile(r"v[0-9]+(\.[0-9]+)?|beta|edge|canary|stagingv1\.0|stagingbeta")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -303,7 +304,7 @@ def _part(entry: _Entry, version: str, bases: tuple[str, str]) -> BatchPart:
     part_id = entry.string("id")
     if not part_id:
         raise MalformedBatch("an empty `id`")
-    if not _TOKEN.fullmatch(method):
+    if len(method) > _LONGEST_METHOD or not _TOKEN.fullmatch(method):
         raise MalformedBatch("`method` is no method")
     headers = entry.headers()
     if not all(_TOKEN.fullmatch(name) for name, _ in headers):

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Optional
 
-from proxy.policy.canonical import Target, fully_decoded
+from proxy.policy.canonical import Name, Target, fully_decoded
 from proxy.policy.facts import property_path
 from proxy.policy.odata import fold
 from proxy.policy.query_paths import LEVELS, Named, Path, Unresolved, with_words_whole
 from proxy.policy.transforms import Transforms
 
+_SEARCH: Final = "search"
 _OPTIONS: Final = frozenset(("select", "filter", "orderby", "expand", "apply", "compute"))
 
 _SEARCH_OPERATORS: Final = frozenset(("AND", "OR", "NOT"))
@@ -52,7 +53,10 @@ class QueryGuard:
         self._allowed = None if transforms.allow is None else _tree(transforms.allow)
 
     def is_probed_by(self, target: Target) -> bool:
-        if target.plain is None and self._is_probed_in_path(target):
+        if target.plain is None:
+            if self._is_probed_in_path(target):
+                return True
+        elif _SEARCH in target.plain and _searches(target):
             return True
         options = target.options
         searches = options.get("search", ())
@@ -66,7 +70,7 @@ class QueryGuard:
     def _is_probed_in_path(self, target: Target) -> bool:
         """By `search(q='…')`, which looks into everything as `$search` does, or by a stripped property as a
         key. What an allow list lacks may be a function's parameter as well."""
-        if target.may_end_in("search"):
+        if _searches(target):
             return True
         names = map(fold, _NAME_OF_KEY.findall(with_words_whole(fully_decoded(target.path))))
         return any((name,) in self._stripped for name in names)
@@ -117,6 +121,21 @@ class QueryGuard:
             or (words.issuperset(path) and _may_be_meant(path, named.paths, unsure))
             for path in self._stripped
         )
+
+
+def _searches(target: Target) -> bool:
+    """Whether the path calls `search` in any reading; what is asked of what it found tells as much."""
+    return any(_calls_search(name) for reading in target.readings for name in reading.names)
+
+
+def _calls_search(name: Name) -> bool:
+    if _SEARCH not in name.folded:
+        return False
+    following = (*name.folded[1:], "$")
+    return any(
+        word == _SEARCH and (after.startswith("$") or "(" in (exact or ""))
+        for word, exact, after in zip(name.folded, name.exact, following, strict=True)
+    )
 
 
 def _spaced(value: str) -> str:

@@ -25,7 +25,8 @@ MAX_WORDS: Final = 32  # of one path
 
 _GUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?!\w)"
 _STRING: Final = r"(?:(?i:duration|binary|geography|geometry)(?='))?'[^']*(?:''[^']*)*'"
-_TOKEN: Final = rf"(?:{_STRING}|{_GUID}|[0-9][\w:.-]*|@[\w.]+|(\$?[^\W\d][\w.]*)\s*([(:=]?)|(\S))\s*"
+_NUMBER: Final = r"[0-9](?:\w|[.:-](?=[0-9]))*"  # a date or time too, but not what `1:name` chooses
+_TOKEN: Final = rf"(?:{_STRING}|{_GUID}|{_NUMBER}|@[\w.]+|(\$?[^\W\d][\w.]*)\s*([(:=]?)|(\S))\s*"
 # What else a name may have behind its first letter (OData 4.01 ABNF, identifierCharacter): marks and
 # connecting punctuation, which `\w` lacks. What shows nothing is in no name.
 _NO_LETTERS: Final = re.compile(r"[^\x00-\x7f\w\s]")

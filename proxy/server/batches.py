@@ -195,7 +195,7 @@ class Batch:
         ):
             raise Refusal("headersTooLarge", "The part's headers are too large.", "headersTooLarge")
         for name, value in part.headers:
-            if name.lower() == "content-type" and not is_utf8(value, part.body or b""):
+            if name.lower() == "content-type" and not is_utf8(value, as_if_alone(part.body) or b""):
                 raise Refusal("badRequest", "A part's body is read in UTF-8 alone.", "malformedRequest")
         headers = [(name.encode("latin-1", "replace"), value.encode("utf-8")) for name, value in part.headers]
         if any(names_method_override(name) and value != part.method.encode() for name, value in headers):

@@ -391,6 +391,18 @@ async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path:
         }
 
 
+async def test_a_part_s_body_in_base64_is_judged_by_what_it_is_decoded(tmp_path: Path) -> None:
+    async with data_path(answering(ok(b'{"responses":[]}')), tmp_path, RULES) as proxy:
+        fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
+        for text, status in ((b"caf\xe9\x80\x80", 400), (b"cafe", 502)):  # 502: it was sent, and not answered
+            headers = {"Content-Type": "text/plain; charset=iso-8859-1"}
+            in_base64 = base64.b64encode(text).decode()
+            part = {"id": "1", "method": "POST", "url": "/groups/1", "headers": headers, "body": in_base64}
+            body = json.dumps({"requests": [part]}).encode()
+            reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields % len(body), body))
+            assert reply.json()["responses"][0]["status"] == status
+
+
 async def test_a_condition_on_the_body_judges_before_the_upstream_sees_anything(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
         good, bad = b'{"kind":"guest"}', b'{"kind":"member"}'

@@ -178,6 +178,7 @@ def test_a_url_that_may_lead_elsewhere_is_refused(url: str) -> None:
         b'{"requests":[{"id":"1","method":"GET","url":["/me"]}]}',
         b'{"requests":[{"id":"1","method":"GET /x","url":"/me"}]}',
         b'{"requests":[{"id":"1","method":"","url":"/me"}]}',
+        b'{"requests":[{"id":"1","method":"%b","url":"/me"}]}' % (b"A" * 33),
         b'{"requests":[{"id":"1","method":"GET","url":"/me\\ud800"}]}',
         b'{"requests":[{"id":"1","method":"GET","url":"/me","url":"/users"}]}',
         b'{"requests":[{"id":"1","method":"GET","url":"/me","\\u0075rl":"/users"}]}',

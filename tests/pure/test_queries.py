@@ -25,6 +25,22 @@ def strip(*paths: str) -> Transforms:
     return Transforms(strip=paths)
 
 
+@pytest.mark.parametrize("hiding", [strip("mobilePhone"), allow("id")], ids=["strip", "allow"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "$filter=case(1 eq 1:mobilePhone,true:'x') eq '555'",
+        "$filter=startswith(case(1 eq 1:mobilePhone),'555')",
+        "$compute=case(id eq 5:mobilePhone) as id",
+        "$filter=5-mobilePhone gt 1",
+        "$filter=5.mobilePhone gt 1",
+        "$orderby=1:mobilePhone",
+    ],
+)
+def test_a_number_before_it_hides_no_name(hiding: Transforms, query: str) -> None:
+    assert probes(hiding, query)
+
+
 class TestAllowedPaths:
     """A query may name what the filter shows: an allowed property with all within it, nothing beside it."""
 
@@ -297,12 +313,22 @@ class TestFunctionsOfTheService:
         )
 
     @pytest.mark.parametrize(
-        "path", ["/v1.0/me/drive/root/search(q='salary')", "/v1.0/me/drive/root/search%28q='salary'%29"]
+        "path",
+        [
+            "/v1.0/me/drive/root/search(q='salary')",
+            "/v1.0/me/drive/root/search%28q='salary'%29",
+            "/v1.0/me/drive/root/search(q='salary')/$count",
+            "/v1.0/me/drive/root/search(q=@q)/$count?@q='salary'",
+            "/v1.0/me/drive/root/search(q='salary')/0",
+            "/v1.0/me/drive/root/search?q='salary'",
+            "/v1.0/me/drive/root/search/$ref?q='salary'",
+        ],
     )
     def test_a_search_looks_into_everything(self, path: str) -> None:
         guard = QueryGuard(strip("description"))
         assert guard.is_probed_by(canonicalise(path))
         assert not guard.is_probed_by(canonicalise("/v1.0/me/drive/root:/search:/children"))
+        assert not guard.is_probed_by(canonicalise("/v1.0/me/drive/root/search/children"))
 
 
 @pytest.mark.parametrize(
