@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from proxy.agent.control_plane import open_session
 from proxy.agent.credentials.identity_provider import IdentityProvider
@@ -161,6 +163,24 @@ async def test_of_a_chain_the_certificate_of_the_key_is_shown(azure: Azure, cont
     assert azure.entra.accepts((await azure.provider.fetch()).token)
 
 
+def issuer_of_an_unknown_curve() -> x509.Certificate:
+    """One whose key can't be read here: P-256's name in it is made that of a curve that nobody uses."""
+    issuer = client_certificate("issuer", key=ec.generate_private_key(ec.SECP256R1())).certificate
+    curve = bytes.fromhex("06082a8648ce3d0301")
+    odd = issuer.public_bytes(Encoding.DER).replace(curve + b"\x07", curve + b"\x03")
+    return x509.load_der_x509_certificate(odd)
+
+
+@pytest.mark.parametrize("content_type", [PEM, PFX])
+async def test_of_a_chain_the_issuers_may_have_keys_that_nobody_here_can_read(
+    azure: Azure, content_type: str
+) -> None:
+    certificate = client_certificate(chain=[issuer_of_an_unknown_curve()])
+    azure.entra.certificates.append(certificate.certificate)
+    azure.vault.put(NAME, certificate.pem if content_type == PEM else certificate.pfx, content_type)
+    assert azure.entra.accepts((await azure.provider.fetch()).token)
+
+
 async def test_a_certificate_without_its_content_type_is_known_for_one(azure: Azure) -> None:
     certificate = client_certificate()
     azure.entra.certificates.append(certificate.certificate)
@@ -172,10 +192,12 @@ def _unusable() -> dict[str, tuple[str, str | None, str]]:
     certificate, other = client_certificate(), client_certificate()
     elliptic = client_certificate(key=ec.generate_private_key(ec.SECP256R1()))
     ended = client_certificate(days=-1)
+    small = client_certificate(key=rsa.generate_private_key(65537, 1024))
     private, _, public = certificate.pem.partition("-----BEGIN CERT")
     foreign = other.pem.partition("-----BEGIN CERT")[0] + "-----BEGIN CERT" + public
     return {
         "an elliptic key": (elliptic.pem, PEM, "has no RSA private key"),
+        "a small key": (small.pem, PEM, "has an RSA key of 1024 bits, and 2048 are the least"),
         "no certificate": (private, PEM, "is not PEM with a private key and its certificate"),
         "no key": ("-----BEGIN CERT" + public, PEM, "is not PEM with a private key"),
         "another's certificate": (foreign, PEM, "no certificate that belongs to its private key"),

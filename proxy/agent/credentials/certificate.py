@@ -18,6 +18,7 @@ ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 PFX: Final = "application/x-pkcs12"
 PEM: Final = "application/x-pem-file"
 _ALGORITHM: Final = "PS256"
+_SMALLEST_KEY: Final = 2048  # bits, RFC 7518 §3.5
 _LIFETIME_SECONDS: Final = 300  # Entra advises five to ten minutes at most
 
 
@@ -58,11 +59,21 @@ def read_certificate(value: str, content_type: str) -> Certificate:
     key, certificates = _from_pfx(value) if content_type == PFX else _from_pem(value)
     if not isinstance(key, RSAPrivateKey):
         raise ValueError("has no RSA private key, or it is encrypted")
-    own = [each for each in certificates if each.public_key() == key.public_key()]
+    if key.key_size < _SMALLEST_KEY:
+        raise ValueError(f"has an RSA key of {key.key_size} bits, and {_SMALLEST_KEY} are the least")
+    own = [each for each in certificates if _belongs(each, key)]
     if not own:
         raise ValueError("has no certificate that belongs to its private key")
     thumbprint = base64.urlsafe_b64encode(own[0].fingerprint(hashes.SHA256())).rstrip(b"=").decode()
     return Certificate(key, thumbprint, own[0].not_valid_after_utc.timestamp())
+
+
+def _belongs(certificate: x509.Certificate, key: RSAPrivateKey) -> bool:
+    """An issuer's, of which we need nothing, may have a key of any kind."""
+    try:
+        return certificate.public_key() == key.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return False
 
 
 def _from_pfx(value: str) -> tuple[object, list[x509.Certificate]]:

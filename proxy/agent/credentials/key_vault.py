@@ -74,8 +74,8 @@ class KeyVaultProvider:
             return {"client_secret": secret.value}
         try:
             certificate = read_certificate(secret.value, secret.content_type)
+            if certificate.ends_at <= self._clock():
+                raise ValueError("the certificate is past its end")
+            return certificate.assertion(self._identity.client_id, self._identity.token_url, self._clock)
         except ValueError as error:
             raise CredentialError(f"secret {self._name} ({secret.content_type}): {error}") from None
-        if certificate.ends_at <= self._clock():
-            raise CredentialError(f"secret {self._name}: the certificate is past its end")
-        return certificate.assertion(self._identity.client_id, self._identity.token_url, self._clock)
