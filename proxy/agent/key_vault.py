@@ -32,6 +32,7 @@ _CONNECT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 15.0
 _LONGEST_PAUSE: Final = 300.0
 _MAX_VERSIONS: Final = 1000
+_MAX_PAGES: Final = 100  # of 25 versions each
 _CODE: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
 _VAULT_HINTS: Final = {
     403: "; the identity needs the role Key Vault Secrets User, and the vault's firewall must let it in",
@@ -41,7 +42,7 @@ _DISABLED: Final = "SecretDisabled"  # a 403 too, but of no right that is missin
 _DISABLED_HINT: Final = "; the newest version is disabled, and no older one is used in its place"
 _IDENTITY_HINTS: Final = {400: "; is it assigned to this machine?"}
 # What the SDK raises over an answer that it can't read, beside errors of its own.
-_NONSENSE: Final = (ValueError, TypeError, KeyError, AttributeError)
+_NONSENSE: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,12 @@ class KeyVault:
     async def versions(self, name: str) -> list[SecretVersion]:
         found: list[SecretVersion] = []
         async with self._failures_of(name):
-            async for each in self._client.list_properties_of_secret_versions(name):
-                found.append(_version(each))
-                if len(found) > _MAX_VERSIONS:
+            pages = 0
+            # By page: from an empty one to the next the SDK's own iteration recurses.
+            async for page in self._client.list_properties_of_secret_versions(name).by_page():
+                found += [_version(each) async for each in page]
+                pages += 1
+                if len(found) > _MAX_VERSIONS or pages > _MAX_PAGES:
                     raise ValueError("too many versions")
         if not found:  # which is how a vault answers for a secret that it doesn't have
             raise self._error(name, _Failure("there is no such secret"))
@@ -189,7 +193,7 @@ def _error_code(body: bytes) -> str:
             if isinstance(error, str)
             else [error["code"], (error.get("innererror") or {}).get("code")]
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except _NONSENSE:
         return ""
     told = [code for code in codes if isinstance(code, str) and _CODE.fullmatch(code)]
     return f" {' '.join(told)}" if told else ""

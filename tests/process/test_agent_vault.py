@@ -8,7 +8,7 @@ import base64
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ from tests.standins.key_vault import (
     ManagedIdentityStandIn,
     VaultMode,
 )
+from tests.standins.server import Answer, Received
 
 SCOPE = "https://graph.microsoft.com/.default"
 NAME = "graph-client"
@@ -427,6 +428,58 @@ async def test_a_managed_identity_that_gives_no_token_is_named(
             await azure.provider.fetch()
         where = f"key vault {azure.vault.base_url}, secret {NAME}, as identity {MANAGED_IDENTITY}: "
         assert str(failure.value).startswith(f"{where}the managed identity gives no token: {told}")
+
+
+DEEP = b"[" * 100_000
+NO_PAGE = b'{"value": [], "nextLink": "%s"}'
+
+
+def says(status: int, body: bytes) -> Callable[[Received], Awaitable[Answer]]:
+    async def answer(request: Received) -> Answer:
+        return Answer(status, (("Content-Type", "application/json"),), body)
+
+    return answer
+
+
+@pytest.mark.parametrize("status", [200, 403, 404, 429, 500])
+async def test_a_vault_that_answers_what_nobody_can_read_is_a_vault_that_gives_nothing(
+    azure: Azure, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.reader.secret(NAME)  # and is let in without a challenge from now on
+    monkeypatch.setattr(azure.vault, "answer", says(status, DEEP))
+    for call in (azure.reader.secret, azure.reader.versions):
+        with pytest.raises(VaultError, match="the answer makes no sense"):
+            await call(NAME)
+
+
+async def test_a_list_of_versions_that_leads_to_itself_is_no_list(
+    azure: Azure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.reader.secret(NAME)
+    itself = f"{azure.vault.base_url}/secrets/{NAME}/versions?api-version=7.6".encode()
+    monkeypatch.setattr(azure.vault, "answer", says(200, NO_PAGE % itself))
+    with pytest.raises(VaultError, match="the answer makes no sense"):
+        await azure.reader.versions(NAME)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, DEEP),
+        (400, DEEP),
+        (500, DEEP),
+        (200, b'{"access_token": "t", "expires_in": 1e999, "resource": "r", "token_type": "Bearer"}'),
+    ],
+)
+async def test_a_managed_identity_that_answers_what_nobody_can_read_gives_no_token(
+    azure: Azure, monkeypatch: pytest.MonkeyPatch, status: int, body: bytes
+) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    monkeypatch.setattr(azure.identity, "answer", says(status, body))
+    with pytest.raises(VaultError, match="the managed identity gives no token"):
+        await azure.reader.secret(NAME)
 
 
 async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
