@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from proxy.agent.failures import unforeseen
 from proxy.agent.vault import SecretVersion, Upkeep, Vault, VaultError
 from proxy.channel import SigningKeys
 from proxy.signing_key import MIN_BYTES
@@ -82,12 +83,18 @@ class SigningKeyKeeper:
             versions = await self._vault.versions(self._name)
             values = await self._values_of(versions)
         except VaultError as error:
-            self._retry_after = error.retry_after
-            self.upkeep.failed(str(error))
+            self._not_read(str(error), error.retry_after)
+            return
+        except Exception as error:  # and the rest of the agent goes on
+            self._not_read(unforeseen(error))
             return
         self._versions, self._values, self._retry_after = versions, values, 0.0
         self.upkeep.succeeded()
         self._announce_changes()
+
+    def _not_read(self, why: str, retry_after: float = 0.0) -> None:
+        self._retry_after = retry_after
+        self.upkeep.failed(why)
 
     async def _values_of(self, versions: list[SecretVersion]) -> dict[str, bytes]:
         """Of the versions in force. One that can't be a key makes way for those that can."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
+from proxy.agent.failures import AttemptFailed, unforeseen
 from proxy.agent.retry import FIRST_BACKOFF, backoff, jittered
 from proxy.wire.models import Check
 
@@ -18,12 +19,8 @@ _LONGEST_BACKOFF: Final = 30.0
 _SHORTEST_PAUSE: Final = 1.0
 
 
-class VaultError(Exception):
-    """A secret couldn't be read. The text names vault, secret and identity, and quotes no answer."""
-
-    def __init__(self, text: str, retry_after: float = 0.0) -> None:
-        super().__init__(text)
-        self.retry_after = retry_after  # seconds that the vault asked to be left alone
+class VaultError(AttemptFailed):
+    """A secret couldn't be read. The text names vault, secret and identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +163,21 @@ class HeldSecret:
         try:
             secret = await self._vault.secret(self._name)
         except VaultError as error:
-            self._outcomes += 1
-            self._retry_after = error.retry_after
-            self.upkeep.failed(str(error))
+            self._not_read(str(error), error.retry_after)
+            return
+        except Exception as error:  # and the rest of the agent goes on
+            self._not_read(unforeseen(error))
             return
         if self._secret is not None and secret.version != self._secret.version:
             log.info("secret %s has a new version in the key vault: %s", self._name, secret.version)
         self._secret, self._retry_after = secret, 0.0
         self._outcomes += 1
         self.upkeep.succeeded()
+
+    def _not_read(self, why: str, retry_after: float = 0.0) -> None:
+        self._outcomes += 1
+        self._retry_after = retry_after
+        self.upkeep.failed(why)
 
     def check(self) -> Check:
         if self._secret is not None and not self._usable() and self.upkeep.problem is None:

@@ -48,7 +48,7 @@ class Told:
 class Scripted:
     """A provider that gives what it is told, one after the other."""
 
-    def __init__(self, clock: Any, *results: float | str) -> None:
+    def __init__(self, clock: Any, *results: float | str | Exception) -> None:
         self.results = list(results)
         self.fetches = 0
         self.in_flight = 0
@@ -65,6 +65,8 @@ class Scripted:
         result = self.results.pop(0) if self.results else 3600.0
         if isinstance(result, str):
             raise CredentialError(result)
+        if isinstance(result, Exception):
+            raise result
         return UpstreamToken(f"token-{self.fetches}", self._clock() + result)
 
 
@@ -129,6 +131,21 @@ async def test_past_its_end_a_token_is_never_handed_out() -> None:
         assert isinstance(manager.current(), CredentialUnavailable)
         assert manager.check().status == "failed"
         assert messages[1].retry_after >= 1
+
+
+async def test_an_error_that_nobody_foresaw_is_a_failure_that_quotes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = Told()
+    provider = Scripted(plain_clock, LookupError("a-secret"), 3600.0)
+    manager = CredentialManager(provider, announce=told, clock=plain_clock, first_backoff=0.01)
+    async with managing(manager):
+        messages = await told.count(2)
+    assert isinstance(messages[0], CredentialUnavailable)
+    assert messages[0].detail.startswith("unforeseen LookupError at test_agent_credentials.py line ")
+    assert messages[0].detail in caplog.text
+    assert "a-secret" not in caplog.text
+    assert isinstance(messages[1], Credential)
 
 
 @pytest.mark.parametrize("hours", [2, -2])

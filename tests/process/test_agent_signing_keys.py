@@ -192,6 +192,22 @@ async def test_a_version_that_can_be_no_key_changes_nothing(
     assert value not in caplog.text + keeper.check().detail
 
 
+async def test_an_error_that_nobody_foresaw_changes_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def versions(name: str) -> list[SecretVersion]:
+        raise LookupError
+
+    fleet.put("a")
+    keeper = fleet.proxy()
+    await keeper.read()
+    monkeypatch.setattr(fleet.reader, "versions", versions)
+    await keeper.read()
+    assert letters(keeper.current()) == "a"
+    assert keeper.check().status == "degraded"
+    assert "unforeseen LookupError at test_agent_signing_keys.py line " in keeper.check().detail
+
+
 async def test_no_version_left_means_no_key(fleet: Fleet) -> None:
     only = fleet.vault.put(NAME, "a" * 40)
     keeper = fleet.proxy()

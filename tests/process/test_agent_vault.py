@@ -23,7 +23,7 @@ from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.key_vault import KeyVaultProvider
 from proxy.agent.credentials.provider import CredentialError
 from proxy.agent.key_vault import KeyVault, open_key_vault
-from proxy.agent.vault import HeldSecret, VaultError
+from proxy.agent.vault import HeldSecret, SecretVersion, VaultError, VaultSecret
 from proxy.config.tls import client_tls
 from tests.standins.certificates import CertificateAuthority, client_certificate
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
@@ -493,6 +493,30 @@ async def test_a_vault_whose_certificate_is_not_trusted_gets_nothing(
         with pytest.raises(VaultError, match=r"can.t be reached: .*certificate"):
             await reader.secret(NAME)
     assert azure.vault.requests == []
+
+
+class Broken:
+    """A vault of which nobody knows what it raises."""
+
+    async def secret(self, name: str, version: str = "") -> VaultSecret:
+        raise LookupError(CLIENT_SECRET)
+
+    async def versions(self, name: str) -> list[SecretVersion]:
+        raise LookupError(CLIENT_SECRET)
+
+
+async def test_an_error_that_nobody_foresaw_leaves_what_is_held_in_use(
+    azure: Azure, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.held.read()
+    monkeypatch.setattr(azure.held, "_vault", Broken())
+    await azure.held.read()
+    assert (await azure.held.current()).value == CLIENT_SECRET
+    check = azure.held.check()
+    assert check.status == "degraded"
+    assert "unforeseen LookupError at test_agent_vault.py line " in check.detail
+    assert CLIENT_SECRET not in caplog.text + check.detail
 
 
 # Nothing is told

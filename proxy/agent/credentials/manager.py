@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.agent.credentials.provider import CredentialError, CredentialProvider, UpstreamToken
+from proxy.agent.failures import unforeseen
 from proxy.agent.retry import FIRST_BACKOFF, backoff, sleep_until_set
 from proxy.channel import Credential, CredentialUnavailable
 from proxy.identities import DEFAULT_IDENTITY
@@ -121,6 +122,9 @@ class CredentialManager:
                 raise CredentialError("the token that was fetched has ended already")
         except CredentialError as error:
             self._failed(error)
+            return
+        except Exception as error:  # costs this token, and the rest of the agent goes on
+            self._failed(CredentialError(unforeseen(error)))
             return
         if self._problem is not None:
             log.info("fetched again: the %s", self._what)

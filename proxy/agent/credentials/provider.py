@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from proxy.agent.failures import AttemptFailed
+
 
 @dataclass(frozen=True, slots=True)
 class UpstreamToken:
@@ -10,12 +12,8 @@ class UpstreamToken:
     expires_at: float  # Unix seconds; infinity for one that has no known end
 
 
-class CredentialError(Exception):
-    """No token. The text is fit for a log: it never has a secret, a token or an answer's body in it."""
-
-    def __init__(self, text: str, retry_after: float = 0.0) -> None:
-        super().__init__(text)
-        self.retry_after = retry_after  # seconds that the identity provider asked to be left alone
+class CredentialError(AttemptFailed):
+    """No token."""
 
 
 class CredentialProvider(Protocol):

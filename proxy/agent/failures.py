@@ -1,0 +1,18 @@
+"""What is told of an attempt that brought nothing, in log, health and heartbeat."""
+
+import traceback
+from pathlib import Path
+
+
+class AttemptFailed(Exception):
+    """What was asked for didn't come. The text never has a secret, a token or an answer's body in it."""
+
+    def __init__(self, text: str, retry_after: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after  # seconds that whoever was asked wants to be left alone
+
+
+def unforeseen(error: Exception) -> str:
+    """Its type and its place, for whoever mends it; its own text may quote anything."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"unforeseen {type(error).__name__} at {Path(place.filename).name} line {place.lineno}"
