@@ -8,7 +8,8 @@ class AttemptFailed(Exception):
     """What was asked for didn't come. The text never has a secret, a token or an answer's body in it."""
 
     def __init__(self, text: str, retry_after: float = 0.0) -> None:
-        super().__init__(text)
+        # A name in it may be another's, with half a character, which can't be sent.
+        super().__init__(text.encode("utf-8", "backslashreplace").decode())
         self.retry_after = retry_after  # seconds that whoever was asked wants to be left alone
 
 

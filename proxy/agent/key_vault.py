@@ -161,23 +161,28 @@ async def open_key_vault(
 
 def _secret(found: KeyVaultSecret) -> VaultSecret:
     properties = found.properties
-    if not found.value or not properties.version:
+    if not found.value:
         raise ValueError("no value")
     return VaultSecret(
         found.value,
         properties.content_type or "",
-        properties.version,
+        _id_of(properties),
         _unix(properties.expires_on, math.inf),
     )
 
 
 def _version(found: SecretProperties) -> SecretVersion:
-    if not found.version:
-        raise ValueError("no version")
     begins_at = max(_unix(found.created_on, 0.0), _unix(found.not_before, 0.0))
     return SecretVersion(
-        found.version, found.enabled is not False, begins_at, _unix(found.expires_on, math.inf)
+        _id_of(found), found.enabled is not False, begins_at, _unix(found.expires_on, math.inf)
     )
+
+
+def _id_of(version: SecretProperties) -> str:
+    """It is told in log and health, where half a character can't be written."""
+    if not version.version or not version.version.isascii():
+        raise ValueError("no version")
+    return version.version
 
 
 def _unix(time: datetime | None, otherwise: float) -> float:

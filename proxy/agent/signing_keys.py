@@ -110,11 +110,11 @@ class SigningKeyKeeper:
             version = missing[0]
             value = self._values.get(version)
             if value is None:
-                value = (await self._vault.secret(self._name, version)).value.encode()
+                value = _as_key((await self._vault.secret(self._name, version)).value)
             if not MIN_BYTES <= len(value) <= _MAX_BYTES:
                 self._unusable[version] = (
                     f"version {version} of secret {self._name} is no signing key: "
-                    f"it must have {MIN_BYTES} to {_MAX_BYTES} characters"
+                    f"it must be text of {MIN_BYTES} to {_MAX_BYTES} characters"
                 )
                 log.error("%s", self._unusable[version])
             values[version] = value
@@ -145,6 +145,14 @@ class SigningKeyKeeper:
             log.error("no version of secret %s can be used as token signing key", self._name)
         self._announced = keys
         self._announce(keys)
+
+
+def _as_key(text: str) -> bytes:
+    """Half a character makes it none, which is no key."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return b""
 
 
 def in_force(

@@ -176,7 +176,9 @@ async def test_a_secret_that_is_not_there_is_named_and_a_deleted_one_changes_not
     assert keeper.check().status == "degraded"
 
 
-@pytest.mark.parametrize("value", ["too-short-to-sign", "too-long-to-be-meant" * 52])
+@pytest.mark.parametrize(
+    "value", ["too-short-to-sign", "too-long-to-be-meant" * 52, "half-a-character-\ud800-is-no-text"]
+)
 async def test_a_version_that_can_be_no_key_changes_nothing(
     fleet: Fleet, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:

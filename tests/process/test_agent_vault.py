@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -517,6 +518,27 @@ async def test_an_error_that_nobody_foresaw_leaves_what_is_held_in_use(
     assert check.status == "degraded"
     assert "unforeseen LookupError at test_agent_vault.py line " in check.detail
     assert CLIENT_SECRET not in caplog.text + check.detail
+
+
+async def test_half_a_character_in_what_the_vault_says_can_be_told_all_the_same(azure: Azure) -> None:
+    azure.vault.put(NAME, "-----BEGIN", "application/\ud800")
+    with pytest.raises(CredentialError, match="is not PEM") as failure:
+        await azure.provider.fetch()
+    assert r"application/\ud800" in str(failure.value)
+    msgspec.json.encode(str(failure.value))
+
+
+@pytest.mark.parametrize("body", ['{"value": "v", "id": "%s"}', '{"value": [{"id": "%s"}]}'])
+async def test_a_version_that_is_named_by_half_a_character_is_none(
+    azure: Azure, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    azure.vault.put(NAME, CLIENT_SECRET)
+    await azure.reader.secret(NAME)
+    odd = f"{azure.vault.base_url}/secrets/{NAME}/\\ud800"
+    monkeypatch.setattr(azure.vault, "answer", says(200, (body % odd).encode()))
+    call = azure.reader.versions if "[" in body else azure.reader.secret
+    with pytest.raises(VaultError, match="the answer makes no sense"):
+        await call(NAME)
 
 
 # Nothing is told
