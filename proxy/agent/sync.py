@@ -251,7 +251,7 @@ class Sync:
         confirmed = msgspec.structs.replace(held, synced_at=self._clock())
         try:
             await asyncio.to_thread(mark_synced, self._cache_path, confirmed.synced_at)
-        except FileNotFoundError:
+        except OSError:  # it is gone, or another's, as one that was put back by root
             await asyncio.to_thread(write_snapshot, self._cache_path, confirmed)
         return _Fetched(confirmed, is_new=False)
 

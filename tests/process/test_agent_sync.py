@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import time
@@ -97,6 +98,29 @@ async def test_an_unchanged_answer_is_a_304_and_refreshes_the_age(
         assert sync.age_seconds == pytest.approx(0, abs=10)
     assert control.sync_requests[1].value("If-None-Match")
     assert announced == [("v1", True), ("v1", False)]
+    assert read_snapshot(cache).synced_at == clock[0]
+
+
+async def test_a_snapshot_that_is_another_s_is_written_again_when_it_is_confirmed(
+    tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root puts it back from a backup: it can be read, and no longer be given another time."""
+    cache = tmp_path / "snapshot.json"
+    clock = [1_800_000_000.0]
+    async with syncing(control, cache, Announcements(), clock=lambda: clock[0]) as sync:
+        assert await sync.once()
+        put_back, utime = cache.stat().st_ino, os.utime
+
+        def of_our_own_alone(path: Path, times: tuple[float, float]) -> None:
+            if path.stat().st_ino == put_back:
+                raise PermissionError(errno.EPERM, "Operation not permitted")
+            utime(path, times)
+
+        monkeypatch.setattr(os, "utime", of_our_own_alone)
+        clock[0] += 100
+        assert await sync.once()
+        assert sync.check().status == "ok"
+    assert control.sync_requests[-1].value("If-None-Match")
     assert read_snapshot(cache).synced_at == clock[0]
 
 
