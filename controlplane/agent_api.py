@@ -65,14 +65,14 @@ from proxy.wire.signing import (
 
 T = TypeVar("T")
 
-_MAX_REPORT_BYTES: Final = 256 * 1024  # heartbeat and metrics are a few kilobytes
+_MAX_HEARTBEAT_BYTES: Final = 1024 * 1024  # 91 for each organisation with its ruleset: some 11,000 of them
+_MAX_METRICS_BYTES: Final = 256 * 1024  # they are a few kilobytes
 _MOST_LEVELS: Final = 32  # of a report
 _LONGEST_API_KEY: Final = 256
 _SIGNATURE_LENGTH: Final = 64
-# Requests that one proxy may have in progress: of batches, of reports and of syncs each, so that no concern
-# waits for another; the others wait unread. Bounds what one tenant can make us hold in memory to this times
-# the largest batch, and its share of the writes that wait for the disk, whatever the rate limit says about
-# batches that are accepted.
+# Requests that one proxy may have in progress: of each endpoint, so that no concern waits for another; the
+# others wait unread. Bounds what one tenant can make us hold in memory to this times the largest bodies, and
+# its share of the writes that wait for the disk, whatever the rate limit says about accepted batches.
 _AT_ONCE: Final = 8
 _LOOKED_AGAIN_MS: Final = 1000
 
@@ -126,9 +126,9 @@ class AgentApi:
         after_the_checks: dict[str, Any] = {"expect_handler": no_continue_yet}
         return [
             web.get(SYNC_PATH, signed(self._sync, 0), allow_head=False, **after_the_checks),
-            web.post(HEARTBEAT_PATH, signed(self._heartbeat, _MAX_REPORT_BYTES), **after_the_checks),
+            web.post(HEARTBEAT_PATH, signed(self._heartbeat, _MAX_HEARTBEAT_BYTES), **after_the_checks),
             web.post(AUDIT_PATH, signed(self._audit, MAX_BATCH_BYTES), **after_the_checks),
-            web.post(METRICS_PATH, signed(self._metrics, _MAX_REPORT_BYTES), **after_the_checks),
+            web.post(METRICS_PATH, signed(self._metrics, _MAX_METRICS_BYTES), **after_the_checks),
         ]
 
     # Verification

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -92,8 +93,27 @@ async def test_a_member_of_another_type_is_400(
     assert (answer.status, answer.code) == (400, "invalidPayload")
 
 
-async def test_a_report_is_bounded(proxy: ProxyClient) -> None:
-    assert (await proxy.send(HEARTBEAT, b'{"x": "' + b"x" * 300_000 + b'"}')).status == 413
+@pytest.mark.parametrize(("path", "bound"), [(HEARTBEAT, 1024 * 1024), (METRICS, 256 * 1024)])
+async def test_a_report_is_bounded(proxy: ProxyClient, path: str, bound: int) -> None:
+    good = GOOD_HEARTBEAT if path == HEARTBEAT else GOOD_METRICS
+    whole = json.dumps(good).encode().ljust(bound)
+    assert (await proxy.send(path, whole)).status == 200
+    answer = await proxy.send(path, whole + b" ")
+    assert (answer.status, answer.code) == (413, "payloadTooLarge")
+
+
+async def test_a_proxy_of_ten_thousand_organisations_can_tell_of_all_of_them(
+    plane: Plane, proxy: ProxyClient
+) -> None:
+    organisations = [str(uuid.UUID(int=number)) for number in range(10_000)]
+    heartbeat = GOOD_HEARTBEAT | {
+        "lastSeq": dict.fromkeys(organisations, 123_456_789),
+        "rulesets": dict.fromkeys(organisations, 1234),
+    }
+    body = json.dumps(heartbeat, separators=(",", ":")).encode()  # as a proxy writes it
+    assert (await proxy.send(HEARTBEAT, body)).status == 200
+    (report,) = await plane.store.heartbeats(proxy.proxy_id, 10)
+    assert json.loads(report.body) == heartbeat
 
 
 # Sequence numbers
