@@ -16,9 +16,8 @@ import msgspec
 from proxy.agent import set_aside
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import new_batch_id
-from proxy.agent.retry import retry_after
 from proxy.agent.set_aside import SetAside
-from proxy.agent.shipper import acceptance
+from proxy.agent.shipper import acceptance, asked_wait
 from proxy.snapshot import write_by_rename
 from proxy.wire.audit_event import rfc3339
 
@@ -93,8 +92,12 @@ class Resender:
         elif answer.status in _REFUSED and answer.is_explained:
             await self._refused(path, held, answer)
         elif answer.status == _LIMITED:
-            asked = retry_after(answer.headers.get("Retry-After"), time.time())
-            return max(self._interval, asked or 0.0)
+            wait = max(self._interval, asked_wait(answer, self._interval))
+            log.info(
+                "what is in %s waits %.0f s: control plane answered %s",
+                *(self._directory, wait, answer.described()),
+            )
+            return wait
         else:
             return self._put_off(f"control plane answered {answer.described()}")
         self._problem = None

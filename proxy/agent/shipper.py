@@ -235,13 +235,8 @@ class Shipper:
         return 0.0 if delivery.failures == 1 else self._put_off(delivery, "control plane answered 409 again")
 
     async def _limited(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        wait = retry_after(answer.headers.get("Retry-After"), time.time())
         delivery.problem = f"control plane answered {answer.described()}"
-        if wait is None:
-            wait = self._replay_interval
-        if not answer.is_explained:  # of something in between, which knows nothing of our limits
-            wait = min(wait, max(_STRANGERS_WAIT, self._replay_interval))
-        wait = max(wait, min(FIRST_BACKOFF, self._replay_interval))
+        wait = max(asked_wait(answer, self._replay_interval), min(FIRST_BACKOFF, self._replay_interval))
         log.info("audit events of organisation %s wait %.0f s: rate limit", delivery.org_id, wait)
         # Never sooner; a little later, so that a fleet does not come back at one instant.
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
@@ -253,6 +248,17 @@ class Shipper:
         wait = backoff(delivery.failures, self._replay_interval)
         delivery.failures += 1
         return wait
+
+
+def asked_wait(answer: Answer, interval: float) -> float:
+    """Seconds that a 429 asks for; where it doesn't say, one interval."""
+    asked = retry_after(answer.headers.get("Retry-After"), time.time())
+    if asked is None:
+        return interval
+    if answer.is_explained:
+        return asked
+    # Something in between knows nothing of our limits.
+    return min(asked, max(_STRANGERS_WAIT, interval))
 
 
 def acceptance(body: bytes) -> _Acceptance:

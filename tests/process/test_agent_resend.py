@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -132,6 +133,22 @@ async def test_what_says_nothing_of_the_batch_keeps_it_for_the_next_time(
         assert control.seqs("org-1") == list(range(1, 101))
         assert found.rejected == []
         assert len(control.attempts) == 4
+
+
+async def test_who_stands_in_between_puts_off_for_minutes_at_most(
+    tmp_path: Path,
+    control: ControlPlaneStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("proxy.agent.shipper._STRANGERS_WAIT", 1.0)
+    async with refused(tmp_path, control) as found:
+        control.audit_script.append(Answer(429, (("Retry-After", "86400"),), b"<html>later</html>"))
+        found.move_all()
+        await until(lambda: not found.waiting)
+        assert control.seqs("org-1") == list(range(1, 101))
+    assert f"what is in {tmp_path / 'resend'} waits 1 s: control plane answered 429" in caplog.text
 
 
 async def test_after_48_hours_the_events_go_out_under_a_new_id(
