@@ -268,6 +268,9 @@ def ok(**members: Any) -> Answer:
         ok(expires_in=None),
         ok(expires_in=0),
         ok(expires_in=-1),
+        ok(expires_in=0.05),
+        ok(expires_in=1),
+        ok(expires_in="1"),
         ok(expires_in="soon"),
         ok(expires_in="1e3"),
         ok(expires_in="١٢"),
@@ -293,6 +296,17 @@ async def test_what_is_no_token_is_a_failure_without_a_secret_in_it(answer: Answ
             await provider.fetch()
         assert CLIENT_SECRET not in str(failure.value)
         assert "abc" not in str(failure.value)
+
+
+async def test_an_identity_provider_whose_tokens_end_at_once_is_asked_as_after_any_failure() -> None:
+    told = Told()
+    async with Answering(ok(expires_in=0.05)) as identity, provider_for(identity) as provider:
+        manager = CredentialManager(provider, announce=told, clock=lambda: 1000.0, first_backoff=60.0)
+        async with managing(manager):
+            (message,) = await told.count(1)
+            assert isinstance(message, CredentialUnavailable)
+            assert message.retry_after >= 15
+        assert len(identity.requests) == 1
 
 
 async def test_a_lifetime_in_quotes_is_understood() -> None:

@@ -16,6 +16,7 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
 _MAX_ANSWER: Final = 256 * 1024
 _LONGEST_PAUSE: Final = 300.0
 _LONGEST_LIFE: Final = 7 * 86400
+_SHORTEST_LIFE: Final = 2.0  # with less, each token would be asked for as soon as the last has come
 _TOKEN: Final = re.compile(
     r"[0-9A-Za-z._~+/=-]+"
 )  # b64token, RFC 6750 §2.1: nothing that could break a header
@@ -96,7 +97,7 @@ def _token(body: bytes, asked_at: float) -> UpstreamToken:
         raise CredentialError("identity provider answered with a token that is no Bearer token")
     life = _lifetime(answer.expires_in)
     if life is None:
-        raise CredentialError("identity provider answered 200 with a lifetime that makes no sense")
+        raise CredentialError("identity provider answered 200 with a lifetime that is no use")
     return UpstreamToken(answer.access_token, asked_at + life)
 
 
@@ -105,7 +106,7 @@ def _lifetime(expires_in: float | str) -> float | None:
         if _DIGITS.fullmatch(expires_in) is None:
             return None
         expires_in = int(expires_in)
-    return float(expires_in) if 0 < expires_in <= _LONGEST_LIFE else None
+    return float(expires_in) if _SHORTEST_LIFE <= expires_in <= _LONGEST_LIFE else None
 
 
 def _error_code(body: bytes) -> str:
