@@ -18,7 +18,7 @@ from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.credentials.provider import CredentialError, UpstreamToken
 from proxy.agent.credentials.static import StaticProvider
-from proxy.channel import Credential, CredentialUnavailable
+from proxy.channel import Channel, Credential, CredentialUnavailable, Message, channel_pair
 from proxy.config.tls import client_tls
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.server import Answer
@@ -264,6 +264,7 @@ def ok(**members: Any) -> Answer:
         ok(access_token="line\r\nbreak"),
         ok(access_token="é"),
         ok(access_token=7),
+        ok(access_token="abc" * 50_000),
         ok(expires_in=...),
         ok(expires_in=None),
         ok(expires_in=0),
@@ -307,6 +308,25 @@ async def test_an_identity_provider_whose_tokens_end_at_once_is_asked_as_after_a
             assert isinstance(message, CredentialUnavailable)
             assert message.retry_after >= 15
         assert len(identity.requests) == 1
+
+
+async def test_the_longest_token_and_the_longest_reason_reach_a_worker() -> None:
+    longest = "a" * 16_384
+    ends = channel_pair()
+    got: asyncio.Queue[Message] = asyncio.Queue()
+    with ends[0], ends[1]:
+        worker, agent = Channel(ends[0], got.put_nowait), Channel(ends[1], lambda message: None)
+        async with Answering(ok(access_token=longest)) as identity, provider_for(identity) as provider:
+            agent.send(Credential("default", 1, (await provider.fetch()).token, 2000.0))
+        agent.send(CredentialUnavailable("default", str(CredentialError("\ud800" * 200_000)), 1.0))
+        async with asyncio.timeout(10):
+            credential, reason = await got.get(), await got.get()
+        worker.close()
+        agent.close()
+    assert isinstance(credential, Credential)
+    assert credential.token == longest
+    assert isinstance(reason, CredentialUnavailable)
+    assert reason.detail.startswith("\\ud800")
 
 
 async def test_a_lifetime_in_quotes_is_understood() -> None:

@@ -15,6 +15,7 @@ from proxy.agent.retry import retry_after
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
 _MAX_ANSWER: Final = 256 * 1024
 _LONGEST_PAUSE: Final = 300.0
+_LONGEST_TOKEN: Final = 16 * 1024  # a message to a worker has room for more, the upstream's heads hardly
 _LONGEST_LIFE: Final = 7 * 86400
 _SHORTEST_LIFE: Final = 2.0  # with less, each token would be asked for as soon as the last has come
 _TOKEN: Final = re.compile(
@@ -93,6 +94,8 @@ def _token(body: bytes, asked_at: float) -> UpstreamToken:
         raise CredentialError("identity provider answered 200 without a token and its lifetime") from None
     if _TOKEN.fullmatch(answer.access_token) is None:
         raise CredentialError("identity provider answered 200 with an empty or malformed token")
+    if len(answer.access_token) > _LONGEST_TOKEN:
+        raise CredentialError(f"identity provider answered with a token over {_LONGEST_TOKEN} characters")
     if answer.token_type.lower() != "bearer":
         raise CredentialError("identity provider answered with a token that is no Bearer token")
     life = _lifetime(answer.expires_in)
