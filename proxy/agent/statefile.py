@@ -16,8 +16,11 @@ import msgspec
 from proxy.snapshot import sync_directory, write_at
 
 FORMAT: Final = 1  # of the state, and of the journals that it speaks of
-_ANY_FORMAT: Final = re.compile(rb"graphward-audit-state ([0-9]{1,9}) ")
-_FIRST_LINE: Final = re.compile(rb"graphward-audit-state 1 ([0-9]{1,20}) ([0-9]{1,12}) ([0-9a-f]{64})\n")
+# Two digits: of one and the number behind it, one flipped bit of the space between makes three or more.
+_ANY_FORMAT: Final = re.compile(rb"graphward-audit-state ([0-9]{1,2}) ")
+_FIRST_LINE: Final = re.compile(
+    rb"graphward-audit-state [0-9]{1,2} ([0-9]{1,20}) ([0-9]{1,12}) ([0-9a-f]{64})\n"
+)
 _ROUND_TO: Final = 64 * 1024
 
 
@@ -116,9 +119,10 @@ class StateFile:
                 content = slot.read_bytes()
             except FileNotFoundError:
                 continue
-            _refuse_newer(slot, content)
             read = _read_slot(content)
-            if read is not None and (newest is None or read[0] > newest[0]):
+            if read is None:
+                _refuse_newer(slot, content)
+            elif newest is None or read[0] > newest[0]:
                 newest = read
         if newest is None:
             return None
@@ -130,8 +134,8 @@ class StateFile:
 
     def save(self, body: bytes) -> None:
         generation = self.generation + 1
-        digest = hashlib.sha256(b"%d %d " % (generation, len(body)) + body).hexdigest().encode()
-        content = b"graphward-audit-state 1 %d %d %s\n" % (generation, len(body), digest) + body
+        digest = _digest(FORMAT, b"%d %d " % (generation, len(body)), body)
+        content = b"graphward-audit-state %d %d %d %s\n" % (FORMAT, generation, len(body), digest) + body
         slot = self._slots[generation % 2]
         new = not slot.exists()
         fd = os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -158,9 +162,16 @@ def _refuse_newer(slot: Path, content: bytes) -> None:
 
 
 def _read_slot(content: bytes) -> tuple[int, bytes] | None:
+    """By its checksum it is of this format, also where the number that says so has a flipped bit."""
     first = _FIRST_LINE.match(content)
     if first is None:
         return None
     body = content[first.end() : first.end() + int(first[2])]
-    digest = hashlib.sha256(b"%s %s " % (first[1], first[2]) + body).hexdigest().encode()
+    digest = _digest(FORMAT, b"%s %s " % (first[1], first[2]), body)
     return (int(first[1]), body) if digest == first[3] else None
+
+
+def _digest(form: int, head: bytes, body: bytes) -> bytes:
+    """Has the format in it from 2 on, so that no other release takes a later one's state for its own."""
+    tag = b"" if form == 1 else b"%d " % form
+    return hashlib.sha256(tag + head + body).hexdigest().encode()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from proxy.agent.journal import Journal
+from proxy.agent.statefile import StateFile
 from proxy.audit.record import request_id
 from proxy.audit.segment import FRAME_HEADER, SegmentReader, header_of
 from proxy.audit.spool import spool_directory
@@ -401,6 +402,26 @@ def test_drop_oldest_names_what_it_dropped(tmp_path: Path) -> None:
     assert kept == list(range(kept[0], 20_001))
     assert journal.state.dropped == 20_000 - len(kept) - spool.dropped
     assert journal.state.missing == 20_000 - len(kept)
+
+
+@pytest.mark.parametrize("slot", ["state.0", "state.1"])
+def test_a_flipped_bit_in_a_state_slot_is_no_later_release(tmp_path: Path, slot: str) -> None:
+    spool = spool_writer(tmp_path)
+    write(spool, range(300))
+    collect_all(collector(tmp_path, a_journal(tmp_path)))
+    whole = (tmp_path / slot).read_bytes()
+    form = len(b"graphward-audit-state ")
+    for bit in range(8 * (form + 2)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (tmp_path / slot).write_bytes(flipped)
+        assert StateFile(tmp_path).load() is not None
+    (tmp_path / slot).write_bytes(whole.replace(b" 1 ", b" 3 ", 1))
+    write(spool, range(300, 600))
+    journal = a_journal(tmp_path)
+    collect_all(collector(tmp_path, journal))
+    assert seqs(tmp_path) == list(range(1, 601))
+    assert journal.status().missing == 0
 
 
 @pytest.mark.parametrize("slot", ["state.0", "state.1"])

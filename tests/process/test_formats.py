@@ -16,8 +16,9 @@ import aiohttp
 import pytest
 
 from controlplane.clock import SystemClock
+from proxy.agent import statefile
 from proxy.agent.journal import Journal
-from proxy.agent.statefile import NewerState
+from proxy.agent.statefile import NewerState, StateFile, encode_state
 from proxy.audit.spool import SpoolWriter
 from proxy.policy.compile import compile_ruleset
 from proxy.snapshot import SnapshotDamaged, read_snapshot, write_snapshot
@@ -71,15 +72,24 @@ def test_spool_journal_and_state_of_a_release_go_on_where_it_ended(files: Path) 
     assert (status.pending, status.missing, status.lost_ends) == (EVENTS - DELIVERED, 0, 0)
 
 
-def newer_state(retention: Path) -> Path:
-    slot = retention / "state.1"
-    slot.write_bytes(slot.read_bytes().replace(b"graphward-audit-state 1 ", b"graphward-audit-state 2 ", 1))
+def newer_state(retention: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As the release with the next format saves it, for the first time."""
+    state = StateFile(retention)
+    loaded = state.load()
+    assert loaded is not None
+    with monkeypatch.context() as later:
+        later.setattr(statefile, "FORMAT", 2)
+        state.save(encode_state(loaded))
+    slot = retention / f"state.{state.generation % 2}"
+    assert slot.read_bytes().startswith(b"graphward-audit-state 2 ")
     return slot
 
 
-def test_a_state_of_a_later_release_is_refused_and_nothing_is_touched(files: Path) -> None:
+def test_a_state_of_a_later_release_is_refused_and_nothing_is_touched(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     retention = files / "audit"
-    slot = newer_state(retention)
+    slot = newer_state(retention, monkeypatch)
     before = contents(files)
     with pytest.raises(NewerState, match=f"{re.escape(str(slot))}: written by a newer release"):
         Journal(retention, max_bytes=16 * MIB)
