@@ -160,7 +160,9 @@ class Collector:
         while (used := used_bytes(self._retention)) + growth > self._limit:
             if self._journal.give_up_sent():
                 continue
-            if self._when_full == "drop-oldest" and self._journal.drop_oldest():
+            # Only where that makes the room: what isn't ours to drop may have taken it.
+            suffices = used - self._journal.held_bytes + growth <= self._limit
+            if self._when_full == "drop-oldest" and suffices and self._journal.drop_oldest():
                 continue
             self.stalled = f"Audit.MaxDiskBytes: {used} of {self._limit} bytes in use"
             return False

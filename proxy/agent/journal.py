@@ -291,6 +291,11 @@ class Journal:
             path.unlink(missing_ok=True)
         return bool(consumed)
 
+    @property
+    def held_bytes(self) -> int:
+        """What would be free if all journals were dropped."""
+        return sum(file.length for each in self.state.organisations.values() for file in each.files)
+
     def drop_oldest(self) -> int:
         """Deletes the oldest journal file of all, under drop-oldest; how many events went with it."""
         # What has no time is damaged, and goes first.

@@ -363,12 +363,14 @@ class SpoolWriter:
             if self._when_full == "refuse" or not self._drop_oldest():
                 raise OSError(problem)
 
-    def _want_of_room(self) -> str | None:
+    def _want_of_room(self, dropped: int = 0) -> str | None:
+        """Why a segment has no room, also once so many bytes were dropped."""
         limit = worker_budget(self._max_bytes)
-        used = used_bytes(self._directory)
+        used = used_bytes(self._directory) - dropped
         if used + self._segment_bytes > limit:
             return f"Audit.MaxDiskBytes: {used} of {limit} bytes in use, a segment has no room"
         free, kept = self._free_and_kept()
+        free += dropped
         if free < self._segment_bytes + kept:
             return f"No space left: {free} bytes are free on the disk, and {kept} are kept for the agent"
         return None
@@ -387,14 +389,24 @@ class SpoolWriter:
         return disk.f_bavail * disk.f_frsize, kept_free(disk)
 
     def _drop_oldest(self) -> bool:
-        """Deletes the oldest finished segment of any worker; False if there is none."""
+        """Deletes the oldest finished segment of any worker; False if there is none, or if all of them
+        together don't make the room."""
         finished = sorted(_finished_segments(spool_directory(self._directory)), key=lambda found: found[0])
+        if self._want_of_room(sum(_size(path) for _, path, _ in finished)) is not None:
+            return False
         for _, path, records in finished:
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
                 self.dropped += records
                 return True
         return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _finished_segments(folder: Path) -> Iterator[tuple[int, Path, int]]:

@@ -366,6 +366,30 @@ def test_drop_oldest_goes_on_and_counts_what_it_dropped(tmp_path: Path) -> None:
     assert used_bytes(tmp_path) <= 8 * MIN_SEGMENT_BYTES
 
 
+def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
+    """A core dump, say, that is larger than all that audit may take."""
+    limit = 16 * MIN_SEGMENT_BYTES
+    spool = writer(tmp_path, max_bytes=limit, when_full="drop-oldest")
+    written = fill(spool, 2000)
+    foreign = tmp_path / "core.1234"
+    foreign.touch()
+    os.truncate(foreign, limit)
+
+    def append_for_ever() -> None:
+        while True:
+            spool.append(ORG, payload(len(written)))
+            spool.maintain()
+            written.append(payload(len(written)))
+
+    with pytest.raises(SpoolFull):
+        append_for_ever()
+    assert spool.dropped == 0
+    assert read_all(tmp_path) == written
+    foreign.unlink()
+    spool.maintain()
+    spool.append(ORG, payload(len(written)))
+
+
 def test_a_deleted_file_is_left_for_a_new_one_that_tells_what_is_missing(tmp_path: Path) -> None:
     spool = writer(tmp_path)
     fill(spool, 20)

@@ -404,6 +404,28 @@ def test_drop_oldest_names_what_it_dropped(tmp_path: Path) -> None:
     assert journal.state.missing == 20_000 - len(kept)
 
 
+def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
+    """A core dump, say, that is larger than all that audit may take."""
+    limit = 16 * MIB
+    journal = a_journal(tmp_path, max_bytes=limit)
+    part = collector(tmp_path, journal, max_bytes=limit, when_full="drop-oldest")
+    spool = spool_writer(tmp_path)
+    write(spool, range(3000))
+    collect_all(part)
+    foreign = tmp_path / "core.1234"
+    foreign.touch()
+    os.truncate(foreign, limit)
+    for begin in (3000, 3010):  # the first find the room that was measured before
+        write(spool, range(begin, begin + 10))
+        collect_all(part)
+    assert part.stalled is not None
+    assert (journal.pending(), journal.status().dropped) == ({"org-1": 3010}, 0)
+    foreign.unlink()
+    collect_all(part)
+    assert part.stalled is None
+    assert seqs(tmp_path) == list(range(1, 3021))
+
+
 @pytest.mark.parametrize("slot", ["state.0", "state.1"])
 def test_a_flipped_bit_in_a_state_slot_is_no_later_release(tmp_path: Path, slot: str) -> None:
     spool = spool_writer(tmp_path)
