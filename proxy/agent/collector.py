@@ -61,7 +61,8 @@ class Collector:
         self._retention = retention
         self._journal = journal
         # Under drop-oldest the journals make way for the segments that workers are about to need.
-        self._limit = max_bytes
+        self._max_bytes = self._limit = max_bytes
+        self._workers_room = workers_room
         if when_full == "drop-oldest":
             self._limit = max(max_bytes // 4, worker_budget(max_bytes) - workers_room)
         self._when_full = when_full
@@ -160,13 +161,23 @@ class Collector:
         while (used := used_bytes(self._retention)) + growth > self._limit:
             if self._journal.give_up_sent():
                 continue
-            # Only where that makes the room: what isn't ours to drop may have taken it.
-            suffices = used - self._journal.held_bytes + growth <= self._limit
-            if self._when_full == "drop-oldest" and suffices and self._journal.drop_oldest():
+            limit = self._limit_within_reach(used - self._journal.held_bytes + growth)
+            if limit is not None and used + growth <= limit:
+                return True
+            if limit is not None and self._when_full == "drop-oldest" and self._journal.drop_oldest():
                 continue
             self.stalled = f"Audit.MaxDiskBytes: {used} of {self._limit} bytes in use"
             return False
         return True
+
+    def _limit_within_reach(self, needed: int) -> int | None:
+        """What dropping journals can bring the use down to, where so much is needed beside them. None: what
+        isn't ours to drop has taken the room."""
+        if needed <= self._limit:
+            return self._limit
+        # Without an agent, workers fill all that they may. Only what is collected can be given back.
+        collectable = used_bytes(self._spool) - self._workers_room
+        return self._max_bytes if collectable > 0 and needed - collectable <= self._limit else None
 
     def _segments(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}

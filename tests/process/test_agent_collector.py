@@ -17,7 +17,7 @@ from proxy.agent.journal import Journal
 from proxy.agent.statefile import StateFile
 from proxy.audit.record import request_id
 from proxy.audit.segment import FRAME_HEADER, SegmentReader, header_of
-from proxy.audit.spool import spool_directory
+from proxy.audit.spool import spool_directory, used_bytes
 from tests.process.agent_parts import (
     MIB,
     collect_all,
@@ -402,6 +402,27 @@ def test_drop_oldest_names_what_it_dropped(tmp_path: Path) -> None:
     assert kept == list(range(kept[0], 20_001))
     assert journal.state.dropped == 20_000 - len(kept) - spool.dropped
     assert journal.state.missing == 20_000 - len(kept)
+
+
+def test_drop_oldest_goes_on_after_a_time_without_an_agent(tmp_path: Path) -> None:
+    """In which the workers filled all that they may take."""
+    limit = 16 * MIB
+    spool = spool_writer(tmp_path)
+    spool._max_bytes, spool._when_full = limit, "drop-oldest"
+    written = 0
+    while not spool.dropped:
+        write(spool, range(written, written + 50), path="/v1.0/" + "x" * 2000)
+        written += 50
+    journal = a_journal(tmp_path, max_bytes=limit)
+    part = collector(tmp_path, journal, max_bytes=limit, when_full="drop-oldest")
+    collect_all(part, passes=300)
+    assert part.stalled is None
+    spool.close()
+    collect_all(part, passes=300)
+    kept = seqs(tmp_path)
+    assert kept == list(range(kept[0], written + 1))
+    assert journal.status().dropped == written - len(kept) - spool.dropped
+    assert used_bytes(tmp_path) <= limit
 
 
 def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:
