@@ -99,11 +99,12 @@ def problems_of_taking_over(
                 bound(address).close()
             except OSError as error:
                 yield f"Proxy.Listen: {address}: {error.strerror}"
-    if str(directory.resolve()) != own.directory and directory.is_dir():
-        try:
-            os.close(own_directory(directory, None))
-        except DirectoryOwned as error:
-            yield str(error)
+    if str(directory.resolve()) != own.directory:
+        # Events that are still to go, and the count of those that went, would stay behind.
+        yield (
+            f"Audit.LocalRetentionPath: {directory}: an upgrade keeps {own.directory}; for another path, "
+            "stop the proxy, move the directory there and start it"
+        )
 
 
 def bound(address: Address) -> socket.socket:
