@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import socket
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -21,6 +22,7 @@ from proxy.config import Address
 # Any later format takes another name, beside which this one is still read.
 _VARIABLE: Final = "GRAPHWARD_HANDOVER_1"
 _CHECK_VARIABLE: Final = "GRAPHWARD_CHECK_1"
+SPARE_DESCRIPTORS: Final = 64  # for what each process opens beside what it inherits
 
 
 class DirectoryOwned(Exception):
@@ -48,6 +50,8 @@ class Own(msgspec.Struct, frozen=True):
 
     addresses: list[str]  # that it listens on, as the settings spell them
     directory: str  # that it holds the lock of
+    workers: int = 0
+    descriptors: int = 0  # that it keeps
 
 
 def received(environment: MutableMapping[str, str]) -> Handover | None:
@@ -85,7 +89,7 @@ def start_check(own: Own) -> int:
 
 
 def problems_of_taking_over(
-    environment: Mapping[str, str], listen: Sequence[Address], directory: Path
+    environment: Mapping[str, str], listen: Sequence[Address], workers: int, directory: Path
 ) -> Iterator[str]:
     """In a check for a proxy that runs: what these settings want beside what it has, and could not be had
     once it has become the new version, when there is no way back."""
@@ -105,6 +109,21 @@ def problems_of_taking_over(
             f"Audit.LocalRetentionPath: {directory}: an upgrade keeps {own.directory}; for another path, "
             "stop the proxy, move the directory there and start it"
         )
+    needed = _descriptors_needed(own, listen, workers)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        yield (
+            f"Proxy.Workers: {workers} workers beside those that run take {needed} open files, and the limit "
+            f"is {limit}: choose fewer, or raise LimitNOFILE= in the unit, which takes a stop and a start"
+        )
+
+
+def _descriptors_needed(own: Own, listen: Sequence[Address], workers: int) -> int:
+    """By a supervisor that has taken over, and so by its children: of each worker a listener for each
+    address, two ends of a channel, and a pipe until it is ready."""
+    adopted = min(own.workers, workers) * sum(1 for address in listen if str(address) in own.addresses)
+    made = workers * len(listen) - adopted + 3 * workers
+    return own.descriptors + made + SPARE_DESCRIPTORS
 
 
 def bound(address: Address) -> socket.socket:
@@ -161,6 +180,11 @@ def adopted_listeners(
             else:
                 os.close(fd)
     return shares
+
+
+def count_kept(handover: Handover) -> int:
+    """How many descriptors are open after the exec, standard input and output included."""
+    return 3 + len(_descriptors(handover))
 
 
 def _descriptors(handover: Handover) -> list[int]:

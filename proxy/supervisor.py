@@ -145,7 +145,7 @@ class Supervisor:
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._count = settings.proxy.workers or os.cpu_count() or 1
+        self._count = worker_count(settings)
         before = handover.received(os.environ)
         self._lock = _own(settings, None if before is None else before.lock)
         if before is None:
@@ -441,7 +441,12 @@ class Supervisor:
         if self._checking is not None:
             return
         logger.info("checking the version that is installed now")
-        own = handover.Own(list(self._listeners[0]), str(self._settings.audit.local_retention_path.resolve()))
+        own = handover.Own(
+            list(self._listeners[0]),
+            str(self._settings.audit.local_retention_path.resolve()),
+            self._count,
+            handover.count_kept(self._what_is_kept()),
+        )
         try:
             self._checking = handover.start_check(own)
             self._checking_ends = time.monotonic() + CHECK_SECONDS
@@ -457,6 +462,14 @@ class Supervisor:
         if code != 0:
             logger.error("version %s goes on: --check of the new one ended with %s", __version__, _told(code))
             return
+        logger.info("version %s hands over", __version__)
+        try:
+            handover.become_new_version(self._what_is_kept())
+        except OSError as error:
+            logger.error("version %s goes on: the new one can't be started: %s", __version__, error)
+
+    def _what_is_kept(self) -> handover.Handover:
+        """By an exec."""
         fds: dict[str, list[int]] = {}
         for slot in self._listeners:
             for address, sockets in slot.items():
@@ -466,11 +479,7 @@ class Supervisor:
         if self._reload is not None:
             generations += [self._reload.old, self._reload.new]  # of which one is that in force
         channels = {pair[1].fileno() for each in generations for pair in each.channels}
-        logger.info("version %s hands over", __version__)
-        try:
-            handover.become_new_version(handover.Handover(self._lock, fds, children, sorted(channels)))
-        except OSError as error:
-            logger.error("version %s goes on: the new one can't be started: %s", __version__, error)
+        return handover.Handover(self._lock, fds, children, sorted(channels))
 
     def _take_over(self, before: handover.Handover) -> Reload:
         """The processes of the version before are the old generation of a reload."""
@@ -607,6 +616,10 @@ class Supervisor:
             self._reload.close_gate()
         self._close_listeners()
         os.close(self._lock)
+
+
+def worker_count(settings: Settings) -> int:
+    return settings.proxy.workers or os.cpu_count() or 1
 
 
 def _put_off(child: Child) -> None:

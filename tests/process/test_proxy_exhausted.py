@@ -140,6 +140,26 @@ async def test_without_descriptors_to_be_had_what_serves_goes_on(tmp_path: Path)
     assert "Traceback" not in log_of(system)
 
 
+async def test_an_upgrade_to_more_workers_than_there_are_descriptors_for_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    async with whole_system(tmp_path) as system, client_of(system) as client:
+        supervisor, before = system.proxy.process.pid, processes(system)
+        good = system.proxy_config.read_text("utf-8")
+        resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (256, 256))
+        system.proxy_config.write_text(good.replace("Workers = 2", "Workers = 100"), "utf-8")
+        os.kill(supervisor, signal.SIGUSR2)
+        await until(lambda: "--check of the new one ended with status 2" in log_of(system))
+        assert "Proxy.Workers: 100 workers beside those that run take" in log_of(system)
+        assert processes(system) == before
+        assert (await client.get("/v1.0/echo/1")).status == 200
+        system.proxy_config.write_text(good.replace("Workers = 2", "Workers = 3"), "utf-8")
+        os.kill(supervisor, signal.SIGUSR2)
+        await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
+        assert len(processes(system, "worker")) == 3
+    assert "Traceback" not in log_of(system)
+
+
 async def test_as_many_descriptors_as_workers_take_can_be_had(tmp_path: Path) -> None:
     (tmp_path / "shim").mkdir()
     (tmp_path / "shim" / "sitecustomize.py").write_text(MANY_DESCRIPTORS, "utf-8")
