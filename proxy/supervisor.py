@@ -111,7 +111,7 @@ class Reload:
 
     old: Generation
     new: Generation
-    ends: float
+    ends: float = math.inf  # by then the new workers can serve; from when they were let go
     gate: int | None = None  # an eventfd: the new processes are there, and wait for its count to leave zero
     begun: bool = False
     handed_over: bool = False
@@ -355,7 +355,8 @@ class Supervisor:
             self._kill(child)
 
     def _agents(self) -> list[Child]:
-        return self._generation.agents + (self._reload.new.agents if self._reload is not None else [])
+        reload = self._reload
+        return self._generation.agents + (reload.old.agents + reload.new.agents if reload is not None else [])
 
     def _kill(self, child: Child) -> None:
         child.killed = True
@@ -490,7 +491,7 @@ class Supervisor:
             (old.agents if each.name == "agent" else old.workers).append(child)
             self._children.append(child)
         logger.info("version %s takes over", __version__)
-        return Reload(old, self._generation, time.monotonic() + AGENT_STOP_SECONDS + RELOAD_SECONDS)
+        return Reload(old, self._generation)
 
     # Reloading
 
@@ -527,7 +528,7 @@ class Supervisor:
         of it then."""
         with contextlib.ExitStack() as undo:
             undo.callback(new.close_channels)
-            reload = Reload(old, new, time.monotonic() + AGENT_STOP_SECONDS + RELOAD_SECONDS)
+            reload = Reload(old, new)
             reload.gate = os.eventfd(0)
             undo.callback(self._end_reload, reload)
             self._reload = reload
@@ -573,6 +574,7 @@ class Supervisor:
             return
         elif not reload.begun:
             reload.begun = True
+            reload.ends = time.monotonic() + RELOAD_SECONDS
             reload.open_gate()
             # Workers after their agent, so that it has rules and an upstream token for them.
             for child in (*new.agents, *new.workers):

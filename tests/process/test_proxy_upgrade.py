@@ -222,6 +222,19 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
     assert load.statuses() == {200}
 
 
+async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp_path: Path) -> None:
+    """Not for as long as workers may drain: until there is another, no token is renewed."""
+    environment = {"Proxy__DrainSeconds": "3600"}
+    async with whole_system(tmp_path, environment=environment) as system, Load(system, clients=2) as load:
+        os.kill(processes(system)["agent"], signal.SIGSTOP)
+        upgrade(system)
+        await until(lambda: "agent did not end in time" in log_of(system), 20)
+        await until(lambda: readiness(system)["ready"])
+        await load.answers(50)
+        assert "can't serve" not in log_of(system)
+    assert (load.broken, load.statuses()) == ([], {200})
+
+
 @pytest.mark.skipif(not LONG, reason="a minute and more: GRAPHWARD_LONG=1")
 async def test_kills_amid_upgrades_lose_and_double_no_event(tmp_path: Path, code: Path) -> None:
     chance = random.Random(17)
