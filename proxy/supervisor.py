@@ -113,9 +113,16 @@ class Reload:
     new: Generation
     ends: float = math.inf  # by then the new workers can serve; from when they were let go
     gate: int | None = None  # an eventfd: the new processes are there, and wait for its count to leave zero
+    between: Generation | None = None  # after the old ones, who are of another version; it could not serve
     begun: bool = False
     handed_over: bool = False
     given_up: bool = False
+    told: bool = False  # that the new workers can't serve
+
+    @property
+    def before(self) -> list[Generation]:
+        """All that the new ones follow."""
+        return [self.old] if self.between is None else [self.old, self.between]
 
     @property
     def of_version(self) -> bool:
@@ -250,7 +257,7 @@ class Supervisor:
             reload, old_ends = self._reload, []
             if reload is not None and reload.new is generation:
                 # They serve on while the new workers can't, and until they have drained.
-                old_ends = [pair[1] for pair in reload.old.channels]
+                old_ends = [pair[1] for each in reload.before for pair in each.channels]
             return run_agent(generation.settings, loaded, ends, self._pages, to_old_workers=old_ends)
 
         return run
@@ -355,8 +362,10 @@ class Supervisor:
             self._kill(child)
 
     def _agents(self) -> list[Child]:
-        reload = self._reload
-        return self._generation.agents + (reload.old.agents + reload.new.agents if reload is not None else [])
+        generations = [self._generation]
+        if self._reload is not None:
+            generations += [*self._reload.before, self._reload.new]  # of which one is that in force
+        return [agent for each in generations for agent in each.agents]
 
     def _kill(self, child: Child) -> None:
         child.killed = True
@@ -478,7 +487,7 @@ class Supervisor:
         children = [handover.OldChild(child.name, child.pid) for child in self._children if child.pid]
         generations = [self._generation]
         if self._reload is not None:
-            generations += [self._reload.old, self._reload.new]  # of which one is that in force
+            generations += [*self._reload.before, self._reload.new]
         channels = {pair[1].fileno() for each in generations for pair in each.channels}
         return handover.Handover(self._lock, fds, children, sorted(channels))
 
@@ -496,9 +505,10 @@ class Supervisor:
     # Reloading
 
     def _begin_reload(self) -> None:
-        """New settings in new processes; the old ones serve until the new ones can."""
-        old = self._generation
-        half = self._count if old.pages[0] is self._pages.workers[0] else 0
+        """New settings in new processes; the old ones serve until the new ones can. Amid a reload only after
+        an upgrade that can't serve: the new ones take the place of those."""
+        last, under_way = self._generation, self._reload
+        half = self._count if last.pages[0] is self._pages.workers[0] else 0
         try:
             wanted = load(self._config, os.environ)
             problems = [
@@ -508,7 +518,8 @@ class Supervisor:
             settings = self._with_fixed(wanted)
             if not problems:
                 new = self._make_generation(settings, self._pages.workers[half : half + self._count])
-                self._start_waiting(old, new)
+                after = Reload(last, new) if under_way is None else Reload(under_way.old, new, between=last)
+                self._start_waiting(after)
         except SettingsError as error:
             problems = list(error.problems)
         except SigningKeyError as error:
@@ -521,16 +532,23 @@ class Supervisor:
             return
         logger.info("reloading")
         # Only one agent may own the spool: the old one hands over by ending.
-        self._retire(old.agents)
+        self._retire(last.agents)
+        if under_way is not None:
+            self._retire(last.workers)
+            under_way.close_gate()
+            if under_way.between is not None:
+                under_way.between.close_channels()
+            self._generation, self._settings = new, settings
 
-    def _start_waiting(self, old: Generation, new: Generation) -> None:
+    def _start_waiting(self, reload: Reload) -> None:
         """All that a reload takes is had before anything in force ends. Raises OSError, and nothing is left
         of it then."""
+        new = reload.new
         with contextlib.ExitStack() as undo:
             undo.callback(new.close_channels)
-            reload = Reload(old, new)
             reload.gate = os.eventfd(0)
-            undo.callback(self._end_reload, reload)
+            undo.callback(reload.close_gate)
+            undo.callback(setattr, self, "_reload", self._reload)
             self._reload = reload
             for child in (*new.agents, *new.workers):
                 self._fork(child)
@@ -570,7 +588,7 @@ class Supervisor:
         old, new = reload.old, reload.new
         if reload.given_up:
             self._go_back(reload)
-        elif self._any_left(old.agents):
+        elif self._any_left(agent for each in reload.before for agent in each.agents):
             return
         elif not reload.begun:
             reload.begun = True
@@ -585,18 +603,32 @@ class Supervisor:
                 reload.handed_over = True
                 self._retire(old.workers)
             elif time.monotonic() > reload.ends and reload.of_version:
-                logger.error("the workers of version %s can't serve; the old ones go on", __version__)
-                reload.ends = math.inf
+                self._go_on_with_version_before(reload)
             elif time.monotonic() > reload.ends:
                 logger.error("not reloaded, the settings in force stay: the new workers can't serve")
                 reload.given_up = True
                 self._retire((*new.workers, *new.agents))
-        elif not self._any_left(old.workers):
-            old.close_channels()
+        elif not self._any_left(worker for each in reload.before for worker in each.workers):
+            for each in reload.before:
+                each.close_channels()
             self._generation, self._settings = new, new.settings
             self._end_reload(reload)
             log.configure(new.settings.log.level, new.settings.log.format, "supervisor")
             logger.info("reloaded")
+
+    def _go_on_with_version_before(self, reload: Reload) -> None:
+        """Its workers, for as long as ours can't serve: its agent is gone."""
+        if not reload.told:
+            reload.told = True
+            logger.error(
+                "the workers of version %s can't serve; the old ones go on: mend the settings and send "
+                "SIGHUP, or install another version and send SIGUSR2",
+                __version__,
+            )
+        # A third generation has pages only once the first has none.
+        if self._reload_again and (reload.between is None or not self._any_left(reload.between.workers)):
+            self._reload_again = False
+            self._begin_reload()
 
     def _go_back(self, reload: Reload) -> None:
         """The old workers never stopped; all they miss is their agent."""

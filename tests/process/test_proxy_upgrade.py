@@ -31,6 +31,7 @@ from tests.process.proxy_parts import (
     until,
     whole_system,
 )
+from tests.process.test_proxy_exhausted import settled
 from tests.process.test_proxy_start import config, refused_with, run
 from tests.standins.system import CODE, System
 
@@ -220,6 +221,37 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
         assert not any(alive(pid) for pid in old)
     assert (load.broken, load.refused_connects, load.idle_closes) == ([], 0, 0)
     assert load.statuses() == {200}
+
+
+async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
+    tmp_path: Path, code: Path
+) -> None:
+    """As often as they are mended: the workers of the version before serve until some can."""
+    supervisor = code / "proxy" / "supervisor.py"
+    patient = supervisor.read_text("utf-8")
+    impatient = patient.replace("RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
+    assert impatient != patient
+    supervisor.write_text(impatient, "utf-8")
+    async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=2) as load:
+        old, held = processes(system, "worker").values(), await settled(system)
+        good = system.proxy_config.read_text("utf-8")
+        system.proxy_config.write_text(good.replace('ClientSecret = "', 'ClientSecret = "not-'), "utf-8")
+        for times, number in enumerate((signal.SIGUSR2, signal.SIGHUP, signal.SIGHUP), 1):
+            os.kill(system.proxy.process.pid, number)
+            await until(lambda times=times: log_of(system).count("can't serve; the old ones go on") == times)  # type: ignore[misc]
+            assert all(alive(pid) for pid in old)
+        system.proxy_config.write_text(good, "utf-8")
+        os.kill(system.proxy.process.pid, signal.SIGHUP)
+        await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
+        assert not any(alive(pid) for pid in old)
+        assert sorted(processes(system)) == ["agent", "worker-0", "worker-1"]
+        await until(lambda: readiness(system)["ready"])
+        assert len(await settled(system)) == len(held)
+        upgrade(system)
+        await until(lambda: log_of(system).count("proxy.supervisor: reloaded") == 2)
+        await load.answers(20)
+    assert (load.broken, load.refused_connects, load.statuses()) == ([], 0, {200})
+    assert "Traceback" not in log_of(system)
 
 
 async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp_path: Path) -> None:
