@@ -95,16 +95,19 @@ class Health:
         reasons = []
         alive = self._alive()
         # Each worker is told by itself: one that takes requests and is told last refuses them until then.
-        judged = [page for page in alive if page.values[TAKES_REQUESTS]] or alive
+        taking = [page for page in alive if page.values[TAKES_REQUESTS]]
+        judged = taking or alive
         age = self._sync.age_seconds
-        if age is None:
+        # What they have they need not from this agent: it may be new, or of settings that fail in vain.
+        if age is None and not _all_have(taking, SNAPSHOT_GENERATION):
             reasons.append("there are no rules")
         elif not all(page.values[SNAPSHOT_GENERATION] for page in judged):
             reasons.append("not every worker has rules yet")
-        elif self._max_staleness and age > self._max_staleness:
+        elif age is not None and self._max_staleness and age > self._max_staleness:
             when = f"{age:.0f} s ago" if math.isfinite(age) else "at a time still to come"
             reasons.append(f"the rules were confirmed {when}, over RuleSync.MaxStalenessSeconds")
-        if self._credential_checks()["credentials"].status == "failed":
+        failed = self._credential_checks()["credentials"].status == "failed"
+        if failed and not _all_have(taking, CREDENTIAL_READY):
             reasons.append("there is no upstream token")
         elif not all(page.values[CREDENTIAL_READY] for page in judged):
             reasons.append("not every worker has an upstream token yet")
@@ -226,3 +229,7 @@ class Health:
         if not failed:
             return Check("ok")
         return Check("failed" if failed * 2 > asked else "degraded", f"{failed} of {asked} requests failed")
+
+
+def _all_have(pages: Sequence[Counters], index: int) -> bool:
+    return bool(pages) and all(page.values[index] for page in pages)

@@ -407,6 +407,35 @@ async def test_readiness_says_what_is_missing_and_metrics_count_workers_together
         assert 'graphward_check{check="spool"} 2.0' in text
 
 
+async def test_a_proxy_is_ready_while_its_workers_serve_whatever_its_agent_lacks(tmp_path: Path) -> None:
+    """As during a reload to settings that are wrong: it is the old workers that take requests."""
+    async with a_proxy(tmp_path) as running:
+        await running.workers[0].until(lambda told: bool(credentials(told)) and bool(rules(told)))
+        assert await running.end(signal.SIGKILL) == -signal.SIGKILL
+        running.identity.client_secrets.clear()
+        running.control.sign_answers = False
+        for file in running.settings.rule_sync.cache_path.parent.glob("snapshot.json*"):
+            file.unlink()
+        running.start()
+        await running.workers[0].until(lambda told: "default" in unavailable_of(told))
+        await running.says("sync failed")
+        running.alive()
+        for page in running.counters.workers:
+            page.values[c.TAKES_REQUESTS] = 1
+        status, text = await running.get("/readyz")
+        assert (status, json.loads(text)["reasons"]) == (200, [])
+        assert json.loads(text)["checks"]["credentials"]["status"] == "failed"
+        assert json.loads(text)["checks"]["sync"]["status"] == "failed"
+        for index, reason in (
+            (c.SNAPSHOT_GENERATION, "there are no rules"),
+            (c.CREDENTIAL_READY, "there is no upstream token"),
+        ):
+            running.counters.workers[0].values[index] = 0
+            status, text = await running.get("/readyz")
+            assert (status, json.loads(text)["reasons"]) == (503, [reason])
+            running.alive()
+
+
 async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_answers(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         control, listen = running.control, running.settings.admin.listen
