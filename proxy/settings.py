@@ -12,6 +12,7 @@ from typing import Final, Literal
 from proxy.config import Address, SettingsError, load_settings, setting, tables
 from proxy.config.declare import camel
 from proxy.config.values import parse_name, parse_network, parse_origin
+from proxy.given_file import read_given_file
 from proxy.identities import DEFAULT_IDENTITY, Assignments
 
 AUDIT_PATH: Final = "/api/v1/agent/audit"
@@ -580,4 +581,4 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
 
 
 def _read_text(path: PurePath) -> str:
-    return Path(path).read_text("utf-8")
+    return read_given_file(path).decode("utf-8")

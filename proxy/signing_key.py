@@ -7,6 +7,8 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from proxy.given_file import read_given_file
+
 MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key of at least the hash's size
 
 
@@ -31,7 +33,7 @@ def _from_file(path: Path) -> bytes:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_if_absent(path)
-        return path.read_bytes().strip()
+        return read_given_file(path).strip()
     except OSError as error:
         raise SigningKeyError(f"Token.SigningKeyFile {path}: {error.strerror}") from None
 

@@ -16,6 +16,7 @@ from proxy import __version__
 from proxy import counters as c
 from proxy.agent.health import AuditStatus, Health
 from proxy.agent.sync import Sync
+from proxy.given_file import read_given_file
 
 _GAUGES: Final = (
     ("connections_open", c.CONNECTIONS_OPEN, "Client connections"),
@@ -32,7 +33,7 @@ def end_of(certificate: Path | None) -> float | None:
     from cryptography import x509  # slow to import, and many proxies have no certificate
 
     try:
-        data = certificate.read_bytes()
+        data = read_given_file(certificate)
         return x509.load_pem_x509_certificate(data).not_valid_after_utc.timestamp()
     except (OSError, ValueError):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
@@ -140,6 +141,34 @@ async def test_new_settings_take_effect_and_bad_ones_do_not(tmp_path: Path) -> N
         assert (await client.get("/v1.0/echo/2")).status == 200
         assert not set(processes(system).values()) & set(before.values())
         assert not any(alive(pid) for pid in before.values())
+
+
+@pytest.mark.parametrize(
+    "key", ["Agent.HmacSecret", "Proxy.CertFile", "Upstream.CaFile", "Token.SigningKeyFile"]
+)
+async def test_a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting(
+    tmp_path: Path, key: str
+) -> None:
+    """Nor at its end, for which the supervisor has to hear SIGTERM."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    async with whole_system(tmp_path, workers=1) as system, client_of(system) as client:
+        before = processes(system)
+        section, name = key.split(".")
+        head, mark, rest = system.proxy_config.read_text("utf-8").partition(f"[{section}]\n")
+        line = f'{name.removesuffix("File")}File = "{pipe}"'
+        changed = re.sub(rf"^{name} = .*", line, rest, count=1, flags=re.MULTILINE)
+        assert changed != rest
+        system.proxy_config.write_text(head + mark + changed, "utf-8")
+        hang_up(system)
+        await until(lambda: "not reloaded" in log_of(system), seconds=10)
+        (told,) = (each for each in log_of(system).splitlines() if "not reloaded" in each)
+        assert f"{name.removesuffix('File')}File" in told
+        assert told.endswith("it is no regular file")
+        assert processes(system) == before
+        assert (await client.get("/v1.0/echo/1")).status == 200
+        system.proxy.process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(system.proxy.process.wait(), 20) == 0
 
 
 async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(tmp_path: Path) -> None:
