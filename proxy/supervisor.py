@@ -47,6 +47,7 @@ AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left, then goes
 DRAIN_MARGIN_SECONDS: Final = 5.0  # beyond DrainSeconds, after which a worker cuts by itself
 LAST_WORDS_SECONDS: Final = 2.0  # for a worker that is about to be killed to record what is under way
 HUNG_SECONDS: Final = 10.0  # a process whose loop has not turned for so long is replaced
+START_SECONDS: Final = 60.0  # the same before it is ready, when it may wait for the disk
 RELOAD_SECONDS: Final = 30.0  # a reload whose new workers can't serve by then is given up
 CHECK_SECONDS: Final = 60.0  # a check of another version that takes longer is given up
 QUICK_DEATH_SECONDS: Final = 5.0
@@ -336,19 +337,26 @@ class Supervisor:
     def _replace_if_hung(self, child: Child, elapsed: float) -> None:
         """Measured by changes of what it says, so that no jump of the clock looks like a hang."""
         said = child.counters.values[ALIVE_AT]
-        if said != child.heard or not child.ready or not child.pid:
+        if said != child.heard or not child.pid or self._has_no_turn(child):
             child.heard, child.silent = said, 0.0
             return
         child.silent += elapsed
-        if child.silent > HUNG_SECONDS and not child.aborted:
+        patience = HUNG_SECONDS if child.ready else START_SECONDS
+        if child.silent > patience and not child.aborted:
             logger.error("%s does not respond, replacing it", child.name)
             child.aborted = True
             if child in self._agents():
                 self._kill(child)
             else:
                 os.kill(child.pid, signal.SIGABRT)
-        elif child.silent > HUNG_SECONDS + LAST_WORDS_SECONDS and not child.killed:
+        elif child.silent > patience + LAST_WORDS_SECONDS and not child.killed:
             self._kill(child)
+
+    def _has_no_turn(self, child: Child) -> bool:
+        """Says nothing to us: one of the version before, or one that waits for the old agent's end."""
+        reload = self._reload
+        waits = reload is not None and not reload.begun and child in (*reload.new.agents, *reload.new.workers)
+        return child.run is None or waits
 
     def _kill_if_late(self, child: Child, now: float) -> None:
         if child.retired_at is None or child.killed:

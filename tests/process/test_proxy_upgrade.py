@@ -32,7 +32,7 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 from tests.process.test_proxy_exhausted import settled
-from tests.process.test_proxy_start import config, refused_with, run
+from tests.process.test_proxy_start import change, config, refused_with, run
 from tests.standins.system import CODE, System
 
 __all__ = ["config"]
@@ -227,11 +227,7 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
     tmp_path: Path, code: Path
 ) -> None:
     """As often as they are mended: the workers of the version before serve until some can."""
-    supervisor = code / "proxy" / "supervisor.py"
-    patient = supervisor.read_text("utf-8")
-    impatient = patient.replace("RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
-    assert impatient != patient
-    supervisor.write_text(impatient, "utf-8")
+    change(code / "proxy" / "supervisor.py", "RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=2) as load:
         old, held = processes(system, "worker").values(), await settled(system)
         good = system.proxy_config.read_text("utf-8")
@@ -291,6 +287,26 @@ async def test_kills_amid_upgrades_lose_and_double_no_event(tmp_path: Path, code
         found = events(system)
         assert_no_gap(found)
         assert len({event["id"] for event in found}) == len(found)
+
+
+async def test_a_worker_that_hangs_before_it_is_ready_is_replaced(tmp_path: Path, code: Path) -> None:
+    """Its share of connections waits for it, and for nobody else."""
+    hangs = tmp_path / "hangs"
+    change(code / "proxy" / "supervisor.py", "START_SECONDS: Final = 60.0", "START_SECONDS: Final = 5.0")
+    begins = "        loop.add_signal_handler(signal.SIGTERM, self._stop.set)\n"
+    stops = f"        if os.path.exists({str(hangs)!r}):\n            os.kill(os.getpid(), signal.SIGSTOP)\n"
+    change(code / "proxy" / "worker.py", begins, begins + stops)
+    async with whole_system(tmp_path, proxy_code=code) as system, client_of(system) as client:
+        hangs.touch()
+        os.kill(processes(system)["worker-0"], signal.SIGKILL)
+        await until(lambda: "worker-0 does not respond, replacing it" in log_of(system))
+        hangs.unlink()
+        await until(lambda: log_of(system).count("worker-0 ended with") == 2)
+        await until(lambda: readiness(system)["checks"]["workers"] == {"status": "ok", "detail": ""})
+        for at in range(20):
+            client.close()
+            assert (await client.get(f"/v1.0/echo/{at}")).status == 200
+    assert "Traceback" not in log_of(system)
 
 
 # One proxy for each directory
