@@ -113,6 +113,9 @@ class Worker:
         self._certificates = certificates
         self._counters = counters
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="worker")
+        self._spool = self._make_spool()
+        self._maintenance: asyncio.Future[None] | None = None  # of the spool, under way
+        self._maintained_at = 0  # second of the event loop's clock
         self._stop = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
@@ -139,8 +142,6 @@ class Worker:
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         self._counters.reset_gauges()
         self._counters.values[STARTS] += 1
-        self._spool = await loop.run_in_executor(None, self._open_spool)
-        self._tell_of_room()
         self._deadlines = Deadlines(loop)
         self._deadlines.start()
         self._credentials = UpstreamCredentials(
@@ -148,14 +149,15 @@ class Worker:
         )
         self._context = self._make_context(loop)
         signal.signal(signal.SIGABRT, self._end_at_once)
+        upkeep = loop.create_task(self._upkeep())
         await self._look_at_kill_file()
         await self._load_snapshot()
         self._channel = Channel(channel, self._take_message)
         self._channel.send(Hello())
-        upkeep = loop.create_task(self._upkeep())
         watch = loop.create_task(self._watch_kill_file())
         await self._until_able(None if patient else FIRST_REQUEST_SECONDS)
         servers = await self._listen(loop, listeners)
+        self._beat(loop)
         self._counters.values[TAKES_REQUESTS] = 1
         ready()
         await self._stop.wait()
@@ -163,6 +165,8 @@ class Worker:
         await self._drain(servers, listeners)
         upkeep.cancel()
         watch.cancel()
+        if self._maintenance is not None:
+            self._maintenance.cancel()  # once it is closed, nothing more is prepared
         self._channel.close()
         await loop.run_in_executor(None, self._spool.close)
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -177,7 +181,7 @@ class Worker:
 
     # Setting up
 
-    def _open_spool(self) -> SpoolWriter:
+    def _make_spool(self) -> SpoolWriter:
         audit = self._settings.audit
         return SpoolWriter(
             audit.local_retention_path,
@@ -392,33 +396,43 @@ class Worker:
 
     async def _upkeep(self) -> None:
         loop = asyncio.get_running_loop()
-        values = self._counters.values
-        last_second = 0
         while True:
-            second = int(loop.time())
-            self._context.reserve_records()
-            if second != last_second or self._spool.needs_maintenance:
-                last_second = second
-                await self._maintain_spool(loop)
-            values[ALIVE_AT] = int(time.time())
-            values[IN_FLIGHT] = self._context.in_flight()
-            values[UPSTREAM_OPEN] = self._context.pool.open_connections
-            values[SPOOL_READY] = int(self._context.can_record(0))
-            self._tell_of_room()
-            values[SIGNING_KEY_READY] = int(self._context.tokens.ready)
-            values[CREDENTIAL_READY] = int(
-                self._credentials.able(self._context.rulebook.credentials, loop.time())
-            )
+            self._beat(loop)
             await asyncio.sleep(UPKEEP_SECONDS)
 
-    async def _maintain_spool(self, loop: asyncio.AbstractEventLoop) -> None:
-        await loop.run_in_executor(None, self._spool.maintain)
-        self._counters.values[SPOOL_DROPPED] += self._spool.dropped - self._dropped_before
-        self._dropped_before = self._spool.dropped
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        values = self._counters.values
+        self._context.reserve_records()
+        self._look_after_spool(loop)
+        values[ALIVE_AT] = int(time.time())
+        values[IN_FLIGHT] = self._context.in_flight()
+        values[UPSTREAM_OPEN] = self._context.pool.open_connections
+        values[SPOOL_READY] = int(self._context.can_record(0))
+        self._tell_of_room()
+        values[SIGNING_KEY_READY] = int(self._context.tokens.ready)
+        able = self._credentials.able(self._context.rulebook.credentials, loop.time())
+        values[CREDENTIAL_READY] = int(able)
+
+    def _look_after_spool(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Has it maintained each second and on need, once at a time. The disk may take long: nobody waits."""
+        maintenance = self._maintenance
+        if maintenance is not None:
+            if not maintenance.done():
+                return
+            self._maintenance = None
+            maintenance.result()
+            self._counters.values[SPOOL_DROPPED] += self._spool.dropped - self._dropped_before
+            self._dropped_before = self._spool.dropped
+        second = int(loop.time())
+        if second != self._maintained_at or self._spool.needs_maintenance:
+            self._maintained_at = second
+            self._maintenance = loop.run_in_executor(None, self._spool.maintain)
 
     def _tell_of_room(self) -> None:
         """Says once that requests are refused for want of room, and once that they no longer are."""
         ready = self._spool.ready
+        if not ready and self._spool.problem is None and self._maintenance is not None:
+            return  # which may find some
         if not ready and self._had_room:
             why = self._spool.problem or "what is left is kept for those under way"
             logger.error("no room for audit events, requests are refused: %s", why)

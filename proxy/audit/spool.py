@@ -129,7 +129,8 @@ class _Segment:
 
 
 class SpoolWriter:
-    """One worker process's stream of records, in segments under `<directory>/spool`."""
+    """One worker process's stream of records, in segments under `<directory>/spool`. There is room for none
+    before the first `maintain`."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class SpoolWriter:
             raise ValueError(f"segments must have at least {MIN_SEGMENT_BYTES} bytes")
         self.id_prefix = id_prefix
         self.stream = uuid.uuid4().hex
-        self.needs_maintenance = False
+        self.needs_maintenance = True
         self.problem: str | None = None  # why there is no further segment, for the log
         self.dropped = 0  # records deleted unsent, under drop-oldest
         self._directory = directory
@@ -165,7 +166,6 @@ class SpoolWriter:
         self._wanted = MAX_FRAME  # what is prepared goes by it
         self._spare = 0  # what segments may still be prepared for
         self._usable = self._usable_bytes()
-        self.maintain()
 
     @property
     def ready(self) -> bool:

@@ -318,6 +318,7 @@ async def data_path(
     spool = SpoolWriter(
         retention, segment_bytes=1 << 18, max_bytes=1 << 30, when_full="refuse", id_prefix=0x2A
     )
+    spool.maintain()
     deadlines = Deadlines(loop)
     deadlines.start()
     asked: list[int] = []

@@ -41,7 +41,9 @@ def writer(directory: Path, **changes: object) -> SpoolWriter:
         "when_full": "refuse",
         "id_prefix": 5,
     }
-    return SpoolWriter(directory, **(options | changes))  # type: ignore[arg-type]
+    spool = SpoolWriter(directory, **(options | changes))  # type: ignore[arg-type]
+    spool.maintain()
+    return spool
 
 
 def segments(directory: Path) -> list[Path]:

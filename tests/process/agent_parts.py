@@ -30,9 +30,11 @@ def payload(
 
 
 def spool_writer(directory: Path, *, segment_bytes: int = 256 * 1024, prefix: int = 1) -> SpoolWriter:
-    return SpoolWriter(
+    spool = SpoolWriter(
         directory, segment_bytes=segment_bytes, max_bytes=256 * MIB, when_full="refuse", id_prefix=prefix
     )
+    spool.maintain()
+    return spool
 
 
 def write(spool: SpoolWriter, numbers: Iterable[int], org_id: str = "org-1", **fields: Any) -> None:

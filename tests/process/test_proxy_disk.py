@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from proxy.audit.spool import budget_lock
 from tests.process.proxy_parts import (
     Client,
     Load,
@@ -71,6 +72,14 @@ async def until_refused(load: Load) -> None:
             await asyncio.sleep(0.05)
 
 
+async def assert_not_ready(system: System) -> None:
+    stranger = Client(system, system.client_context(), "no-token")
+    reply = await stranger.get("/v1.0/echo/1")
+    stranger.close()
+    assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "notReady")
+    assert int(reply.headers["retry-after"]) > 0
+
+
 def served(load: Load) -> set[str]:
     return {path for path, status in load.answered.items() if status == 200}
 
@@ -99,11 +108,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path
             # What a segment leaves when it goes would make room for a moment.
             await until(lambda: fill(small_disk) and readiness(system)["status"] == 503)
             assert readiness(system)["reasons"] == ["there is no room for audit events"]
-            stranger = Client(system, system.client_context(), "no-token")
-            reply = await stranger.get("/v1.0/echo/1")
-            assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "notReady")
-            assert int(reply.headers["retry-after"]) > 0
-            stranger.close()
+            await assert_not_ready(system)
             assert metrics(system)["graphward_not_ready_total"] > 0
             filler.unlink()
             await system.start_control_plane()
@@ -230,6 +235,31 @@ async def test_a_proxy_that_starts_on_a_read_only_disk_serves_once_it_can_write(
     assert "Traceback" not in log_of(system)
 
 
+# A disk that doesn't answer, as when its device or the network before it hangs
+
+
+@contextlib.contextmanager
+def silent(retention: Path) -> Iterator[None]:
+    """Whoever takes room waits for it. What is mapped stays writable."""
+    with budget_lock(retention):
+        yield
+
+
+async def test_a_proxy_that_starts_while_the_disk_does_not_answer_serves_once_it_does(tmp_path: Path) -> None:
+    async with whole_system(tmp_path) as system:
+        await kill_all(system)
+        with silent(tmp_path / "audit"):
+            await system.start_proxy(until_ready=False)
+            await until(lambda: "there is no room for audit events" in readiness(system)["reasons"])
+            before = processes(system)
+            await assert_not_ready(system)
+        await until(lambda: readiness(system)["ready"])
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/1")).status == 200
+        assert processes(system) == before
+    assert "Traceback" not in log_of(system)
+
+
 # Files that went bad while nothing ran
 
 
@@ -242,10 +272,7 @@ async def test_a_snapshot_that_went_bad_is_named_and_never_in_force(tmp_path: Pa
         await kill_control_plane(system)
         await system.start_proxy(until_ready=False)
         await until(lambda: "there are no rules" in readiness(system)["reasons"])
-        stranger = Client(system, system.client_context(), "no-token")
-        reply = await stranger.get("/v1.0/echo/1")
-        assert (reply.status, json.loads(reply.body)["error"]["code"]) == (503, "notReady")
-        stranger.close()
+        await assert_not_ready(system)
         assert snapshot.read_bytes() == content[: len(content) // 2]
         await system.start_control_plane()
         await until(lambda: readiness(system)["ready"])
