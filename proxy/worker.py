@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from proxy.audit.spool import SpoolWriter
+from proxy.audit.spool import SILENT_SECONDS, SpoolWriter
 from proxy.certificates import Certificates
 from proxy.channel import (
     Channel,
@@ -115,7 +115,7 @@ class Worker:
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="worker")
         self._spool = self._make_spool()
         self._maintenance: asyncio.Future[None] | None = None  # of the spool, under way
-        self._maintained_at = 0  # second of the event loop's clock
+        self._maintained_at = 0.0  # by the event loop's clock, when it began
         self._stop = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
@@ -415,17 +415,18 @@ class Worker:
 
     def _look_after_spool(self, loop: asyncio.AbstractEventLoop) -> None:
         """Has it maintained each second and on need, once at a time. The disk may take long: nobody waits."""
-        maintenance = self._maintenance
+        maintenance, now = self._maintenance, loop.time()
         if maintenance is not None:
             if not maintenance.done():
+                if now - self._maintained_at > SILENT_SECONDS:
+                    self._spool.heed_silence()
                 return
             self._maintenance = None
             maintenance.result()
             self._counters.values[SPOOL_DROPPED] += self._spool.dropped - self._dropped_before
             self._dropped_before = self._spool.dropped
-        second = int(loop.time())
-        if second != self._maintained_at or self._spool.needs_maintenance:
-            self._maintained_at = second
+        if int(now) != int(self._maintained_at) or self._spool.needs_maintenance:
+            self._maintained_at = now
             self._maintenance = loop.run_in_executor(None, self._spool.maintain)
 
     def _tell_of_room(self) -> None:

@@ -51,7 +51,7 @@ _POPULATE_WRITE: Final = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _POPULATE_STEP: Final = 128 * 1024
 _MOST_PREPARED: Final = 64 * MAX_FRAME  # bytes; segments for more are prepared when they are needed
 _SPARE_SHARE: Final = 8  # of the room that is left, which the other workers count on too
-_PREPARE_SECONDS: Final = 1.0  # a disk that takes longer than that to say what it can do is one without room
+SILENT_SECONDS: Final = 1.0  # a disk that takes longer than that to say what it can do is one without room
 _TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
 _PAGE: Final = mmap.PAGESIZE
 
@@ -165,6 +165,7 @@ class SpoolWriter:
         self._reserved = 0  # for requests that have begun
         self._wanted = MAX_FRAME  # what is prepared goes by it
         self._spare = 0  # what segments may still be prepared for
+        self._silent = False  # the disk, at present
         self._usable = self._usable_bytes()
 
     @property
@@ -197,6 +198,13 @@ class SpoolWriter:
         self._wanted = size + MAX_FRAME
         if self.problem is None and not self._has_ample_room():
             self.needs_maintenance = True
+
+    def heed_silence(self) -> None:
+        """Said on the loop while a `maintain` has been under way for over SILENT_SECONDS: what is prepared is
+        all the room until it ends, for nobody knows whether there will be more."""
+        self._silent = True
+        self._spare = 0
+        self.problem = f"the disk has not answered for over {SILENT_SECONDS:.0f} s"
 
     def append(self, org_id: str, payload: bytes) -> None:
         """Writes one record of that organisation. Nothing here can wait."""
@@ -237,6 +245,7 @@ class SpoolWriter:
             self.problem = str(error)
             self._spare = 0
         finally:
+            self._silent = False
             self._maintaining.release()
 
     def close(self) -> None:
@@ -286,8 +295,9 @@ class SpoolWriter:
         return offset
 
     def _prepare_now(self) -> None:
-        """Raises SpoolFull where that can't be done."""
-        if not self._maintaining.acquire(timeout=_PREPARE_SECONDS):
+        """Raises SpoolFull where that can't be done. A silent disk is waited for once, not by each record."""
+        if not self._maintaining.acquire(timeout=0.0 if self._silent else SILENT_SECONDS):
+            self.heed_silence()
             raise SpoolFull("no segment is prepared, and the disk does not answer")
         try:
             if not self._prepared:  # else `maintain` has just done it

@@ -1,5 +1,6 @@
 """The spool: nothing acknowledged is lost, whatever kills the writer, damages a file or fills the disk."""
 
+import contextlib
 import json
 import os
 import random
@@ -8,6 +9,8 @@ import struct
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,7 +27,15 @@ from proxy.audit.segment import (
     SegmentReader,
     parse_name,
 )
-from proxy.audit.spool import MIN_SEGMENT_BYTES, SpoolFull, SpoolWriter, spool_directory, used_bytes
+from proxy.audit.spool import (
+    MIN_SEGMENT_BYTES,
+    SILENT_SECONDS,
+    SpoolFull,
+    SpoolWriter,
+    budget_lock,
+    spool_directory,
+    used_bytes,
+)
 
 ORG = "0193a1b2-0000-7000-8000-000000000001"
 OTHER = "0193a1b2-0000-7000-8000-000000000002"
@@ -334,6 +345,59 @@ def test_append_without_room_is_refused_and_harms_nothing(tmp_path: Path) -> Non
     with pytest.raises(SpoolFull):
         append_for_ever()
     assert read_all(tmp_path) == written
+
+
+@contextlib.contextmanager
+def silent_disk(spool: SpoolWriter, directory: Path) -> Iterator[None]:
+    """`maintain` wants a segment and waits for it."""
+    spool.reserve(500 * MAX_FRAME)
+    waiting = threading.Thread(target=spool.maintain)
+    with budget_lock(directory):
+        waiting.start()
+        while not spool._maintaining.locked():
+            time.sleep(0)
+        yield
+    waiting.join()
+    spool.reserve(0)
+
+
+def test_a_disk_that_does_not_answer_leaves_the_room_that_is_prepared(tmp_path: Path) -> None:
+    spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
+    written: list[bytes] = []
+    with silent_disk(spool, tmp_path):
+        assert spool.ready
+        spool.heed_silence()
+        assert not spool.ready
+        assert spool.problem is not None
+        spool.reserve(0)
+        while spool.promise(MAX_FRAME):
+            written.append(payload(len(written)))
+            spool.append(ORG, written[-1])
+            spool.reserve(0)
+        assert len(written) > 100
+    spool.maintain()
+    assert spool.ready
+    assert spool.problem is None
+    written += fill(spool, 1000)
+    assert read_all(tmp_path) == written
+
+
+def test_a_disk_that_does_not_answer_is_waited_for_once(tmp_path: Path) -> None:
+    spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
+    with silent_disk(spool, tmp_path):
+        began = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(SpoolFull):
+                fill_without_maintenance(spool)
+        assert not spool.ready
+        assert time.monotonic() - began < 2 * SILENT_SECONDS
+    spool.maintain()
+    assert spool.ready
+
+
+def fill_without_maintenance(spool: SpoolWriter) -> None:
+    while True:
+        spool.append(ORG, payload(1))
 
 
 def test_two_workers_never_take_the_same_room(tmp_path: Path) -> None:

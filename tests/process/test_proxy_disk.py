@@ -245,6 +245,27 @@ def silent(retention: Path) -> Iterator[None]:
         yield
 
 
+async def test_a_disk_that_does_not_answer_refuses_before_anything_goes_up(tmp_path: Path) -> None:
+    async with whole_system(tmp_path, workers=1, environment=ENVIRONMENT) as system:
+        before = processes(system)
+        async with Load(system, clients=16) as load:
+            await load.answers(50)
+            with silent(tmp_path / "audit"):
+                await until_refused(load)
+                await until(lambda: readiness(system)["status"] == 503)
+                assert readiness(system)["reasons"] == ["there is no room for audit events"]
+                assert "no room" in readiness(system)["checks"]["spool"]["detail"]
+            count = load.served
+            await until(lambda: load.served > count + 50)
+            await until(lambda: readiness(system)["ready"])
+        assert load.broken == []
+        await settled(system, load)
+        assert processes(system) == before
+    assert "requests are refused: the disk has not answered" in log_of(system)
+    assert "there is room for audit events again" in log_of(system)
+    assert "Traceback" not in log_of(system)
+
+
 async def test_a_proxy_that_starts_while_the_disk_does_not_answer_serves_once_it_does(tmp_path: Path) -> None:
     async with whole_system(tmp_path) as system:
         await kill_all(system)
