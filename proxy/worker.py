@@ -13,11 +13,12 @@ import secrets
 import signal
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
@@ -51,7 +52,7 @@ from proxy.counters import (
     UPSTREAM_OPEN,
     Counters,
 )
-from proxy.kill_file import NO_ORDER, read_kill_file
+from proxy.kill_file import NO_ORDER, KillOrder, read_kill_file
 from proxy.policy.gates import parse_network
 from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
@@ -74,6 +75,8 @@ GIVE_WAY_SECONDS: Final = 0.0002
 KILL_FILE_SECONDS: Final = 1.0
 RELOAD_RETRY_SECONDS: Final = 1.0
 FIRST_REQUEST_SECONDS: Final = 5.0  # a new worker takes no request before it can serve it, if it can
+COMPARING_THREADS: Final = 2  # of secrets
+FILE_THREADS: Final = 4  # for what may wait at once: spool, snapshot, kill file, and one more
 ACCEPT_SECONDS: Final = 0.02
 LAST_REQUEST_SECONDS: Final = 1.0  # a kept connection of a busy client has asked again by then
 BACKLOG: Final = 4096
@@ -112,7 +115,8 @@ class Worker:
         self._keys = keys
         self._certificates = certificates
         self._counters = counters
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="worker")
+        self._comparing = _threads(COMPARING_THREADS)
+        self._files = _threads(FILE_THREADS)
         self._spool = self._make_spool()
         self._maintenance: asyncio.Future[None] | None = None  # of the spool, under way
         self._maintained_at = 0.0  # by the event loop's clock, when it began
@@ -129,6 +133,7 @@ class Worker:
         self._unusable = ""  # why the snapshot on disk is not used
         self._kill_file = settings.proxy.kill_file
         self._kill_order = NO_ORDER
+        self._overlooks_kill_file = False
 
     async def run(
         self,
@@ -149,12 +154,12 @@ class Worker:
         )
         self._context = self._make_context(loop)
         signal.signal(signal.SIGABRT, self._end_at_once)
-        upkeep = loop.create_task(self._upkeep())
-        await self._look_at_kill_file()
+        upkeep = self._task(loop, self._upkeep())
+        self._heed(await loop.run_in_executor(self._files, read_kill_file, self._kill_file))
         await self._load_snapshot()
         self._channel = Channel(channel, self._take_message)
         self._channel.send(Hello())
-        watch = loop.create_task(self._watch_kill_file())
+        watch = self._task(loop, self._watch_kill_file())
         await self._until_able(None if patient else FIRST_REQUEST_SECONDS)
         servers = await self._listen(loop, listeners)
         self._beat(loop)
@@ -168,12 +173,24 @@ class Worker:
         if self._maintenance is not None:
             self._maintenance.cancel()  # once it is closed, nothing more is prepared
         self._channel.close()
-        await loop.run_in_executor(None, self._spool.close)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        await loop.run_in_executor(self._files, self._spool.close)
+        for threads in (self._comparing, self._files):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _task(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """One that a worker can't do without: another worker takes the place of one that loses it."""
+        task = loop.create_task(work)
+        task.add_done_callback(self._end_if_failed)
+        return task
+
+    def _end_if_failed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("this worker failed", exc_info=fault)
+            self._end_at_once()
 
     def _end_at_once(self, *_: object) -> NoReturn:
-        """By the supervisor, of a loop that no longer turns: Python runs this amid whatever keeps it. What is
-        under way has its events; nothing of what was interrupted goes on."""
+        """Also by the supervisor, of a loop that no longer turns: Python runs this amid whatever keeps it.
+        What is under way has its events; nothing of what was interrupted goes on."""
         for connection in list(self._context.connections):
             with contextlib.suppress(Exception):
                 connection.record_unfinished()
@@ -230,7 +247,7 @@ class Worker:
             rewrite_links=upstream.rewrite_links,
             public_base=proxy.public_base_url,
             trusted_proxies=tuple(parse_network(str(each)) for each in proxy.trusted_proxies),
-            executor=self._executor,
+            executor=self._comparing,
             loop=loop,
         )
 
@@ -331,7 +348,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         path = self._settings.rule_sync.cache_path
         try:
-            snapshot = await asyncio.to_thread(read_snapshot, path, _give_way)
+            snapshot = await loop.run_in_executor(self._files, read_snapshot, path, _give_way)
         except FileNotFoundError:
             return
         except (SnapshotDamaged, OSError) as error:
@@ -376,12 +393,20 @@ class Worker:
 
     async def _watch_kill_file(self) -> None:
         """Each worker for itself, so that it holds with agent and control plane away; off the event loop."""
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(KILL_FILE_SECONDS)
-            await self._look_at_kill_file()
+            try:
+                order = await loop.run_in_executor(self._files, read_kill_file, self._kill_file)
+            except Exception:  # whatever it was: a stop that comes later must be seen
+                if not self._overlooks_kill_file:
+                    logger.exception("%s can't be looked at, trying again", self._kill_file)
+                self._overlooks_kill_file = True
+                continue
+            self._overlooks_kill_file = False
+            self._heed(order)
 
-    async def _look_at_kill_file(self) -> None:
-        order = await asyncio.to_thread(read_kill_file, self._kill_file)
+    def _heed(self, order: KillOrder) -> None:
         if order == self._kill_order:
             return
         self._kill_order = order
@@ -427,7 +452,7 @@ class Worker:
             self._dropped_before = self._spool.dropped
         if int(now) != int(self._maintained_at) or self._spool.needs_maintenance:
             self._maintained_at = now
-            self._maintenance = loop.run_in_executor(None, self._spool.maintain)
+            self._maintenance = loop.run_in_executor(self._files, self._spool.maintain)
 
     def _tell_of_room(self) -> None:
         """Says once that requests are refused for want of room, and once that they no longer are."""
@@ -475,6 +500,16 @@ class Worker:
     async def _wait_until_closed(self, end: float) -> None:
         while self._context.connections and time.monotonic() < end:  # noqa: ASYNC110 - bounded, only at a stop
             await asyncio.sleep(0.02)
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
+    """They are all started now: no later work fails because no further thread can be had."""
+    executor = ThreadPoolExecutor(count, thread_name_prefix="worker")
+    all_there = threading.Event()
+    for _ in range(count):
+        executor.submit(all_there.wait)
+    all_there.set()
+    return executor
 
 
 def _give_way() -> None:

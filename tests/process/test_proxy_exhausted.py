@@ -17,6 +17,7 @@ from tests.process.proxy_parts import (
     log_of,
     processes,
     readiness,
+    status_becomes,
     until,
     whole_system,
 )
@@ -47,6 +48,24 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], 1200), limits[1]))
 while os.dup(0) < 1030:
     pass
 """
+# What goes wrong in a worker, while a file of that name is there.
+WRONG = """
+import os, pathlib, threading
+marks = pathlib.Path(os.environ["MARKS"])
+
+def fail_while(name, call, error):
+    def failing(*arguments, **options):
+        is_worker = pathlib.Path("/proc/self/comm").read_text().startswith("gw-worker")
+        if is_worker and (marks / name).exists():
+            raise error
+        return call(*arguments, **options)
+    return failing
+
+no_thread = RuntimeError("can't start new thread")
+threading.Thread.start = fail_while("no-threads", threading.Thread.start, no_thread)
+pathlib.Path.lstat = fail_while("no-look", pathlib.Path.lstat, no_thread)
+os.statvfs = fail_while("a-fault", os.statvfs, ValueError("a fault"))
+"""
 NOT_RELOADED = "not reloaded, the settings in force stay: "
 
 
@@ -59,6 +78,21 @@ def forks_left(tmp_path: Path) -> Path:
 
 def environment_of(forks_left: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(forks_left.parent / "shim"), "FORKS_LEFT": str(forks_left)}
+
+
+@pytest.fixture
+def goes_wrong(tmp_path: Path) -> Path:
+    (tmp_path / "shim").mkdir()
+    (tmp_path / "shim" / "sitecustomize.py").write_text(WRONG, "utf-8")
+    return tmp_path
+
+
+def environment_with(goes_wrong: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": str(goes_wrong / "shim"),
+        "MARKS": str(goes_wrong),
+        "Proxy__KillFile": str(goes_wrong / "stop"),
+    }
 
 
 def let_fork(forks_left: Path, times: int | None) -> None:
@@ -158,6 +192,42 @@ async def test_an_upgrade_to_more_workers_than_there_are_descriptors_for_changes
         await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
         assert len(processes(system, "worker")) == 3
     assert "Traceback" not in log_of(system)
+
+
+async def test_without_threads_to_be_had_a_worker_gives_tokens_and_heeds_the_local_stop(
+    goes_wrong: Path,
+) -> None:
+    async with whole_system(goes_wrong, workers=1, environment=environment_with(goes_wrong)) as system:
+        (goes_wrong / "no-threads").touch()
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/1")).status == 200
+            (goes_wrong / "stop").touch()
+            await status_becomes(client, "/v1.0/echo/2", 403)
+    assert "can't start new thread" not in log_of(system)
+
+
+async def test_a_local_stop_is_heeded_though_it_could_not_be_looked_for(goes_wrong: Path) -> None:
+    async with whole_system(goes_wrong, workers=1, environment=environment_with(goes_wrong)) as system:
+        (goes_wrong / "no-look").touch()
+        await until(lambda: "stop can't be looked at, trying again" in log_of(system))
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/1")).status == 200
+            (goes_wrong / "stop").touch()
+            (goes_wrong / "no-look").unlink()
+            await status_becomes(client, "/v1.0/echo/2", 403)
+    assert log_of(system).count("can't be looked at") == 1
+
+
+async def test_a_worker_that_loses_its_upkeep_ends_and_is_replaced(goes_wrong: Path) -> None:
+    async with whole_system(goes_wrong, workers=1, environment=environment_with(goes_wrong)) as system:
+        (goes_wrong / "a-fault").touch()
+        await until(lambda: "worker-0 ended with status 1, starting another" in log_of(system))
+        (goes_wrong / "a-fault").unlink()
+        await until(lambda: readiness(system)["ready"])
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/1")).status == 200
+    assert "this worker failed" in log_of(system)
+    assert "worker-0 does not respond" not in log_of(system)
 
 
 async def test_as_many_descriptors_as_workers_take_can_be_had(tmp_path: Path) -> None:
