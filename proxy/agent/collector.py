@@ -31,7 +31,7 @@ from proxy.audit.segment import (
     header_of,
     parse_name,
 )
-from proxy.audit.spool import WhenFull, spool_directory, used_bytes, worker_budget
+from proxy.audit.spool import DiskUse, WhenFull, spool_directory, worker_budget
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Collector:
         settle_seconds: float = 1.0,
     ) -> None:
         self._spool = spool_directory(retention)
-        self._retention = retention
+        self._use = DiskUse(retention)
         self._journal = journal
         # Under drop-oldest the journals make way for the segments that workers are about to need.
         self._max_bytes = self._limit = max_bytes
@@ -158,7 +158,8 @@ class Collector:
 
     def _find_room(self) -> bool:
         growth = min(_PASS_GROWTH, self._limit // 32)
-        while (used := used_bytes(self._retention)) + growth > self._limit:
+        self._use.count_set_aside()
+        while (used := self._use.total()) + growth > self._limit:
             if self._journal.give_up_sent():
                 continue
             limit = self._limit_within_reach(used - self._journal.held_bytes + growth)

@@ -53,6 +53,8 @@ _MOST_PREPARED: Final = 64 * MAX_FRAME  # bytes; segments for more are prepared 
 _SPARE_SHARE: Final = 8  # of the room that is left, which the other workers count on too
 SILENT_SECONDS: Final = 1.0  # a disk that takes longer than that to say what it can do is one without room
 _TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
+_SET_ASIDE: Final = ("rejected", "resend")
+_COUNTING_SHARE: Final = 100  # of the time, at most, goes to counting what was set aside
 _PAGE: Final = mmap.PAGESIZE
 
 _head: Final = struct.Struct("<IQ").pack
@@ -77,14 +79,37 @@ def kept_free(disk: os.statvfs_result) -> int:
     return min(_KEPT_FREE, disk.f_blocks * disk.f_frsize // _KEPT_SHARE)
 
 
-def used_bytes(retention: Path) -> int:
-    """What spool, journals and rejected batches take of the disk; a file that just vanished takes nothing."""
+def used_bytes(directory: Path, but: tuple[str, ...] = ()) -> int:
+    """What files take of the disk, `but` those below folders of these names; one that just vanished takes
+    nothing."""
     total = 0
-    for folder, _, files in os.walk(retention):
+    for folder, folders, files in os.walk(directory):
+        folders[:] = [each for each in folders if each not in but]
         for name in files:
             with contextlib.suppress(OSError):
                 total += os.stat(os.path.join(folder, name)).st_size
     return total
+
+
+class DiskUse:
+    """What all audit files take of the disk, for who asks again and again. Batches that were set aside may be
+    many and lie there until an operator comes: counting them takes 1/100 of the time at most."""
+
+    def __init__(self, retention: Path) -> None:
+        self._retention = retention
+        self._set_aside = 0
+        self._count_again_at = 0.0
+
+    def count_set_aside(self) -> None:
+        """Anew, if it is time for that."""
+        began = time.monotonic()
+        if began >= self._count_again_at:
+            self._set_aside = sum([used_bytes(self._retention / each) for each in _SET_ASIDE])
+            self._count_again_at = began + _COUNTING_SHARE * (time.monotonic() - began)
+
+    def total(self) -> int:
+        """With what was set aside as it was counted."""
+        return self._set_aside + used_bytes(self._retention, but=_SET_ASIDE)
 
 
 @contextlib.contextmanager
@@ -149,6 +174,7 @@ class SpoolWriter:
         self.problem: str | None = None  # why there is no further segment, for the log
         self.dropped = 0  # records deleted unsent, under drop-oldest
         self._directory = directory
+        self._use = DiskUse(directory)
         self._segment_bytes = segment_bytes & ~7
         self._max_bytes = max_bytes
         self._when_full = when_full
@@ -235,6 +261,7 @@ class SpoolWriter:
             self.needs_maintenance = False
             while self._retired:
                 self._retired.popleft().release()
+            self._use.count_set_aside()
             self._forget_deleted_files()
             self.problem = None
             while not self._has_ample_room():
@@ -376,7 +403,7 @@ class SpoolWriter:
     def _want_of_room(self, dropped: int = 0) -> str | None:
         """Why a segment has no room, also once so many bytes were dropped."""
         limit = worker_budget(self._max_bytes)
-        used = used_bytes(self._directory) - dropped
+        used = self._use.total() - dropped
         if used + self._segment_bytes > limit:
             return f"Audit.MaxDiskBytes: {used} of {limit} bytes in use, a segment has no room"
         free, kept = self._free_and_kept()
@@ -388,7 +415,7 @@ class SpoolWriter:
     def _room_for_segments(self) -> int:
         """Bytes that could still be taken, those that would be dropped for it included."""
         limit = worker_budget(self._max_bytes)
-        used = used_bytes(self._directory) if self._when_full == "refuse" else 0
+        used = self._use.total() if self._when_full == "refuse" else 0
         free, kept = self._free_and_kept()
         return max(0, min(limit - used, free - kept))
 

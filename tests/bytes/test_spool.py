@@ -347,6 +347,36 @@ def test_append_without_room_is_refused_and_harms_nothing(tmp_path: Path) -> Non
     assert read_all(tmp_path) == written
 
 
+def test_batches_that_were_set_aside_count(tmp_path: Path) -> None:
+    for folder in ("rejected", "resend"):
+        (tmp_path / folder).mkdir()
+        large = tmp_path / folder / "large.json"
+        large.touch()
+        os.truncate(large, 64 * MIN_SEGMENT_BYTES)
+        spool = writer(tmp_path)
+        assert not spool.ready
+        assert spool.problem is not None
+        assert "MaxDiskBytes" in spool.problem
+        large.unlink()
+        while not spool.ready:
+            spool.maintain()
+        spool.close()
+
+
+def test_many_batches_that_were_set_aside_cost_little(tmp_path: Path) -> None:
+    rejected = tmp_path / "rejected"
+    rejected.mkdir()
+    for number in range(5000):
+        (rejected / f"{number}.json").touch()
+    began = time.thread_time()
+    used_bytes(tmp_path)
+    walked = time.thread_time()
+    spool = writer(tmp_path)
+    for _ in range(100):
+        spool.maintain()
+    assert time.thread_time() - walked < 10 * (walked - began)
+
+
 @contextlib.contextmanager
 def silent_disk(spool: SpoolWriter, directory: Path) -> Iterator[None]:
     """`maintain` wants a segment and waits for it."""
