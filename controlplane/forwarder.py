@@ -13,7 +13,13 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from controlplane.search.interface import Event, IndexUnavailableError, OutboxStore, SearchIndex
+from controlplane.search.interface import (
+    Event,
+    IndexMovedError,
+    IndexUnavailableError,
+    OutboxStore,
+    SearchIndex,
+)
 from controlplane.search.known_event import Parsed
 from controlplane.store.interface import StoreError
 
@@ -124,7 +130,12 @@ class Forwarder:
         self._position = await self._store.outbox_position(name)
         written = 0
         while not self._stopped.is_set():
-            count, last = await self._write_next()
+            try:
+                count, last = await self._write_next()
+            except IndexMovedError as moved:
+                log.warning("events are written again from where the index stands: %s", moved)
+                name, self._position = await self._index.outbox_name(), moved.reached
+                continue
             if not count:
                 break
             await self._store.set_outbox_position(name, last)
@@ -138,7 +149,7 @@ class Forwarder:
         parsed = self._next_parsed()
         if parsed:
             try:
-                await self._index.write_parsed(parsed)
+                await self._index.write_parsed(parsed, self._position)
             except (ValueError, TypeError, OverflowError, RecursionError) as error:
                 log.warning("events are read again, since the index didn't take them as they were: %s", error)
             else:
@@ -169,7 +180,7 @@ class Forwarder:
     async def _write(self, events: Sequence[Event]) -> None:
         """An event that the index can't take must not keep the others, of every organisation, from it."""
         try:
-            await self._index.write(events)
+            await self._index.write(events, self._position)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             if len(events) == 1:
                 log.exception("event at position %d is left out of the index", events[0].position)

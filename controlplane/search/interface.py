@@ -34,6 +34,15 @@ class IndexUnavailableError(Exception):
     """The index can't answer or take events now; trying again later may do."""
 
 
+class IndexMovedError(IndexUnavailableError):
+    """The index holds events up to `reached`, and not all that were said to be there: it was made anew, or an
+    older one was put in its place."""
+
+    def __init__(self, what: str, reached: int) -> None:
+        super().__init__(what)
+        self.reached = reached
+
+
 class CursorError(ValueError):
     """The cursor was not made by this index."""
 
@@ -81,14 +90,15 @@ class SearchIndex(Protocol):
         """The name under which the store keeps this index's position; a new, empty index has a new name."""
         ...
 
-    async def write(self, events: Sequence[Event]) -> None:
+    async def write(self, events: Sequence[Event], after: int = 0) -> None:
         """Durable on return, and findable. Writing an event (organisation and id) again changes nothing.
 
-        An event that can never be indexed is logged and passed over. Raises IndexUnavailableError otherwise.
+        An event that can never be indexed is logged and passed over. Raises IndexUnavailableError otherwise;
+        IndexMovedError if the index can tell that it lacks events up to `after`.
         """
         ...
 
-    async def write_parsed(self, batches: Sequence[Parsed]) -> None:
+    async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
         """The same of events that somebody has read already."""
         ...
 

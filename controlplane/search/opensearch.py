@@ -130,7 +130,7 @@ class OpenSearchIndex:
 
     # -- writing --
 
-    async def write(self, events: Sequence[Event]) -> None:
+    async def write(self, events: Sequence[Event], after: int = 0) -> None:
         await self.outbox_name()  # the mapping comes first: a bulk request would make an index without one
         items: dict[str, bytes] = {}
         for event in events:
@@ -144,7 +144,7 @@ class OpenSearchIndex:
         for chunk in _chunks(items):
             await self._write_chunk(chunk)
 
-    async def write_parsed(self, batches: Sequence[Parsed]) -> None:
+    async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
         await self.write(
             [
                 StoredEvent(position, batch.org_id, bytes(body))

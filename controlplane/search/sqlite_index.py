@@ -28,6 +28,7 @@ from controlplane.search.interface import (
     Event,
     Facets,
     Histogram,
+    IndexMovedError,
     IndexUnavailableError,
     SearchPage,
     SearchQuery,
@@ -41,7 +42,7 @@ from controlplane.store.migrate import what_to_do
 
 T = TypeVar("T")
 
-FORMAT: Final = 7  # of tables and columns; a file of another format is emptied and built again
+FORMAT: Final = 8  # of tables and columns; a file of another format is emptied and built again
 _BUSY_MILLISECONDS: Final = 30_000
 _CACHE_KIBIBYTES: Final = 65_536
 _WAL_BYTES: Final = 64 * 1024 * 1024
@@ -110,8 +111,7 @@ class SqliteIndex:
                 for each in (reader, counter):
                     await each.open()
                     opened.push_async_callback(each.close)
-                newest = await reader.run("BEGIN", _newest_stored, store)
-                incarnation = await writer.run("BEGIN IMMEDIATE", _prepare, newest)
+                incarnation = await writer.run("BEGIN IMMEDIATE", _prepare, store)
                 opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             raise IndexUnavailableError(f"{path}: {error}") from error
@@ -125,11 +125,24 @@ class SqliteIndex:
         await self._reader.close()
         await self._writer.close()
 
-    async def write(self, events: Sequence[Event]) -> None:
-        await self._writer.run("BEGIN IMMEDIATE", write_events, events)
+    async def write(self, events: Sequence[Event], after: int = 0) -> None:
+        await self._write(after, write_events, events)
 
-    async def write_parsed(self, batches: Sequence[Parsed]) -> None:
-        await self._writer.run("BEGIN IMMEDIATE", write_parsed, batches)
+    async def write_parsed(self, batches: Sequence[Parsed], after: int = 0) -> None:
+        await self._write(after, write_parsed, batches)
+
+    async def _write(self, after: int, job: Callable[[sqlite3.Connection, T], None], events: T) -> None:
+        """The job on the index that we know; if it's another one by now, we know that for the next time."""
+
+        def on_known(db: sqlite3.Connection) -> None:
+            _require_known(db, self._incarnation, after)
+            job(db, events)
+
+        try:
+            await self._writer.run("BEGIN IMMEDIATE", on_known)
+        except _AnotherIndexError as error:
+            self._incarnation = error.incarnation
+            raise
 
     async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
         return await self._writer.run("BEGIN IMMEDIATE", purge_events, org_id, before_ms, limit)
@@ -201,19 +214,22 @@ def _connect(path: Path, store: Path | None) -> sqlite3.Connection:
     return db
 
 
-def _newest_stored(db: sqlite3.Connection, store: Path) -> int:
+def _newest_stored(store: Path) -> int:
     try:
-        ((position,),) = db.execute("SELECT position FROM store.last_position").fetchall()
+        with contextlib.closing(sqlite3.connect(store, timeout=_BUSY_MILLISECONDS / 1000)) as db:
+            ((position,),) = db.execute("SELECT position FROM last_position").fetchall()
     except sqlite3.Error as error:
         raise StoreError(f"{store}: {error}{what_to_do(error)}") from error
     return int(position)
 
 
-def _prepare(db: sqlite3.Connection, newest_stored: int) -> str:
+def _prepare(db: sqlite3.Connection, store: Path) -> str:
     """The incarnation of the index in this file, which is made anew where there is none of this format, or
-    one that is ahead of the store: a backup of that was restored since."""
-    ((found,),) = db.execute("PRAGMA user_version").fetchall()
-    if found != FORMAT or _reached(db) > newest_stored:
+    one that is ahead of the store: a backup of that was restored since.
+
+    The store is asked while nobody else can write the index: what was indexed before is in the store, too.
+    """
+    if _format(db) != FORMAT or _reached(db) > _newest_stored(store):
         for table in _TABLES_OF_OLD:
             db.execute(f"DROP TABLE IF EXISTS {table}")
         for statement in SCHEMA:
@@ -221,6 +237,32 @@ def _prepare(db: sqlite3.Connection, newest_stored: int) -> str:
         db.execute("CREATE TABLE incarnation (id TEXT NOT NULL)")
         db.execute("INSERT INTO incarnation VALUES (?)", (str(uuid.uuid4()),))
         db.execute(f"PRAGMA user_version = {FORMAT}")
+    return _incarnation(db)
+
+
+class _AnotherIndexError(IndexMovedError):
+    def __init__(self, incarnation: str, reached: int) -> None:
+        super().__init__(f"search index: it was made anew and has events up to {reached}", reached)
+        self.incarnation = incarnation
+
+
+def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
+    """Another process may have made the index anew, and what was written before would be missing for good."""
+    if _format(db) != FORMAT:
+        raise IndexUnavailableError("search index: another release has taken it")
+    incarnation, reached = _incarnation(db), _reached(db)
+    if incarnation != known:
+        raise _AnotherIndexError(incarnation, reached)
+    if reached < after:
+        raise IndexMovedError(f"search index: it has events up to {reached} and not to {after}", reached)
+
+
+def _format(db: sqlite3.Connection) -> int:
+    ((found,),) = db.execute("PRAGMA user_version").fetchall()
+    return int(found)
+
+
+def _incarnation(db: sqlite3.Connection) -> str:
     ((incarnation,),) = db.execute("SELECT id FROM incarnation").fetchall()
     return str(incarnation)
 

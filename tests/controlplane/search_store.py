@@ -16,9 +16,9 @@ from controlplane.store.migrate import migrate
 class StoredIndex(SqliteIndex):
     store: Path
 
-    async def write(self, events: Sequence[Event]) -> None:
+    async def write(self, events: Sequence[Event], after: int = 0) -> None:
         await asyncio.to_thread(put, self.store, events)
-        await super().write(events)
+        await super().write(events, after)
 
 
 def put(store: Path, events: Sequence[Event]) -> None:

@@ -61,7 +61,7 @@ class ScriptedIndex:
     async def outbox_name(self) -> str:
         return "scripted"
 
-    async def write(self, events: Sequence[Event]) -> None:
+    async def write(self, events: Sequence[Event], after: int = 0) -> None:
         self.attempts.release()
         self.largest = max(self.largest, len(events))
         if self.failures:
@@ -144,10 +144,10 @@ async def test_an_event_that_no_index_can_take_keeps_none_of_the_others_out(
     store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Choosy(ScriptedIndex):
-        async def write(self, events: Sequence[Event]) -> None:
+        async def write(self, events: Sequence[Event], after: int = 0) -> None:
             if 3 in numbers([one.body for one in events]):
                 raise TypeError("not that one")
-            await super().write(events)
+            await super().write(events, after)
 
     index = Choosy()
     await commit(store, range(7))
@@ -296,6 +296,50 @@ async def test_an_index_that_was_deleted_is_built_again(tmp_path: Path, store: S
         path.unlink()
 
 
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_an_index_that_another_process_made_anew_is_filled_whole(
+    tmp_path: Path, store: SqliteStore, is_read: bool
+) -> None:
+    path = tmp_path / "search.sqlite"
+    index = await SqliteIndex.open(path, tmp_path / "store.db")
+    subject = Forwarder(store, index)
+    try:
+        await accept(store, subject, *map(event, range(5)))
+        assert await subject.drain() == 5
+        with closing(sqlite3.connect(path)) as file:
+            file.execute("PRAGMA user_version = 1")
+        other = await SqliteIndex.open(path, tmp_path / "store.db")
+        await other.write(await store.events_after(0, 2))
+        await other.close()
+        if is_read:
+            await accept(store, subject, *map(event, range(5, 8)))
+        else:
+            await commit(store, range(5, 8))
+        await subject.drain()
+        page = await index.search(SearchQuery((ORG,)))
+        assert numbers(page.events) == [7, 6, 5, 4, 3, 2, 1, 0]
+        assert await store.outbox_position(await other.outbox_name()) == 8
+    finally:
+        await index.close()
+
+
+async def test_an_older_index_in_the_place_of_the_newer_one_is_filled_whole(
+    tmp_path: Path, store: SqliteStore
+) -> None:
+    """The store's note says that it has more than it holds."""
+    index = await SqliteIndex.open(tmp_path / "search.sqlite", tmp_path / "store.db")
+    try:
+        await commit(store, range(5))
+        await index.write(await store.events_after(0, 2))
+        await store.set_outbox_position(await index.outbox_name(), 5)
+        await commit(store, range(5, 8))
+        await Forwarder(store, index).drain()
+        page = await index.search(SearchQuery((ORG,)))
+        assert numbers(page.events) == [7, 6, 5, 4, 3, 2, 1, 0]
+    finally:
+        await index.close()
+
+
 async def test_stop_ends_it_at_once(store: SqliteStore) -> None:
     for number, index in enumerate((ScriptedIndex(), ScriptedIndex(IndexUnavailableError("away")))):
         subject = forwarder(store, index, first_pause_seconds=3600, longest_pause_seconds=3600)
@@ -308,9 +352,9 @@ async def test_who_searches_waits_a_moment_for_the_index_and_no_longer(store: Sq
     free = asyncio.Event()
 
     class Slow(ScriptedIndex):
-        async def write(self, events: Sequence[Event]) -> None:
+        async def write(self, events: Sequence[Event], after: int = 0) -> None:
             await free.wait()
-            await super().write(events)
+            await super().write(events, after)
 
     index = Slow()
     await commit(store, range(3))

@@ -17,10 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.search.fair_turns import FairTurns
-from controlplane.search.interface import CursorError, IndexUnavailableError, SearchIndex, SearchQuery
+from controlplane.search.interface import (
+    CursorError,
+    IndexMovedError,
+    IndexUnavailableError,
+    SearchIndex,
+    SearchQuery,
+)
 from controlplane.search.query import FIELDS, MAX_VALUES, QueryError, parse_filter
 from controlplane.search.segment_search import TimeLimit
-from controlplane.search.sqlite_index import SqliteIndex
+from controlplane.search.sqlite_index import SqliteIndex, _Connection
 from controlplane.store.migrate import migrate
 from proxy.wire.audit_event import rfc3339
 from tests.controlplane.search_events import (
@@ -265,6 +271,57 @@ async def test_an_index_that_is_ahead_of_its_store_is_built_again(tmp_path: Path
         assert await index.outbox_name() != name
         await index.write(accepted(event(1), event(3)))
         assert await found(index, "") == [3, 1]
+
+
+async def test_an_index_that_a_busy_server_writes_meanwhile_is_not_ahead_of_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is stored and indexed in the very moment in which a command opens the index."""
+    path = tmp_path / "search.sqlite"
+    run = _Connection.run
+    late = [accepted(event(2), first_position=2)]
+    async with opened(path) as server:
+        await server.write(accepted(event(1)))
+
+        async def run_late(self: _Connection, begin: str, job: Any, *given: object) -> Any:
+            if begin == "BEGIN IMMEDIATE" and late:
+                await server.write(late.pop())
+            return await run(self, begin, job, *given)
+
+        monkeypatch.setattr(_Connection, "run", run_late)
+        async with opened(path) as command:
+            assert not late
+            assert await command.outbox_name() == await server.outbox_name()
+            assert await found(command, "") == [2, 1]
+
+
+async def test_nothing_is_written_to_an_index_that_lacks_what_came_before(tmp_path: Path) -> None:
+    """Another process made it anew, and has filled it up to some event."""
+    path = tmp_path / "search.sqlite"
+    async with opened(path) as server:
+        await server.write(accepted(event(1), event(2)))
+        old_name = await server.outbox_name()
+        with sqlite3.connect(path) as file:
+            file.execute("PRAGMA user_version = 1")
+        file.close()
+        async with opened(path) as command:
+            await command.write(accepted(event(1)))
+            with pytest.raises(IndexMovedError) as moved:
+                await server.write(accepted(event(3), first_position=3), after=2)
+            assert moved.value.reached == 1
+            assert await server.outbox_name() == await command.outbox_name() != old_name
+            with pytest.raises(IndexMovedError):
+                await server.write(accepted(event(3), first_position=3), after=2)
+            await server.write(accepted(event(1), event(2), event(3)), after=1)
+            assert await found(command, "") == [3, 2, 1]
+
+
+async def test_nothing_is_written_to_an_index_of_another_release(index: SqliteIndex, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "store.db.search.sqlite") as file:
+        file.execute("PRAGMA user_version = 99")
+    file.close()
+    with pytest.raises(IndexUnavailableError, match="another release"):
+        await index.write(accepted(event(1)))
 
 
 async def test_one_id_in_two_organisations_is_two_events(index: SqliteIndex) -> None:
