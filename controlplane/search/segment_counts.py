@@ -133,7 +133,8 @@ def _cut(found: Sequence[_Matches], most: int, certain_count: bool) -> list[_Mat
 
 
 class _Counts:
-    """Paths and queries count as filters compare them, and are spelled as one of their events has them."""
+    """Paths and queries count as filters compare them, and are spelled as one of their events has them, or
+    folded where retention has taken that event from the store already."""
 
     def __init__(self, fields: Sequence[str]) -> None:
         self._by_field: dict[str, Counter[str]] = {name: Counter() for name in fields}
@@ -182,7 +183,7 @@ class _Counts:
         for text, times in nsmallest(top, counts.items(), key=lambda each: (-each[1], each[0])):
             if name in LINE_FIELDS:
                 segment, ordinal = self._seen[name, text]
-                yield str(segment.document(ordinal).values[name]), times
+                yield str(segment.document(ordinal).values.get(name, text)), times
             else:
                 yield text, times
 

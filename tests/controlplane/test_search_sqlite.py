@@ -768,6 +768,18 @@ async def test_paths_count_without_regard_to_case_and_keep_a_spelling(index: Sql
     assert (path.lower(), count) == ("/v1.0/users", 3)
 
 
+async def test_paths_are_counted_while_retention_has_come_to_the_store_and_not_to_the_index(
+    index: StoredIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.search.segment_counts._FEW", 0)
+    await index.write(accepted(event(1, path="/v1.0/Users", query="$Top=1"), event(2, path="/Beta/Me")))
+    with closing(sqlite3.connect(index.store)) as store:
+        store.execute("UPDATE blocks SET body = CAST('[null]' AS BLOB) WHERE position = 1")
+        store.commit()
+    facets = await index.facets(SearchQuery((ORG,)), ["path", "query"])
+    assert facets.fields == {"path": (("/Beta/Me", 1), ("/v1.0/users", 1)), "query": (("$top=1", 1),)}
+
+
 async def test_the_span_is_that_of_the_organisations_asked_for(index: SqliteIndex) -> None:
     assert await index.span(None) is None
     await index.write(accepted(event(1), event(5), event(9, orgId=OTHER_ORG)))
