@@ -23,8 +23,9 @@ class Settings(Protocol):
     def ca_file(self) -> Path | None: ...
 
 
-async def open_index(settings: Settings, store_path: Path) -> SearchIndex:
-    """The SQLite index lies beside the store: `<store>.search.sqlite`."""
+async def open_index(settings: Settings, store_path: Path, *, has_store: bool = False) -> SearchIndex:
+    """The SQLite index lies beside the store: `<store>.search.sqlite`. Who has the store to itself begins
+    another one where that is damaged."""
     if settings.kind == "opensearch":
         from controlplane.search.opensearch import OpenSearchIndex  # aiohttp's client, which few need
 
@@ -33,4 +34,5 @@ async def open_index(settings: Settings, store_path: Path) -> SearchIndex:
         )
     from controlplane.search.sqlite_index import SqliteIndex  # of no use to most commands
 
-    return await SqliteIndex.open(store_path.with_name(store_path.name + ".search.sqlite"), store_path)
+    path = store_path.with_name(store_path.name + ".search.sqlite")
+    return await (SqliteIndex.open_or_begin if has_store else SqliteIndex.open)(path, store_path)

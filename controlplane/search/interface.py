@@ -34,6 +34,10 @@ class IndexUnavailableError(Exception):
     """The index can't answer or take events now; trying again later may do."""
 
 
+class IndexDamagedError(IndexUnavailableError):
+    """What the index holds can't be read any more: it has to be built anew."""
+
+
 class IndexMovedError(IndexUnavailableError):
     """The index holds events up to `reached`, and not all that were said to be there: it was made anew, or an
     older one was put in its place."""

@@ -12,7 +12,8 @@ import sqlite3
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import itemgetter
@@ -65,6 +66,17 @@ _FULL: Final = 131_072  # events of a segment that is joined no more
 _FAN: Final = 16  # segments of about one size that become one
 
 
+@contextmanager
+def telling_damage() -> Iterator[None]:
+    """What was written can be read; where it makes no sense, it was damaged on the disk, and SQLite's own
+    words for that are DatabaseError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"what it holds makes no sense ({type(error).__name__}: {error})"
+        raise sqlite3.DatabaseError(what) from error
+
+
 def _place(segment: int, name: str) -> int:
     return segment << _PLACE_BITS | _PLACES[name]
 
@@ -94,6 +106,7 @@ def read_stretch(db: sqlite3.Connection, segment: int, number: int) -> tuple[arr
     return lines, text
 
 
+@telling_damage()
 def _read_segment(db: sqlite3.Connection, segment: int) -> Segment:
     ((count,),) = db.execute("SELECT count FROM segments WHERE segment = ?", (segment,)).fetchall()
     times, positions = array("q"), array("q")

@@ -9,6 +9,7 @@ at a time.
 import asyncio
 import base64
 import contextlib
+import logging
 import os
 import sqlite3
 import struct
@@ -28,6 +29,7 @@ from controlplane.search.interface import (
     Event,
     Facets,
     Histogram,
+    IndexDamagedError,
     IndexMovedError,
     IndexUnavailableError,
     SearchPage,
@@ -35,12 +37,20 @@ from controlplane.search.interface import (
 )
 from controlplane.search.known_event import Parsed
 from controlplane.search.segment_counts import count_times, count_values
-from controlplane.search.segment_files import SCHEMA, purge_events, write_events, write_parsed
+from controlplane.search.segment_files import (
+    SCHEMA,
+    purge_events,
+    telling_damage,
+    write_events,
+    write_parsed,
+)
 from controlplane.search.segment_search import Found, newest, span
 from controlplane.store.interface import StoreError
 from controlplane.store.migrate import what_to_do
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 FORMAT: Final = 8  # of tables and columns; a file of another format is emptied and built again
 _BUSY_MILLISECONDS: Final = 30_000
@@ -79,7 +89,13 @@ class _Connection:
     async def run(self, begin: str, job: Callable[..., T], *given: object) -> T:
         """The job in a transaction of its own; IndexUnavailableError if SQLite fails."""
         work = partial(_in_transaction, self._db, begin, job, given)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            raise _unavailable(self._path, error) from error
+
+    async def read(self, job: Callable[..., T], *given: object) -> T:
+        return await self.run("BEGIN", telling_damage()(job), *given)
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
@@ -114,8 +130,19 @@ class SqliteIndex:
                 incarnation = await writer.run("BEGIN IMMEDIATE", _prepare, store)
                 opened.pop_all()
         except (OSError, sqlite3.Error) as error:
-            raise IndexUnavailableError(f"{path}: {error}") from error
+            raise _unavailable(path, error) from error
         return cls(writer, reader, counter, incarnation)
+
+    @classmethod
+    async def open_or_begin(cls, path: Path, store: Path) -> "SqliteIndex":
+        """A damaged file is put aside and another one begun: only for who has the store to itself, since who
+        works with the file goes on in the one that was put aside."""
+        try:
+            return await cls.open(path, store)
+        except IndexDamagedError as error:
+            aside = await asyncio.to_thread(_put_aside, path)
+            log.error("the search index is damaged, put aside as %s and built anew: %s", aside, error)
+        return await cls.open(path, store)
 
     async def outbox_name(self) -> str:
         return f"sqlite:{self._incarnation}"
@@ -149,35 +176,48 @@ class SqliteIndex:
 
     async def search(self, query: SearchQuery) -> SearchPage:
         before = None if query.cursor is None else _read_cursor(query.cursor)
-        return await self._reader.run("BEGIN", _page, query, before)
+        return await self._reader.read(_page, query, before)
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
-        return await self._reader.run("BEGIN", span, org_ids)
+        return await self._reader.read(span, org_ids)
 
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
         async with self._counting.of(query.org_ids):
-            return await self._counter.run("BEGIN", count_values, query, fields, top)
+            return await self._counter.read(count_values, query, fields, top)
 
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
         async with self._counting.of(query.org_ids):
-            return await self._counter.run("BEGIN", count_times, query, interval_ms)
+            return await self._counter.read(count_times, query, interval_ms)
 
 
 def _in_transaction(
     db: sqlite3.Connection, begin: str, job: Callable[..., T], given: tuple[object, ...]
 ) -> T:
+    db.execute(begin)
     try:
-        db.execute(begin)
-        try:
-            result = job(db, *given)
-            db.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # there may be none left to roll back
-                db.execute("ROLLBACK")
-            raise
-    except sqlite3.Error as error:
-        raise IndexUnavailableError(f"search index: {error}") from error
+        result = job(db, *given)
+        db.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):  # there may be none left to roll back
+            db.execute("ROLLBACK")
+        raise
     return result
+
+
+def _unavailable(path: Path, error: sqlite3.Error | OSError) -> IndexUnavailableError:
+    if type(error) is not sqlite3.DatabaseError:  # busy, full, not permitted: nothing of the file is wrong
+        return IndexUnavailableError(f"{path}: {error}")
+    return IndexDamagedError(
+        f"{path}: {error}; stop the control plane, remove this file with its -wal and -shm, and start it:"
+        " the index is filled again from the store"
+    )
+
+
+def _put_aside(path: Path) -> Path:
+    """The file goes last: until then the next start finds it damaged again."""
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return path.replace(path.with_name(path.name + ".damaged"))
 
 
 def _create_private(path: Path) -> None:
@@ -223,6 +263,7 @@ def _newest_stored(store: Path) -> int:
     return int(position)
 
 
+@telling_damage()
 def _prepare(db: sqlite3.Connection, store: Path) -> str:
     """The incarnation of the index in this file, which is made anew where there is none of this format, or
     one that is ahead of the store: a backup of that was restored since.
@@ -246,6 +287,7 @@ class _AnotherIndexError(IndexMovedError):
         self.incarnation = incarnation
 
 
+@telling_damage()
 def _require_known(db: sqlite3.Connection, known: str, after: int) -> None:
     """Another process may have made the index anew, and what was written before would be missing for good."""
     if _format(db) != FORMAT:

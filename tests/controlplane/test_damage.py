@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.forwarder import Forwarder
+from controlplane.search import open_index
+from controlplane.search.interface import SearchQuery
 from controlplane.store.interface import StoreError
-from tests.controlplane.plane import SYNC, FakeClock, ProxyClient, batch, started
+from tests.controlplane.plane import SYNC, FakeClock, Plane, ProxyClient, batch, started
 from tests.formats import FORMATS
 
 PAGE = 4096
@@ -57,3 +60,46 @@ async def test_a_bad_page_is_never_an_answer(tmp_path: Path, page: int, clock: F
                 assert new.json["accepted"] == 2
                 again = await proxy.audit(batch("batch-7", KNOWN["orgId"], range(7, 9)))
                 assert again.status == 503 or again.json["duplicate"] is True
+
+
+@pytest.mark.parametrize("damage", ["no database", "zeros", "half of it", "its head"])
+async def test_a_damaged_index_is_put_aside_and_built_anew(
+    tmp_path: Path, damage: str, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is derived from the store, and proxies go on being served."""
+    path = tmp_path / "var" / "controlplane.db.search.sqlite"
+    async with started(tmp_path, clock) as plane:
+        org = await plane.org("acme")
+        proxy = await plane.proxy("edge", "acme")
+        assert (await proxy.audit(batch("batch-1", org, range(1, 100)))).status == 202
+        await indexed(plane, 99)
+    whole = path.read_bytes()
+    damaged = {
+        "no database": b"no database" * 1000,
+        "zeros": bytes(len(whole)),
+        "half of it": whole[: len(whole) // 2],
+        "its head": whole[:8192],
+    }[damage]
+    path.write_bytes(damaged)
+    path.with_name(f"{path.name}-wal").write_bytes(b"of the old file")
+    async with started(tmp_path, clock) as plane:
+        proxy.base_url, proxy.session = plane.base_url, plane.session
+        assert (await proxy.sync()).status == 200
+        assert (await proxy.audit(batch("batch-2", org, range(100, 102)))).status == 202
+        await indexed(plane, 101)
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == damaged
+    (line,) = (record for record in caplog.records if record.name == "controlplane.search.sqlite_index")
+    assert "put aside as" in line.getMessage()
+    assert line.exc_info is None
+
+
+async def indexed(plane: Plane, position: int) -> None:
+    """Until the index has the events up to this position."""
+    path = plane.settings.store.path
+    index = await open_index(plane.settings.search_index, path)
+    try:
+        await Forwarder(plane.store, index).drain()
+        page = await index.search(SearchQuery(None, limit=1000))
+        assert len(page.events) == position
+    finally:
+        await index.close()

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from controlplane.search.fair_turns import FairTurns
 from controlplane.search.interface import (
     CursorError,
+    IndexDamagedError,
     IndexMovedError,
     IndexUnavailableError,
     SearchIndex,
@@ -485,8 +486,52 @@ async def test_the_file_is_readable_by_its_owner_only(index: SqliteIndex, tmp_pa
 async def test_a_file_that_is_no_database_is_an_unavailable_index(tmp_path: Path) -> None:
     path = tmp_path / "search.sqlite"
     path.write_bytes(b"not a database at all" * 500)
-    with pytest.raises(IndexUnavailableError, match=r"search\.sqlite"):
+    with pytest.raises(IndexDamagedError, match=r"search\.sqlite.*remove this file"):
         await SqliteIndex.open(path, tmp_path / "store.db")
+
+
+@pytest.mark.parametrize("damage", [b"\xa5" * 999, b"", 1 << 40], ids=["bytes", "nothing", "number"])
+@pytest.mark.parametrize(("table", "column"), [("texts", "text"), ("numbers", "times"), ("columns", "data")])
+async def test_what_makes_no_sense_any_more_is_damage(
+    index: SqliteIndex, tmp_path: Path, table: str, column: str, damage: bytes | int
+) -> None:
+    await index.write(accepted(*map(event, range(5))))
+    with closing(sqlite3.connect(tmp_path / "store.db.search.sqlite")) as file:
+        file.execute(f"UPDATE {table} SET {column} = ?", (damage,))
+        file.commit()
+    query = SearchQuery((ORG,), parse_filter("verdict:allow users"), from_ms=START_MS + 1)
+    told = []
+    for ask in (
+        lambda: index.search(query),
+        lambda: index.facets(query, ["path"]),
+        lambda: index.histogram(query, 1000),
+        lambda: index.purge(ORG, START_MS + 2000, 100),
+    ):
+        try:
+            await ask()
+        except IndexDamagedError as error:
+            told.append(str(error))
+    assert told or damage == b""
+    assert all("store.db.search.sqlite" in each and "remove this file" in each for each in told)
+
+
+async def test_events_that_come_to_a_damaged_index_are_not_left_out(
+    index: SqliteIndex, tmp_path: Path
+) -> None:
+    """Segments that can't be joined any more are no fault of the events that have come."""
+    path = tmp_path / "store.db.search.sqlite"
+    for number in range(15):
+        await index.write(accepted(event(number), first_position=number + 1))
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE numbers SET times = x'00'")
+        file.commit()
+    with pytest.raises(IndexDamagedError):
+        await index.write(accepted(event(15), first_position=16))
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("DELETE FROM incarnation")
+        file.commit()
+    with pytest.raises(IndexDamagedError):
+        await index.write(accepted(event(16), first_position=17))
 
 
 async def test_a_failed_write_leaves_nothing_and_the_next_one_works(
