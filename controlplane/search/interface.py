@@ -8,6 +8,8 @@ from controlplane.search.known_event import Parsed
 from controlplane.search.query import EVERYTHING, Filter
 
 MAX_LIMIT = 1000
+# About a thousand of the largest events that a proxy makes; an event may have 5 MB.
+MAX_PAGE_BYTES = 16 * 1024 * 1024
 MAX_TOP = 100  # values of one facet
 
 
@@ -65,7 +67,8 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """Events as the proxy wrote them, newest first, and where the next page begins."""
+    """Events as the proxy wrote them, newest first, and where the next page begins: after fewer than were
+    asked for, where those are large."""
 
     events: tuple[bytes, ...]
     next: str | None

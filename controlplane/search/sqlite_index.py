@@ -25,6 +25,7 @@ from controlplane.search.bodies import Bodies
 from controlplane.search.fair_turns import FairTurns
 from controlplane.search.interface import (
     MAX_LIMIT,
+    MAX_PAGE_BYTES,
     CursorError,
     Event,
     Facets,
@@ -321,9 +322,15 @@ def _page(db: sqlite3.Connection, query: SearchQuery, before: tuple[int, int] | 
     limit = max(1, min(query.limit, MAX_LIMIT))
     bodies = Bodies(db)
     found = newest(db, query, limit + 1, bodies, before)
-    following = _cursor(found[limit - 1]) if len(found) > limit else None
-    texts = (bodies.read(one.position) for one in found[:limit])
-    return SearchPage(tuple(text for text in texts if text is not None), following)
+    texts: list[bytes] = []
+    read = size = 0
+    while read < min(limit, len(found)) and size < MAX_PAGE_BYTES:
+        text = bodies.read(found[read].position)
+        read += 1
+        if text is not None:
+            texts.append(text)
+            size += len(text)
+    return SearchPage(tuple(texts), _cursor(found[read - 1]) if read < len(found) else None)
 
 
 def _cursor(found: Found) -> str:

@@ -225,6 +225,23 @@ async def test_pages_hold_each_event_once_while_new_ones_arrive(index: SqliteInd
     assert set(range(0, 20, 2)) <= set(seen)
 
 
+async def test_a_page_ends_where_its_events_are_large(
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the event that fills it, and the next page begins behind that."""
+    large = 10_000
+    monkeypatch.setattr("controlplane.search.sqlite_index.MAX_PAGE_BYTES", 2 * large)
+    made = [event(n, new="x" * large if n in (2, 3, 5) else "") for n in range(8)]
+    await index.write(accepted(*made))
+    assert [page async for page in pages(index, SearchQuery((ORG,)), limit=7)] == [[7, 6, 5, 4, 3], [2, 1, 0]]
+    assert [page async for page in pages(index, SearchQuery((ORG,)), limit=5)] == [[7, 6, 5, 4, 3], [2, 1, 0]]
+
+
+async def test_a_page_of_the_largest_events_of_a_proxy_is_whole(index: SqliteIndex) -> None:
+    await index.write(accepted(*(event(n, query="x" * 15_000) for n in range(1000))))
+    assert len((await index.search(SearchQuery((ORG,), limit=1000))).events) == 1000
+
+
 async def test_the_last_page_says_so_even_if_it_is_full(index: SqliteIndex) -> None:
     await index.write(accepted(*(event(n) for n in range(4))))
     assert [page async for page in pages(index, SearchQuery((ORG,)), limit=2)] == [[3, 2], [1, 0]]
