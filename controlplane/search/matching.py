@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from controlplane.search.column import Column, Judged, full, judge, judge_abstract, judge_exactly
 from controlplane.search.document import Document, Value
-from controlplane.search.predicates import accepts, all_hold, has_phrase, value_holds
+from controlplane.search.predicates import accepts, all_hold, has_phrase, said_in, value_holds
 from controlplane.search.query import (
     FIELDS,
     WORD,
@@ -53,6 +53,9 @@ class View(Protocol):
         """The mask of the events whose lines may have all words; with `prefix` the last one may go on."""
 
     def line(self, ordinal: int) -> str: ...
+    def said(self, ordinal: int) -> str:
+        """The words of its path and query, in which phrases are looked for."""
+
     def lines_with(self, needle: bytes, flags: bytes) -> Iterator[int]:
         """Of the flagged ordinals those whose line has these bytes, newest first."""
 
@@ -270,7 +273,7 @@ def _text_step(term: TextTerm, view: View) -> _Step:
 @lru_cache(4096)  # segments have mostly the same values
 def _value_has_phrase(term: TextTerm, value: Value) -> bool:
     texts = value if isinstance(value, tuple) else () if value is None else (str(value),)
-    return any(has_phrase(term, text) for text in texts)
+    return has_phrase(term, said_in(texts))
 
 
 # -- lines -----------------------------------------------------------------------------------------
@@ -301,7 +304,6 @@ def _phrase_of_line(term: TextTerm, view: View, mask: int) -> Callable[[int], bo
     flags = mask.to_bytes(view.count, "little")
 
     def holds_for(ordinal: int) -> bool:
-        texts = view.line(ordinal).split(PART)[-2:]
-        return bool(flags[ordinal]) or any(has_phrase(term, text) for text in texts)
+        return bool(flags[ordinal]) or has_phrase(term, view.said(ordinal))
 
     return holds_for

@@ -18,7 +18,9 @@ from controlplane.search.column import Column, full
 from controlplane.search.document import Document
 from controlplane.search.interface import SearchQuery
 from controlplane.search.matching import matches
+from controlplane.search.predicates import said_in
 from controlplane.search.query import WORD_CHARS, FieldTerm, Term
+from controlplane.search.segment import PART
 from controlplane.search.segment_files import (
     STRETCH,
     WORDLESS,
@@ -39,7 +41,8 @@ class OutOfTime(Exception):
 
 
 class TimeLimit:
-    """Looked at with each stretch of a segment that is read: some two thousand events."""
+    """Looked at with each stretch of a segment that is read, some two thousand events, and whenever one event
+    is asked: it may have as much text as thousands of others."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -153,6 +156,8 @@ class StoredSegment:
         self._numbers_held: list[array[int]]
         self._stretch_number = -1
         self._stretch_held: tuple[array[int], bytes]
+        self._said_ordinal = -1
+        self._said_held: str
         self.org_id = org_id
         self.most_ms = most_ms
         self.count = count
@@ -219,9 +224,17 @@ class StoredSegment:
         return int.from_bytes(flags, "little")
 
     def line(self, ordinal: int) -> str:
+        self._look_at_limit()
         lines, text = self._stretch(ordinal // STRETCH)
         within = ordinal % STRETCH
         return text[lines[within] : lines[within + 1] - 1].decode()
+
+    def said(self, ordinal: int) -> str:
+        if ordinal != self._said_ordinal:
+            self._said_held = said_in(self.line(ordinal).split(PART)[-2:])
+            self._said_ordinal = ordinal
+        self._look_at_limit()
+        return self._said_held
 
     def lines_with(self, needle: bytes, flags: bytes) -> Iterator[int]:
         for number in reversed(range(-(-self.count // STRETCH))):
@@ -239,5 +252,6 @@ class StoredSegment:
             yield from reversed(found)
 
     def document(self, ordinal: int) -> Document:
+        self._look_at_limit()
         time_ms, position = self._numbers(ordinal)
         return self._bodies.document(self.org_id, position, time_ms)

@@ -25,7 +25,7 @@ from controlplane.search.interface import (
     SearchIndex,
     SearchQuery,
 )
-from controlplane.search.query import FIELDS, MAX_VALUES, QueryError, parse_filter
+from controlplane.search.query import FIELDS, MAX_VALUES, QueryError, parse_filter, words
 from controlplane.search.segment_search import TimeLimit
 from controlplane.search.sqlite_index import SqliteIndex, _Connection
 from controlplane.store.migrate import migrate
@@ -691,11 +691,11 @@ async def test_counts_say_when_they_are_not_of_everything(
     assert (histogram.complete, sum(count for _, count in histogram.buckets)) == (False, 3)
 
 
-@pytest.mark.parametrize(("looks", "counted"), [(0, 0), (1, 3), (1000, 6)])
+@pytest.mark.parametrize(("looks", "counted"), [(0, 0), (2, 0), (4, 3), (7, 3), (1000, 6)])
 async def test_counts_say_how_far_they_came_in_their_time(
     index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, looks: int, counted: int
 ) -> None:
-    """Two segments, each read once; the newer one first."""
+    """Two segments, each of a stretch and three events to look at; the newer one first."""
 
     class Looks(TimeLimit):
         def __init__(self, seconds: float) -> None:
@@ -711,6 +711,19 @@ async def test_counts_say_how_far_they_came_in_their_time(
     assert histogram.complete is (counted == 6)
     facets = await index.facets(query, ["verdict"])
     assert (facets.counted, facets.complete) == (counted, counted == 6)
+
+
+@pytest.mark.parametrize("rules", [1, 4])
+async def test_the_words_of_an_event_are_cut_once_for_all_terms(index: SqliteIndex, rules: int) -> None:
+    """By its line, and by itself where there are more rules than a column tells apart."""
+    text = "/".join(["a"] * 500)
+    with patch("controlplane.search.column.WIDE", 1), patch("controlplane.search.column.NARROW", 1):
+        made = [event(n, path=text, ruleId=f"r{n % rules}") for n in range(4)]
+        await index.write(accepted(*made))
+    dear = " ".join(f'-"{"a " * 20}b{n}"' for n in range(30))
+    with patch("controlplane.search.predicates.words", wraps=words) as cut:
+        assert await found(index, f'{dear} "a a"') == [3, 2, 1, 0]
+    assert sum(call.args[0] == text for call in cut.call_args_list) == 4
 
 
 async def test_many_counts_of_one_organisation_hold_up_another_by_one_at_most(index: SqliteIndex) -> None:
