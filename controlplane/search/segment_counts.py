@@ -19,6 +19,7 @@ from controlplane.search.matching import LINE_FIELDS, mask_of
 from controlplane.search.query import fold
 from controlplane.search.segment import ABSENT, PART, on_one_line
 from controlplane.search.segment_search import (
+    SECONDS,
     OutOfTime,
     StoredSegment,
     TimeLimit,
@@ -27,7 +28,6 @@ from controlplane.search.segment_search import (
     stored_segments,
 )
 
-SECONDS: Final = 2.0  # that one count may look for its matches, while others wait
 FACET_MATCHES: Final = 50_000
 # Looked at one by one; what columns tell costs next to nothing.
 HISTOGRAM_MATCHES: Final = 50_000

@@ -8,8 +8,8 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, takewhile
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -30,9 +30,14 @@ from controlplane.search.segment_files import (
     stretches_with,
 )
 
+Key: TypeAlias = tuple[int, int]  # an event's time and position, by which all are ordered
+
+SECONDS: Final = 2.0  # that one search may look for its matches, while others wait
+_AGAIN_SECONDS: Final = 0.1  # until it is asked once more whether a search may end
 # Times beyond which there are none: what SQLite takes for a number.
 _LEAST: Final = -(1 << 62)
 _MOST: Final = 1 << 62
+_END: Final[Key] = (_MOST, 0)
 _FEW_STRETCHES: Final = 2  # are searched before another word is looked up
 
 
@@ -44,14 +49,24 @@ class TimeLimit:
     """Looked at with each stretch of a segment that is read, some two thousand events, and whenever one event
     is asked: it may have as much text as thousands of others."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        may_end: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Once the time is over, it ends as soon as it may."""
+        self._may_end = may_end
         self._clock = clock
         self._ends = clock() + seconds
 
     def look(self) -> None:
         """Raises OutOfTime."""
         if self._clock() >= self._ends:
-            raise OutOfTime
+            self.lift()
+            if self._may_end():
+                raise OutOfTime
+            self._ends = self._clock() + _AGAIN_SECONDS
 
     def lift(self) -> None:
         self._ends = math.inf
@@ -65,31 +80,73 @@ class Found(NamedTuple):
     org_id: str
 
 
+class Newest(NamedTuple):
+    """The newest matches, newest first; and, if the time was over, what older events go on before."""
+
+    found: list[Found]
+    left: Key | None
+
+
+class _Progress:
+    """How far a page has come: segments lie over each other in time, and only what is newer than all that is
+    left of each can be told."""
+
+    def __init__(self, segments: Iterator[StoredSegment], begin: Key) -> None:
+        self._segments = segments
+        self._at = self._following = next(segments, None)
+        self._begin = begin if self._at is None else min(begin, self._at.end)
+
+    def next(self) -> StoredSegment | None:
+        self._at, self._following = self._following, next(self._segments, None)
+        return self._at
+
+    def left(self) -> Key:
+        """What the events come before that are still to be looked at."""
+        left = [self._at.left()] if self._at else []
+        return max([*left, self._following.end] if self._following else left)
+
+    def is_made(self) -> bool:
+        return self.left() < self._begin
+
+
 def newest(
-    db: sqlite3.Connection,
-    query: SearchQuery,
-    limit: int,
-    bodies: Bodies,
-    before: tuple[int, int] | None = None,
-) -> list[Found]:
-    """The newest matches, newest first; `before`: only those older than this time and position."""
+    db: sqlite3.Connection, query: SearchQuery, limit: int, bodies: Bodies, before: Key | None = None
+) -> Newest:
+    """`before`: only those older than this time and position. It takes longer than it may only where no event
+    could be told of until then, so that pages come to an end."""
     from_ms, to_ms = bounds(query)
     if before is not None:
         to_ms = min(to_ms, before[0] + 1)
+    time_limit = TimeLimit(SECONDS, lambda: progress.is_made())
+    segments = stored_segments(db, bodies, query.org_ids, from_ms, to_ms, time_limit)
+    progress = _Progress(segments, min((to_ms, 0), before or _END))
     terms = sorted(query.filter.terms, key=by_cost)
     found: list[Found] = []
-    for stored in stored_segments(db, bodies, query.org_ids, from_ms, to_ms):
+    while (stored := progress.next()) is not None:
         if len(found) == limit and found[-1].time_ms > stored.most_ms:
             break
-        first, end = stored.between(from_ms, to_ms)
-        if before is not None:
-            end = stored.before(before, end)
-        if first < end:
-            newer: Iterator[Found] = map(stored.found, matches(terms, stored, first, end))
-            if len(found) == limit:
-                newer = takewhile(found[-1].__lt__, newer)
-            found = sorted([*found, *islice(newer, limit)], reverse=True)[:limit]
-    return found
+        new: list[Found] = []
+        try:
+            for match in islice(_matches(terms, stored, from_ms, to_ms, before), limit):
+                if len(found) == limit and match < found[-1]:
+                    break
+                new.append(match)
+        except OutOfTime:
+            left = progress.left()
+            newer = (each for each in (*found, *new) if (each.time_ms, each.position) >= left)
+            return Newest(sorted(newer, reverse=True)[:limit], left)
+        found = sorted([*found, *new], reverse=True)[:limit]
+    return Newest(found, None)
+
+
+def _matches(
+    terms: Sequence[Term], stored: StoredSegment, from_ms: int, to_ms: int, before: Key | None
+) -> Iterator[Found]:
+    first, end = stored.between(from_ms, to_ms)
+    if before is not None:
+        end = stored.before(before, end)
+    if first < end:
+        yield from map(stored.found, matches(terms, stored, first, end))
 
 
 def bounds(query: SearchQuery) -> tuple[int, int]:
@@ -156,6 +213,7 @@ class StoredSegment:
         self._numbers_held: list[array[int]]
         self._stretch_number = -1
         self._stretch_held: tuple[array[int], bytes]
+        self._asked = count  # the ordinal down to which events were looked at, from the newest on
         self._said_ordinal = -1
         self._said_held: str
         self.org_id = org_id
@@ -183,10 +241,27 @@ class StoredSegment:
         if self._limit is not None:
             self._limit.look()
 
+    def _ask(self, ordinal: int) -> None:
+        self._look_at_limit()
+        self._asked = ordinal
+
+    @property
+    def end(self) -> Key:
+        """What all its events come before."""
+        return self.most_ms + 1, 0
+
+    def left(self) -> Key:
+        """What the events come before that are still to be looked at."""
+        if self._asked == self.count:
+            return self.end
+        time_ms, position = self._numbers(self._asked)
+        return time_ms, position + 1
+
     def time(self, ordinal: int) -> int:
         return self._numbers(ordinal)[0]
 
     def column(self, name: str) -> Column:
+        self._look_at_limit()
         return read_column(self._db, self._number, name)
 
     def between(self, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
@@ -224,7 +299,7 @@ class StoredSegment:
         return int.from_bytes(flags, "little")
 
     def line(self, ordinal: int) -> str:
-        self._look_at_limit()
+        self._ask(ordinal)
         lines, text = self._stretch(ordinal // STRETCH)
         within = ordinal % STRETCH
         return text[lines[within] : lines[within + 1] - 1].decode()
@@ -233,7 +308,7 @@ class StoredSegment:
         if ordinal != self._said_ordinal:
             self._said_held = said_in(self.line(ordinal).split(PART)[-2:])
             self._said_ordinal = ordinal
-        self._look_at_limit()
+        self._ask(ordinal)
         return self._said_held
 
     def lines_with(self, needle: bytes, flags: bytes) -> Iterator[int]:
@@ -241,6 +316,7 @@ class StoredSegment:
             first = number * STRETCH
             if flags.find(1, first, first + STRETCH) < 0:
                 continue
+            self._asked = min(self._asked, first + STRETCH)
             lines, text = self._stretch(number)
             found = []
             at = text.find(needle)
@@ -252,6 +328,6 @@ class StoredSegment:
             yield from reversed(found)
 
     def document(self, ordinal: int) -> Document:
-        self._look_at_limit()
+        self._ask(ordinal)
         time_ms, position = self._numbers(ordinal)
         return self._bodies.document(self.org_id, position, time_ms)

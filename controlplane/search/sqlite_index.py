@@ -45,7 +45,7 @@ from controlplane.search.segment_files import (
     write_events,
     write_parsed,
 )
-from controlplane.search.segment_search import Found, newest, span
+from controlplane.search.segment_search import Key, newest, span
 from controlplane.store.interface import StoreError
 from controlplane.store.migrate import what_to_do
 
@@ -112,7 +112,9 @@ class SqliteIndex:
         self._writer = writer
         self._reader = reader
         self._counter = counter
-        self._counting = FairTurns()  # by organisation, so that one's many counts hold up nobody else's
+        # By organisation, so that one's many searches and counts hold up nobody else's.
+        self._finding = FairTurns()
+        self._counting = FairTurns()
         self._incarnation = incarnation
 
     @classmethod
@@ -177,7 +179,8 @@ class SqliteIndex:
 
     async def search(self, query: SearchQuery) -> SearchPage:
         before = None if query.cursor is None else _read_cursor(query.cursor)
-        return await self._reader.read(_page, query, before)
+        async with self._finding.of(query.org_ids):
+            return await self._reader.read(_page, query, before)
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
         return await self._reader.read(span, org_ids)
@@ -318,10 +321,10 @@ def _reached(db: sqlite3.Connection) -> int:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _page(db: sqlite3.Connection, query: SearchQuery, before: tuple[int, int] | None) -> SearchPage:
+def _page(db: sqlite3.Connection, query: SearchQuery, before: Key | None) -> SearchPage:
     limit = max(1, min(query.limit, MAX_LIMIT))
     bodies = Bodies(db)
-    found = newest(db, query, limit + 1, bodies, before)
+    found, left = newest(db, query, limit + 1, bodies, before)
     texts: list[bytes] = []
     read = size = 0
     while read < min(limit, len(found)) and size < MAX_PAGE_BYTES:
@@ -330,11 +333,13 @@ def _page(db: sqlite3.Connection, query: SearchQuery, before: tuple[int, int] | 
         if text is not None:
             texts.append(text)
             size += len(text)
-    return SearchPage(tuple(texts), _cursor(found[read - 1]) if read < len(found) else None)
+    if read < len(found):
+        left = found[read - 1].time_ms, found[read - 1].position
+    return SearchPage(tuple(texts), None if left is None else _cursor(left))
 
 
-def _cursor(found: Found) -> str:
-    packed = struct.pack(">qq", found.time_ms, found.position)
+def _cursor(before: Key) -> str:
+    packed = struct.pack(">qq", *before)
     return base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 

@@ -5,8 +5,9 @@ import os
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -240,6 +241,66 @@ async def test_a_page_ends_where_its_events_are_large(
 async def test_a_page_of_the_largest_events_of_a_proxy_is_whole(index: SqliteIndex) -> None:
     await index.write(accepted(*(event(n, query="x" * 15_000) for n in range(1000))))
     assert len((await index.search(SearchQuery((ORG,), limit=1000))).events) == 1000
+
+
+@pytest.mark.parametrize("seconds", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize(
+    "text", ["", "users", "-x", "path:*se*s*", "rule:*7", '-rule:*7 "v1 0"', "x users", "status:200"]
+)
+@pytest.mark.parametrize("few", [0, 64])
+async def test_pages_that_end_with_their_time_hold_each_event_once(
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch, seconds: int, text: str, few: int
+) -> None:
+    """Segments of two organisations that lie over each other in time, and more rules than a column tells
+    apart; a second passes with each look at the time."""
+
+    class Ticks(TimeLimit):
+        def __init__(self, _: float, may_end: Callable[[], bool]) -> None:
+            super().__init__(seconds, may_end, count().__next__)
+
+    for name, value in {"column.NARROW": 1, "column.WIDE": 2, "matching._FEW": few}.items():
+        monkeypatch.setattr(f"controlplane.search.{name}", value)
+    made = [event(n, orgId=(ORG, OTHER_ORG)[n % 2], ruleId=f"r{n}") for n in range(40)]
+    made[3] |= {"path": "/x/users"}
+    for at, begin in enumerate((0, 20, 1, 21, 2)):
+        await index.write(accepted(*made[begin::3][:7], first_position=100 * at + 1))
+    written = made[0::3][:7] + made[20::3][:7] + made[1::3][:7] + made[21::3][:7] + made[2::3][:7]
+    wanted = parse_filter(text)
+    monkeypatch.setattr("controlplane.search.segment_search.TimeLimit", Ticks)
+    for limit in (3, 1000):
+        seen = [page async for page in pages(index, SearchQuery(None, wanted), limit)]
+        held = sorted((one["seq"] for one in written if matches(wanted, one)), reverse=True)
+        assert [number for page in seen for number in page] == held
+
+
+async def test_a_page_ends_with_its_time_and_the_next_one_goes_on(
+    index: SqliteIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ticks(TimeLimit):
+        """A second for each look: at the segment's text, and at four of its events."""
+
+        def __init__(self, _: float, may_end: Callable[[], bool]) -> None:
+            super().__init__(6, may_end, count().__next__)
+
+    await index.write(accepted(*map(event, range(6))))
+    monkeypatch.setattr("controlplane.search.segment_search.TimeLimit", Ticks)
+    seen = [page async for page in pages(index, SearchQuery((ORG,), parse_filter("path:*s*r*")), limit=100)]
+    assert [number for page in seen for number in page] == [5, 4, 3, 2, 1, 0]
+    assert len(seen) > 1
+
+
+async def test_many_pages_of_one_organisation_hold_up_another_by_one_at_most(index: SqliteIndex) -> None:
+    await index.write(accepted(event(0), event(1, orgId=OTHER_ORG)))
+    done: list[str] = []
+
+    async def search(org: str) -> None:
+        await found(index, "", org)
+        done.append(org)
+
+    many = [asyncio.create_task(search(OTHER_ORG)) for _ in range(8)]
+    await asyncio.sleep(0)
+    await asyncio.gather(search(ORG), *many)
+    assert done.index(ORG) <= 2
 
 
 async def test_the_last_page_says_so_even_if_it_is_full(index: SqliteIndex) -> None:
@@ -700,7 +761,7 @@ async def test_counts_say_how_far_they_came_in_their_time(
     class Looks(TimeLimit):
         def __init__(self, seconds: float) -> None:
             times = iter([0.0] * (looks + 1) + [seconds])
-            super().__init__(seconds, lambda: next(times, seconds))
+            super().__init__(seconds, clock=lambda: next(times, seconds))
 
     monkeypatch.setattr("controlplane.search.segment_counts.TimeLimit", Looks)
     await index.write(accepted(*(event(n) for n in range(3))))
