@@ -15,10 +15,14 @@ from proxy.policy import yaml_document
 MAX_LISTED_LINES: Final = 10_000
 MAX_COMPARED_LINES: Final = 4000  # of either text; beyond, the comparison by rules has to do
 _AROUND: Final = 3  # lines that are shown before and after a change
+_MOST_COLOURED: Final = 2000  # characters of a line; nobody reads a longer one by its colours
+# In linear time, whatever the line holds: a token is looked for only where one can begin, and what was read
+# of one is never read again in another way. Groups are repeated in atomic groups, not possessively: Python
+# before 3.11.5 gets that wrong (python/cpython#106052).
 _TOKEN: Final = re.compile(
-    r"(?P<comment>(?:(?<=\s)|^)#.*)"
-    r"|(?P<string>\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*')"
-    r"|(?P<key>[A-Za-z_][\w.$-]*(?=:(?:\s|$)))"
+    r"(?P<comment>(?<!\S)#.*)"
+    r"|(?P<string>(?<![^\s\[{,])(?:\"[^\"\\]*+(?>(?:\\.[^\"\\]*+)*)\"|'[^']*+(?>(?:''[^']*+)*)'))"
+    r"|(?P<key>(?<![\w.$-])[A-Za-z_][\w.$-]*+(?=:(?:\s|$)))"
 )
 
 
@@ -77,13 +81,15 @@ def listing(text: str) -> tuple[Line, ...] | None:
 
 
 def _coloured(line: str) -> Markup:
+    if len(line) > _MOST_COLOURED:
+        return escape(line)
     pieces: list[str] = []
     end = 0
     for token in _TOKEN.finditer(line):
         pieces.append(escape(line[end : token.start()]))
-        pieces.append(Markup('<span class="y-{}">{}</span>').format(token.lastgroup, token.group()))
+        pieces.append(f'<span class="y-{token.lastgroup}">{escape(token.group())}</span>')
         end = token.end()
-    return Markup("").join([*pieces, escape(line[end:])])
+    return Markup("".join([*pieces, escape(line[end:])]))  # noqa: S704 - escaped piece by piece
 
 
 def text_diff(old: str, new: str) -> tuple[tuple[DiffLine, ...], ...] | None:
