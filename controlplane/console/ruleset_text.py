@@ -71,12 +71,13 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
 
 def listing(text: str) -> tuple[Line, ...] | None:
     """None where the text is too long to be shown line by line."""
-    if text.count("\n") > MAX_LISTED_LINES:
+    lines = text.splitlines()
+    if len(lines) > MAX_LISTED_LINES:
         return None
     begins = {place.line: place.id for place in rule_places(text)}
     return tuple(
         Line(number, _coloured(line), begins.get(number))
-        for number, line in enumerate(text.splitlines(), start=1)
+        for number, line in enumerate(lines, start=1)
     )
 
 

@@ -94,4 +94,5 @@ def test_changed_lines_come_with_a_few_around_them() -> None:
 def test_texts_too_long_to_compare_are_not() -> None:
     assert text_diff("\n" * 5000, "") is None
     assert text_diff("same", "same") == ()
-    assert listing("\n" * 20_000) is None
+    for end in ("\n", "\r", "\u2028"):
+        assert listing(end * 20_000) is None, "whatever ends a line"
