@@ -8,6 +8,7 @@ from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.desk import Desk
 from controlplane.operations.emergency import (
+    MAX_REASON,
     AllToStop,
     AppToStop,
     Everything,
@@ -75,11 +76,15 @@ async def _page(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[s
     found = await perform(list_all, desk, actor, Everything())
     org = request.org.org_id if request.org else None
     apps = await perform(list_apps, desk, actor, ListApps(org=org))
+    form = request.form if refused else NO_FORM
     values = {
         "found": found.stops,
         "apps": [each for each in apps.apps if actor.may("editor", each.org_id)],
         "stoppable": [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)],
         "refused": refused,
-        "form": request.form if refused else NO_FORM,
+        "form": form,
+        "chosen_app": form.get("app") or request.query.get("app"),
+        "chosen_org": form.get("org") or org,
+        "longest_reason": MAX_REASON,
     }
     return Page("stops.html", "Emergency stop", values, status=422 if refused else 200)

@@ -5,7 +5,7 @@ Stopping is easier than lifting on purpose: an editor may stop what does harm, a
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -15,7 +15,8 @@ from controlplane.operations.operation import Answer, Request, operation
 from controlplane.store.interface import NotFound, Stop
 from proxy.wire.audit_event import rfc3339
 
-Reason = Annotated[str, msgspec.Meta(max_length=500)]
+MAX_REASON: Final = 500  # characters
+Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
 
 
 class StopFacts(Answer):

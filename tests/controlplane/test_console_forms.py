@@ -1,0 +1,39 @@
+"""Forms of the console that are not taken: what was entered stays."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.controlplane.plane import Plane
+from tests.controlplane.visitor import visiting
+
+
+@pytest.mark.parametrize("scope", ["app", "org", "all"])
+async def test_a_stop_that_is_refused_stays_as_it_was_entered(plane: Plane, scope: str) -> None:
+    orgs = {name: await plane.org(name) for name in ("acme", "zeta")}
+    await plane.ruleset("zeta", "hr")
+    for name in ("first", "second"):
+        await plane.registry.add_app(name, "zeta", "hr")
+    apps = {app.name: app.app_id for app in await plane.store.apps(None)}
+    entered = {"app": {"app": apps["second"]}, "org": {"org": orgs["zeta"]}, "all": {"sure": "yes"}}[scope]
+    async with visiting(plane) as visitor:
+        # From the page of another organisation, where that may be.
+        path = "/stops" if scope == "app" else "/stops?org=acme"
+        seen = await visitor.post(path, {"scope": scope, "reason": "r" * 501, **entered})
+    assert seen.status == 422
+    chosen = set(re.findall('<option value="([^"]*)" selected', seen.text))
+    assert (
+        chosen & {*orgs.values(), *apps.values()}
+        == {
+            "app": {apps["second"]},
+            "org": {orgs["zeta"]},
+            "all": {orgs["acme"]},
+        }[scope]
+    )
+    reasons = dict(
+        re.findall('<input id="([a-z]*)-reason" [^>]*value="(r*)"[^>]* maxlength="500"', seen.text)
+    )
+    assert reasons == {each: "r" * 501 if each == scope else "" for each in reasons}
+    assert scope in reasons

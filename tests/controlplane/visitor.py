@@ -1,0 +1,50 @@
+"""An operator who looks at pages of the console and sends their forms, without a browser."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+
+from tests.controlplane.plane import Plane
+from tests.controlplane.test_admin import Browser, operator
+
+
+@dataclass(frozen=True)
+class Seen:
+    status: int
+    text: str
+    led_to: str | None = None  # where a form that was taken leads
+
+
+@dataclass
+class Visitor:
+    browser: Browser
+
+    async def get(self, path: str) -> Seen:
+        return await self._send("GET", path)
+
+    async def post(self, path: str, form: Mapping[str, str]) -> Seen:
+        return await self._send("POST", path, {"csrf": self.browser.csrf, **form})
+
+    async def _send(self, method: str, path: str, form: Mapping[str, str] | None = None) -> Seen:
+        async with self.browser.session.request(
+            method,
+            self.browser.url + path,
+            data=form,
+            headers={"Cookie": self.browser.cookie, "Sec-Fetch-Site": "same-origin"},
+            allow_redirects=False,
+        ) as answer:
+            return Seen(answer.status, await answer.text(), answer.headers.get("Location"))
+
+
+@asynccontextmanager
+async def visiting(plane: Plane) -> AsyncIterator[Visitor]:
+    """Ada, an administrator."""
+    await operator(plane, "ada", {"*": "admin"})
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        browser = Browser(session, plane.console_url)
+        assert (await browser.sign_in("ada")).status == 200
+        yield Visitor(browser)
