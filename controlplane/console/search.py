@@ -15,6 +15,7 @@ from controlplane.console.event_rows import event_row, shown
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import (
+    LATEST_MS,
     CountValues,
     Facet,
     FacetList,
@@ -259,7 +260,8 @@ def _chart(
     for start in starts:
         numbers = [count.get(start, 0) for count in counts]
         parts = tuple(map(charts.Part, _FROM_BELOW, numbers))
-        href = _narrowed(request, **{"from": rfc3339(start), "to": rfc3339(start + interval)})
+        end = min(start + interval, LATEST_MS)
+        href = _narrowed(request, **{"from": rfc3339(start), "to": rfc3339(end)})
         said = ", ".join(f"{part.count} {part.kind}" for part in parts if part.count) or "none"
         columns.append(charts.Column(parts, f"{text.moment(start)} UTC: {said}", href))
         if any(numbers):

@@ -71,7 +71,7 @@ _INTERVALS: Final = (
     _MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE,
     _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 7 * _DAY, 28 * _DAY, 364 * _DAY,
 )  # fmt: skip
-_LATEST_MS: Final = 253_402_300_799_999  # the end of the year 9999
+LATEST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _LONGEST_INTERVAL: Final = 364 * 100 * _DAY
 
 
@@ -197,7 +197,7 @@ async def histogram(desk: Desk, actor: Actor, request: Selection) -> HistogramOf
     if from_ms is None or to_ms is None:
         return HistogramOfEvents(_SECOND, None, None, (), True)
     # In UTC, a time with an offset may be of a year that has no name.
-    from_ms, to_ms = max(from_ms, 0), min(to_ms, _LATEST_MS)
+    from_ms, to_ms = max(from_ms, 0), min(to_ms, LATEST_MS)
     if to_ms <= from_ms:
         return HistogramOfEvents(_SECOND, None, None, (), True)
     interval_ms = _interval(to_ms - from_ms)
