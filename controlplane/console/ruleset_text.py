@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
 from typing import Any, Final
 
 from markupsafe import Markup, escape
 
+from controlplane.console.line_diff import same_lines
 from proxy.policy import yaml_document
 
 MAX_LISTED_LINES: Final = 10_000
@@ -76,8 +77,7 @@ def listing(text: str) -> tuple[Line, ...] | None:
         return None
     begins = {place.line: place.id for place in rule_places(text)}
     return tuple(
-        Line(number, _coloured(line), begins.get(number))
-        for number, line in enumerate(lines, start=1)
+        Line(number, _coloured(line), begins.get(number)) for number, line in enumerate(lines, start=1)
     )
 
 
@@ -94,12 +94,25 @@ def _coloured(line: str) -> Markup:
 
 
 def text_diff(old: str, new: str) -> tuple[tuple[DiffLine, ...], ...] | None:
-    """Changed lines with a few around them, in groups; None where the texts are too long to compare so."""
+    """Changed lines with a few around them, in groups; None where to compare them takes too long."""
     before, after = old.splitlines(), new.splitlines()
     if max(len(before), len(after)) > MAX_COMPARED_LINES:
         return None
-    groups = SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(_AROUND)
+    if (same := same_lines(before, after)) is None:
+        return None
+    groups = _Matched(before, after, same).get_grouped_opcodes(_AROUND)
     return tuple(tuple(_group(before, after, group)) for group in groups)
+
+
+class _Matched(SequenceMatcher[str]):
+    """Is told which lines are the same, and makes groups of the others."""
+
+    def __init__(self, before: Sequence[str], after: Sequence[str], same: list[Match]) -> None:
+        super().__init__(None, before, after, autojunk=False)
+        self._same = same
+
+    def get_matching_blocks(self) -> list[Match]:
+        return self._same
 
 
 def _group(

@@ -34,7 +34,7 @@ CRUMB: Final = ("Rulesets", "/rulesets")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Between two texts: by rules where both are rulesets, by lines where they are not too long for that."""
+    """Between two texts: by rules where both are rulesets, by lines where that takes not too long."""
 
     by_rules: RulesetDifference | None
     by_lines: tuple[tuple[ruleset_text.DiffLine, ...], ...] | None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markupsafe import Markup
 
 from controlplane.console import ruleset_text
+from controlplane.console.line_diff import same_lines
 from controlplane.console.ruleset_text import DiffLine, RulePlace, listing, rule_places, text_diff
 
 TEXT = """\
@@ -89,6 +93,42 @@ def test_changed_lines_come_with_a_few_around_them() -> None:
         [" m", " n", " o", "-p", "+P"],
     ]
     assert groups[0][1:3] == (DiffLine("-", 2, None, "b"), DiffLine("+", None, 2, "B"))
+
+
+def test_a_change_of_every_rule_is_told_rule_by_rule() -> None:
+    rule = "  - id: rule-{0}\n    match:\n      path: [/v1.0/{0}]\n    verdict: allow"
+    old = "\n".join(map(rule.format, range(1000)))
+    (group,) = text_diff(old, old.replace("v1.0", "beta")) or ()
+    assert [line.sign for line in group[:6]] == [" ", " ", "-", "+", " ", " "]
+    assert sum(line.sign == "+" for line in group) == 1000
+
+
+_TEXTS = st.lists(st.sampled_from("abcdefgh"), max_size=30)
+
+
+@given(_TEXTS, _TEXTS)
+def test_lines_in_common_are_the_same_in_both_and_nothing_is_told_twice(
+    old: list[str], new: list[str]
+) -> None:
+    runs = same_lines(old, new) or []
+    for run in runs:
+        assert old[run.a : run.a + run.size] == new[run.b : run.b + run.size]
+    for run, later in pairwise(runs):
+        assert run.size
+        assert run.a + run.size <= later.a
+        assert run.b + run.size <= later.b
+        assert (run.a + run.size, run.b + run.size) != (later.a, later.b) or not later.size
+    assert runs[-1] == (len(old), len(new), 0)
+
+
+@given(_TEXTS, st.integers(0, 30))
+def test_what_is_taken_out_is_all_that_differs(old: list[str], at: int) -> None:
+    new = old[:at] + old[at + 1 :]
+    assert sum(run.size for run in same_lines(old, new) or []) == len(new)
+
+
+def test_texts_that_would_take_long_to_compare_are_not() -> None:
+    assert text_diff("x\n" * 2000, "x\ny\n" * 1000) is None
 
 
 def test_texts_too_long_to_compare_are_not() -> None:
