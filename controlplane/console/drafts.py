@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, Final
+
+from msgspec import json
 
 from controlplane.console import replaying, ruleset_text
 from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page
@@ -59,14 +62,23 @@ cases:
 class Publishing:
     """What would be published, against what is in force."""
 
+    name: str
+    path: str  # of its page, which there is once it is in force
+    may: bool  # whether who asks may publish it
     version: int  # that it would be
     base: int  # that the draft began as; 0: none
     in_force: int | None
     in_force_at: str | None
     in_force_note: str | None
+    content: str  # a digest of the text, its name and the organisation
     difference: Difference | None
     warnings: tuple[ProblemFacts, ...]
     apps: tuple[AppFacts, ...]
+
+    @property
+    def reviewed(self) -> str:
+        """What the form says of it that publishes it."""
+        return f"{self.in_force or 0}-{self.content}"
 
     @property
     def stale(self) -> bool:
@@ -224,7 +236,8 @@ async def _review(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
 
 async def _publish(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object] | Redirect:
     found = await _publishing(desk, actor, draft)
-    if (why_not := _why_not(found, draft.form)) is not None:
+    # Who may not publish is told so by the operation, which keeps that on record.
+    if found.may and (why_not := _why_not(found, draft.form)) is not None:
         return {"publishing": found, "why_not": why_not}
     asked = ApplyRuleset(
         org=draft.org,
@@ -243,7 +256,10 @@ async def _publish(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]
 
 
 def _why_not(found: Publishing, form: Mapping[str, str]) -> str | None:
-    if form.get("reviewed", "") != str(found.in_force or ""):
+    in_force, _, content = form.get("reviewed", "").partition("-")
+    if content != found.content:
+        return "Not published: this is not what you reviewed. What it would change now is told below."
+    if in_force != str(found.in_force or 0):
         return f"Not published: version {found.in_force} came into force since you reviewed this."
     if found.stale and form.get("overwrite") != "yes":
         what = f"a draft of version {found.base}" if found.base else "the draft of a new ruleset"
@@ -263,16 +279,22 @@ async def _publishing(desk: Desk, actor: Actor, draft: _Draft) -> Publishing:
             f"the text names itself {checked.name}, and this is a draft of {draft.name}: "
             "name it so, or begin a new ruleset with it"
         )
-    stored = await _in_force(desk, actor, draft, checked.name)
+    name = checked.name or ""
+    org = await desk.org(actor, "viewer", draft.org)
+    stored = await _in_force(desk, actor, draft, name)
     return Publishing(
+        name=name,
+        path=place_of(draft.org, name),
+        may=actor.may("editor", org.org_id),
         version=1 if stored is None else stored.version + 1,
         base=draft.base,
         in_force=None if stored is None else stored.version,
         in_force_at=None if stored is None else stored.created_at,
         in_force_note=None if stored is None else stored.note,
+        content=sha256(json.encode((org.org_id, name, draft.yaml))).hexdigest(),
         difference=None if stored is None else await difference(desk, actor, stored.yaml, draft.yaml),
         warnings=checked.warnings,
-        apps=await bound_to(desk, actor, draft.org, checked.name or ""),
+        apps=await bound_to(desk, actor, draft.org, name),
     )
 
 
@@ -347,7 +369,6 @@ async def _editor(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft,
         "cases_sample": _CASES_SAMPLE,
         "opened": _PANELS.get(tried.what, _first_panel(draft) if tried.what in ("", "check") else ""),
         "back": own,
-        "ruleset_path": own,
     }
     crumbs = (CRUMB, (name, own)) if name else (CRUMB,)
     status = 422 if tried.refused or values["why_not"] else 200
