@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from controlplane.console.event_rows import shown
 from controlplane.console.pages import Page, PageRequest, Refusal, filled, page, problems
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import ListApps
@@ -49,9 +50,9 @@ async def record(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 def told(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """What was asked for, as names and values; what was left out, or is the organisation, says nothing. An id
-    is told as what has it is called now."""
+    is told as what has it is called now; nothing of it turns the line round."""
     return [
-        (name, names.get(text, text))
+        (name, shown(names.get(text, text)))
         for name, value in line.request.items()
         if value is not None and name != "org"
         for text in [_text(value)]

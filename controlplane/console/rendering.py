@@ -55,6 +55,6 @@ def environment(static: StaticFiles) -> jinja2.Environment:
         percent=text.percent,
     )
     made.filters["number"] = text.number
-    made.filters["shown"] = one_line  # what a proxy or an application says: nothing of it turns a line round
+    made.filters["shown"] = one_line  # what somebody else says: nothing of it turns a line round
     made.filters["pairs"] = lambda texts: [(each, each) for each in texts]  # options that say what they are
     return made

@@ -10,8 +10,9 @@ import pytest
 
 from controlplane.console.areas import ROUTES
 from controlplane.console.pages import PageRoute
-from tests.controlplane.plane import AUDIT, HEARTBEAT, Plane, ProxyClient, batch
+from tests.controlplane.plane import AUDIT, HEARTBEAT, RULESET, Plane, ProxyClient, batch
 from tests.controlplane.test_admin import PASSWORD, operator
+from tests.controlplane.visitor import visiting
 
 PLACES = {
     "org": "acme",
@@ -159,6 +160,32 @@ async def test_nothing_that_a_proxy_says_turns_a_page_s_line_round(
                 text = await answer.text()
                 assert (answer.status, odd[0] in text, odd[1] in text) == (200, False, False), path
                 assert "\\u202e" in text, path
+
+
+async def test_nothing_that_an_operator_says_turns_a_page_s_line_round(plane: Plane) -> None:
+    odd = "\u202e\x1b[2J"
+    await plane.org("acme")
+    async with visiting(plane) as visitor:
+        call = visitor.browser.send
+        for rules in ("r1", "r2"):
+            said = {
+                "org": "acme",
+                "yaml": RULESET.format(name="hr").replace("r1", rules),
+                "note": f"why{odd}",
+            }
+            assert (await call("POST", "/rulesets", said)).status == 200
+        assert (await call("POST", "/stops/orgs/acme", {"reason": f"why{odd}"})).status == 200
+        for path in (
+            "/",
+            "/stops",
+            "/record",
+            "/rulesets",
+            "/rulesets/acme/hr",
+            "/rulesets/acme/hr?version=1",
+        ):
+            seen = await visitor.get(path)
+            assert (seen.status, odd[0] in seen.text, odd[1] in seen.text) == (200, False, False), path
+            assert "why\\u202e" in seen.text, path
 
 
 @pytest.mark.parametrize("levels", [10, 400, 900])
