@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from controlplane.console.line_diff import same_lines
 from proxy.policy import yaml_document
+from proxy.wire.log_line import escaped
 
 MAX_LISTED_LINES: Final = 10_000
 MAX_COMPARED_LINES: Final = 4000  # of either text; beyond, the comparison by rules has to do
@@ -62,7 +63,7 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
         RulePlace(
             str(rule.get("id")),
             str(rule.get("verdict", "")),
-            str(rule.get("description") or ""),
+            _as_it_is(str(rule.get("description") or "")),
             document.mark(("rules", at), at_key=False)[0],
         )
         for at, rule in enumerate(rules if isinstance(rules, list) else ())
@@ -77,8 +78,14 @@ def listing(text: str) -> tuple[Line, ...] | None:
         return None
     begins = {place.line: place.id for place in rule_places(text)}
     return tuple(
-        Line(number, _coloured(line), begins.get(number)) for number, line in enumerate(lines, start=1)
+        Line(number, _coloured(_as_it_is(line)), begins.get(number))
+        for number, line in enumerate(lines, start=1)
     )
+
+
+def _as_it_is(line: str) -> str:
+    """What turns a line round, or hides some of it, is written out: who reviews rules sees what they say."""
+    return "\t".join(map(escaped, line.split("\t")))
 
 
 def _coloured(line: str) -> Markup:
@@ -121,9 +128,9 @@ def _group(
     for kind, first, last, new_first, new_last in group:
         if kind == "equal":
             for at, text in enumerate(before[first:last]):
-                yield DiffLine(" ", first + at + 1, new_first + at + 1, text)
+                yield DiffLine(" ", first + at + 1, new_first + at + 1, _as_it_is(text))
             continue
         for at, text in enumerate(before[first:last]):
-            yield DiffLine("-", first + at + 1, None, text)
+            yield DiffLine("-", first + at + 1, None, _as_it_is(text))
         for at, text in enumerate(after[new_first:new_last]):
-            yield DiffLine("+", None, new_first + at + 1, text)
+            yield DiffLine("+", None, new_first + at + 1, _as_it_is(text))

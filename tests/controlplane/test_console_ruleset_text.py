@@ -85,6 +85,16 @@ def test_a_line_of_which_nobody_sees_the_end_has_no_colours() -> None:
     ]
 
 
+def test_nothing_in_a_text_turns_its_lines_round() -> None:
+    text = 'name: a\t# \u202e\nrules:\n- {id: r, description: "b\u2066"}'
+    (first, _, rule) = listing(text) or ()
+    assert first.html == '<span class="y-key">name</span>: a\t<span class="y-comment"># \\u202e</span>'
+    assert "\\u2066" in rule.html
+    assert [place.description for place in rule_places(text)] == ["b\\u2066"]
+    ((old, new),) = text_diff("a\u202e", "b\u202e") or ()
+    assert (old.text, new.text) == ("a\\u202e", "b\\u202e")
+
+
 def test_changed_lines_come_with_a_few_around_them() -> None:
     groups = text_diff("\n".join("abcdefghijklmnop"), "\n".join("aBcdefghijklmnoP"))
     assert groups is not None
