@@ -6,6 +6,7 @@ script, where one runs, keeps the form in the browser too, and asks for the one 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from controlplane.console.rulesets import CRUMB, Difference, bound_to, differenc
 from controlplane.operations import apps, rehearsals, rulesets
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.apps import AppFacts, ListApps
-from controlplane.operations.aside import aside
+from controlplane.operations.aside import aside, for_a_page, in_earnest
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
@@ -38,6 +39,7 @@ from controlplane.store.interface import NotFound, Org, StoreBusy
 
 METHODS: Final = tuple((each, each) for each in ("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"))
 HOURS: Final = (("1", "hour"), ("6", "6 hours"), ("24", "24 hours"), ("72", "3 days"), ("168", "week"))
+_REPLAYED_WITHIN_SECONDS: Final = 10.0  # or a review goes without
 _EVENTS_OF_A_SUGGESTION: Final = 200_000  # of the newest ones; some seconds
 _NEW_TEXT: Final = """\
 version: 1
@@ -70,10 +72,11 @@ class Publishing:
     in_force: int | None
     in_force_at: str | None
     in_force_note: str | None
+    in_force_text: str | None
     content: str  # a digest of the text, its name and the organisation
-    difference: Difference | None
     warnings: tuple[ProblemFacts, ...]
     apps: tuple[AppFacts, ...]
+    difference: Difference | None = None  # to the text in force; None also where it can't be told soon
 
     @property
     def reviewed(self) -> str:
@@ -193,7 +196,9 @@ async def _test(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
 async def _diff(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
     stored = await _in_force(desk, actor, draft, draft.name)
     old = stored.yaml if stored else ""
-    return {"compared": await difference(desk, actor, old, draft.yaml)}
+    if (compared := await difference(actor, old, draft.yaml)) is None:
+        raise StoreBusy("what differs can't be told just now: try again in a moment")
+    return {"compared": compared}
 
 
 async def _replay(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
@@ -225,12 +230,13 @@ async def _suggest(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]
 
 
 async def _review(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
-    found = await _publishing(desk, actor, draft)
+    found = await _compared(actor, await _publishing(desk, actor, draft), draft)
     progress = None
     if found.apps:
-        with suppress(StoreBusy):  # who reviews can still replay by hand
+        with suppress(StoreBusy, TimeoutError):  # who reviews can still replay by hand
             day = {"replay_hours": "24"}
-            progress = await replaying.step(desk, actor, draft.org, draft.yaml, found.apps, day)
+            async with asyncio.timeout(_REPLAYED_WITHIN_SECONDS):
+                progress = await replaying.step(desk, actor, draft.org, draft.yaml, found.apps, day)
     return {"publishing": found, "progress": progress}
 
 
@@ -238,7 +244,7 @@ async def _publish(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]
     found = await _publishing(desk, actor, draft)
     # Who may not publish is told so by the operation, which keeps that on record.
     if found.may and (why_not := _why_not(found, draft.form)) is not None:
-        return {"publishing": found, "why_not": why_not}
+        return {"publishing": await _compared(actor, found, draft), "why_not": why_not}
     asked = ApplyRuleset(
         org=draft.org,
         yaml=draft.yaml,
@@ -271,7 +277,10 @@ async def _publishing(desk: Desk, actor: Actor, draft: _Draft) -> Publishing:
     """Raises InvalidRequest where the draft can't be published at all."""
     if not draft.org:
         raise InvalidRequest("choose the organisation that the ruleset is for")
-    checked = await perform(rehearsals.check, desk, actor, CheckRuleset(yaml=draft.yaml))
+    org = await desk.org(actor, "viewer", draft.org)
+    may = actor.may("editor", org.org_id)
+    # What is to come into force doesn't wait for those who only try things out.
+    checked = await (in_earnest if may else aside)(actor, rehearsals.checked, draft.yaml)
     if checked.problems:
         raise InvalidRequest(*(_told(problem) for problem in checked.problems))
     if draft.name not in (None, checked.name):
@@ -280,22 +289,27 @@ async def _publishing(desk: Desk, actor: Actor, draft: _Draft) -> Publishing:
             "name it so, or begin a new ruleset with it"
         )
     name = checked.name or ""
-    org = await desk.org(actor, "viewer", draft.org)
     stored = await _in_force(desk, actor, draft, name)
     return Publishing(
         name=name,
         path=place_of(draft.org, name),
-        may=actor.may("editor", org.org_id),
+        may=may,
         version=1 if stored is None else stored.version + 1,
         base=draft.base,
         in_force=None if stored is None else stored.version,
         in_force_at=None if stored is None else stored.created_at,
         in_force_note=None if stored is None else stored.note,
+        in_force_text=None if stored is None else stored.yaml,
         content=sha256(json.encode((org.org_id, name, draft.yaml))).hexdigest(),
-        difference=None if stored is None else await difference(desk, actor, stored.yaml, draft.yaml),
         warnings=checked.warnings,
         apps=await bound_to(desk, actor, draft.org, name),
     )
+
+
+async def _compared(actor: Actor, found: Publishing, draft: _Draft) -> Publishing:
+    if found.in_force_text is None:
+        return found
+    return replace(found, difference=await difference(actor, found.in_force_text, draft.yaml))
 
 
 async def _in_force(desk: Desk, actor: Actor, draft: _Draft, name: str | None) -> RulesetText | None:
@@ -392,9 +406,8 @@ async def _org(desk: Desk, actor: Actor, draft: _Draft) -> Org | None:
 
 
 async def _shown(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> dict[str, object]:
-    places: tuple[ruleset_text.RulePlace, ...] = ()
-    with suppress(StoreBusy):  # then names of rules lead nowhere, and nothing else is amiss
-        places = await aside(actor, ruleset_text.rule_places, draft.yaml)
+    # Without them, names of rules lead nowhere, and nothing else is amiss.
+    places = await for_a_page(actor, ruleset_text.rule_places, draft.yaml) or ()
     panel = _PANELS.get(tried.what)
     return {
         **_NOTHING,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import Match, SequenceMatcher
 from typing import Any, Final
@@ -71,12 +71,12 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
     )
 
 
-def listing(text: str) -> tuple[Line, ...] | None:
+def listing(text: str, places: Iterable[RulePlace] = ()) -> tuple[Line, ...] | None:
     """None where the text is too long to be shown line by line."""
     lines = text.splitlines()
     if len(lines) > MAX_LISTED_LINES:
         return None
-    begins = {place.line: place.id for place in rule_places(text)}
+    begins = {place.line: place.id for place in places}
     return tuple(
         Line(number, _coloured(_as_it_is(line)), begins.get(number))
         for number, line in enumerate(lines, start=1)

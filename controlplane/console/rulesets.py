@@ -9,15 +9,16 @@ from urllib.parse import quote
 
 from controlplane.console import ruleset_text
 from controlplane.console.pages import Page, PageRequest, Redirect, page
+from controlplane.console.ruleset_text import Line, RulePlace
 from controlplane.operations import apps, fleet, rehearsals, rulesets
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import AppFacts, ListApps
-from controlplane.operations.aside import aside
+from controlplane.operations.aside import for_a_page
 from controlplane.operations.desk import Desk
 from controlplane.operations.fleet import RolloutRequest
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
-from controlplane.operations.rehearsals import DiffRulesets, RulesetDifference, Source
+from controlplane.operations.rehearsals import RulesetDifference
 from controlplane.operations.rulesets import (
     ListedRuleset,
     ListRulesets,
@@ -27,6 +28,8 @@ from controlplane.operations.rulesets import (
     VersionFacts,
 )
 from controlplane.store.interface import NotFound
+from proxy.policy.ruleset_diff import diff_rulesets
+from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _MOST_OUTLINED: Final = 500  # rules; the text has them all
 CRUMB: Final = ("Rulesets", "/rulesets")
@@ -52,13 +55,18 @@ def place_of(org: str, name: str) -> str:
     return f"/rulesets/{quote(org, safe='')}/{quote(name, safe='')}"
 
 
-async def difference(desk: Desk, actor: Actor, old: str, new: str) -> Difference:
+async def difference(actor: Actor, old: str, new: str) -> Difference | None:
+    """None where it can't be told soon, since much else is looked at."""
+    return await for_a_page(actor, _difference, old, new)
+
+
+def _difference(old: str, new: str) -> Difference:
     try:
-        asked = DiffRulesets(old=Source(yaml=old), new=Source(yaml=new))
-        by_rules = await perform(rehearsals.diff, desk, actor, asked)
-    except InvalidRequest:
+        found = diff_rulesets(parse_ruleset(old), parse_ruleset(new))
+        by_rules = rehearsals.difference(found)
+    except InvalidRuleset:
         by_rules = None
-    return Difference(by_rules, await aside(actor, ruleset_text.text_diff, old, new))
+    return Difference(by_rules, ruleset_text.text_diff(old, new))
 
 
 async def bound_to(desk: Desk, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
@@ -98,20 +106,25 @@ async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         ShowRuleset(ruleset=name, org=org, version=_version(request.query, "version")),
     )
     history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
-    places = await aside(actor, ruleset_text.rule_places, shown.yaml)
+    places, lines = await for_a_page(actor, _listed, shown.yaml) or (None, None)
     values = {
         "shown": shown,
         "in_force": history.versions[0].version,
         "versions": history.versions,
-        "lines": await aside(actor, ruleset_text.listing, shown.yaml),
-        "rules": places[:_MOST_OUTLINED],
-        "further_rules": max(0, len(places) - _MOST_OUTLINED),
+        "lines": lines,
+        "rules": None if places is None else places[:_MOST_OUTLINED],
+        "further_rules": max(0, len(places or ()) - _MOST_OUTLINED),
         "apps": await bound_to(desk, actor, org, shown.name),
         "shadowed": await in_shadow(desk, actor, org, shown.name),
         "rollout": await perform(fleet.rollout, desk, actor, RolloutRequest(ruleset=name, org=org)),
         "path": place_of(org, name),
     }
     return Page("ruleset.html", shown.name, values, crumbs=(CRUMB,))
+
+
+def _listed(text: str) -> tuple[tuple[RulePlace, ...], tuple[Line, ...] | None]:
+    places = ruleset_text.rule_places(text)
+    return places, ruleset_text.listing(text, places)
 
 
 @page("GET", "/rulesets/{org}/{name}/compare")
@@ -160,7 +173,7 @@ async def _compared(
         "old": first,
         "new": second,
         "version_choice": [(each.version, f"version {each.version}") for each in history.versions],
-        "found": await difference(desk, actor, first.yaml, second.yaml),
+        "found": await difference(actor, first.yaml, second.yaml),
         "rule_lines": {},
         "form": request.query,
         "apps": await bound_to(desk, actor, org, second.name),

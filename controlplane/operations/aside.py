@@ -18,6 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_SECONDS: Final = 60.0  # many times what the largest ruleset needs for anything that is meant well
+_LONGEST_OF_A_PAGE: Final = 10.0  # for waiting and for working
 _STOPS_WITHIN_SECONDS: Final = 1.0  # else it is told so again
 _MOST_WAITING: Final = 16  # a ruleset may have 8 MiB and take seconds to read
 _MOST_OF_ONE: Final = 4
@@ -39,7 +40,7 @@ class _Queue:
         self._turns: dict[str, asyncio.Lock] = {}
         self._turn = asyncio.Lock()
 
-    async def do(self, asker: str, function: Callable[[], T]) -> T:
+    async def do(self, asker: str, function: Callable[[], T], seconds: float) -> T:
         if self._waiting.total() >= _MOST_WAITING or self._waiting[asker] >= _MOST_OF_ONE:
             raise StoreBusy("too many rehearsals are waiting: try again in a moment")
         if not self._waiting:
@@ -48,7 +49,7 @@ class _Queue:
         try:
             async with self._turns.setdefault(asker, asyncio.Lock()), self._turn:
                 outcome: Future[T] = Future()
-                self._start(outcome, lambda: self._limited(function))
+                self._start(outcome, lambda: self._limited(function, seconds))
                 return await asyncio.wrap_future(outcome)
         finally:
             self._waiting[asker] -= 1
@@ -61,12 +62,12 @@ class _Queue:
         thread.start()
         return thread
 
-    def _limited(self, function: Callable[[], T]) -> T:
+    def _limited(self, function: Callable[[], T], seconds: float) -> T:
         """In a thread of its own, which can be stopped without this one."""
         outcome: Future[T] = Future()
         with self._running:
             worker = self._start(outcome, function)
-            worker.join(LONGEST_SECONDS)
+            worker.join(seconds)
             while worker.is_alive() and worker.ident is not None:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(worker.ident), ctypes.py_object(_Stop)
@@ -76,7 +77,7 @@ class _Queue:
         try:
             return outcome.result(0)
         except (_Stop, TimeoutError):
-            said = f"this takes longer than {LONGEST_SECONDS:g} s: ask with fewer rules, cases or values"
+            said = f"this takes longer than {seconds:g} s: ask with fewer rules, cases or values"
             raise InvalidRequest(said) from None
 
 
@@ -91,13 +92,23 @@ def _settle(outcome: Future[T], function: Callable[[], T]) -> None:
 
 _rehearsals: Final = _Queue("rehearsal")
 _changes: Final = _Queue("change")
+_pages: Final = _Queue("page")
 
 
 async def aside(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Raises StoreBusy where too much waits already, and InvalidRequest where it takes too long."""
-    return await _rehearsals.do(actor.name, lambda: function(*args, **kwargs))
+    return await _rehearsals.do(actor.name, lambda: function(*args, **kwargs), LONGEST_SECONDS)
 
 
 async def in_earnest(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The same for what changes something: who only tries things out, as viewers may, is not before it."""
-    return await _changes.do(actor.name, lambda: function(*args, **kwargs))
+    return await _changes.do(actor.name, lambda: function(*args, **kwargs), LONGEST_SECONDS)
+
+
+async def for_a_page(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """The same for what a page can do without: None where it isn't there soon."""
+    try:
+        async with asyncio.timeout(_LONGEST_OF_A_PAGE):
+            return await _pages.do(actor.name, lambda: function(*args, **kwargs), _LONGEST_OF_A_PAGE)
+    except (TimeoutError, StoreBusy, InvalidRequest):
+        return None

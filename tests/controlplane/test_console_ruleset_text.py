@@ -34,7 +34,7 @@ def test_rules_are_where_they_begin_whatever_key_comes_first() -> None:
         RulePlace("first", "block", "what: it's for", 5),
         RulePlace("second", "allow", "", 9),
     )
-    assert [line.number for line in listing(TEXT) or () if line.rule_id] == [5, 9]
+    assert [line.number for line in listing(TEXT, rule_places(TEXT)) or () if line.rule_id] == [5, 9]
 
 
 def test_a_text_that_is_no_yaml_has_lines_and_no_rules() -> None:

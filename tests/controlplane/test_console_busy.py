@@ -1,0 +1,78 @@
+"""Pages on rulesets while others have the control plane work for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from controlplane.operations import aside as lane
+from controlplane.operations.actor import Actor
+from controlplane.operations.aside import aside, for_a_page
+from tests.controlplane.plane import RULESET, Plane
+from tests.controlplane.test_console_publishing import publish, review, reviewed
+from tests.controlplane.visitor import visiting
+
+PAGE = "/rulesets/acme/hr"
+
+
+@asynccontextmanager
+async def crowded(
+    work: Callable[[Actor, Callable[[], bool]], Coroutine[Any, Any, object]],
+) -> AsyncIterator[None]:
+    """As many operators as may wait, and none of them gets any further."""
+    go_on = threading.Event()
+    crowd = [asyncio.create_task(work(Actor(f"viewer-{number}", {}), go_on.wait)) for number in range(16)]
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        go_on.set()
+        await asyncio.gather(*crowd)
+
+
+@pytest.fixture
+async def versions(plane: Plane) -> None:
+    await plane.org("acme")
+    for rule in ("r1", "r2"):
+        await plane.ruleset("acme", "hr", RULESET.format(name="hr").replace("r1", rule))
+    await plane.registry.add_app("portal", "acme", "hr")
+
+
+@pytest.mark.usefixtures("versions")
+async def test_who_tries_things_out_is_in_nobody_s_way(plane: Plane) -> None:
+    draft = {"yaml": RULESET.format(name="hr").replace("r1", "r3"), "base": "2"}
+    async with visiting(plane) as visitor, crowded(aside):
+        assert 'class="y-key"' in (await visitor.get(PAGE)).text
+        for page in ("compare", "rollback"):
+            assert 'class="diff"' in (await visitor.get(f"{PAGE}/{page}")).text
+        seen = await review(visitor, f"{PAGE}/edit", **draft)
+        assert 'class="diff"' in seen.text
+        assert (await publish(visitor, f"{PAGE}/edit", **draft, reviewed=reviewed(seen))).status == 303
+        back = {"to": "1", "expected": "3"}
+        assert (await visitor.post(f"{PAGE}/rollback", back)).status == 303
+
+
+@pytest.mark.usefixtures("versions")
+async def test_where_much_is_looked_at_a_page_comes_without_what_takes_long(plane: Plane) -> None:
+    draft = {"yaml": RULESET.format(name="hr").replace("r1", "r3"), "base": "2"}
+    async with visiting(plane) as visitor, crowded(for_a_page):
+        seen = await visitor.get(PAGE)
+        assert (seen.status, "y-key" in seen.text, "id: r2" in seen.text) == (200, False, True)
+        for page in ("compare", "rollback"):
+            seen = await visitor.get(f"{PAGE}/{page}")
+            assert (seen.status, "told just now" in seen.text) == (200, True)
+        seen = await review(visitor, f"{PAGE}/edit", **draft)
+        assert (seen.status, "told just now" in seen.text) == (200, True)
+        assert (await publish(visitor, f"{PAGE}/edit", **draft, reviewed=reviewed(seen))).status == 303
+
+
+async def test_a_page_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "_LONGEST_OF_A_PAGE", 0.01)
+    go_on = threading.Event()
+    assert await for_a_page(Actor("ada", {}), go_on.wait) is None
+    go_on.set()
