@@ -27,6 +27,11 @@ _TOKEN: Final = re.compile(
     r"|(?P<key>(?<![\w.$-])[A-Za-z_][\w.$-]*+(?=:(?:\s|$)))"
 )
 
+_WRITTEN_OUT: Final = {
+    char: escaped(char) for char in map(chr, range(0x2070)) if escaped(char) != char and char not in "\t\n\r"
+}
+_UNSAFE: Final = re.compile(f"[{''.join(_WRITTEN_OUT)}]")
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -63,7 +68,7 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
         RulePlace(
             str(rule.get("id")),
             str(rule.get("verdict", "")),
-            _as_it_is(str(rule.get("description") or "")),
+            as_it_is(str(rule.get("description") or "")),
             document.mark(("rules", at), at_key=False)[0],
         )
         for at, rule in enumerate(rules if isinstance(rules, list) else ())
@@ -78,14 +83,14 @@ def listing(text: str, places: Iterable[RulePlace] = ()) -> tuple[Line, ...] | N
         return None
     begins = {place.line: place.id for place in places}
     return tuple(
-        Line(number, _coloured(_as_it_is(line)), begins.get(number))
+        Line(number, _coloured(as_it_is(line)), begins.get(number))
         for number, line in enumerate(lines, start=1)
     )
 
 
-def _as_it_is(line: str) -> str:
+def as_it_is(text: str) -> str:
     """What turns a line round, or hides some of it, is written out: who reviews rules sees what they say."""
-    return "\t".join(map(escaped, line.split("\t")))
+    return _UNSAFE.sub(lambda found: _WRITTEN_OUT[found[0]], text)
 
 
 def _coloured(line: str) -> Markup:
@@ -128,9 +133,9 @@ def _group(
     for kind, first, last, new_first, new_last in group:
         if kind == "equal":
             for at, text in enumerate(before[first:last]):
-                yield DiffLine(" ", first + at + 1, new_first + at + 1, _as_it_is(text))
+                yield DiffLine(" ", first + at + 1, new_first + at + 1, as_it_is(text))
             continue
         for at, text in enumerate(before[first:last]):
-            yield DiffLine("-", first + at + 1, None, _as_it_is(text))
+            yield DiffLine("-", first + at + 1, None, as_it_is(text))
         for at, text in enumerate(after[new_first:new_last]):
-            yield DiffLine("+", None, new_first + at + 1, _as_it_is(text))
+            yield DiffLine("+", None, new_first + at + 1, as_it_is(text))

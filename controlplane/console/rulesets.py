@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -112,6 +113,7 @@ async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "in_force": history.versions[0].version,
         "versions": history.versions,
         "lines": lines,
+        "text": "" if lines else await asyncio.to_thread(ruleset_text.as_it_is, shown.yaml),
         "rules": None if places is None else places[:_MOST_OUTLINED],
         "further_rules": max(0, len(places or ()) - _MOST_OUTLINED),
         "apps": await bound_to(desk, actor, org, shown.name),

@@ -39,7 +39,8 @@ async def crowded(
 async def versions(plane: Plane) -> None:
     await plane.org("acme")
     for rule in ("r1", "r2"):
-        await plane.ruleset("acme", "hr", RULESET.format(name="hr").replace("r1", rule))
+        text = RULESET.format(name="hr").replace("r1", f"{rule}  # \u202e")
+        await plane.ruleset("acme", "hr", text)
     await plane.registry.add_app("portal", "acme", "hr")
 
 
@@ -63,6 +64,8 @@ async def test_where_much_is_looked_at_a_page_comes_without_what_takes_long(plan
     async with visiting(plane) as visitor, crowded(for_a_page):
         seen = await visitor.get(PAGE)
         assert (seen.status, "y-key" in seen.text, "id: r2" in seen.text) == (200, False, True)
+        assert "\u202e" not in seen.text
+        assert "\\u202e" in seen.text
         for page in ("compare", "rollback"):
             seen = await visitor.get(f"{PAGE}/{page}")
             assert (seen.status, "told just now" in seen.text) == (200, True)

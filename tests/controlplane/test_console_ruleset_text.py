@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from controlplane.console import ruleset_text
 from controlplane.console.line_diff import same_lines
-from controlplane.console.ruleset_text import DiffLine, RulePlace, listing, rule_places, text_diff
+from controlplane.console.ruleset_text import DiffLine, RulePlace, as_it_is, listing, rule_places, text_diff
 
 TEXT = """\
 # <b>
@@ -91,6 +91,7 @@ def test_nothing_in_a_text_turns_its_lines_round() -> None:
     assert first.html == '<span class="y-key">name</span>: a\t<span class="y-comment"># \\u202e</span>'
     assert "\\u2066" in rule.html
     assert [place.description for place in rule_places(text)] == ["b\\u2066"]
+    assert as_it_is("a\t\n\u202e\r") == "a\t\n\\u202e\r"
     ((old, new),) = text_diff("a\u202e", "b\u202e") or ()
     assert (old.text, new.text) == ("a\\u202e", "b\\u202e")
 
