@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from controlplane.operations.actor import Actor
@@ -18,6 +20,8 @@ from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
 from proxy.policy.ruleset_diff import RulesetDiff, diff_rulesets
 from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, parse_ruleset
+
+_LONGEST_LABEL: Final = 200
 
 # -- which ruleset
 
@@ -60,6 +64,8 @@ def parsed(label: str, text: str) -> PolicyRuleset:
 
 
 def problem_line(label: str, problem: RulesetProblem) -> str:
+    if len(label) > _LONGEST_LABEL:  # it stands in every line; a path's end says most
+        label = f"…{label[1 - _LONGEST_LABEL :]}"
     where = f"{problem.where}: " if problem.where else ""
     return f"{label}:{problem.line}:{problem.column}: {where}{problem.message}"
 

@@ -6,13 +6,15 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 from proxy.policy import yaml_document
 from proxy.policy.canonical import Name
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.ruleset import Rule, Ruleset
-from proxy.policy.ruleset_yaml import RulesetProblem, document_problem
+from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
+from proxy.policy.yaml_document import MAX_PROBLEMS
 
 _VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -32,16 +34,20 @@ def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
     """`ruleset` is what parse_ruleset made of the text."""
     document = yaml_document.parse(text)
     raw = cast("dict[str, Any]", document.value)
-    found = [
-        *_unguarded(raw["rules"]),
-        *_leading_nowhere(raw["rules"]),
-        *_never_reached(ruleset),
-        *_settled_by_order_alone(ruleset),
-        *_without_version(ruleset),
-        *_unknown_methods(ruleset),
+    kinds = (
+        _unguarded(raw["rules"]),
+        _leading_nowhere(raw["rules"]),
+        _never_reached(ruleset),
+        _settled_by_order_alone(ruleset),
+        _without_version(ruleset),
+        _unknown_methods(ruleset),
+    )
+    problems = [
+        document_problem(document, where, message)
+        for found in kinds
+        for where, message in islice(found, MAX_PROBLEMS + 1)
     ]
-    problems = [document_problem(document, where, message) for where, message in found]
-    return tuple(sorted(problems, key=lambda one: (one.line, one.column)))
+    return tuple(at_most(sorted(problems, key=lambda one: (one.line, one.column))))
 
 
 def hangs_on_order(ruleset: Ruleset) -> bool:

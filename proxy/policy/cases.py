@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, ValidationError
@@ -16,32 +17,33 @@ from proxy.policy.explain import Account, Explainer, Explanation, SampleRequest
 from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import (
+    FEW,
     InvalidRuleset,
     RulesetProblem,
     Shape,
     document_problem,
+    read_shape,
     shape_problems,
 )
+from proxy.policy.yaml_document import MAX_PROBLEMS
 
+MAX_FAILURES = 1000  # told; each may quote a body
 REFUSED = "refused"  # the verdict of a case that the proxy itself refuses: 400 before, 502 after the upstream
 
 
 @dataclass(frozen=True, slots=True)
 class CasesRun:
     count: int
-    failures: tuple[RulesetProblem, ...]
+    failed_cases: int
+    failures: tuple[RulesetProblem, ...]  # the first MAX_FAILURES
     undecided: tuple[str, ...]  # rules that no case that holds is decided, filtered or logged by
-
-    @property
-    def failed_cases(self) -> int:
-        return len({failure.where.partition("]")[0] for failure in self.failures})
 
 
 def run_cases(ruleset: Ruleset, text: str) -> CasesRun:
     """Raises InvalidRuleset where `text` holds no cases."""
     document, cases = _parse(text)
     explainer = Explainer(ruleset)
-    failures: list[RulesetProblem] = []
+    failed, failures = 0, list[RulesetProblem]()
     deciding: set[str] = set()
     for at, case in enumerate(cases.cases):
         told = explainer.explain(_sample(case), None if case.answer is None else _answer(case.answer))
@@ -49,11 +51,13 @@ def run_cases(ruleset: Ruleset, text: str) -> CasesRun:
             document_problem(document, ("cases", at, *where), _named(case, message))
             for where, message in _differences(case, told)
         ]
-        failures += differing
-        if not differing:
+        failures += differing[: MAX_FAILURES - len(failures)]
+        if differing:
+            failed += 1
+        else:
             deciding.update(_deciding(told))
     undecided = tuple(rule.id for rule in ruleset.rules if rule.id not in deciding)
-    return CasesRun(len(cases.cases), tuple(failures), undecided)
+    return CasesRun(len(cases.cases), failed, tuple(failures), undecided)
 
 
 # -- the shape of the document
@@ -84,7 +88,8 @@ def _checked_field(text: str) -> str:
 
 
 _Field = Annotated[StrictStr, AfterValidator(_checked_field)]
-_Fields = dict[_Field, _Field | list[_Field]]  # a list: the field several times
+_FieldValues = _Field | list[Annotated[_Field, FEW]]  # a list: the field several times
+_Fields = dict[Annotated[_Field, FEW], Annotated[_FieldValues, FEW]]
 
 
 class _Answer(Shape):
@@ -97,7 +102,7 @@ class _Expected(Shape):
     verdict: Literal["allow", "filter", "block", "log_only", "refused"]
     rule: StrictStr | None = None
     reason: StrictStr | None = None
-    logged: list[StrictStr] | None = None
+    logged: list[Annotated[StrictStr, FEW]] | None = None
     body: Any = None
 
 
@@ -126,14 +131,15 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
         raise InvalidRuleset([RulesetProblem(*one) for one in error.problems]) from None
     problems = [RulesetProblem(*one) for one in document.problems]
     try:
-        cases = _Cases.model_validate(document.value)
+        cases = read_shape(_Cases, document.value)
     except ValidationError as error:
         raise InvalidRuleset([*problems, *shape_problems(document, error, _SHAPES)]) from None
-    problems += [
+    without_answer = (
         document_problem(document, ("cases", at, "expect", "body"), "a body is expected, and no answer given")
         for at, case in enumerate(cases.cases)
         if case.answer is None and "body" in case.expect.model_fields_set
-    ]
+    )
+    problems += islice(without_answer, MAX_PROBLEMS + 1)
     if problems:
         raise InvalidRuleset(problems)
     return document, cases

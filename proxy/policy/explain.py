@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -37,10 +38,12 @@ from proxy.policy.unknown import (
     partly_known_rules,
 )
 from proxy.policy.unserved import carries_query, names_method_override
+from proxy.policy.yaml_document import cut
 
 Held = Literal["no", "perhaps", "yes", "unreadable", "unknown"]
 Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable", "unknown"]
 
+_MOST_FOUND = 100  # values told of one condition
 _HELD: dict[int, Held] = {NO: "no", PERHAPS: "perhaps", YES: "yes"}
 _PATH_IS_HIDDEN = "the path names a property that the rule hides"
 _QUERY_PROBES = "the query names a property that the rule hides"
@@ -371,7 +374,12 @@ def _worth_telling(attempts: dict[Attempt, None]) -> tuple[Attempt, ...]:
 
 def _on_another_path(rule: Rule) -> Attempt:
     decision = Decision(rule.verdict, rule.id)
-    return Attempt(rule.id, "unmatched", decision, (Finding("path", ", ".join(rule.match.path), "no"),))
+    return Attempt(rule.id, "unmatched", decision, (_finding("path", ", ".join(rule.match.path), "no"),))
+
+
+def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> Finding:
+    """What is long may stand in every rule, and what is many be asked by every rule."""
+    return Finding(cut(part), cut(asked), held, tuple(map(cut, found[:_MOST_FOUND])))
 
 
 def _findings(
@@ -382,25 +390,25 @@ def _findings(
     rule = compiled.rule
     if rule.match.methods:
         held: Held = "yes" if compiled.concerns(request.method.upper()) else "no"
-        yield Finding("methods", ", ".join(rule.match.methods), held, (request.method,))
+        yield _finding("methods", ", ".join(rule.match.methods), held, (request.method,))
     for condition, (parameter, test) in zip(
         parameter_conditions(rule), compiled.parameter_tests, strict=True
     ):
         values = candidate.entry.values(parameter, name)
-        yield Finding(_part_name(condition), _asked(condition), _HELD[test(values)], values)
+        yield _finding(_part_name(condition), _asked(condition), _HELD[test(values)], values)
     for part, check in zip(parts_asked(rule), compiled.step.checks, strict=True):
         if is_unknown(part, request, answer):
-            yield Finding(_part_name(part), _asked(part), "unknown")
+            yield _finding(_part_name(part), _asked(part), "unknown")
             continue
         try:
             held = _HELD[check(request, answer)]
         except MalformedBody:
             held = "unreadable"
-        yield Finding(_part_name(part), _asked(part), held, _found(part, request, answer))
+        yield _finding(_part_name(part), _asked(part), held, _found(part, request, answer))
     if candidate.probed:
         probes = candidate.step.checks[-1](request, answer)  # after the rule's own
         query = request.target.query
-        yield Finding("query", "one that names what is hidden", _HELD[probes], (query,) if query else ())
+        yield _finding("query", "one that names what is hidden", _HELD[probes], (query,) if query else ())
 
 
 def _part_name(part: Part) -> str:
@@ -434,7 +442,7 @@ def _found(part: Part, request: RequestFacts, answer: AnswerFacts | None) -> tup
         moment = datetime.fromtimestamp(int(request.now), UTC).astimezone(ZoneInfo(part.timezone))
         return (moment.strftime("%a %H:%M").lower(),)
     try:
-        return tuple(_values(part, request, answer))
+        return tuple(islice(_values(part, request, answer), _MOST_FOUND))
     except MalformedBody:
         return ()
 

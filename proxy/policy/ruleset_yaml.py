@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, cast
+from itertools import islice
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -14,12 +15,17 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
     ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
+    model_validator,
 )
 from pydantic.config import JsonDict
 
@@ -43,6 +49,7 @@ from proxy.policy.ruleset import (
     TimeGate,
 )
 from proxy.policy.transforms import Transforms
+from proxy.policy.yaml_document import MAX_PROBLEMS, cut
 
 MAX_RULES = 20_000
 MAX_OPERANDS = 10_000
@@ -55,6 +62,9 @@ _LIST_OPERATORS = ("in", "not_in")
 _NUMBER_OPERATORS = ("at_least", "at_most")
 _TEXT_OPERATORS = ("prefix", "suffix", "contains", "matches")
 _OPERATORS = ("equals", "not_equals", *_LIST_OPERATORS, *_TEXT_OPERATORS, *_NUMBER_OPERATORS, "exists")
+_MOST_ERRORS = 4 * MAX_PROBLEMS  # of pydantic, which has one for each type that an operand isn't
+_LONGEST_COMPARED = 100  # of a misspelled word
+_TOO_MANY = "and so on: this is too much to tell it all"
 _MISSING_TRANSFORMS = "a filter needs transforms: strip_properties or allow_properties"
 
 
@@ -67,15 +77,22 @@ class RulesetProblem:
 
 
 class InvalidRuleset(ValueError):
-    """Holds every problem, in document order."""
+    """Holds every problem, in document order; of very many the first, and one that says so."""
 
     def __init__(self, problems: Iterable[RulesetProblem]) -> None:
-        self.problems = tuple(
-            sorted(set(problems), key=lambda one: (one.line, one.column, one.where, one.message))
-        )
+        found = sorted(set(problems), key=lambda one: (one.line, one.column, one.where, one.message))
+        self.problems = tuple(at_most(found))
         super().__init__(
             "; ".join(f"{one.line}:{one.column}: {one.where}: {one.message}" for one in self.problems)
         )
+
+
+def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
+    """The first MAX_PROBLEMS, and one that says that there are more."""
+    if len(problems) <= MAX_PROBLEMS:
+        return problems
+    *told, more = problems[: MAX_PROBLEMS + 1]
+    return [*told, RulesetProblem(more.line, more.column, "document", _TOO_MANY)]
 
 
 def parse_ruleset(text: str) -> Ruleset:
@@ -85,14 +102,17 @@ def parse_ruleset(text: str) -> Ruleset:
     except yaml_document.InvalidYaml as error:
         raise InvalidRuleset([RulesetProblem(*one) for one in error.problems]) from None
     problems = [RulesetProblem(*one) for one in document.problems]
+    contradictions = (
+        document_problem(document, where, message) for where, message in _contradictions(document.value)
+    )
+    problems += islice(contradictions, MAX_PROBLEMS + 1)
+    if len(problems) > MAX_PROBLEMS:  # the model of so much is large, and not needed
+        raise InvalidRuleset(problems)
     model: _Ruleset | None = None
     try:
-        model = _Ruleset.model_validate(document.value)
+        model = read_shape(_Ruleset, document.value)
     except ValidationError as error:
         problems += shape_problems(document, error, _SHAPES)
-    problems += [
-        document_problem(document, where, message) for where, message in _contradictions(document.value)
-    ]
     if problems or model is None:
         raise InvalidRuleset(problems)
     return _to_plain(model)
@@ -124,11 +144,52 @@ def _for_editors(schema: object) -> object:
 # -----------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Errors:
+    """How many there are so far in what is read."""
+
+    count: int = 0
+
+
+S = TypeVar("S", bound="Shape")
+T = TypeVar("T")
+
+
+def read_shape(shape: type[S], value: object) -> S:
+    """Raises ValidationError, with not many more than _MOST_ERRORS errors."""
+    errors = _Errors()
+    model = shape.model_validate(value, context=errors)
+    if errors.count:  # then something may have been passed over
+        raise AssertionError("an error was counted in a text that has none")
+    return model
+
+
+def _unless_many(value: Any, read: Callable[[Any], T], info: ValidationInfo) -> T:
+    """Passes over what comes after very many errors, which would all be held. This stands around all that
+    may be there often, and only where an error is one of the whole text: not within a choice of types."""
+    errors = cast(_Errors, info.context)
+    if errors.count >= _MOST_ERRORS:
+        return cast(T, value)
+    before = errors.count
+    try:
+        return read(value)
+    except ValidationError as error:
+        errors.count = before + error.error_count()
+        raise
+
+
+def _item_unless_many(value: Any, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    return _unless_many(value, read, info)
+
+
+FEW = WrapValidator(_item_unless_many)
+
+
 def _checked_path(text: str) -> str:
     try:
         parse_pattern(text)
     except InvalidPattern as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(cut(str(error))) from None
     except UnicodeError:
         raise ValueError("a path is Unicode text, percent escapes UTF-8") from None
     return text
@@ -138,7 +199,7 @@ def _checked_network(text: str) -> str:
     try:
         parse_network(text)
     except ValueError as error:
-        raise ValueError(f"no network or address: {error}") from None
+        raise ValueError(cut(f"no network or address: {error}")) from None
     return text
 
 
@@ -157,7 +218,7 @@ def _checked_timezone(text: str) -> str:
     try:
         ZoneInfo(text)
     except (ValueError, OSError, LookupError):
-        raise ValueError(f"no time zone of the IANA database: {text!r}") from None
+        raise ValueError(cut(f"no time zone of the IANA database: {text!r}")) from None
     return text
 
 
@@ -192,23 +253,33 @@ def _text_like(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
-_Path = Annotated[StrictStr, AfterValidator(_checked_path), _text_like(r"/[^?#\\]*")]
-_Network = Annotated[StrictStr, AfterValidator(_checked_network), _text_like(r"[0-9A-Fa-f.:]+(?:/[0-9.]+)?")]
-_Property = Annotated[StrictStr, AfterValidator(_checked_property), _text_like(_PROPERTY.pattern)]
+_Path = Annotated[StrictStr, AfterValidator(_checked_path), FEW, _text_like(r"/[^?#\\]*")]
+_Network = Annotated[
+    StrictStr, AfterValidator(_checked_network), FEW, _text_like(r"[0-9A-Fa-f.:]+(?:/[0-9.]+)?")
+]
+_Property = Annotated[StrictStr, AfterValidator(_checked_property), FEW, _text_like(_PROPERTY.pattern)]
 _FieldName = Annotated[StrictStr, AfterValidator(_checked_field_name), _text_like(_TOKEN.pattern)]
-_Method = Annotated[StrictStr, AfterValidator(_checked_method), _text_like(_TOKEN.pattern)]
+_Method = Annotated[StrictStr, AfterValidator(_checked_method), FEW, _text_like(_TOKEN.pattern)]
 _RuleId = Annotated[StrictStr, AfterValidator(_checked_rule_id), _text_like(_RULE_ID.pattern)]
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _Start = Annotated[StrictStr, AfterValidator(_checked_start), _text_like(_CLOCK)]
 _End = Annotated[StrictStr, AfterValidator(_checked_minutes), _text_like(f"{_CLOCK}|24:00")]
 _Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
-_Scalars = Annotated[list[_Scalar], Field(min_length=1, max_length=MAX_OPERANDS)]
+_Scalars = Annotated[list[Annotated[_Scalar, FEW]], Field(min_length=1, max_length=MAX_OPERANDS)]
+_Day = Annotated[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], FEW]
 
 
 class Shape(BaseModel):
     """Knows its keys and takes no other."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _few_errors(cls, value: Any, read: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        if isinstance(value, dict) and len(value) > len(cls.model_fields) + MAX_PROBLEMS:
+            raise ValueError(f"{len(value)} keys, of which at most {len(cls.model_fields)} are known")
+        return _unless_many(value, read, info)
 
 
 def _one_of(*keys: str) -> JsonDict:
@@ -242,9 +313,9 @@ class _Condition(Shape):
     query: Annotated[StrictStr, Field(min_length=1)] | None = Field(None, description="A query option.")
     header: _FieldName | None = Field(None, description="A field of the request.")
     body: _Property | None = Field(None, description="A property of a JSON request body.")
-    status: Literal[True] | StrictInt | Annotated[list[StrictInt], Field(min_length=1)] | None = Field(
-        None, description="The answer's status."
-    )
+    status: (
+        Literal[True] | StrictInt | Annotated[list[Annotated[StrictInt, FEW]], Field(min_length=1)] | None
+    ) = Field(None, description="The answer's status.")
     response_header: _FieldName | None = Field(None, description="A field of the answer.")
     property: _Property | None = Field(None, description="A property of the answer, or of an item of it.")
     equals: _Scalar | None = None
@@ -275,9 +346,7 @@ class _Time(Shape):
         }
     )
 
-    days: (
-        Annotated[list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]], Field(min_length=1)] | None
-    ) = None
+    days: Annotated[list[_Day], Field(min_length=1)] | None = None
     from_: _Start | None = Field(None, alias="from")
     to: _End | None = None
     timezone: Annotated[StrictStr, AfterValidator(_checked_timezone)] = "UTC"
@@ -342,15 +411,20 @@ def shape_problems(
 ) -> Iterator[RulesetProblem]:
     """`shapes` are the models by the key under which they stand, the document's own under no name."""
     seen: set[tuple[int | str, ...]] = set()
+    place = (1, 1)
     for one in error.errors(include_url=False, include_context=True):
         where = document.known_part(one["loc"])
         missing = one["type"] == "missing"
         if where in seen and not missing:
             continue  # the members of a union complain one by one
         seen.add(where)
-        yield document_problem(
+        problem = document_problem(
             document, where, _shape_message(cast("dict[str, Any]", one), shapes), missing=missing
         )
+        place = max(place, (problem.line, problem.column))
+        yield problem
+    if error.error_count() >= _MOST_ERRORS:
+        yield RulesetProblem(*place, "document", _TOO_MANY)
 
 
 def document_problem(
@@ -358,7 +432,7 @@ def document_problem(
 ) -> RulesetProblem:
     at_key = message.startswith("unknown key") or missing
     line, column = document.mark(where, at_key=at_key)
-    return RulesetProblem(line, column, yaml_document.spelled(where), message)
+    return RulesetProblem(*yaml_document.problem((line, column), where, message))
 
 
 def _shape_message(error: dict[str, Any], shapes: Mapping[str, type[BaseModel]]) -> str:
@@ -374,7 +448,9 @@ def _shape_message(error: dict[str, Any], shapes: Mapping[str, type[BaseModel]])
         known = re.findall(r"'([^']*)'", str(context["expected"]))
         expected = str(context["expected"])
         choice = "none of" if " or " in expected else "not"
-        return f"{given!r} is {choice} {expected}" + _suggestion(str(given), known)
+        return f"{_quoted(given)} is {choice} {expected}" + _suggestion(
+            given if isinstance(given, str) else "", known
+        )
     if kind in ("model_type", "model_attributes_type"):
         return f"keys and values are wanted here, not {_kind_of(given)}"
     if kind == "list_type":
@@ -394,6 +470,12 @@ _WANTED = {
 }
 
 
+def _quoted(value: object) -> str:
+    if isinstance(value, dict | list):
+        return _kind_of(value)
+    return repr(cut(value) if isinstance(value, str) else value)
+
+
 def _kind_of(value: object) -> str:
     if value is None:
         return "nothing"
@@ -409,7 +491,7 @@ def _keys_beside(where: tuple[int | str, ...], shapes: Mapping[str, type[BaseMod
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    close = get_close_matches(name[:_LONGEST_COMPARED].lower(), list(known), n=1, cutoff=0.6)
     return f", did you mean `{close[0]}`?" if close else ""
 
 

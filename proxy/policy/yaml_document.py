@@ -16,6 +16,11 @@ import yaml
 MAX_CHARACTERS = 8 * 1024 * 1024
 MAX_NODES = 1_000_000  # aliases count as what they stand for
 MAX_DEPTH = 32
+MAX_KEY_CHARACTERS = 1024  # each mistake below a key names it; YAML has the same limit for most keys
+MAX_PROBLEMS = 100  # one more says that there are more: what is told of a text isn't many times the text
+
+_LONGEST_WHERE = 200
+_LONGEST_MESSAGE = 1000
 
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}")
@@ -109,7 +114,16 @@ def spelled(where: Where) -> str:
     text = ""
     for part in where:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text or "document"
+    return cut(text, _LONGEST_WHERE) or "document"
+
+
+def problem(mark: Mark, where: Where, message: str) -> Problem:
+    """What it quotes may be as long as the text, and quoted for each of its aliases."""
+    return (*mark, spelled(where), cut(message))
+
+
+def cut(text: str, most: int = _LONGEST_MESSAGE) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def parse(text: str) -> Document:
@@ -123,12 +137,11 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         line, column = (at.line + 1, at.column + 1) if at is not None else (1, 1)
-        problem = (line, column, "document", f"no YAML: {error.problem or error.context}")
-        raise InvalidYaml([*builder.problems, problem]) from None
+        raise builder.refused((line, column), (), f"no YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, UnicodeError, ValueError) as error:
         if isinstance(error, InvalidYaml):
             raise
-        raise InvalidYaml([*builder.problems, (1, 1, "document", f"no YAML: {error}")]) from None
+        raise builder.refused((1, 1), (), f"no YAML: {error}") from None
     if builder.root is None:
         raise InvalidYaml([(1, 1, "document", "the document is empty")])
     return Document(builder.root, tuple(builder.problems))
@@ -147,13 +160,14 @@ class _Builder:
         self._nodes = 0
         self._documents = 0
 
+    def refused(self, mark: Mark, where: Where, message: str) -> InvalidYaml:
+        return InvalidYaml([*self.problems, problem(mark, where, message)])
+
     def take(self, event: Any) -> None:
         if isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
-                raise InvalidYaml(
-                    [*self.problems, (*_mark(event), "document", "one document is wanted, not several")]
-                )
+                raise self.refused(_mark(event), (), "one document is wanted, not several")
         elif isinstance(event, yaml.ScalarEvent):
             self._add(self._scalar(event), event)
         elif isinstance(event, yaml.AliasEvent):
@@ -166,11 +180,9 @@ class _Builder:
     def _begin(self, event: Any) -> None:
         where = self._where()
         if len(self._open) >= MAX_DEPTH:
-            raise InvalidYaml(
-                [*self.problems, (*_mark(event), spelled(where), f"nested deeper than {MAX_DEPTH}")]
-            )
+            raise self.refused(_mark(event), where, f"nested deeper than {MAX_DEPTH}")
         if self._open and self._open[-1].is_mapping and self._open[-1].key_is_next:
-            raise InvalidYaml([*self.problems, (*_mark(event), spelled(where), "a key is text")])
+            raise self.refused(_mark(event), where, "a key is text")
         is_mapping = isinstance(event, yaml.MappingStartEvent)
         self._nodes += 1
         self._check_tag(event)
@@ -186,9 +198,7 @@ class _Builder:
     def _add(self, node: _Node, event: Any) -> None:
         self._nodes += node.size
         if self._nodes > MAX_NODES:
-            raise InvalidYaml(
-                [*self.problems, (*_mark(event), spelled(self._where()), f"more than {MAX_NODES} nodes")]
-            )
+            raise self.refused(_mark(event), self._where(), f"more than {MAX_NODES} nodes")
         around = self._open[-1] if self._open else None
         if around is not None and around.is_mapping and around.key_is_next:
             self._take_key(around, node, event)
@@ -200,7 +210,11 @@ class _Builder:
     def _take_key(self, around: _Open, node: _Node, event: Any) -> None:
         key = event.value if isinstance(event, yaml.ScalarEvent) else node.value
         if not isinstance(key, str):
-            raise InvalidYaml([*self.problems, (*node.mark, spelled(around.where), "a key is text")])
+            raise self.refused(node.mark, around.where, "a key is text")
+        if len(key) > MAX_KEY_CHARACTERS:
+            raise self.refused(
+                _mark(event), around.where, f"a key longer than {MAX_KEY_CHARACTERS} characters"
+            )
         if key == "<<":
             self._problem(node.mark, around.where, "merge keys (<<) are not taken")
         elif key in around.node.below:
@@ -236,7 +250,7 @@ class _Builder:
         target = self._anchors.get(event.anchor)
         if target is None:
             message = f"the alias `*{event.anchor}` stands before the end of what it names, or names nothing"
-            raise InvalidYaml([*self.problems, (*_mark(event), spelled(self._where()), message)])
+            raise self.refused(_mark(event), self._where(), message)
         return target
 
     def _check_tag(self, event: Any) -> None:
@@ -244,7 +258,10 @@ class _Builder:
             self._problem(_mark(event), self._where(), f"the tag {event.tag} is not taken")
 
     def _problem(self, mark: Mark, where: Where, message: str) -> None:
-        self.problems.append((*mark, spelled(where), message))
+        """Raises InvalidYaml where it is one too many to go on."""
+        self.problems.append(problem(mark, where, message))
+        if len(self.problems) > MAX_PROBLEMS:
+            raise InvalidYaml(self.problems)
 
     def _where(self) -> Where:
         if not self._open:

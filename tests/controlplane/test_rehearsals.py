@@ -109,6 +109,16 @@ async def test_what_is_no_ruleset_is_told_by_place(at_desk: Desk, source: Source
     assert refused.value.problems[0].startswith(said)
 
 
+async def test_a_long_label_is_told_by_its_end(at_desk: Desk) -> None:
+    source = Source(yaml="rules: []", label="very/" * 1000 + "hr.yaml")
+    with pytest.raises(InvalidRequest) as refused:
+        await explain.perform(at_desk, OPERATOR, ExplainRequest(source=source, target="/"))
+    for problem in refused.value.problems:
+        label = problem.partition(":")[0]
+        assert label.endswith("very/hr.yaml")
+        assert len(label) == 200
+
+
 @pytest.mark.parametrize(
     "asked",
     [

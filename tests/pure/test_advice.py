@@ -12,6 +12,7 @@ from proxy.policy.advice import _never_reached, ruleset_advice
 from proxy.policy.explain import Explainer, SampleRequest
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.policy.yaml_document import MAX_PROBLEMS
 from tests.pure.test_explain import rulesets
 from tests.pure.test_meaning import RESOURCES, Segment, plain
 
@@ -209,3 +210,14 @@ def test_a_method_that_graph_does_not_have_is_named(method: str, hint: str) -> N
     text = RULES.format(more="", verdict="block", methods=f", methods: [get, {method}]")
     (told,) = ruleset_advice(text, parse_ruleset(text))
     assert (told.where, told.message) == ("rules[0].match.methods[1]", f"no method that Graph has{hint}")
+
+
+def test_of_very_much_advice_the_first_is_told_and_that_there_is_more() -> None:
+    paths = ", ".join(f"value.{'x' * 2000}{number}" for number in range(300))
+    text = RULES.format(
+        more=f"    transforms: {{strip_properties: [{paths}]}}\n", verdict="filter", methods=""
+    )
+    told = ruleset_advice(text, parse_ruleset(text))
+    assert len(told) == MAX_PROBLEMS + 1
+    assert told[-1].message.startswith("and so on")
+    assert all(len(one.message) <= 1000 for one in told)

@@ -7,8 +7,9 @@ from typing import Final
 
 import pytest
 
-from proxy.policy.cases import CasesRun, run_cases
+from proxy.policy.cases import MAX_FAILURES, CasesRun, run_cases
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
+from proxy.policy.yaml_document import MAX_PROBLEMS
 
 CONF: Final = Path(__file__).parents[2] / "conf"
 RULES: Final = """\
@@ -138,3 +139,36 @@ def test_a_time_is_one_that_every_zone_has(time: str) -> None:
         f'cases:\n  - {{request: GET /b, time: "{time}", expect: {{verdict: block}}}}\n'
     )
     assert (line, message) == (2, "a time has a date and an offset: 2026-03-02T09:00:00+01:00")
+
+
+def test_of_very_many_failures_the_first_are_told_and_all_counted() -> None:
+    ran = run("  - &c {request: GET /x, expect: {verdict: allow}}\n" + "  - *c\n" * MAX_FAILURES)
+    assert (len(ran.failures), ran.failed_cases, ran.count) == (
+        MAX_FAILURES,
+        MAX_FAILURES + 1,
+        MAX_FAILURES + 1,
+    )
+
+
+def test_a_failure_quotes_no_more_of_a_body_than_a_person_reads() -> None:
+    body = "b" * 5000
+    told = failures(f"""
+  - request: GET /b
+    time: 2026-03-02T09:00:00Z
+    answer: {{body: {body}}}
+    expect: {{verdict: allow, body: x}}
+""")
+    assert max(len(message) for _, _, message in told) == 1000
+
+
+@pytest.mark.parametrize("headers", ["{a: [1, 2, 3]}", "{ä: b}", "{a: 1}"])
+def test_mistakes_in_very_many_cases_are_told_as_of_a_ruleset(headers: str) -> None:
+    case = f"  - &c {{request: GET /x, headers: {headers}, expect: {{verdict: allow}}}}\n"
+    told = refusals("cases:\n" + case + "  - *c\n" * 300)
+    assert len(told) == MAX_PROBLEMS + 1
+    assert told[-1][1].startswith("and so on")
+
+
+def test_a_body_expected_of_no_answer_is_told_as_often_and_no_more() -> None:
+    case = "  - &c {request: GET /x, expect: {verdict: allow, body: x}}\n"
+    assert len(refusals("cases:\n" + case + "  - *c\n" * 300)) == MAX_PROBLEMS + 1

@@ -443,3 +443,15 @@ def agrees_on_answer(account: Account, before: Decision) -> None:
     else:
         assert (account.decision.verdict, account.decision.rule_id) == (before.verdict, before.rule_id)
     assert logged | set(before.logged_rule_ids) == set(account.decision.logged_rule_ids)
+
+
+def test_an_account_repeats_nothing_endlessly() -> None:
+    words, values = "x" * 5000, ["y" * 5000] * 5000
+    rule = (
+        f"- {{id: a, match: {{path: [/users]}}, conditions: [{{body: b, equals: {words}}}], verdict: allow}}"
+    )
+    sample = SampleRequest("POST", "/users", body=json.dumps({"b": values}).encode())
+    (finding,) = explainer(rule).explain(sample).accounts[0].attempts[0].findings
+    assert len(finding.asked) == 1000
+    assert len(finding.found) == 100
+    assert {len(value) for value in finding.found} == {1000}

@@ -7,11 +7,21 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from proxy.policy import yaml_document
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.ruleset import Comparison, Condition, IpGate, TimeGate
-from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, parse_ruleset, ruleset_json_schema
+from proxy.policy.ruleset_yaml import (
+    InvalidRuleset,
+    RulesetProblem,
+    _Ruleset,
+    parse_ruleset,
+    read_shape,
+    ruleset_json_schema,
+)
 from proxy.policy.transforms import Transforms
+from proxy.policy.yaml_document import MAX_PROBLEMS
 
 EXAMPLE = Path(__file__).parents[2] / "conf" / "rulesets" / "example.yaml"
 HEAD = "version: 1\nname: x\nrules:\n"
@@ -287,6 +297,60 @@ def test_an_alias_bomb_is_refused_before_it_unfolds() -> None:
     for level in range(1, 10):
         bomb += f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n"
     assert any("nodes" in problem.message for problem in problems(bomb))
+
+
+def _many_rules(first: str, then: str) -> str:
+    rule = "  - {{id: a, match: {{path: [/a]}}, verdict: allow, {}}}\n"
+    return HEAD + rule.format(first) + rule.format(then) * 300
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [" + "!x 1, " * 300 + "]",
+        HEAD.replace("rules:\n", "rules: [" + "7, " * 300 + "]"),
+        HEAD + f"  - {{id: a, match: {{path: [{'a, ' * 300}]}}, verdict: allow}}\n",
+        _many_rules("conditions: &c [{}, {}]", "conditions: *c"),
+        _many_rules("conditions: &c [{query: a, in: [[], []]}]", "conditions: *c"),
+        _many_rules("a: &a 7", "a: *a"),
+    ],
+)
+def test_of_very_many_mistakes_the_first_are_told_and_that_there_are_more(text: str) -> None:
+    found = problems(text)
+    assert len(found) == MAX_PROBLEMS + 1
+    assert [one.message.startswith("and so on") for one in found] == [False] * MAX_PROBLEMS + [True]
+
+
+def test_no_more_mistakes_are_looked_for_than_are_told() -> None:
+    text = _many_rules(f"conditions: &c [{{query: a, in: [{'[], ' * 1000}]}}]", "conditions: *c")
+    with pytest.raises(ValidationError) as refused:
+        read_shape(_Ruleset, yaml_document.parse(text).value)
+    assert refused.value.error_count() < 10 * MAX_PROBLEMS
+
+
+def test_a_key_among_very_many_unknown_ones_is_not_told_by_itself() -> None:
+    (problem,) = problems("".join(f"a{number}: 1\n" for number in range(300)))
+    assert problem.message == "300 keys, of which at most 4 are known"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{{{'k' * 1000}: " * 30 + "[!x 1]" + "}" * 30,
+        f"a: !{'x' * 5000} 1",
+        f"? {'k' * 5000}\n: 1\n",
+        _many_rules("verdict: &v " + "x" * 5000, "verdict: *v").replace("verdict: allow, ", ""),
+        _many_rules(f"verdict: &v [{'x, ' * 5000}]", "verdict: *v").replace("verdict: allow, ", ""),
+        _many_rules("time: &t {days: [mon], timezone: " + "x" * 5000 + "}", "time: *t"),
+        _many_rules("ip: &i {in: [" + "x" * 5000 + "]}", "ip: *i"),
+        _many_rules("conditions: &c [{param: " + "x" * 5000 + ", equals: 1}]", "conditions: *c"),
+        HEAD + f"  - {{id: a, match: {{path: [/{'%' * 5000}]}}, verdict: allow}}\n",
+    ],
+)
+def test_what_a_mistake_quotes_is_cut(text: str) -> None:
+    for problem in problems(text):
+        assert len(problem.where) <= 200
+        assert len(problem.message) <= 1100
 
 
 def test_an_alias_may_spare_repetition() -> None:
