@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from controlplane.operations.actor import Actor, Role
+from controlplane.operations.actor import Actor, Forbidden, Role
 from controlplane.registry import only
 from controlplane.store.interface import App, NotFound, Org, Proxy, Ruleset
 
@@ -34,6 +34,16 @@ class Desk:
     """Whether so much is missing from the index that nobody waits for it."""
     about: set[str] = field(default_factory=set)
     """The organisations that the operation under way turned out to be about, for the record."""
+
+    async def as_now(self, actor: Actor) -> Actor:
+        """With the roles of by now. Raises Forbidden where they may do nothing any more. Who runs commands
+        beside the store is no operator."""
+        if actor.is_local:
+            return actor
+        operator = await self.store.operator(actor.name)
+        if operator is None or not operator.enabled:
+            raise Forbidden("this operator was disabled meanwhile")
+        return replace(actor, roles=operator.roles)
 
     async def org(self, actor: Actor, role: Role, reference: str) -> Org:
         """The organisation, by id or name. To who may not even look at it, it is one that never was."""

@@ -46,20 +46,8 @@ async def perform(operation: Operation[Q, A], desk: Desk, actor: Actor, request:
     without one, and gets its outcome after."""
     if not operation.changes:
         return await operation.perform(desk, actor, request)
-    async with _changing.of(actor) as waited:
-        if waited:
-            actor = await _looked_up_again(desk, actor)
+    async with _changing.of(actor):
         return await _recorded(operation, replace(desk, about=set()), actor, request)
-
-
-async def _looked_up_again(desk: Desk, actor: Actor) -> Actor:
-    """Whoever was disabled, or lost a role, meanwhile. Who runs commands beside the store is no operator."""
-    if actor.is_local:
-        return actor
-    operator = await desk.store.operator(actor.name)
-    if operator is None or not operator.enabled:
-        raise Forbidden("this operator was disabled meanwhile")
-    return replace(actor, roles=operator.roles)
 
 
 async def _recorded(operation: Operation[Q, A], desk: Desk, actor: Actor, request: Q) -> A:
@@ -67,7 +55,8 @@ async def _recorded(operation: Operation[Q, A], desk: Desk, actor: Actor, reques
     position = await desk.store.begin_record(line)
     outcome = "failed"
     try:
-        answer = await operation.perform(desk, actor, request)
+        # A large body, a rehearsal before it or a turn may have taken long.
+        answer = await operation.perform(desk, await desk.as_now(actor), request)
         outcome = "done"
     except Exception as error:
         outcome = refusal_code(error) or outcome

@@ -90,6 +90,7 @@ async def apply(desk: Desk, actor: Actor, request: ApplyRuleset) -> AppliedRules
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
     org = await desk.org(actor, "editor", request.org)
     ruleset, warnings = await in_earnest(actor, _read, request.label, request.yaml)
+    await desk.org(await desk.as_now(actor), "editor", org.org_id)  # reading it may have taken long
     applied, changed = await desk.registry.apply_ruleset(
         org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note), request.expected
     )

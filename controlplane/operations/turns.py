@@ -17,14 +17,12 @@ class Turns:
         self._turns: dict[str, asyncio.Semaphore] = {}
 
     @asynccontextmanager
-    async def of(self, actor: Actor) -> AsyncIterator[bool]:
-        """Whether it had to be waited for."""
+    async def of(self, actor: Actor) -> AsyncIterator[None]:
         self._asking[actor.name] += 1
         try:
             turns = self._turns.setdefault(actor.name, asyncio.Semaphore(self._at_once))
-            waits = turns.locked()
             async with turns:
-                yield waits
+                yield
         finally:
             self._asking[actor.name] -= 1
             if not self._asking[actor.name]:

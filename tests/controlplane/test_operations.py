@@ -22,7 +22,15 @@ from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
 from controlplane.secrets import digest
-from controlplane.store.interface import AlreadyExists, Conflict, NotFound, RecordQuery, StoreBusy, StoreError
+from controlplane.store.interface import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    Operator,
+    RecordQuery,
+    StoreBusy,
+    StoreError,
+)
 from tests.controlplane.plane import RULESET, FakeClock, Plane, desk
 
 OWNER: Final = local_actor("owner")
@@ -59,6 +67,16 @@ async def actor(at_desk: Desk, name: str = "eve", **roles: Role) -> Actor:
     """With roles by the organisations' names; `every` is every one."""
     ids = {org.name: org.org_id for org in await at_desk.store.orgs()} | {"every": "*"}
     return Actor(name, {ids[org]: role for org, role in roles.items()})
+
+
+async def known(at_desk: Desk, name: str, **roles: Role) -> Actor:
+    """The same, and an operator in the store: who changes something is looked up there."""
+    made = await actor(at_desk, name, **roles)
+    operator_id = f"id-of-{name}"
+    await at_desk.store.add_operator(
+        Operator(operator_id, name, None, True, at_desk.clock.wall_ms(), made.roles)
+    )
+    return made
 
 
 # Another organisation
@@ -192,7 +210,7 @@ def test_every_operation_has_a_name_a_place_and_a_sentence_of_its_own() -> None:
 
 async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets(at_desk: Desk) -> None:
     viewer = await actor(at_desk, acme="viewer")
-    editor = await actor(at_desk, acme="editor")
+    editor = await known(at_desk, "edith", acme="editor")
     admin = await actor(at_desk, acme="admin")
     apply = rulesets.ApplyRuleset("acme", RULESET.format(name="new"))
     add = apps.AddApp("payroll", "acme", "own-rules")
@@ -473,8 +491,8 @@ async def test_a_token_is_shown_once_and_ends(at_desk: Desk, clock: FakeClock) -
 
 
 async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(at_desk: Desk) -> None:
-    ada = await actor(at_desk, "ada", every="admin")
-    eve = await actor(at_desk, "eve", acme="viewer")
+    ada = await known(at_desk, "ada", every="admin")
+    eve = await known(at_desk, "eve", acme="viewer")
     await perform(operators.add, at_desk, ada, operators.AddOperator("bob", PASSWORD, "viewer", "acme"))
     refused: list[tuple[Actor, Operation[Any, Any], Request]] = [
         (eve, apps.disable, apps.AppReference("own-app")),
@@ -505,10 +523,24 @@ async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(at_de
     assert page.lines[0].request["note"] == "why it is so"
 
 
+async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(at_desk: Desk) -> None:
+    """Who asks is looked up when the request begins, and its body or a rehearsal may take long."""
+    ada, eve = await known(at_desk, "ada", every="admin"), await known(at_desk, "eve", acme="editor")
+    asked = rulesets.ApplyRuleset("acme", RULESET.format(name="new"))
+    await perform(operators.grant, at_desk, ada, operators.GrantRole("eve", "acme", "viewer"))
+    with pytest.raises(Forbidden, match="role editor"):
+        await perform(rulesets.apply, at_desk, eve, asked)
+    await perform(operators.disable, at_desk, ada, operators.OperatorReference("eve"))
+    with pytest.raises(Forbidden, match="disabled"):
+        await perform(rulesets.apply, at_desk, eve, asked)
+    lines = await at_desk.store.record(RecordQuery(limit=9, operator="eve"))
+    assert [each.outcome for each in lines] == ["forbidden", "forbidden"]
+
+
 async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_answered(
     at_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ada = await actor(at_desk, "ada", every="admin")
+    ada = await known(at_desk, "ada", every="admin")
 
     async def full(*_: object) -> None:
         raise StoreError("disk full")
@@ -528,7 +560,7 @@ async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_ans
 
 async def test_a_line_of_the_record_is_short_whatever_was_asked(at_desk: Desk) -> None:
     """Who may do nothing at all leaves a line too: a disk must not be filled with them."""
-    eve = Actor("eve", {})
+    eve = await known(at_desk, "eve")
     asked = proxies.AddProxy("edge", tuple(f"org-{number}" for number in range(100_000)))
     with pytest.raises(NotFound):
         await perform(proxies.add, at_desk, eve, asked)
@@ -540,19 +572,19 @@ async def test_a_line_of_the_record_is_short_whatever_was_asked(at_desk: Desk) -
 
 
 async def test_the_record_shows_each_organisation_its_own_lines(at_desk: Desk) -> None:
-    ada = await actor(at_desk, "ada", every="admin")
+    ada = await known(at_desk, "ada", every="admin")
     await perform(apps.disable, at_desk, ada, apps.AppReference("own-app"))
     await perform(apps.disable, at_desk, ada, apps.AppReference(f"{MARK}-app"))
     await perform(proxies.grant, at_desk, ada, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
     await perform(orgs.add, at_desk, ada, orgs.AddOrg("third"))
-    eve = await actor(at_desk, "eve", acme="viewer")
+    eve = await known(at_desk, "eve", acme="viewer")
     page = await record.search.perform(at_desk, eve, record.SearchRecord())
     assert [each.request for each in page.lines] == [{"app": "own-app", "org": None}]
 
 
 async def test_who_got_a_role_stands_in_the_record_of_its_organisation(at_desk: Desk) -> None:
     """Wherever else they have one: else an admin could make another one whom nobody beside him knows of."""
-    ada, eve = await actor(at_desk, "ada", every="admin"), await actor(at_desk, "eve", acme="viewer")
+    ada, eve = await known(at_desk, "ada", every="admin"), await known(at_desk, "eve", acme="viewer")
     await perform(operators.add, at_desk, ada, operators.AddOperator("abroad", None, "viewer", f"{MARK}-org"))
     own = operators.GrantRole("abroad", "acme", "admin")
     await perform(operators.grant, at_desk, ada, own)
@@ -567,8 +599,8 @@ async def test_who_got_a_role_stands_in_the_record_of_its_organisation(at_desk: 
 
 async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(at_desk: Desk) -> None:
     """It holds a place among the lines of all organisations."""
-    ada = await actor(at_desk, "ada", every="admin")
-    eve = await actor(at_desk, "eve", acme="viewer")
+    ada = await known(at_desk, "ada", every="admin")
+    eve = await known(at_desk, "eve", acme="viewer")
     for _ in range(2):
         await perform(apps.disable, at_desk, ada, apps.AppReference("own-app"))
     first = record.SearchRecord(limit=1)
@@ -583,7 +615,7 @@ async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(at
 
 
 async def test_the_record_is_searched_and_read_in_pages(at_desk: Desk, clock: FakeClock) -> None:
-    ada, eve = await actor(at_desk, "ada", every="admin"), await actor(at_desk, "eve", every="admin")
+    ada, eve = await known(at_desk, "ada", every="admin"), await known(at_desk, "eve", every="admin")
     for who in (ada, eve, ada):
         await perform(apps.disable, at_desk, who, apps.AppReference("own-app"))
         await perform(orgs.set_retention, at_desk, who, orgs.SetRetention("acme", "7y"))
