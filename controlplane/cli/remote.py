@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ROOT: Final = "/admin/v1"
 _NO_SUCH_ENDPOINT: Final = "there is no such endpoint"  # of any listener of a control plane
+_DOUBT: Final = "; look whether it was done all the same"
+_OF_WHO_PASSES_ON: Final = 500  # and the likes of 502: what lies behind may have had the request
 _SECONDS: Final = 120.0
 _PIECE_BYTES: Final = 65_536
 _MAX_TOKEN_BYTES: Final = 4096  # of a file that may be a device
@@ -54,15 +56,26 @@ class Remote:
         self._token = _token(token_file)
 
     def call(self, operation: Operation[Q, A], asked: Q) -> A:
-        method, path = operation.method, operation.path
-        with self._open(method, path, asked) as response:
-            return msgspec.json.decode(response.read(), type=operation.answer)
+        doubt = _DOUBT if operation.changes else ""
+        with self._open(operation.method, operation.path, asked, doubt) as response:
+            try:
+                return msgspec.json.decode(response.read(), type=operation.answer)
+            except (HTTPException, OSError) as error:
+                raise CommandFailed(FAILED, f"{self._url}: the answer broke off: {error}{doubt}") from None
+            except (ValueError, RecursionError):
+                raise _no_answer(self._url, response.status, doubt) from None
 
     def pieces(self, stream: Stream[Q], asked: Q) -> Iterator[bytes]:
         """The answer as it comes."""
         with self._open("GET", stream.path, asked) as response:
+            if response.headers.get_content_type() not in stream.media_types:
+                raise _no_answer(self._url, response.status)
             while piece := self._piece(response):
                 yield piece
+            if response.length:  # `read1` says nothing of it
+                raise CommandFailed(
+                    FAILED, f"{self._url}: the answer broke off: {response.length} bytes are missing"
+                )
 
     def _piece(self, response: HTTPResponse) -> bytes:
         try:
@@ -70,7 +83,8 @@ class Remote:
         except (HTTPException, OSError) as error:
             raise CommandFailed(FAILED, f"{self._url}: the answer broke off: {error}") from None
 
-    def _open(self, method: str, path: str, asked: Asked) -> HTTPResponse:
+    def _open(self, method: str, path: str, asked: Asked, doubt: str = "") -> HTTPResponse:
+        """`doubt` is said of whatever may have gone wrong after it was done."""
         members: dict[str, Any] = msgspec.to_builtins(asked)
         place = "/".join(
             quote(str(members.pop(part[1:-1])), safe="") if part.startswith("{") else part
@@ -87,11 +101,15 @@ class Remote:
         try:
             response: HTTPResponse = _opener().open(request, timeout=_SECONDS)
         except HTTPError as error:
-            raise _failure(self._url, error) from None
-        except URLError as error:
+            raise _failure(self._url, error, doubt) from None
+        except URLError as error:  # before it was sent
             raise CommandFailed(FAILED, f"{self._url}: {error.reason}") from None
         except OSError as error:
-            raise CommandFailed(FAILED, f"{self._url}: {error}") from None
+            raise CommandFailed(FAILED, f"{self._url}: {error}{doubt}") from None
+        except HTTPException as error:
+            raise CommandFailed(
+                FAILED, f"{self._url}: answered no HTTP that can be read: {error}{doubt}"
+            ) from None
         return response
 
 
@@ -108,14 +126,17 @@ def _text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _failure(url: str, error: HTTPError) -> CommandFailed:
+def _no_answer(url: str, status: int, doubt: str = "") -> CommandFailed:
+    return CommandFailed(FAILED, f"{url}: answered {status}, which is no answer of an admin API{doubt}")
+
+
+def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
     """As the same failure is told of a command beside the store."""
-    with error:
-        text = error.read()
     try:
-        problem = msgspec.json.decode(text, type=_ErrorBody).error
-    except msgspec.DecodeError:
-        return CommandFailed(FAILED, f"{url}: answered {error.code}, which is no answer of an admin API")
+        with error:
+            problem = msgspec.json.decode(error.read(), type=_ErrorBody).error
+    except (HTTPException, OSError, ValueError, RecursionError):
+        return _no_answer(url, error.code, doubt if error.code >= _OF_WHO_PASSES_ON else "")
     if problem.code == "unauthenticated":
         return CommandFailed(FAILED, f"{url}: does not know this token, or no longer")
     if problem.message == _NO_SUCH_ENDPOINT:
