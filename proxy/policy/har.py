@@ -281,4 +281,6 @@ def _time(number: int, text: str) -> datetime:
         moment = datetime.fromisoformat(text.upper())
     except ValueError:
         raise InvalidHar(f"entry {number}: startedDateTime is no time") from None
+    if not 1970 < moment.year < 9999:
+        raise InvalidHar(f"entry {number}: startedDateTime is one that some zone's calendar has no day for")
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

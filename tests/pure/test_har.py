@@ -112,6 +112,18 @@ def test_the_target_is_what_crossed_the_wire(base: str, url: str, target: str) -
             "no request to https://graph.microsoft.com in it, but to a.example (2)",
         ),
         (har(entry("/x", startedDateTime="yesterday")), "entry 1: startedDateTime is no time"),
+        (
+            har(entry("/x", startedDateTime="0001-01-01T00:00:00+14:00")),
+            "entry 1: startedDateTime is one that some zone's calendar has no day for",
+        ),
+        (
+            har(entry("/x", startedDateTime="1970-01-01T00:00:00Z")),
+            "entry 1: startedDateTime is one that some zone's calendar has no day for",
+        ),
+        (
+            har(entry("/x", startedDateTime="9999-12-31T23:59:59-14:00")),
+            "entry 1: startedDateTime is one that some zone's calendar has no day for",
+        ),
         (har(entry("/x", request={"method": "GET", "url": "http://[x"})), "entry 1: its url is none"),
     ],
 )
