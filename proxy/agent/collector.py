@@ -31,7 +31,7 @@ from proxy.audit.segment import (
     header_of,
     parse_name,
 )
-from proxy.audit.spool import DiskUse, WhenFull, spool_directory, worker_budget
+from proxy.audit.spool import DiskUse, WhenFull, spool_directory, used_bytes, worker_budget
 
 log = logging.getLogger(__name__)
 
