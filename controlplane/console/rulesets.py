@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import quote
 
 from controlplane.console import ruleset_text
-from controlplane.console.pages import Page, PageRequest, Redirect, page
+from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page, problems
 from controlplane.console.ruleset_text import Line, RulePlace
 from controlplane.operations import apps, fleet, rehearsals, rulesets
 from controlplane.operations.actor import Actor
@@ -142,24 +142,35 @@ async def compare(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 @page("GET", "/rulesets/{org}/{name}/rollback")
 async def consider(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     """What going back would change, before anybody does."""
-    org, name = request.place["org"], request.place["name"]
-    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
-    newest = history.versions[0].version
-    to = _version(request.query, "to") or newest - 1
-    if newest == 1:
-        raise NotFound(f"ruleset {name} has one version: there is none to go back to")
-    return await _compared(desk, actor, request, newest, to, "rollback.html", f"Back to version {to}")
+    return await _way_back(desk, actor, request, _version(request.query, "to"))
 
 
 @page("POST", "/rulesets/{org}/{name}/rollback")
-async def go_back(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def go_back(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
     org, name = request.place["org"], request.place["name"]
     to = _version(request.form, "to") or 0
     seen = _version(request.form, "expected")  # what the page compared with
     asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None, expected=seen or 0)
-    new = await perform(rulesets.rollback, desk, actor, asked)
+    try:
+        new = await perform(rulesets.rollback, desk, actor, asked)
+    except Refusal as error:
+        return await _way_back(desk, actor, request, to, problems(error))
     said = f"Version {new.version} of {new.name} is in force, with the text of version {to}."
     return Redirect(request.link(place_of(org, name)), said)
+
+
+async def _way_back(
+    desk: Desk, actor: Actor, request: PageRequest, to: int | None, refused: tuple[str, ...] = ()
+) -> Page:
+    org, name = request.place["org"], request.place["name"]
+    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    newest = history.versions[0].version
+    if newest == 1:
+        raise NotFound(f"ruleset {name} has one version: there is none to go back to")
+    to = to or newest - 1
+    page = await _compared(desk, actor, request, newest, to, "rollback.html", f"Back to version {to}")
+    values = {**page.values, "refused": refused, "note": request.form.get("note", "")}
+    return replace(page, values=values, status=422 if refused else 200)
 
 
 async def _compared(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.controlplane.plane import Plane
+from tests.controlplane.plane import RULESET, Plane
 from tests.controlplane.visitor import visiting
 
 
@@ -37,3 +37,17 @@ async def test_a_stop_that_is_refused_stays_as_it_was_entered(plane: Plane, scop
     )
     assert reasons == {each: "r" * 501 if each == scope else "" for each in reasons}
     assert scope in reasons
+
+
+async def test_a_way_back_that_is_refused_is_shown_anew_with_its_reason(plane: Plane) -> None:
+    await plane.org("acme")
+    for rule in ("r1", "r2", "r3"):
+        await plane.ruleset("acme", "hr", RULESET.format(name="hr").replace("r1", rule))
+    async with visiting(plane) as visitor:
+        form = {"to": "1", "expected": "2", "note": "the night's mail"}
+        seen = await visitor.post("/rulesets/acme/hr/rollback", form)
+        assert seen.status == 422
+        assert "version 3" in seen.text
+        for name, value in {"to": "1", "expected": "3", "note": "the night&#39;s mail"}.items():
+            assert re.search(f'name="{name}"[^>]* value="{value}"', seen.text), name
+        assert (await visitor.post("/rulesets/acme/hr/rollback", {**form, "expected": "3"})).status == 303
