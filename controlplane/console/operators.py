@@ -168,6 +168,7 @@ async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tupl
         "roles": _ROLES,
         "days": _DAYS,
         "refused": refused,
+        "form": request.form if refused else NO_FORM,
     }
     return Page("operator.html", found.name, values, (("Operators", "/operators"),), 422 if refused else 200)
 

@@ -51,3 +51,11 @@ async def test_a_way_back_that_is_refused_is_shown_anew_with_its_reason(plane: P
         for name, value in {"to": "1", "expected": "3", "note": "the night&#39;s mail"}.items():
             assert re.search(f'name="{name}"[^>]* value="{value}"', seen.text), name
         assert (await visitor.post("/rulesets/acme/hr/rollback", {**form, "expected": "3"})).status == 303
+
+
+async def test_a_token_that_is_refused_keeps_its_name_and_its_time(plane: Plane) -> None:
+    async with visiting(plane) as visitor:
+        seen = await visitor.post("/operators/ada/tokens", {"name": " deploy", "expiresInDays": "7"})
+    assert seen.status == 422
+    assert 'name="name" type="text" value=" deploy"' in seen.text
+    assert '<option value="7" selected>' in seen.text
