@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +26,7 @@ from controlplane.store.interface import NotFound, StoreError
 from proxy.wire.audit_event import VERDICTS, rfc3339
 from proxy.wire.log_line import escaped
 
+_EXPLAINED_WITHIN_SECONDS: Final = 10.0  # or the page goes without
 _AROUND_MS: Final = 120_000
 _PARTS: Final = 20  # of a batch that are listed
 _BEFORE: Final = 5
@@ -126,7 +128,10 @@ async def _explained(
 ) -> tuple[ExplainedEvent | None, str]:
     """Each rule tried, or why that can't be told."""
     try:
-        return await perform(explain_event, desk, actor, ExplainEvent(org_id, event_id)), ""
+        async with asyncio.timeout(_EXPLAINED_WITHIN_SECONDS):
+            return await perform(explain_event, desk, actor, ExplainEvent(org_id, event_id)), ""
+    except TimeoutError:
+        return None, "too much else is being tried; look again in a moment"
     except (InvalidRequest, NotFound, StoreError) as error:
         return None, str(error)
 

@@ -10,23 +10,27 @@ from typing import Any
 
 import pytest
 
+from controlplane.console import events
 from controlplane.operations import aside as lane
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside, for_a_page
 from tests.controlplane.plane import RULESET, Plane
 from tests.controlplane.test_console_publishing import publish, review, reviewed
+from tests.controlplane.test_replays import Traffic, group_path, traffic
 from tests.controlplane.visitor import visiting
 
+__all__ = ["traffic"]  # a fixture
 PAGE = "/rulesets/acme/hr"
 
 
 @asynccontextmanager
 async def crowded(
-    work: Callable[[Actor, Callable[[], bool]], Coroutine[Any, Any, object]],
+    work: Callable[[Actor, Callable[[], bool]], Coroutine[Any, Any, object]], operators: int = 16
 ) -> AsyncIterator[None]:
-    """As many operators as may wait, and none of them gets any further."""
+    """As many operators as may wait, unless it is said how many; none of them gets any further."""
     go_on = threading.Event()
-    crowd = [asyncio.create_task(work(Actor(f"viewer-{number}", {}), go_on.wait)) for number in range(16)]
+    viewers = [Actor(f"viewer-{number}", {}) for number in range(operators)]
+    crowd = [asyncio.create_task(work(viewer, go_on.wait)) for viewer in viewers]
     await asyncio.sleep(0)
     try:
         yield
@@ -72,6 +76,20 @@ async def test_where_much_is_looked_at_a_page_comes_without_what_takes_long(plan
         seen = await review(visitor, f"{PAGE}/edit", **draft)
         assert (seen.status, "told just now" in seen.text) == (200, True)
         assert (await publish(visitor, f"{PAGE}/edit", **draft, reviewed=reviewed(seen))).status == 303
+
+
+async def test_an_event_is_looked_at_without_the_rules_that_were_tried(
+    traffic: Traffic, plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await traffic.send([group_path(1)])
+    ((org, event),) = await plane.stored()
+    async with visiting(plane) as visitor:
+        seen = await visitor.get(f"/events/{org}/{event['id']}")
+        assert (seen.status, "too much else is being tried" in seen.text) == (200, False)
+        monkeypatch.setattr(events, "_EXPLAINED_WITHIN_SECONDS", 0.01)
+        async with crowded(aside, 1):
+            seen = await visitor.get(f"/events/{org}/{event['id']}")
+        assert (seen.status, "too much else is being tried" in seen.text) == (200, True)
 
 
 async def test_a_page_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
