@@ -220,10 +220,17 @@ def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
             INVALID_INPUT,
             f"{source}: no such file, and without --config or --url no ruleset can be looked up",
         )
-    name, at, number = source.rpartition("@")
-    if not at or not (number.isascii() and number.isdecimal() and len(number) < 10):
-        return source, stored_ruleset(cli, source, org, None).yaml
-    return source, stored_ruleset(cli, name, org, int(number)).yaml
+    return source, stored_ruleset(cli, *_named(cli, source, org)).yaml
+
+
+def _named(cli: Cli, source: str, org: str | None) -> tuple[str, str | None, int | None]:
+    """The ruleset, the organisation and which version."""
+    from controlplane.operations.rehearsals import named_version
+    from controlplane.operations.rulesets import ListRulesets, list_all
+
+    found = cli.call(list_all, ListRulesets(org)).rulesets if "@" in source else ()
+    name, version = named_version(source, {each.name for each in found})
+    return name, org, version
 
 
 def source_of(cli: Cli, source: str) -> Source:

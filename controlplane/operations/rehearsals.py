@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -70,12 +71,18 @@ def problem_line(label: str, problem: RulesetProblem) -> str:
     return f"{label}:{problem.line}:{problem.column}: {where}{problem.message}"
 
 
+def named_version(reference: str, names: Collection[str]) -> tuple[str, int | None]:
+    """The ruleset, and which version of it: NAME@VERSION, unless a ruleset itself has that name."""
+    name, at, number = reference.rpartition("@")
+    if reference in names or not (at and number.isascii() and number.isdecimal() and len(number) < 10):
+        return reference, None
+    return name, int(number)
+
+
 async def stored_yaml(desk: Desk, actor: Actor, reference: str, org: str | None) -> str:
     """Of the version in force, unless NAME@VERSION names another."""
-    name, at, number = reference.rpartition("@")
-    version = None
-    if at and number.isascii() and number.isdecimal() and len(number) < 10:
-        reference, version = name, int(number)
+    names = {each.name for each in await desk.rulesets(actor, org)}
+    reference, version = named_version(reference, names)
     found = await desk.ruleset(actor, "viewer", reference, org)
     wanted = found.version if version is None else version
     text = await desk.store.ruleset_text(found.ruleset_id, wanted)

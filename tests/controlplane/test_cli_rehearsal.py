@@ -105,6 +105,11 @@ def test_a_stored_ruleset_is_explained_by_name_and_version(tmp_path: Path) -> No
     assert told == {"hr": "block", "hr@1": "allow", "hr@2": "block"}
     missing = cli(config, "ruleset", "explain", "hr@3", "--target", "/")
     assert (missing.returncode, missing.stderr) == (1, "ruleset hr has no version 3\n")
+    file.write_text("version: 1\nname: hr@1\ndefault: block\nrules: []\n")
+    facts(config, "ruleset", "apply", str(file), "--org", "acme")
+    for asked in (("explain", "hr@1", "--target", "/"), ("explain", "hr@1@1", "--target", "/")):
+        assert facts(config, "ruleset", *asked)["verdict"] == "block"
+    assert cli(config, "ruleset", "diff", "hr@1", str(file)).stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from controlplane.operations.rehearsals import (
     check,
     diff,
     explain,
+    stored_yaml,
     test,
 )
 from controlplane.store.interface import NotFound
@@ -146,3 +147,19 @@ async def test_a_foreign_organisation_s_ruleset_is_one_that_never_was(plane: Pla
         await explain.perform(
             at_desk, viewer, ExplainRequest(source=Source(ruleset="hr@2"), target="/", org="acme")
         )
+
+
+async def test_a_ruleset_whose_name_reads_like_another_s_version_is_itself(
+    plane: Plane, at_desk: Desk
+) -> None:
+    await plane.org("acme")
+    for name, verdict in (("hr", "block"), ("hr", "allow"), ("hr@1", "log_only")):
+        text = f"version: 1\nname: {name}\nrules: [{{id: a, match: {{path: [/**]}}, verdict: {verdict}}}]\n"
+        await plane.registry.apply_ruleset("acme", name, 1, text)
+
+    async def text_of(reference: str) -> str:
+        return await stored_yaml(at_desk, OPERATOR, reference, "acme")
+
+    assert "verdict: log_only" in await text_of("hr@1")
+    assert "verdict: log_only" in await text_of("hr@1@1")
+    assert "verdict: allow" in await text_of("hr@2")
