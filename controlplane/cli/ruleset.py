@@ -101,10 +101,13 @@ def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
 
 def _read(file: Path) -> _Read:
     """Raises CommandFailed with every error in the file."""
+    from controlplane.operations.rehearsals import name_problems
     from proxy.policy.advice import ruleset_advice
 
     text = read_text(file)
     ruleset = parsed(str(file), text)
+    if problems := name_problems(text, ruleset.name):
+        raise CommandFailed(INVALID_INPUT, *problem_lines(str(file), problems))
     return _Read(ruleset, ruleset_advice(text, ruleset))
 
 

@@ -13,7 +13,7 @@ import typer
 
 from controlplane.cli.context import Cli, Json, facts_of, print_json
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
-from controlplane.cli.rehearsal import RulesetSource, ruleset_of, source_of
+from controlplane.cli.rehearsal import RulesetSource, complaining, ruleset_of, source_of
 
 if TYPE_CHECKING:
     from controlplane.operations.replays import (
@@ -251,7 +251,12 @@ def _read_har(file: Path, base: str) -> Har:
 
 
 def _suggested_by(file: Path, base: str, name: str | None) -> Suggested:
-    from controlplane.operations.suggestions import Suggested, about_suggestion, suggested_facts
+    from controlplane.operations.suggestions import (
+        Suggested,
+        about_suggestion,
+        suggested_facts,
+        suggested_name,
+    )
     from proxy.policy.har_traffic import suggest_for
     from proxy.policy.ruleset_yaml import InvalidRuleset
     from proxy.wire.audit_event import rfc3339
@@ -260,8 +265,10 @@ def _suggested_by(file: Path, base: str, name: str | None) -> Suggested:
     times = [round(exchange.time.timestamp() * 1000) for exchange in har.exchanges]
     from_, to = rfc3339(min(times)), rfc3339(max(times))
     about = about_suggestion(f"the application in {file.name}", len(times), 0, f"{from_} to {to}")
+    with complaining():
+        name = suggested_name(file.stem if name is None else name)
     try:
-        found = suggest_for(har.exchanges, file.stem if name is None else name, about=about)
+        found = suggest_for(har.exchanges, name, about=about)
     except InvalidRuleset as error:
         raise CommandFailed(INVALID_INPUT, f"name: {error.problems[0].message}") from None
     return Suggested(

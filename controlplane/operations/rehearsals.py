@@ -12,7 +12,9 @@ from controlplane.operations.aside import aside
 from controlplane.operations.desk import Desk
 from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.registry import InvalidName, valid_name
 from controlplane.store.interface import NotFound
+from proxy.policy import yaml_document
 from proxy.policy.advice import ruleset_advice
 from proxy.policy.cases import parse_moment, run_cases
 from proxy.policy.explain import Explainer, SampleRequest
@@ -20,7 +22,7 @@ from proxy.policy.facts import AnswerFacts
 from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
 from proxy.policy.ruleset_diff import RulesetDiff, diff_rulesets
-from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, parse_ruleset
+from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, document_problem, parse_ruleset
 
 _LONGEST_LABEL: Final = 200
 
@@ -54,6 +56,15 @@ async def text_of(desk: Desk, actor: Actor, source: Source, org: str | None) -> 
     if source.ruleset is not None and source.yaml is None:
         return source.ruleset, await stored_yaml(desk, actor, source.ruleset, org)
     raise InvalidRequest("a ruleset is given as its text or by its name: one of the two")
+
+
+def name_problems(text: str, name: str) -> tuple[RulesetProblem, ...]:
+    """Of a sound ruleset: that no ruleset can be kept under its name."""
+    try:
+        valid_name(name)
+    except InvalidName as error:
+        return (document_problem(yaml_document.parse(text), ("name",), str(error)),)
+    return ()
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:
@@ -117,13 +128,19 @@ def checked(text: str) -> CheckedRuleset:
     try:
         ruleset = parse_ruleset(text)
     except InvalidRuleset as error:
-        return CheckedRuleset(name=None, rules=None, problems=_problems(error.problems), warnings=())
+        return _refused(error.problems)
+    if problems := name_problems(text, ruleset.name):
+        return _refused(problems)
     return CheckedRuleset(
         name=ruleset.name,
         rules=len(ruleset.rules),
         problems=(),
         warnings=_problems(ruleset_advice(text, ruleset)),
     )
+
+
+def _refused(problems: tuple[RulesetProblem, ...]) -> CheckedRuleset:
+    return CheckedRuleset(name=None, rules=None, problems=_problems(problems), warnings=())
 
 
 def _problems(problems: tuple[RulesetProblem, ...]) -> tuple[ProblemFacts, ...]:

@@ -10,7 +10,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.aside import in_earnest
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.operations.rehearsals import ProblemFacts, parsed
+from controlplane.operations.rehearsals import ProblemFacts, name_problems, parsed, problem_line
 from controlplane.store.interface import NotFound, Ruleset, RulesetVersion
 from proxy.policy.advice import ruleset_advice
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
@@ -151,6 +151,8 @@ async def rollback(desk: Desk, actor: Actor, request: RollBack) -> RulesetFacts:
 
 def _read(label: str, yaml: str) -> tuple[PolicyRuleset, tuple[ProblemFacts, ...]]:
     ruleset = parsed(label, yaml)
+    if problems := name_problems(yaml, ruleset.name):
+        raise InvalidRequest(*(problem_line(label, each) for each in problems))
     return ruleset, tuple(
         ProblemFacts(each.line, each.column, each.where, each.message)
         for each in ruleset_advice(yaml, ruleset)

@@ -12,6 +12,7 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import Reading, Selection, select
 from controlplane.operations.replays import turn
+from controlplane.registry import InvalidName, valid_name
 from proxy.policy.replay import Outcome, Replay
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.policy.suggest import Observations, Suggestion, blamed, suggest
@@ -71,7 +72,7 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
     with turn(actor):
         observed, blocked, reading = await _observed(desk, selection, request)
         about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
-        name = app.name if request.name is None else request.name
+        name = suggested_name(app.name if request.name is None else request.name)
         found = await _suggested(desk, actor, selection, request, observed, name, about)
     return Suggested(
         yaml=found.yaml,
@@ -138,6 +139,14 @@ async def _blocking(
         if isinstance(after, Outcome) and not after.lets_through:
             patterns |= blamed(found, after.by)
     return frozenset(patterns)
+
+
+def suggested_name(name: str) -> str:
+    """Raises InvalidRequest where a ruleset that is so named could not be kept."""
+    try:
+        return valid_name(name)
+    except InvalidName as error:
+        raise InvalidRequest(f"name: {error}") from None
 
 
 def about_suggestion(of: str, requests: int, blocked: int, when: str) -> list[str]:

@@ -167,6 +167,10 @@ def test_a_ruleset_is_checked_without_a_control_plane(tmp_path: Path) -> None:
     checked = subprocess.run([*command, "--json"], capture_output=True, text=True)
     (warning,) = json.loads(checked.stdout)["warnings"]
     assert (warning["line"], warning["where"], checked.stderr) == (7, "rules[0].transforms", "")
+    rules.write_text(RULESET.format(name="' padded '"))
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout) == (2, "")
+    assert checked.stderr.startswith(f"{rules}:2:7: name: ")
     rules.write_text("version: 2\n")
     checked = subprocess.run(command, capture_output=True, text=True)
     assert (checked.returncode, checked.stdout) == (2, "")

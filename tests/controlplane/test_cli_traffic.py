@@ -184,6 +184,9 @@ def test_a_har_file_is_judged_where_it_lies_and_no_credential_is_shown(folder: P
     suggested = without_settings("suggest", "--har", str(file))
     assert (suggested.returncode, suggested.stderr) == (0, "")
     assert "name: portal\n" in suggested.stdout
+    unnameable = without_settings("suggest", "--har", str(file), "--name", "..")
+    assert (unnameable.returncode, unnameable.stdout) == (2, "")
+    assert unnameable.stderr == "name: a name must not be ..\n"
     assert "/v1.0/groups/{group-id}/members" in suggested.stdout
     for shown in (done.stdout, as_json, suggested.stdout):
         assert not any(secret in shown for secret in (*SECRETS, "geheim"))
@@ -196,6 +199,7 @@ def test_a_har_file_is_judged_where_it_lies_and_no_credential_is_shown(folder: P
         (["replay", "{}/hr.yaml", "--har", "{}/hr.yaml"], "{}/hr.yaml: not a HAR file, which is JSON: "),
         (["replay", "{}/hr.yaml", "--org", "acme", "--from", "noon"], "from: 'noon' is not a time"),
         (["suggest", "--app", "payroll", "--org", "acme", "--name", ""], "name: "),
+        (["suggest", "--app", "payroll", "--org", "acme", "--name", " padded "], "name: a name is"),
         (["explain", "--event", "event-1"], "--event: an event of --org, and no --target"),
     ],
 )

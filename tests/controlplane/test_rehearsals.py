@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from controlplane.operations.actor import Actor, local_actor
@@ -20,6 +22,7 @@ from controlplane.operations.rehearsals import (
     stored_yaml,
     test,
 )
+from controlplane.operations.rulesets import ApplyRuleset, apply
 from controlplane.store.interface import NotFound
 from tests.controlplane.plane import Plane, desk
 
@@ -53,6 +56,20 @@ async def test_a_bad_one_is_no_failure_but_every_error_by_its_place(at_desk: Des
     told = await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=RULES.replace("verdict: allow", "x: 1")))
     assert (told.name, told.rules, told.warnings) == (None, None, ())
     assert {one.line for one in told.problems} == {4, 7}
+
+
+@pytest.mark.parametrize(
+    "name", [" padded ", "..", "018f2f3e-0000-7000-8000-000000000000", "a\u0007b", "a\u202eb"]
+)
+async def test_a_name_that_no_ruleset_can_have_is_a_mistake_of_the_text(
+    plane: Plane, at_desk: Desk, name: str
+) -> None:
+    await plane.org("acme")
+    text = f"version: 1\nname: {json.dumps(name)}\nrules: []\n"
+    told = await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=text))
+    assert [(one.line, one.column, one.where) for one in told.problems] == [(2, 7, "name")]
+    with pytest.raises(InvalidRequest, match=r"rules\.yaml:2:7: name: a name "):
+        await apply.perform(at_desk, OPERATOR, ApplyRuleset("acme", text, label="rules.yaml"))
 
 
 async def test_a_draft_is_explained_with_an_answer(at_desk: Desk) -> None:
