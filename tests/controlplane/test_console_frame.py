@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import AsyncMock
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
@@ -10,6 +11,8 @@ import pytest
 
 from controlplane.console.areas import ROUTES
 from controlplane.console.pages import PageRoute
+from controlplane.search.interface import SearchPage
+from controlplane.search.sqlite_index import SqliteIndex
 from tests.controlplane.plane import AUDIT, HEARTBEAT, RULESET, Plane, ProxyClient, batch
 from tests.controlplane.test_admin import PASSWORD, operator
 from tests.controlplane.visitor import visiting
@@ -119,6 +122,18 @@ async def test_no_name_of_a_query_s_member_is_one_of_ours(
                 assert answer.status == status, page
     async with plane.session.get(f"{plane.console_url}/login?{name}=x") as answer:
         assert answer.status == 200
+
+
+async def test_a_search_that_found_nothing_in_its_time_leads_on(
+    plane: Plane, jar: aiohttp.CookieJar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SqliteIndex, "search", AsyncMock(return_value=SearchPage((), "older")))
+    async with aiohttp.ClientSession(cookie_jar=jar) as session:
+        await _signed_in(plane, session)
+        async with session.get(f"{plane.console_url}/search?q=mail") as answer:
+            text = await answer.text()
+    assert 'href="/search?q=mail&amp;cursor=older"' in text
+    assert "No event matches" not in text
 
 
 @pytest.mark.parametrize("came_from", ["http://[", "http://\N{ACCOUNT OF}/orgs"])
