@@ -44,3 +44,8 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 def milliseconds(time: datetime) -> int:
     return (time - _EPOCH) // _MILLISECOND
+
+
+# Of a time that can be written in UTC; with an offset there are some hours before and after.
+EARLIEST_MS: Final = milliseconds(datetime.min.replace(tzinfo=UTC))
+LATEST_MS: Final = milliseconds(datetime.max.replace(tzinfo=UTC))

@@ -9,7 +9,7 @@ import msgspec
 import orjson
 from msgspec import Meta, Struct
 
-from controlplane.clock import milliseconds
+from controlplane.clock import EARLIEST_MS, LATEST_MS, milliseconds
 from controlplane.search.known_event import Event, Id, KnownEvent, Parsed
 from controlplane.store.interface import AuditStore, NewBatch, Outcome, RateLimits, Stored
 
@@ -82,6 +82,9 @@ def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEve
     org_id = batch.events[0].org_id
     if any(event.org_id != org_id for event in batch.events):
         raise MixedOrganisations
+    times = [milliseconds(event.time) for event in batch.events]
+    if min(times) < EARLIEST_MS or max(times) > LATEST_MS:
+        raise InvalidBatch("UTC has no year for the time of an event")
     is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
     known = batch.events if isinstance(batch, _KnownBatch) and not is_forged else None
     new = NewBatch(
@@ -90,7 +93,7 @@ def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEve
         batch.batch_id,
         ids=[event.id for event in batch.events],
         seqs=[event.seq for event in batch.events],
-        times=[milliseconds(event.time) for event in batch.events],
+        times=times,
         events=_with_true_proxy(proxy_id, events) if is_forged else events,
     )
     return new, known

@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from controlplane.clock import LATEST_MS
 from controlplane.console import charts, terms, text
 from controlplane.console.event_rows import event_row, shown
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import (
-    LATEST_MS,
     CountValues,
     Facet,
     FacetList,

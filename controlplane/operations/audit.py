@@ -14,6 +14,7 @@ import msgspec
 import orjson
 from msgspec import Meta
 
+from controlplane.clock import LATEST_MS
 from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
@@ -71,7 +72,6 @@ _INTERVALS: Final = (
     _MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE,
     _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 7 * _DAY, 28 * _DAY, 364 * _DAY,
 )  # fmt: skip
-LATEST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _LONGEST_INTERVAL: Final = 364 * 100 * _DAY
 
 

@@ -49,6 +49,11 @@ BAD_EVENTS: dict[str, Any] = {
     "time without zone": event("ORG", 1, time="2026-11-21T04:25:58.123"),
     "time nonsense": event("ORG", 1, time="yesterday"),
     "time month 13": event("ORG", 1, time="2026-13-21T04:25:58.123Z"),
+    "time past 9999 in UTC": event("ORG", 1, time="9999-12-31T23:00:00-05:00"),
+    "time past 9999, with a member of another type": event(
+        "ORG", 1, time="9999-12-31T23:59:59.999-00:01", durationMs="x"
+    ),
+    "time before 1 in UTC": event("ORG", 1, time="0001-01-01T00:00:00+14:00"),
     "status text": event("ORG", 1, status="200"),
     "status negative": event("ORG", 1, status=-1),
     "status true": event("ORG", 1, status=True),
@@ -74,6 +79,14 @@ async def test_an_event_of_a_wrong_shape_is_400_and_nothing_is_stored(
     answer = await proxy.send(AUDIT, body.encode())
     assert (answer.status, answer.code) == (400, "invalidPayload")
     assert await plane.stored() == []
+
+
+async def test_the_first_and_the_last_time_of_utc_are_taken(plane: Plane, proxy: ProxyClient) -> None:
+    (org,) = proxy.org_ids
+    given = ["0001-01-01T00:00:00Z", "0001-01-01T01:00:00+01:00", "9999-12-31T23:59:59.999Z"]
+    events = [event(org, number, time=time) for number, time in enumerate(given)]
+    assert (await proxy.audit({"batchId": "b1", "events": events})).status == 202
+    assert [kept["time"] for _, kept in await plane.stored()] == given
 
 
 DEEP = 10_000
