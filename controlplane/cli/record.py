@@ -71,5 +71,7 @@ def search(
 def _row(line: RecordFacts, names: Mapping[str, str]) -> dict[str, Any]:
     """What is longest comes last."""
     facts = facts_of(line)
-    request = facts.pop("request")
+    request, is_under_way = facts.pop("request"), facts.pop("underWay")
+    if is_under_way:
+        facts["outcome"] = "under way"
     return facts | {"orgs": [names.get(each, each) for each in line.orgs], "request": request}

@@ -318,7 +318,8 @@ class RecordLine:
     operation: str
     request: str
     org_ids: tuple[str, ...]
-    outcome: str | None  # None: cut short before there was one
+    outcome: str | None  # None: cut short before there was one, unless it is under way
+    under_way: bool  # in this process: of what another one does beside it nothing is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,10 @@ from controlplane.store.sqlite_registry import RegistryTables
 
 
 class SqliteStore(AuditTables, RegistryTables, OperatorTables):
+    def __init__(self, database: Database, clock: Clock) -> None:
+        super().__init__(database, clock)
+        OperatorTables.__init__(self, database, clock)  # which hold something of their own
+
     @classmethod
     async def open(cls, path: Path, clock: Clock) -> SqliteStore:
         """Open the file, making or upgrading it where needed; StoreError if it can't be used."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Final
 
 import msgspec
@@ -38,6 +38,7 @@ class OperatorTables:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._under_way: set[int] = set()  # lines of the record that will have their outcome
 
     # Operators
 
@@ -192,15 +193,20 @@ class OperatorTables:
             assert inserted.lastrowid is not None
             return inserted.lastrowid
 
-        if of_stranger:  # nobody who has not signed in may use up what is kept for operators
-            return await self._database.write(job)
-        return await self._database.write_even_if_full(job)
+        # Nobody who has not signed in may use up what is kept for operators.
+        write = self._database.write if of_stranger else self._database.write_even_if_full
+        position = await write(job)
+        self._under_way.add(position)
+        return position
 
     async def end_record(self, position: int, outcome: str, org_ids: Sequence[str]) -> None:
-        await self._change(
-            "UPDATE operator_log SET outcome = ?, org_ids = ? WHERE position = ?",
-            (outcome, msgspec.json.encode(sorted(org_ids)).decode(), position),
-        )
+        try:
+            await self._change(
+                "UPDATE operator_log SET outcome = ?, org_ids = ? WHERE position = ?",
+                (outcome, msgspec.json.encode(sorted(org_ids)).decode(), position),
+            )
+        finally:
+            self._under_way.discard(position)
 
     async def record(self, query: RecordQuery) -> list[RecordLine]:
         visible = None if query.org_ids is None else msgspec.json.encode(sorted(query.org_ids)).decode()
@@ -227,7 +233,7 @@ class OperatorTables:
                 query.limit,
             ),
         )
-        return [_line(row) for row in rows]
+        return [_line(row, self._under_way) for row in rows]
 
     async def purge_record(self, before_ms: int, limit: int) -> int:
         return await self._purge(
@@ -251,10 +257,11 @@ def _operator(row: Sequence[Any]) -> Operator:
     return Operator(operator_id, name, password_hash, bool(enabled), created_ms, msgspec.json.decode(roles))
 
 
-def _line(row: Sequence[Any]) -> RecordLine:
+def _line(row: Sequence[Any], under_way: Set[int]) -> RecordLine:
     position, time_ms, operator, address, operation, request, org_ids, outcome = row
     about = tuple(msgspec.json.decode(org_ids))
-    return RecordLine(position, time_ms, operator, address, operation, request, about, outcome)
+    is_under_way = outcome is None and position in under_way
+    return RecordLine(position, time_ms, operator, address, operation, request, about, outcome, is_under_way)
 
 
 def _insert_unique(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any], taken: str) -> None:

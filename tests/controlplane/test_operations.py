@@ -31,6 +31,7 @@ from controlplane.store.interface import (
     StoreBusy,
     StoreError,
 )
+from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import RULESET, FakeClock, Plane, desk
 
 OWNER: Final = local_actor("owner")
@@ -556,6 +557,34 @@ async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_ans
     assert rotated.client_secret  # shown this once: it must not be lost
     page = await record.search.perform(at_desk, ada, record.SearchRecord())
     assert [(each.operation, each.outcome) for each in page.lines] == [("app.rotate-secret", None)]
+
+
+async def test_what_is_still_being_done_is_on_record_as_under_way(
+    at_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    disabled = type(at_desk.registry).set_app_enabled
+
+    async def held_up(*arguments: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await disabled(*arguments)
+
+    monkeypatch.setattr(type(at_desk.registry), "set_app_enabled", held_up)
+    doing = asyncio.create_task(perform(apps.disable, at_desk, OWNER, apps.AppReference("own-app")))
+    await begun.wait()
+
+    async def told() -> list[tuple[str | None, bool]]:
+        page = await record.search.perform(at_desk, OWNER, record.SearchRecord())
+        return [(each.outcome, each.under_way) for each in page.lines]
+
+    assert await told() == [(None, True)]
+    beside = await SqliteStore.open(at_desk.settings.store.path, at_desk.clock)
+    assert [each.under_way for each in await beside.record(RecordQuery(limit=9))] == [False]
+    await beside.close()
+    go_on.set()
+    await doing
+    assert await told() == [("done", False)]
 
 
 async def test_a_line_of_the_record_is_short_whatever_was_asked(at_desk: Desk) -> None:
