@@ -68,7 +68,8 @@ class Remote:
     def pieces(self, stream: Stream[Q], asked: Q) -> Iterator[bytes]:
         """The answer as it comes."""
         with self._open("GET", stream.path, asked) as response:
-            if response.headers.get_content_type() not in stream.media_types:
+            plain = {each.partition(";")[0] for each in stream.media_types}
+            if response.headers.get_content_type() not in plain:
                 raise _no_answer(self._url, response.status)
             while piece := self._piece(response):
                 yield piece
