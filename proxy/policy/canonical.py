@@ -26,7 +26,6 @@ from proxy.policy.odata import (
     MalformedSegment,
     Meaning,
     Part,
-    before_semicolon,
     by_own_words,
     close_parentheses,
     colon_forms,
@@ -36,6 +35,7 @@ from proxy.policy.odata import (
     ligatures,
     meanings_of,
     trimmed,
+    without_matrix_parameters,
 )
 
 MAX_DECODINGS: Final = 4
@@ -428,11 +428,9 @@ def _compatibility_normalised(variant: _Segments) -> _Segments:
 
 
 def _without_matrix_parameters(variant: _Segments) -> _Segments:
-    """`;x=y` cut from the end of a segment (RFC 3986 §3.3), but not out of a key or a call."""
     if not any(";" in text for text in variant.texts):
         return variant
-    whole = close_parentheses(variant.texts)
-    return _Segments(variant.kind, "/".join(map(before_semicolon, whole)).split("/"))
+    return _Segments(variant.kind, without_matrix_parameters(variant.texts))
 
 
 def _at_semicolons(variant: _Segments) -> _Segments:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 # Kinds of meanings, as bits.
@@ -251,7 +251,24 @@ def _item_by_path(base: str, files: Sequence[str]) -> list[str]:
 
 def close_parentheses(segments: Sequence[str]) -> list[str]:
     """Segments joined again where a slash stood within a key's or call's parentheses: `search(q='a/b')`."""
-    joined: list[str] = []
+    return ["/".join(group) for group in _groups(segments)]
+
+
+def without_matrix_parameters(segments: Sequence[str]) -> list[str]:
+    """`;x=y` cut from the end of each segment (RFC 3986 §3.3), but not out of a key or a call."""
+    kept: list[str] = []
+    for group in _groups(segments):
+        left = len(_before_semicolon("/".join(group)))
+        for text in group:
+            kept.append(text[:left])
+            left -= len(text) + 1
+            if left < 0:
+                break
+    return kept
+
+
+def _groups(segments: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Those together that parentheses hold together."""
     at = attempts = 0
     while at < len(segments):
         end = at + 1
@@ -260,9 +277,8 @@ def close_parentheses(segments: Sequence[str]) -> list[str]:
             if attempts > _MAX_OPEN:
                 raise MalformedSegment("too many open parentheses")
             end = _closing(segments, at) or end
-        joined.append("/".join(segments[at:end]))
+        yield segments[at:end]
         at = end
-    return joined
 
 
 def _closing(segments: Sequence[str], start: int) -> int | None:
@@ -279,7 +295,7 @@ def _closing(segments: Sequence[str], start: int) -> int | None:
     return None
 
 
-def before_semicolon(text: str) -> str:
+def _before_semicolon(text: str) -> str:
     """What stands before the first semicolon outside of parentheses."""
     if ";" not in text:
         return text
