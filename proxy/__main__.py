@@ -67,7 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check(settings: Settings) -> int:
     from proxy.check import exposures, problems_of
     from proxy.handover import problems_of_taking_over
-    from proxy.supervisor import worker_count
 
     for module in ("proxy.supervisor", "proxy.worker", "proxy.agent.main"):
         importlib.import_module(module)  # so that a check of a new version finds all of it there
@@ -75,7 +74,7 @@ def _check(settings: Settings) -> int:
     for exposure in exposures(settings):
         print(one_line(f"warning: {exposure}"), file=sys.stderr)
     listen, directory = settings.proxy.listen, settings.audit.local_retention_path
-    taking_over = problems_of_taking_over(os.environ, listen, worker_count(settings), directory)
+    taking_over = problems_of_taking_over(os.environ, listen, settings.workers, directory)
     problems = [*problems_of(settings), *taking_over]
     return _complain(problems) if problems else OK
 

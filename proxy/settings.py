@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ _REQUIRED: Final = {  # of every identity, by provider
 }
 _SECRET_NAME: Final = re.compile(r"[0-9A-Za-z-]{1,127}")
 _MIB: Final = 1024 * 1024
+_MIN_SEGMENT: Final = _MIB // 4
+_SEGMENTS_OF_A_WORKER: Final = 8  # two at rest are a quarter of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +236,11 @@ class AuditSettings:
     )
     segment_bytes: int = setting(
         default=4 * _MIB,
-        minimum=_MIB // 4,
+        minimum=_MIN_SEGMENT,
         maximum=1024 * _MIB,
-        doc="Size of one spool file; each worker has two or more.",
+        doc="Size of one spool file at most; each worker has two or more, of an eighth of its share of "
+        "MaxDiskBytes at most.",
     )
-
-    def problems(self) -> Iterator[tuple[str, str]]:
-        """What is wrong between keys, for the loader."""
-        # The active segment and the one that follows it, for at least two workers.
-        if self.max_disk_bytes < 4 * self.segment_bytes:
-            yield "Audit.MaxDiskBytes", "must have room for four segments of SegmentBytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,6 +490,18 @@ class Settings:
     log: LogSettings
 
     @property
+    def workers(self) -> int:
+        """How many run: `Proxy.Workers`, or one for each CPU."""
+        return self.proxy.workers or os.cpu_count() or 1
+
+    @property
+    def segment_bytes(self) -> int:
+        """Of one spool file: `Audit.SegmentBytes`, or less. Each worker keeps the active segment and the one
+        that follows it: were they most of MaxDiskBytes, nothing could be collected."""
+        share = self.audit.max_disk_bytes // (_SEGMENTS_OF_A_WORKER * self.workers)
+        return max(_MIN_SEGMENT, min(self.audit.segment_bytes, share))
+
+    @property
     def audit_url(self) -> str:
         """Where batches go, whichever form `Audit.IngestionUrl` was given in."""
         base = self.audit.ingestion_url or self.rule_sync.saas_base_url
@@ -510,6 +520,9 @@ class Settings:
         """What is wrong between sections, for the loader."""
         yield from _listen_problems(self.proxy, self.admin)
         yield from _signing_key_problems(self.token, self.credentials)
+        least = _SEGMENTS_OF_A_WORKER * self.workers * _MIN_SEGMENT
+        if self.audit.max_disk_bytes < least:
+            yield "Audit.MaxDiskBytes", f"must be {least} or more, for {self.workers} workers"
 
 
 def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tuple[str, str]]:

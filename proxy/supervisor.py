@@ -153,7 +153,7 @@ class Supervisor:
     def __init__(self, config: Path, settings: Settings) -> None:
         self._config = config
         self._settings = settings
-        self._count = worker_count(settings)
+        self._count = settings.workers
         before = handover.received(os.environ)
         self._lock = _own(settings, None if before is None else before.lock)
         if before is None:
@@ -658,10 +658,6 @@ class Supervisor:
             self._reload.close_gate()
         self._close_listeners()
         os.close(self._lock)
-
-
-def worker_count(settings: Settings) -> int:
-    return settings.proxy.workers or os.cpu_count() or 1
 
 
 def _put_off(child: Child) -> None:

@@ -202,7 +202,7 @@ class Worker:
         audit = self._settings.audit
         return SpoolWriter(
             audit.local_retention_path,
-            segment_bytes=audit.segment_bytes,
+            segment_bytes=self._settings.segment_bytes,
             max_bytes=audit.max_disk_bytes,
             when_full=audit.when_full,
             id_prefix=secrets.randbits(ID_PREFIX_BITS),

@@ -131,7 +131,7 @@ class _Agent:
                 retention=settings.audit.local_retention_path,
                 url=settings.audit_url,
                 max_disk_bytes=settings.audit.max_disk_bytes,
-                workers_room=2 * settings.audit.segment_bytes * workers,
+                workers_room=2 * settings.segment_bytes * workers,
                 when_full=settings.audit.when_full,
                 max_batch_size=settings.audit.max_batch_size,
                 replay_interval=settings.audit.replay_interval_seconds,

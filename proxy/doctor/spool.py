@@ -30,7 +30,7 @@ def _room(settings: Settings, retention: Path) -> Iterator[Finding]:
     free, kept = disk.f_bavail * disk.f_frsize, kept_free(disk)
     used, most = used_bytes(retention), settings.audit.max_disk_bytes
     what = f"{used // _MIB} of {most // _MIB} MiB used, {free // _MIB} MiB free on the disk"
-    needed = settings.audit.segment_bytes + kept
+    needed = settings.segment_bytes + kept
     if free < needed:
         fix = f"free space on the disk of {retention}: {needed // _MIB + 1} MiB at least"
         yield Finding("spool: room", "fail", f"{what}: too little for one more segment", fix)

@@ -18,6 +18,7 @@ from proxy.agent.statefile import StateFile
 from proxy.audit.record import request_id
 from proxy.audit.segment import FRAME_HEADER, SegmentReader, header_of
 from proxy.audit.spool import spool_directory, used_bytes
+from proxy.settings import load
 from tests.process.agent_parts import (
     MIB,
     collect_all,
@@ -423,6 +424,44 @@ def test_drop_oldest_goes_on_after_a_time_without_an_agent(tmp_path: Path) -> No
     assert kept == list(range(kept[0], written + 1))
     assert journal.status().dropped == written - len(kept) - spool.dropped
     assert used_bytes(tmp_path) <= limit
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("when_full", ["refuse", "drop-oldest"])
+def test_the_least_budget_has_room_for_what_every_worker_holds_and_more(
+    tmp_path: Path, workers: int, when_full: str
+) -> None:
+    given = {
+        "Agent__ApiKey": "key",
+        "Agent__HmacSecret": "secret",
+        "RuleSync__SaasBaseUrl": "https://control.example",
+        "Credentials__Provider": "static",
+        "Credentials__AccessToken": "token",
+        "Proxy__Workers": str(workers),
+        "Audit__MaxDiskBytes": str(16 * MIB),
+    }
+    (tmp_path / "proxy.toml").touch()
+    settings = load(tmp_path / "proxy.toml", given)
+    retention, most, size = tmp_path / "audit", settings.audit.max_disk_bytes, settings.segment_bytes
+    part = collector(
+        retention,
+        a_journal(retention, max_bytes=most),
+        max_bytes=most,
+        when_full=when_full,
+        workers_room=2 * size * workers,
+    )
+    spools = [spool_writer(retention, segment_bytes=size, prefix=number) for number in range(workers)]
+    for spool in spools:
+        spool._max_bytes = most
+    for begin in range(0, 4000, 100):
+        spool = spools[begin // 100 % workers]
+        spool.maintain()
+        assert spool.ready
+        write(spool, range(begin, begin + 100))
+        part.run_pass()
+    collect_all(part)
+    assert part.stalled is None
+    assert len(seqs(retention)) == 4000
 
 
 def test_drop_oldest_drops_nothing_where_that_makes_no_room(tmp_path: Path) -> None:

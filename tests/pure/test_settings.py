@@ -96,8 +96,8 @@ def test_only_server_errors_can_be_reported_as_502(tmp_path: Path, text: str) ->
             "proxy.toml:10: Audit.WhenFull: must be one of refuse, drop-oldest, not 'drop'",
         ),
         (
-            "[Audit]\nMaxDiskBytes = 16777216\nSegmentBytes = 16777216",
-            "proxy.toml:10: Audit.MaxDiskBytes: must have room for four segments of SegmentBytes",
+            "[Audit]\nMaxDiskBytes = 16777216\n[Proxy]\nWorkers = 9",
+            "proxy.toml:10: Audit.MaxDiskBytes: must be 18874368 or more, for 9 workers",
         ),
         (
             '[Proxy]\nTrustedProxies = ["10.0.0.1/8"]',
