@@ -123,6 +123,24 @@ def find_event(connection: sqlite3.Connection, org_id: str, event_id: str) -> St
     return None
 
 
+def hidden_event(
+    connection: sqlite3.Connection, org_id: str, position: int, span: tuple[int, int], body: bytes
+) -> tuple[int, str] | None:
+    """Place and id of the block's first event that nobody finds, by its id or by the block's span of times,
+    which purges may leave wider than its events. The body is as it was stored."""
+    events = [(at, event) for at, event in enumerate(_decode_kept(body)) if event is not None]
+    rows = connection.execute(
+        "SELECT id FROM event_ids WHERE org_id = ? AND block = ? AND id IN (SELECT value FROM json_each(?))",
+        (org_id, position, msgspec.json.encode([event.id for _, event in events]).decode()),
+    )
+    known = {event_id for (event_id,) in rows}
+    least_ms, most_ms = span
+    for at, event in events:
+        if event.id not in known or not least_ms <= milliseconds(event.time) <= most_ms:
+            return at, event.id
+    return None
+
+
 def blocks_between(
     connection: sqlite3.Connection, org_id: str, from_ms: int, to_ms: int, before: BlockPlace | None
 ) -> BlockSlice:

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from controlplane.store.blocks import hidden_event
 from controlplane.store.chain import (
     Link,
     Purged,
@@ -179,18 +180,25 @@ def _misfit_of_block(connection: sqlite3.Connection, reached: Reached, record: R
     gone = purged_places(connection, record)
     row = one_row(
         connection,
-        "SELECT count, proxy_id, body FROM blocks WHERE position = ? AND org_id = ?",
+        "SELECT count, proxy_id, least_ms, most_ms, body FROM blocks WHERE position = ? AND org_id = ?",
         (record.position, record.org_id),
     )
     if row is None:
         if len(gone) == record.count:
             return None
         return Misfit("removed", "the block is gone, and no purge took it", record.number, record.position)
-    count, proxy_id, body = row
+    count, proxy_id, least_ms, most_ms, body = row
     misfit = _misfit_of_events(connection, record, gone, body)
-    if misfit is None and (count, proxy_id) != (record.count, record.proxy_id):
-        misfit = Misfit("changed", "the block's count or proxy is another", record.number, record.position)
-    return misfit
+    if misfit is not None:
+        return misfit
+    if (count, proxy_id) != (record.count, record.proxy_id):
+        return Misfit("changed", "the block's count or proxy is another", record.number, record.position)
+    hidden = hidden_event(connection, record.org_id, record.position, (least_ms, most_ms), body)
+    if hidden is not None:
+        at, event_id = hidden
+        text = "the event is as it was stored, but no longer found by its time or its id"
+        return Misfit("changed", text, record.number, record.position + at, event_id)
+    return None
 
 
 def _events(body: bytes) -> Sequence[bytes] | None:

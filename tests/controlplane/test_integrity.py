@@ -189,6 +189,18 @@ TAMPERINGS: dict[str, tuple[Tamper | str, Found]] = {
         "UPDATE blocks SET proxy_id = CAST(x'61ff' AS TEXT) WHERE position = 7",
         ("changed", 3, 7, None),
     ),
+    "an event's time looked for elsewhere": (
+        "UPDATE blocks SET most_ms = most_ms - 1 WHERE position = 7",
+        ("changed", 3, 7, "event-7"),
+    ),
+    "an event's id forgotten": (
+        "DELETE FROM event_ids WHERE id = 'event-8'",
+        ("changed", 3, 8, "event-8"),
+    ),
+    "an event's id leading to another block": (
+        "UPDATE event_ids SET block = 4 WHERE id = 'event-9'",
+        ("changed", 3, 9, "event-9"),
+    ),
     "a link that says what is no text": (
         "UPDATE chain SET proxy_id = CAST(x'61ff' AS TEXT) WHERE number = 3",
         ("changed", 3, 7, None),
