@@ -30,6 +30,7 @@ _REQUIRED: Final = {  # of every identity, by provider
 }
 _SECRET_NAME: Final = re.compile(r"[0-9A-Za-z-]{1,127}")
 _MIB: Final = 1024 * 1024
+_MIN_DISK: Final = 16 * _MIB
 _MIN_SEGMENT: Final = _MIB // 4
 _SEGMENTS_OF_A_WORKER: Final = 8  # two at rest are a quarter of all
 
@@ -230,7 +231,7 @@ class AuditSettings:
     )
     max_disk_bytes: int = setting(
         default=1024 * _MIB,
-        minimum=16 * _MIB,
+        minimum=_MIN_DISK,
         maximum=1 << 50,
         doc="Room for events on disk, of all workers together.",
     )
@@ -502,6 +503,11 @@ class Settings:
         return max(_MIN_SEGMENT, min(self.audit.segment_bytes, share))
 
     @property
+    def least_disk_bytes(self) -> int:
+        """What `Audit.MaxDiskBytes` has to be, for so many workers."""
+        return max(_MIN_DISK, _SEGMENTS_OF_A_WORKER * self.workers * _MIN_SEGMENT)
+
+    @property
     def audit_url(self) -> str:
         """Where batches go, whichever form `Audit.IngestionUrl` was given in."""
         base = self.audit.ingestion_url or self.rule_sync.saas_base_url
@@ -520,9 +526,8 @@ class Settings:
         """What is wrong between sections, for the loader."""
         yield from _listen_problems(self.proxy, self.admin)
         yield from _signing_key_problems(self.token, self.credentials)
-        least = _SEGMENTS_OF_A_WORKER * self.workers * _MIN_SEGMENT
-        if self.audit.max_disk_bytes < least:
-            yield "Audit.MaxDiskBytes", f"must be {least} or more, for {self.workers} workers"
+        if self.audit.max_disk_bytes < self.least_disk_bytes:
+            yield "Audit.MaxDiskBytes", f"must be {self.least_disk_bytes} or more, for {self.workers} workers"
 
 
 def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tuple[str, str]]:

@@ -38,7 +38,8 @@ def _room(settings: Settings, retention: Path) -> Iterator[Finding]:
         fix = "let the backlog drain (is the control plane reachable?), or raise Audit.MaxDiskBytes"
         yield Finding("spool: room", "fail", what, fix)
     elif free + used < most + kept:
-        fix = f"lower Audit.MaxDiskBytes to {max(16, (free + used - kept) // _MIB)} MiB, or free space"
+        within = max(settings.least_disk_bytes, free + used - kept) // _MIB
+        fix = f"lower Audit.MaxDiskBytes to {within} MiB, or free space"
         yield Finding("spool: room", "warn", f"{what}: the disk ends before Audit.MaxDiskBytes does", fix)
     else:
         yield Finding("spool: room", "ok", what)
