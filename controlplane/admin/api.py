@@ -33,6 +33,12 @@ from controlplane.requests import no_continue_yet, of_any_name
 
 _LOOKED_AGAIN_SECONDS: Final = 10.0  # at who is asking, while an answer goes on
 _STALLED_SECONDS: Final = 30.0  # in which a reader must take the next piece
+# A reverse proxy that does not know that a response is a stream buffers it. nginx obeys X-Accel-Buffering;
+# `no-transform` (RFC 9111 section 5.2.2.6) keeps others from compressing it in blocks.
+STREAM_HEADERS: Final[Mapping[str, str]] = {
+    "Cache-Control": "no-store, no-transform",
+    "X-Accel-Buffering": "no",
+}
 R = TypeVar("R", bound=Request)
 _log = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -84,7 +90,7 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
             streamed = await stream.perform(request.app[GATE].desk, actor, asked)
         except Exception as error:
             raise _refused(error) from error
-        response = web.StreamResponse(headers={"Content-Type": streamed.media_type})
+        response = web.StreamResponse(headers={**STREAM_HEADERS, "Content-Type": streamed.media_type})
         if streamed.file_name is not None:
             response.headers["Content-Disposition"] = f'attachment; filename="{streamed.file_name}"'
         async with aclosing(streamed.pieces):
