@@ -16,7 +16,7 @@ ALLOW = Transforms(allow=("id", "displayName", "mail", "jobTitle"))
 @pytest.mark.parametrize("body", [ONE_USER, USERS], ids=["object", "list"])
 def test_filter(benchmark: BenchmarkFixture, transforms: Transforms, body: bytes) -> None:
     compiled = compile_filter(transforms)
-    assert b"otherMails" not in benchmark(compiled.apply, body)
+    assert b"otherMails" not in benchmark(compiled.apply, body).body
 
 
 @pytest.mark.parametrize("body", [ONE_USER, USERS], ids=["object", "list"])

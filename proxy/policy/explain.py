@@ -495,4 +495,4 @@ def _without_hidden(decision: Decision, answer: AnswerFacts) -> bytes | None:
         return answer.body
     if answer.status == 206:
         raise FilterFailed("it is a part of a larger whole")
-    return compile_filter(decision.transforms).apply(answer.body)
+    return compile_filter(decision.transforms).apply(answer.body).body

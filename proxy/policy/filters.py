@@ -18,11 +18,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Optional
+from typing import NamedTuple, Union
 
 from proxy.policy import json_text, shapes
-from proxy.policy.shapes import Fate
-from proxy.policy.transforms import Transforms
+from proxy.policy.shapes import KEEP, Fate
+from proxy.policy.transforms import Transforms, strip_name
 
 
 class FilterFailed(ValueError):
@@ -33,27 +33,47 @@ class FilterFailed(ValueError):
         self.reason = reason
 
 
+class Filtered(NamedTuple):
+    """A filtered body, and the names of the transforms that removed something from it."""
+
+    body: bytes
+    removed: tuple[str, ...]
+
+
 class CompiledFilter:
     """One rule's transforms, ready to be applied to any number of answers."""
 
     def __init__(self, transforms: Transforms) -> None:
-        strip = _tree(transforms.strip)
-        allow = None if transforms.allow is None else _tree(transforms.allow)
+        self._names = [transforms.allow_names, *((strip_name(path),) for path in transforms.strip)]
+        self._known_names: dict[int, tuple[str, ...]] = {0: ()}
+        strip = _tree((path, _STRIPPED << at) for at, path in enumerate(transforms.strip))
+        allow = None if transforms.allow is None else _tree((path, _UNLISTED) for path in transforms.allow)
         items = _Level(strip, allow, bare=_Bare.FAILS, arrays_only=True)
         self._document = _Level(strip, allow, value_fate=items)
         # What follows makes it faster and changes no answer.
         self._plans: list[shapes.Plan] = []
         self._lessons_left = _MAX_LESSONS
 
-    def apply(self, body: bytes) -> bytes:
+    def apply(self, body: bytes) -> Filtered:
         """The body without what is hidden. Raises FilterFailed where that can't be vouched for."""
-        filtered = self._apply_a_plan(body)
-        if filtered is None:
-            filtered = self.apply_by_reading(body)
-            self._learn(body, filtered)
-        return filtered
+        applied = self._apply_a_plan(body)
+        if applied is None:
+            applied = self._applied_by_reading(body)
+            self._learn(body, applied)
+        return self._named(applied)
 
-    def _apply_a_plan(self, body: bytes) -> bytes | None:
+    def _named(self, applied: tuple[bytes, int]) -> Filtered:
+        body, removed = applied
+        names = self._known_names.get(removed)
+        if names is None:
+            # Strips first, as in a rule's own list; the allow list's bit is the lowest.
+            bits = [*range(1, len(self._names)), 0]
+            names = tuple(name for bit in bits if removed >> bit & 1 for name in self._names[bit])
+            if len(self._known_names) < _MAX_KNOWN_NAMES:
+                self._known_names[removed] = names
+        return Filtered(body, names)
+
+    def _apply_a_plan(self, body: bytes) -> tuple[bytes, int] | None:
         if not json_text.is_utf8(body):
             raise FilterFailed("not UTF-8")
         for index, plan in enumerate(self._plans):
@@ -64,17 +84,20 @@ class CompiledFilter:
                 return filtered
         return None
 
-    def _learn(self, body: bytes, filtered: bytes) -> None:
+    def _learn(self, body: bytes, applied: tuple[bytes, int]) -> None:
         """Keep a plan for answers like this one, for which it must do exactly what reading it did."""
         if not self._lessons_left:
             return
         self._lessons_left -= 1
         plan = shapes.learn(body, self._document)
-        if plan is not None and plan.apply(body) == filtered:
+        if plan is not None and plan.apply(body) == applied:
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
 
-    def apply_by_reading(self, body: bytes) -> bytes:
+    def apply_by_reading(self, body: bytes) -> Filtered:
         """The same as `apply`, member by member: for any answer, and the measure for the faster way."""
+        return self._named(self._applied_by_reading(body))
+
+    def _applied_by_reading(self, body: bytes) -> tuple[bytes, int]:
         try:
             json_text.validate(body)
             start = json_text.value_start(body)
@@ -88,7 +111,7 @@ class CompiledFilter:
             raise FilterFailed("nested too deeply") from error
         if walk.bare_value and not _has_other_properties(body, start):
             raise FilterFailed("a bare value, which may be the hidden property")
-        return walk.remainder()
+        return walk.remainder(), walk.removed
 
 
 def _has_other_properties(body: bytes, start: int) -> bool:
@@ -100,8 +123,14 @@ def compile_filter(transforms: Transforms) -> CompiledFilter:
     return CompiledFilter(transforms)
 
 
-# The names that a set of paths leads through; None where a path ends, which means the whole of that property.
-_Tree = dict[str, Optional["_Tree"]]
+# The names that a set of paths leads through; where a path ends, which means the whole of that property, the
+# fate of what is removed for it.
+_Tree = dict[str, Union[Fate, "_Tree"]]
+
+# A bit for each path that something may be removed for: the lowest is the allow list's.
+_UNLISTED = 1
+_STRIPPED = 2
+_NOT_ALLOWED = Fate(_UNLISTED)
 
 _NEEDED_TO_READ = frozenset({"@odata.type", "@odata.etag", "@odata.context", "@removed"})
 _NEEDED_TO_READ_A_PART = frozenset(
@@ -109,6 +138,7 @@ _NEEDED_TO_READ_A_PART = frozenset(
 )
 _OPEN_OBJECT, _OPEN_ARRAY, _NULL = b"{[n"
 _MAX_CACHED_NAMES = 4096
+_MAX_KNOWN_NAMES = 256  # combinations of removed paths whose names are remembered
 _MAX_PLANS = 4
 _MAX_LESSONS = 64  # a filter whose answers come in ever new shapes stops making plans for them
 
@@ -173,29 +203,38 @@ class _Level:
             return self._decide_on_own_annotation(_fold(name))
         name, base, annotation = _fold(name), _fold(base), _fold(annotation)
         strip = self.strip.get(base, _Tree())
-        if strip is None or (at and name in self.strip):
-            return Fate.DROP
+        if isinstance(strip, Fate):
+            return strip
+        if at and name in self.strip:
+            return self._stripped(name)
         allow: _Tree | None = None
         if self.allow is not None:
             if base not in self.allow:
                 if name not in self.allow:
-                    return Fate.DROP
-                return self._child(name, strip, None) if strip and annotation == "delta" else Fate.KEEP
-            allow = self.allow[base]
+                    return _NOT_ALLOWED
+                return self._child(name, strip, None) if strip and annotation == "delta" else KEEP
+            branch = self.allow[base]
+            allow = None if isinstance(branch, Fate) else branch
         if not strip and allow is None:
-            return Fate.KEEP
+            return KEEP
         if at and annotation != "delta" and allow is not None:
-            return Fate.KEEP if annotation in _NEEDED_TO_READ_A_PART else Fate.DROP
+            return KEEP if annotation in _NEEDED_TO_READ_A_PART else _NOT_ALLOWED
         return self._child(base, strip, allow)
+
+    def _stripped(self, annotation: str) -> Fate:
+        """The fate of an annotation that is stripped by its own name, the last of its path."""
+        fate = self.strip[annotation]
+        assert isinstance(fate, Fate)
+        return fate
 
     def _decide_on_own_annotation(self, name: str) -> Fate:
         if self.value_fate is not None and name.startswith("@odata."):
-            return Fate.KEEP
+            return KEEP
         if name in self.strip:
-            return Fate.DROP
+            return self._stripped(name)
         if self.allow is None or name in self.allow or name in _NEEDED_TO_READ:
-            return Fate.KEEP
-        return Fate.DROP
+            return KEEP
+        return _NOT_ALLOWED
 
     def _child(self, name: str, strip: _Tree, allow: _Tree | None) -> _Level:
         child = self._children.get(name)
@@ -211,6 +250,7 @@ class _Walk:
         self._text = text
         self._cuts: list[tuple[int, int]] = []  # in order, not overlapping
         self._met_value = False
+        self.removed = 0  # bits of the paths for which something was cut
         self.bare_value = False  # the document's `value` is neither array, object nor null
 
     def remainder(self) -> bytes:
@@ -235,6 +275,7 @@ class _Walk:
                 if level.allow is None:
                     kept_end = len(text[position : run_end - 1].rstrip()) + position
                 else:
+                    self.removed |= _UNLISTED
                     self._cut(json_text.value_start(text, position), json_text.value_start(text, run_end))
             found = json_text.NAME.match(text, run_end)
             if found is None:
@@ -268,7 +309,9 @@ class _Walk:
             end = self._inside(fate, name.end())
             if end is not None:
                 return True, end
-        return fate is Fate.KEEP, json_text.value_end(self._text, name.end())
+            fate = _NOT_ALLOWED
+        self.removed |= fate.cause
+        return fate is KEEP, json_text.value_end(self._text, name.end())
 
     def _fate_of_value(self, document: _Level, start: int) -> Fate | _Level:
         """What the document's `value` is: items, an object, or a property like others."""
@@ -279,7 +322,7 @@ class _Walk:
         if first == _OPEN_ARRAY and document.value_fate is not None:
             return document.value_fate
         fate = document.decide_by_name("value")
-        if fate is Fate.KEEP and document.allow is None:
+        if fate is KEEP and document.allow is None:
             if first == _OPEN_OBJECT and document.value_fate is not None:
                 return document.value_fate
             self.bare_value = first != _NULL
@@ -319,21 +362,22 @@ def _fold(name: str) -> str:
     return folded if folded.isascii() == name.isascii() else name
 
 
-def _tree(paths: Iterable[str]) -> _Tree:
+def _tree(paths: Iterable[tuple[str, int]]) -> _Tree:
+    """Each path with the bit of what is removed for it."""
     tree: _Tree = {}
-    for path in paths:
-        _plant(tree, _segments(path))
+    for path, cause in paths:
+        _plant(tree, _segments(path), Fate(cause))
     return tree
 
 
-def _plant(tree: _Tree, segments: list[str]) -> None:
+def _plant(tree: _Tree, segments: list[str], fate: Fate) -> None:
     first, *rest = segments
     if not rest:
-        tree[first] = None
+        tree[first] = fate
         return
     branch = tree.setdefault(first, {})
-    if branch is not None:  # otherwise a shorter path means all of it already
-        _plant(branch, rest)
+    if not isinstance(branch, Fate):  # otherwise a shorter path means all of it already
+        _plant(branch, rest, fate)
 
 
 def _segments(path: str) -> list[str]:

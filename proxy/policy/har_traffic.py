@@ -156,7 +156,7 @@ def _removed_by(transforms: Transforms, seen: Sequence[tuple[Target, Exchange]])
         if not 200 <= answer.status < 300:
             continue
         try:
-            after = made.apply(answer.body)
+            after = made.apply(answer.body).body
         except FilterFailed:
             return None
         if after != answer.body:

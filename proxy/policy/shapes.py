@@ -14,18 +14,23 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
+from dataclasses import dataclass
 from itertools import repeat
-from operator import attrgetter
+from operator import attrgetter, is_not
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 
-class Fate(Enum):
-    KEEP = "keep"
-    DROP = "drop"
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a member: it stays, or goes for the configured path whose bit is `cause`."""
+
+    cause: int
+
+
+KEEP = Fate(0)
 
 
 class Level(Protocol):
@@ -61,7 +66,13 @@ class Shape:
             gc=False,
         )
         self._inner = [(fields[name], shape) for name, shape in inner.items()]
-        dropped = [field for name, field in fields.items() if level.decide(name) is Fate.DROP]
+        fates = [(field, level.decide(name)) for name, field in fields.items()]
+        causes = {field: fate.cause for field, fate in fates if isinstance(fate, Fate) and fate.cause}
+        dropped = list(causes)
+        self._of_cause = [(cause, attrgetter(field)) for field, cause in causes.items()]
+        self.causes = 0  # bits of the paths for which a member may be removed here or further in
+        for cause in (*causes.values(), *(shape.causes for shape in inner.values())):
+            self.causes |= cause
         self._setters = [getattr(self.struct, field).__set__ for field in dropped]
         kept = [name for name in names if fields[name] not in dropped]
         self._copy_kept: Callable[[Any], Any] | None = None
@@ -75,6 +86,23 @@ class Shape:
         if inner.arrays_only:
             return list[inner.struct] | UnsetType  # type: ignore[name-defined]
         return list[inner.struct] | inner.struct | None | UnsetType  # type: ignore[name-defined]
+
+    def causes_in(self, objects: list[Any], wanted: int) -> int:
+        """Those bits among `wanted` for whose paths the objects have a member to be removed."""
+        found = 0
+        for cause, value_of in self._of_cause:
+            if cause & wanted & ~found and any(map(is_not, map(value_of, objects), repeat(UNSET))):
+                found |= cause
+        for field, shape in self._inner:
+            for obj in objects:
+                if not shape.causes & wanted & ~found:
+                    break
+                value = getattr(obj, field)
+                if isinstance(value, msgspec.Struct):
+                    value = [value]
+                if isinstance(value, list):
+                    found |= shape.causes_in(value, wanted & ~found)
+        return found
 
     def hidden(self, objects: list[Any]) -> list[Any]:
         """The objects without what is to be hidden of them."""
@@ -108,10 +136,13 @@ class Plan:
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
+        self._only_cause = shape.causes if shape.causes.bit_count() == 1 else None
         self._decode = msgspec.json.Decoder(shape.struct).decode
 
-    def apply(self, body: bytes) -> bytes | None:
-        """The filtered body, or None if the body, which must be UTF-8, is not of this shape."""
+    def apply(self, body: bytes) -> tuple[bytes, int] | None:
+        """Filter a body, which must be UTF-8. Return it with the bits of the paths for which something was
+        removed, or None if the body is not of this shape.
+        """
         opening = _OPENING.match(body)
         if opening is None:
             return None
@@ -123,18 +154,27 @@ class Plan:
         except _NOT_THIS_SHAPE:
             return None
 
-    def _apply_to_compact(self, body: bytes) -> bytes | None:
+    def _apply_to_compact(self, body: bytes) -> tuple[bytes, int] | None:
         document = self._decode(body)
         if _encode(document) != body:
             return None
-        return _encode(self._shape.hidden([document])[0])
+        shape, removed = self._shape, self._only_cause
+        if removed is None:
+            removed = shape.causes_in([document], shape.causes)
+        if not removed:
+            return body, 0
+        filtered = _encode(shape.hidden([document])[0])
+        return filtered, removed if len(filtered) < len(body) else 0
 
-    def _apply_to_formatted(self, body: bytes, indent: int) -> bytes | None:
+    def _apply_to_formatted(self, body: bytes, indent: int) -> tuple[bytes, int] | None:
         compact = _format(body, indent=-1)
         if _format(compact, indent=indent) != body:
             return None
-        filtered = self._apply_to_compact(compact)
-        return None if filtered is None else _format(filtered, indent=indent)
+        applied = self._apply_to_compact(compact)
+        if applied is None:
+            return None
+        filtered, removed = applied
+        return _format(filtered, indent=indent), removed
 
 
 def learn(body: bytes, level: Level) -> Plan | None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+_STRIP = "strip:"
+_ALLOW = "allow:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +22,43 @@ class Transforms:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the audit event records."""
-        strips = tuple(f"strip:{path}" for path in self.strip)
+        """Every path under the name that an audit event has for it."""
+        return (*map(strip_name, self.strip), *self.allow_names)
+
+    @property
+    def allow_names(self) -> tuple[str, ...]:
+        """The allow list under the names that an audit event has for it; an empty list has one name."""
         if self.allow is None:
-            return strips
-        return strips + tuple(f"allow:{path}" for path in self.allow or ("",))
+            return ()
+        return tuple(_ALLOW + path for path in self.allow or ("",))
+
+
+def strip_name(path: str) -> str:
+    return _STRIP + path
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Names of transforms, apart: what was removed by name, and the allow list, if there was one."""
+
+    stripped: tuple[str, ...]
+    allowed: tuple[str, ...] | None
+
+
+def parse_names(names: Iterable[str]) -> Named:
+    """Separate stripped from allowed properties. A mark of how much was cut stays in the list it ends."""
+    stripped: list[str] = []
+    allowed: list[str] | None = None
+    for name in names:
+        if name.startswith(_ALLOW):
+            allowed = [] if allowed is None else allowed
+            if len(name) > len(_ALLOW):
+                allowed.append(name.removeprefix(_ALLOW))
+        elif allowed is None or name.startswith(_STRIP):
+            stripped.append(name.removeprefix(_STRIP))
+        else:
+            allowed.append(name)
+    return Named(tuple(stripped), None if allowed is None else tuple(allowed))
 
 
 def covers(shorter: str, longer: str) -> bool:

@@ -299,7 +299,7 @@ class Batch:
         if transforms is None or not 200 <= status < 300 or answer.body is None:
             return None
         try:
-            return self._context.filter_for(transforms).apply(answer.body)
+            return self._context.filter_for(transforms).apply(answer.body).body
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
 

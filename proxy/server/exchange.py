@@ -709,7 +709,7 @@ class Exchange:
         assert transforms is not None
         if not _is_json(answer.fields.content_type):
             raise FilterFailed("it is not JSON")
-        return self.context.filter_for(transforms).apply(body)
+        return self.context.filter_for(transforms).apply(body).body
 
     def send_whole(self, body: bytes, changed: bytes | None) -> None:
         """Sends an answer that was held whole: as it came, or `changed` and uncoded."""

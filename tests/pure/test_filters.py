@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.policy.filters import CompiledFilter, FilterFailed, compile_filter
+from proxy.policy.filters import CompiledFilter, Filtered, FilterFailed, compile_filter
 from proxy.policy.transforms import Transforms
 
 
@@ -24,6 +24,11 @@ def allowing(*paths: str) -> CompiledFilter:
 
 def applied(compiled: CompiledFilter, body: bytes) -> bytes:
     """What the filter makes of the body, the first time and when it has met its like."""
+    return filtered(compiled, body).body
+
+
+def filtered(compiled: CompiledFilter, body: bytes) -> Filtered:
+    """The same with the names of what removed something, the first time and when it has met its like."""
     first = compiled.apply(body)
     assert compiled.apply(body) == first
     assert compiled.apply_by_reading(body) == first
@@ -371,14 +376,14 @@ def test_a_filter_that_met_one_answer_is_not_fooled_by_the_next() -> None:
         (b'{"value":[{"manager":{"Mail":1,"id":2}}]}', b'{"value":[{"manager":{"id":2}}]}'),
         (b'{"id":1,"mobilePhone":2}', b'{"id":1}'),
     ]:
-        assert compiled.apply(body) == left
+        assert compiled.apply(body).body == left
 
 
 def test_a_filter_that_met_a_list_is_not_fooled_by_another_value() -> None:
     compiled = allowing("id")
     compiled.apply(b'{"value":[{"id":1,"x":2}]}')
-    assert compiled.apply(b'{"value":{"id":1,"x":2}}') == b"{}"
-    assert compiled.apply(b'{"value":null}') == b"{}"
+    assert compiled.apply(b'{"value":{"id":1,"x":2}}').body == b"{}"
+    assert compiled.apply(b'{"value":null}').body == b"{}"
 
 
 # A reference that knows nothing of bytes: values in, values out, duplicates kept as lists of pairs.
@@ -501,6 +506,75 @@ def test_having_met_other_answers_changes_nothing(transforms: Transforms, bodies
         assert compiled.apply(body) == compiled.apply_by_reading(body)
 
 
+@pytest.mark.parametrize(
+    ("transforms", "body", "removed"),
+    [
+        # only what was there
+        (Transforms(("mobilePhone", "mail")), b'{"id":1,"mobilePhone":2}', ("strip:mobilePhone",)),
+        (Transforms(("mobilePhone", "mail")), b'{"mail":1,"MOBILEPHONE":2}',
+         ("strip:mobilePhone", "strip:mail")),
+        (Transforms(("mobilePhone", "mail")), b'{"id":1}', ()),
+        (Transforms(("mobilePhone",)), b'{"value":[]}', ()),
+        (Transforms(("mobilePhone",)), b'{"value":[{"id":1},{"id":2}]}', ()),
+        (Transforms(("mobilePhone",)), b'{"value":[{"id":1},{"id":2,"mobilePhone":null}]}',
+         ("strip:mobilePhone",)),
+        # at its own place
+        (Transforms(("manager.mail",)), b'{"mail":1,"manager":{"id":2}}', ()),
+        (Transforms(("manager.mail", "id")), b'{"manager":{"mail":1}}', ("strip:manager.mail",)),
+        (Transforms(("manager.mail", "manager.id")), b'{"manager":[{"a":1},{"id":1}]}',
+         ("strip:manager.id",)),
+        (Transforms(("manager", "manager.mail")), b'{"manager":{"mail":1}}', ("strip:manager",)),
+        # an annotation goes with its property, and may be all there is of it
+        (Transforms(("photo",)), b'{"id":1,"photo@odata.mediaReadLink":"x"}', ("strip:photo",)),
+        (Transforms(("photo@odata.mediaReadLink",)), b'{"photo@odata.mediaReadLink":"x","photo":1}',
+         ("strip:photo@odata.mediaReadLink",)),
+        (Transforms(("@odata.etag",)), b'{"value":[{"@odata.etag":"x","id":1}]}', ("strip:@odata.etag",)),
+        # an allow list is named whole, if anything was missing from it
+        (Transforms(allow=("id", "mail")), b'{"id":1,"mail":2}', ()),
+        (Transforms(allow=("id", "mail")), b'{"id":1,"mobilePhone":2}', ("allow:id", "allow:mail")),
+        (Transforms(allow=("id",)), b'{"value":[{"id":1,"@odata.id":"x"}]}', ("allow:id",)),
+        (Transforms(allow=("manager.id",)), b'{"manager":7}', ("allow:manager.id",)),
+        (Transforms(allow=("manager.id",)), b'{"manager":null}', ()),
+        (Transforms(allow=()), b'{"id":1}', ("allow:",)),
+        (Transforms(allow=()), b'{"@odata.context":"x"}', ()),
+        # both
+        (Transforms(("mail",), ("id", "mail")), b'{"id":1,"mail":2}', ("strip:mail",)),
+        (Transforms(("mail",), ("id", "mail")), b'{"id":1,"x":2}', ("allow:id", "allow:mail")),
+        (Transforms(("mail",), ("id",)), b'{"x":1,"mail":2}', ("strip:mail", "allow:id")),
+        (Transforms(("mail",), ("id",)), b'{"id":1}', ()),
+    ],
+)  # fmt: skip
+def test_what_was_removed_has_the_name_of_its_transform(
+    transforms: Transforms, body: bytes, removed: tuple[str, ...]
+) -> None:
+    compiled = compile_filter(transforms)
+    assert filtered(compiled, body).removed == removed
+    compiled.apply(b'{"value":[{"id":1,"mobilePhone":2,"mail":3,"manager":{"mail":4,"id":5},"x":6}]}')
+    assert filtered(compiled, body).removed == removed
+
+
+def test_a_list_of_which_the_last_item_alone_has_the_property_names_it() -> None:
+    compiled = stripping("mobilePhone", "manager.mail", "mail")
+    met = b'{"value":[{"id":1,"mobilePhone":2,"mail":3,"manager":{"id":4,"mail":5}}%b]}'
+    assert len(filtered(compiled, met % b"").removed) == 3
+    others = b',{"id":1,"manager":{"id":4}}' * 3
+    one = b'{"value":[{"id":1}%b,{"id":1,"manager":{"id":4,"mail":5}}]}' % others
+    assert filtered(compiled, one).removed == ("strip:manager.mail",)
+    assert filtered(compiled, b'{"value":[{"id":1}%b]}' % others).removed == ()
+
+
+@given(compiled_filters, st.lists(documents, min_size=1, max_size=4))
+@settings(max_examples=100)
+def test_something_is_named_just_where_something_was_removed(
+    transforms: Transforms, bodies: list[bytes]
+) -> None:
+    compiled = compile_filter(transforms)
+    for body in bodies + bodies:
+        left = compiled.apply(body)
+        assert (left.removed == ()) is (left.body == body)
+        assert set(left.removed) <= set(transforms.names)
+
+
 @given(compiled_filters, json_objects, st.sampled_from([0, 2, 4]))
 def test_evenly_formatted_answers_stay_so(transforms: Transforms, body: bytes, indent: int) -> None:
     formatted = json.dumps({"value": [json.loads(body)] * 2}, indent=indent or None, ensure_ascii=False)
@@ -517,7 +591,7 @@ def test_no_mutation_of_an_answer_raises_anything_else(
     compiled = stripping(*paths)
     compiled.apply(body)
     try:
-        left = compiled.apply(mutated)
+        left = compiled.apply(mutated).body
     except FilterFailed:
         return
     assert plain(read(left)) == expected(mutated, minimal(paths))
