@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from proxy.config.given_text import decoded
+
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
 
@@ -114,7 +116,7 @@ def _key(text: str) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return _key(path.read_bytes().decode("ascii", "replace"))
+        return _key(decoded(path.read_bytes()))
     except ValueError as error:
         raise MasterKeyError(f"{path}: {error}") from None
 

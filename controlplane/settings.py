@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from controlplane.secrets import valid_master_key
 from proxy.config import Address, SettingsError, load_settings, setting
+from proxy.config.given_text import NotUtf8, decoded, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +184,14 @@ def _is_plain(url: str) -> bool:
 def read_settings(path: Path, environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings in `path`, overridden by the environment; SettingsError if they can't be used."""
     try:
-        text = path.read_text("utf-8-sig")
+        text = text_of(path.read_bytes())
     except OSError as error:
         raise SettingsError([f"{path}: {error.strerror or error}"]) from None
-    except UnicodeDecodeError:
-        raise SettingsError([f"{path}: not UTF-8 text"]) from None
+    except NotUtf8 as error:
+        raise SettingsError([f"{path}: can't be read: {error}"]) from None
     base = path.resolve().parent
     return load_settings(Settings, text, source=str(path), base=base, environ=environ, read_file=_read_file)
 
 
 def _read_file(path: PurePath) -> str:
-    return Path(path).read_text("utf-8")
+    return decoded(Path(path).read_bytes())

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 from proxy.config import Address
 from proxy.config.tls import client_tls, server_tls
-from proxy.given_file import read_given_file
 from proxy.settings import Settings
-from proxy.signing_key import MIN_BYTES
+from proxy.signing_key import MIN_BYTES, key_in
 from proxy.snapshot import SnapshotDamaged, read_snapshot
 
 
@@ -99,7 +98,7 @@ def signing_key_problems(settings: Settings) -> Iterator[str]:
     path = token.signing_key_file
     if path.exists():
         try:
-            if len(read_given_file(path).strip()) < MIN_BYTES:
+            if len(key_in(path)) < MIN_BYTES:
                 yield f"Token.SigningKeyFile: {path}: the key must have at least {MIN_BYTES} characters"
         except OSError as error:
             yield f"Token.SigningKeyFile: {path}: {error.strerror}"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from proxy.config.given_text import NotUtf8, decoded
 from proxy.snapshot import App
 from proxy.stops import EVERYTHING_STOPPED, NOTHING_STOPPED, Stops
 
@@ -78,9 +79,9 @@ def read_kill_file(path: Path) -> KillOrder:
     if content is None:
         return _all("it is no regular file of at most 1 MiB")
     try:
-        return parse_kill_file(content.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        return _all("it is not UTF-8")
+        return parse_kill_file(decoded(content))
+    except NotUtf8 as error:
+        return _all(str(error))
 
 
 def _content(path: Path) -> bytes | None:

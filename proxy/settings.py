@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from proxy.config import Address, SettingsError, load_settings, setting, tables
 from proxy.config.declare import camel
+from proxy.config.given_text import NotUtf8, decoded, text_of
 from proxy.config.values import parse_name, parse_network, parse_origin
 from proxy.given_file import read_given_file
 from proxy.identities import DEFAULT_IDENTITY, Assignments
@@ -589,14 +590,14 @@ def _signing_key_problems(
 def load(path: Path, environ: Mapping[str, str]) -> Settings:
     """The settings in the file at `path`, with the environment's overrides. Raises SettingsError."""
     try:
-        text = path.read_text("utf-8-sig")
+        text = text_of(path.read_bytes())
     except OSError as error:
         raise SettingsError([f"{path}: can't be read: {error.strerror}"]) from None
-    except UnicodeDecodeError:
-        raise SettingsError([f"{path}: not UTF-8 text"]) from None
+    except NotUtf8 as error:
+        raise SettingsError([f"{path}: can't be read: {error}"]) from None
     base = path.absolute().parent
     return load_settings(Settings, text, source=str(path), base=base, environ=environ, read_file=_read_text)
 
 
 def _read_text(path: PurePath) -> str:
-    return read_given_file(path).decode("utf-8")
+    return decoded(read_given_file(path))

@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from proxy.config.given_text import without_mark
 from proxy.given_file import read_given_file
 
 MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key of at least the hash's size
@@ -33,9 +34,14 @@ def _from_file(path: Path) -> bytes:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_if_absent(path)
-        return read_given_file(path).strip()
+        return key_in(path)
     except OSError as error:
         raise SigningKeyError(f"Token.SigningKeyFile {path}: {error.strerror}") from None
+
+
+def key_in(path: Path) -> bytes:
+    """The key that the file holds, which may be any bytes. Raises OSError."""
+    return without_mark(read_given_file(path)).strip()
 
 
 def _make_if_absent(path: Path) -> None:

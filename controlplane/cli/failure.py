@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from proxy.config.given_text import NotUtf8
+
+T = TypeVar("T")
 
 FAILED = 1
 INVALID_INPUT = 2
@@ -16,6 +22,16 @@ class CommandFailed(Exception):
         super().__init__(*lines)
         self.status = status
         self.lines = lines
+
+
+def given(file: Path, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of a file that the command line names. Raises CommandFailed, also for NotUtf8."""
+    try:
+        return read(file.read_bytes())
+    except OSError as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
+    except NotUtf8 as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: can't be read: {error}") from None
 
 
 @contextlib.contextmanager

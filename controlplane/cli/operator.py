@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from controlplane.cli.context import Cli, Json, facts_of, print_facts, print_list
-from controlplane.cli.failure import INVALID_INPUT, CommandFailed
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed, given
 from controlplane.store.interface import EVERY_ORG, Role
+from proxy.config.given_text import first_line
 
 if TYPE_CHECKING:
     from controlplane.operations.operators import OperatorFacts
@@ -193,12 +194,7 @@ def _password(file: Path | None) -> str:
     """The first line of the file, or what a person types twice."""
     if file is None:
         return _typed_password()
-    try:
-        return file.read_text("utf-8").partition("\n")[0].removesuffix("\r")
-    except OSError as error:
-        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CommandFailed(INVALID_INPUT, f"{file}: not UTF-8 text") from None
+    return given(file, first_line)
 
 
 def _typed_password() -> str:

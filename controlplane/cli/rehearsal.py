@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from controlplane.cli.context import AnyOrg, Cli, Json, print_json, write_json
-from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ruleset
 
 if TYPE_CHECKING:
@@ -279,10 +279,7 @@ def _moment(text: str | None) -> float:
 
 
 def _bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
+    return given(file, bytes)
 
 
 # -- an explanation to be read

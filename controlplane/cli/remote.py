@@ -13,6 +13,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Re
 import msgspec
 
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from proxy.config.given_text import NotUtf8, decoded
 from proxy.config.tls import client_tls
 
 if TYPE_CHECKING:
@@ -176,11 +177,11 @@ def _is_loopback(host: str) -> bool:
 def _token(file: Path) -> str:
     try:
         with file.open("rb") as opened:
-            token = opened.read(_MAX_TOKEN_BYTES).decode("ascii").strip()
+            token = decoded(opened.read(_MAX_TOKEN_BYTES)).strip()
     except OSError as error:
         raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        token = ""
-    if not token or not token.isprintable() or " " in token:
+    except NotUtf8 as error:
+        raise CommandFailed(INVALID_INPUT, f"{file}: can't be read: {error}") from None
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise CommandFailed(INVALID_INPUT, f"{file}: must hold an API token and nothing else")
     return token

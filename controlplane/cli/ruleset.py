@@ -21,8 +21,9 @@ from controlplane.cli.context import (
     print_text,
     with_org_names,
 )
-from controlplane.cli.failure import INVALID_INPUT, CommandFailed
+from controlplane.cli.failure import INVALID_INPUT, CommandFailed, given
 from controlplane.cli.rollout import Timeout, conclude, wait_for
+from proxy.config.given_text import text_of
 
 if TYPE_CHECKING:
     from controlplane.operations.rehearsals import ProblemFacts
@@ -112,12 +113,7 @@ def _read(file: Path) -> _Read:
 
 
 def read_text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8-sig")  # a byte order mark is an editor's, and no part of the rules
-    except OSError as error:
-        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise CommandFailed(INVALID_INPUT, f"{file}: not UTF-8 text") from None
+    return given(file, text_of)
 
 
 def parsed(label: str, text: str) -> PolicyRuleset:

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from controlplane.cli.context import Cli, Json, facts_of, print_json
-from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given
 from controlplane.cli.rehearsal import RulesetSource, complaining, ruleset_of, source_of
 
 if TYPE_CHECKING:
@@ -243,9 +243,7 @@ def _read_har(file: Path, base: str) -> Har:
     from proxy.policy.har import InvalidHar, parse_har
 
     try:
-        return parse_har(file.read_bytes(), base)
-    except OSError as error:
-        raise CommandFailed(INVALID_INPUT, f"{file}: {error.strerror}") from None
+        return parse_har(given(file, bytes), base)
     except InvalidHar as error:
         raise CommandFailed(INVALID_INPUT, f"{file}: {error}") from None
 

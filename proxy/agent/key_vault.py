@@ -26,6 +26,7 @@ from azure.keyvault.secrets.aio import SecretClient
 
 from proxy.agent.retry import retry_after
 from proxy.agent.vault import SecretVersion, VaultError, VaultSecret
+from proxy.config.given_text import secret_of
 
 _TOTAL_SECONDS: Final = 20.0  # for the challenge, the identity's token and the secret together
 _CONNECT_SECONDS: Final = 5.0
@@ -161,10 +162,11 @@ async def open_key_vault(
 
 def _secret(found: KeyVaultSecret) -> VaultSecret:
     properties = found.properties
-    if not found.value:
+    value = secret_of(found.value or "")
+    if not value:
         raise ValueError("no value")
     return VaultSecret(
-        found.value,
+        value,
         properties.content_type or "",
         _id_of(properties),
         _unix(properties.expires_on, math.inf),

@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
 from proxy.config.declare import REQUIRED, Key, Tables, arrays, keys, sections
+from proxy.config.given_text import secret_of, surroundings
 from proxy.config.toml_lines import key_lines
 from proxy.config.values import number_text, parse_name
 
@@ -304,7 +305,7 @@ class _Loader:
             self._problem(place, name, "must be the path of a file, in quotes")
         else:
             try:
-                secret = self.read_file(self._path(path)).rstrip("\r\n")
+                secret = secret_of(self.read_file(self._path(path)))
             except (OSError, ValueError) as error:
                 self._problem(place, name, _unreadable(self._path(path), error))
             else:
@@ -333,6 +334,9 @@ class _Loader:
     def _scalar(self, key: Key, raw: Any, *, typed: bool) -> Any:
         value = _typed(key, raw) if typed else _from_text(key, raw)
         declared = key.declared
+        if declared.secret:
+            value = secret_of(value)
+            _refuse_surroundings(value)
         if value == "":
             return _empty(declared.default)
         if declared.path:
@@ -424,8 +428,13 @@ def _check_range(key: Key, value: Any) -> None:
         raise ValueError(f"must be {' and '.join(bounds) or 'finite'}, not {number_text(value)}")
 
 
+def _refuse_surroundings(secret: str) -> None:
+    if around := surroundings(secret):
+        raise ValueError(f"has {around} around the secret: remove them")
+
+
 def _unreadable(path: Path, error: OSError | ValueError) -> str:
-    reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    reason = error.strerror if isinstance(error, OSError) else str(error)
     return f"can't read {path}: {reason}"
 
 

@@ -428,7 +428,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         load(tmp_path / "gone.toml", {})
     assert caught.value.problems == (f"{tmp_path}/gone.toml: can't be read: No such file or directory",)
     (tmp_path / "proxy.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(SettingsError, match="not UTF-8 text"):
+    with pytest.raises(SettingsError, match="it is UTF-16 text: save it as UTF-8"):
         load(tmp_path / "proxy.toml", {})
 
 
@@ -465,3 +465,35 @@ def test_keys_that_the_sample_comments_out_exist() -> None:
 
 def test_the_page_documents_every_setting_as_declared() -> None:
     assert PAGE.read_text("utf-8") == page_as_it_should_be(), "run: python -m tests.settings_reference"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_secret(tmp_path: Path) -> None:
+    """From a file as from a variable, as in the settings file itself."""
+    (tmp_path / "hmac").write_bytes(b"\xef\xbb\xbfgwh_0123456789abcdef\r\n")
+    text = MINIMAL.replace('HmacSecret = "secret-of-agent"', 'HmacSecretFile = "hmac"')
+    (tmp_path / "proxy.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    settings = load(tmp_path / "proxy.toml", {"Agent__ApiKey": "\ufeffgwk_0123456789abcdef"})
+    assert (settings.agent.hmac_secret, settings.agent.api_key) == (
+        "gwh_0123456789abcdef",
+        "gwk_0123456789abcdef",
+    )
+
+
+@pytest.mark.parametrize("given", [" {}", '"{}"', "{}\t"])
+def test_what_stands_around_a_minted_secret_stops_the_start(tmp_path: Path, given: str) -> None:
+    given = given.format("gwh_0123456789abcdef")
+    (tmp_path / "hmac").write_text(given + "\n")
+    text = MINIMAL.replace('HmacSecret = "secret-of-agent"', 'HmacSecretFile = "hmac"')
+    (tmp_path / "proxy.toml").write_text(text)
+    for environ in ({}, {"Agent__HmacSecret": given}):
+        with pytest.raises(SettingsError, match=r"HmacSecret: has .* around the secret") as caught:
+            load(tmp_path / "proxy.toml", environ)
+        assert "0123456789abcdef" not in str(caught.value)
+
+
+def test_a_secret_file_in_utf16_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "hmac").write_bytes("gwh_0123456789abcdef".encode("utf-16"))
+    text = MINIMAL.replace('HmacSecret = "secret-of-agent"', 'HmacSecretFile = "hmac"')
+    (tmp_path / "proxy.toml").write_text(text)
+    with pytest.raises(SettingsError, match=r"HmacSecretFile: can't read .*hmac: it is UTF-16 text"):
+        load(tmp_path / "proxy.toml", {})

@@ -1,0 +1,91 @@
+"""The one reader for text that people and other programs give: UTF-8, with or without a byte order mark."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+MARK: Final = b"\xef\xbb\xbf"  # the byte order mark in UTF-8, which editors and .NET put before a text
+_MARK_CHAR: Final = "\ufeff"
+_UTF32_MARKS: Final = (b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+# A secret that the control plane minted: see `mint` there.
+_MINTED: Final = re.compile(r"gw[a-z]_[0-9A-Za-z_-]{8,}")
+_QUOTES: Final = "\"'`´‘’‚‛“”„‟«»‹›"
+
+
+class NotUtf8(ValueError):
+    """The bytes are not UTF-8 text. The message completes "can't read FILE: …"."""
+
+
+def without_mark(data: bytes) -> bytes:
+    """`data` without a UTF-8 byte order mark at its beginning."""
+    return data[len(MARK) :] if data.startswith(MARK) else data
+
+
+def decoded(data: bytes) -> str:
+    """The text of `data` without its byte order mark. Raises NotUtf8, which names UTF-16 and UTF-32."""
+    if other := other_encoding(data):
+        raise NotUtf8(f"it is {other} text: save it as UTF-8")
+    try:
+        return without_mark(data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotUtf8(f"it is not UTF-8 text (byte {_place(data, error)}): save it as UTF-8") from None
+
+
+def text_of(data: bytes) -> str:
+    """The decoded text with \\n at the end of each line, as Python's own text files have it."""
+    return decoded(data).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def secret_of(text: str) -> str:
+    """A secret as it was meant: without the byte order mark before it and the line end after it."""
+    return text.removeprefix(_MARK_CHAR).rstrip("\r\n")
+
+
+def first_line(data: bytes) -> str:
+    """The first line of a file that holds a password, without its line end. Raises NotUtf8."""
+    return decoded(data).partition("\n")[0].removesuffix("\r")
+
+
+def surroundings(secret: str) -> str:
+    """What stands around a secret that the control plane minted, in words; empty if nothing does.
+
+    Another product's secret may begin or end with any character, so it is never examined.
+    """
+    core = secret.strip("".join(filter(_is_no_part, set(secret))))
+    if core == secret or _MINTED.fullmatch(core) is None:
+        return ""
+    around = secret.replace(core, "", 1)
+    kinds = dict.fromkeys(_kind(char) for char in around)
+    return " and ".join(kinds)
+
+
+def _is_no_part(char: str) -> bool:
+    return char in _QUOTES or char.isspace() or unicodedata.category(char) in ("Cc", "Cf")
+
+
+def _kind(char: str) -> str:
+    if char in _QUOTES:
+        return "quotes"
+    return "spaces or line ends" if char.isspace() else "invisible characters"
+
+
+def other_encoding(data: bytes) -> str:
+    """UTF-16 or UTF-32, by its byte order mark or by the zero bytes that every other reader would keep."""
+    if data.startswith(_UTF32_MARKS) or _zeros(data) in ((1, 1, 1, 0), (0, 1, 1, 1)):
+        return "UTF-32"
+    if data.startswith(_UTF16_MARKS) or _zeros(data)[:2] in ((1, 0), (0, 1)):
+        return "UTF-16"
+    return ""
+
+
+def _zeros(data: bytes) -> tuple[int, ...]:
+    """Which of the first bytes are zero. The first two characters of a given text are ASCII nearly always."""
+    return tuple(int(not each) for each in data[:4])
+
+
+def _place(data: bytes, error: UnicodeDecodeError) -> int:
+    """The byte that is wrong, counted from 1."""
+    return error.start + 1 + len(data) - len(error.object)
