@@ -66,12 +66,23 @@ class Refusal(Exception):
         return STATUS_OF[self.code]
 
 
-class MalformedHead(ValueError):
-    """A head that breaks RFC 9112, or that we refuse to guess about. `code` is a key of `STATUS_OF`."""
+_REASON_OF_HEAD: Final = {
+    "badRequest": "malformedRequest",
+    "methodNotAllowed": "unsupported",
+    "expectationFailed": "unsupported",
+    "headersTooLarge": "headersTooLarge",
+    "requestTimeout": "requestTimeout",
+}
 
-    def __init__(self, message: str, code: str = "badRequest") -> None:
+
+class MalformedHead(ValueError):
+    """A head that breaks RFC 9112, or that has more than one interpretation. `code` is a key of `STATUS_OF`;
+    `reason` is a code of `proxy.wire.audit_event.REASONS`, by default the one that belongs to `code`."""
+
+    def __init__(self, message: str, code: str = "badRequest", reason: str = "") -> None:
         super().__init__(message)
         self.code = code
+        self.reason = reason or _REASON_OF_HEAD[code]
 
 
 class MalformedBody(ValueError):

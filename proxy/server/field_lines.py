@@ -167,10 +167,52 @@ def _parsed(line: bytes) -> tuple[bytes, bytes]:
     try:
         httptools.HttpRequestParser(callbacks).feed_data(b"GET / HTTP/1.1\r\n%b\r\n\r\n" % line)
     except httptools.HttpParserError as error:
-        raise MalformedHead(str(error)) from None
+        raise MalformedHead(_fault(line) or str(error)) from None
     if len(callbacks.headers) != 1:
-        raise MalformedHead("a line of the head is no field")
+        raise MalformedHead(_fault(line) or "a line of the header section is not a header field")
     return callbacks.headers[0]
+
+
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110 §5.1
+_VALUE: Final = re.compile(rb"[\t -~\x80-\xff]*")
+
+
+def _fault(line: bytes) -> str | None:
+    """What is wrong with a line that httptools refuses, in words for the person who sent it."""
+    if line[:1] in (b" ", b"\t"):
+        return "a line of the header section begins with a space; send each header field on one line"
+    name, colon, value = line.partition(b":")
+    if not colon:
+        return "a line of the header section has no colon, so it is not a header field"
+    if not name:
+        return "a header field has no name"
+    if name != name.rstrip(b" \t"):
+        return "a header field has a space between its name and the colon"
+    if not _NAME.fullmatch(name):
+        return "the name of a header field holds a character that is not allowed in one (RFC 9110 §5.1)"
+    shown = name[:MAX_REMEMBERED_NAME].decode("ascii")
+    if b"\r" in value or b"\n" in value:
+        return f"the value of header field {shown} holds a bare CR or LF"
+    if not _VALUE.fullmatch(value):
+        return f"the value of header field {shown} holds a control character"
+    if name.lower() == b"content-length":
+        return _fault_of_length(value.strip(b" \t"))
+    if name.lower() == b"transfer-encoding":
+        return ONLY_CHUNKED
+    return None
+
+
+ONLY_CHUNKED: Final = "the only transfer coding served is chunked"
+
+
+def _fault_of_length(value: bytes) -> str:
+    if not value:
+        return "Content-Length is empty"
+    if b"," in value:
+        return "Content-Length has several values; send one"
+    if value.isdigit():
+        return f"Content-Length has more than {_MAX_DIGITS} digits"
+    return "Content-Length is not a number of decimal digits"
 
 
 field_lines: Final = FieldLines()
@@ -250,7 +292,7 @@ def length_of(content_length: bytes) -> int:
         return int(content_length)
     digits = content_length.rstrip(b" \t")
     if not _DIGITS.fullmatch(digits):
-        raise MalformedHead("Content-Length is not a number")
+        raise MalformedHead(_fault_of_length(digits))
     return int(digits)
 
 

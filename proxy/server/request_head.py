@@ -28,6 +28,7 @@ from proxy.server.field_lines import (
     HOST,
     MAX_REMEMBERED_LINES,
     METHOD_OVERRIDE,
+    ONLY_CHUNKED,
     RANGE,
     TRANSFER_ENCODING,
     Field,
@@ -39,13 +40,13 @@ from proxy.server.field_lines import (
     length_of,
     nominated_fields,
 )
+from proxy.server.request_line import HOST_AND_PORT, absolute_form, unknown_method
 
 MAX_REMEMBERED: Final = 512  # spellings; then all are forgotten, and the common ones are back at once
 MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; SDKs need some 1,000
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z-]+) (/[!-~]*) HTTP/1\.([01])\r\n")
 _OF_OUR_OWN: Final = frozenset({AUTHORIZATION, HOST, TRANSFER_ENCODING, CONTENT_LENGTH})
-_HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?")
 _VARYING: Final = VaryingLines((b"client-request-id",))  # as every SDK spells it
 
 
@@ -164,7 +165,7 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
     mostly the same. Raises MalformedHead."""
     line = _REQUEST_LINE.match(head)
     if line is None:
-        raise _malformed_line(head)
+        return _parse_absolute_form(head)
     method, target, minor = line.groups()
     name = _known_methods.get(method) or _judged_method(method)
     end = line.end()
@@ -177,6 +178,26 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
     fields, values = _fields_and_values(section, last)
     own_id = fields.client_request_id if fields.id_at is None else values[0]
     return RequestHead(name, target.decode(), head[:end], fields, own_id, http10=False)
+
+
+def _parse_absolute_form(head: bytes) -> RequestHead:
+    """Read a head whose target is an absolute URL of the proxy (RFC 9112 §3.2.2) in its origin form.
+
+    The proxy has no list of its own names: the Host field says under which one it was reached. A client must
+    send the same host there as in the target (RFC 9112 §3.2), so a request that names two is ambiguous.
+    """
+    line, _, section = head.partition(b"\r\n")
+    absolute = absolute_form(line)
+    parsed = parse_request_head(b"%b\r\n%b" % (absolute.line, section))
+    host = parsed.fields.host
+    if host is None:  # HTTP/1.0: the target names what a Host field would
+        return parse_request_head(b"%b\r\nHost: %b\r\n%b" % (absolute.line, absolute.authority, section))
+    if not absolute.is_same_host(host):
+        raise MalformedHead(
+            "the target and the Host field name different hosts; send the proxy's own in both",
+            reason="malformedTarget",
+        )
+    return parsed
 
 
 def _fields_and_values(section: bytes, last: RequestFields | None) -> tuple[RequestFields, list[bytes]]:
@@ -222,23 +243,17 @@ def _judged_method(method: bytes) -> str:
         # TRACE would send the upstream credential back to the application.
         raise MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")
     if method == b"PRI":
-        raise MalformedHead("HTTP/2 is not served here")
+        raise MalformedHead("HTTP/2 is not served here; use HTTP/1.1", reason="unsupported")
     try:
         httptools.HttpRequestParser(_NoCallbacks()).feed_data(method + b" / HTTP/1.1\r\n\r\n")
-    except httptools.HttpParserError as error:
-        raise MalformedHead(str(error)) from None
+    except httptools.HttpParserError:
+        raise unknown_method(method) from None
     name = _known_methods[method] = method.decode()
     return name
 
 
 class _NoCallbacks:
     """For a parser that is only asked whether it accepts."""
-
-
-def _malformed_line(head: bytes) -> MalformedHead:
-    if head.startswith((b"CONNECT ", b"TRACE ")):
-        return MalformedHead("CONNECT and TRACE are not served here", "methodNotAllowed")
-    return MalformedHead("the request line is not 'METHOD /TARGET HTTP/1.1'")
 
 
 def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
@@ -304,8 +319,22 @@ def _judge_host(host: bytes | None, *, http10: bool) -> None:
     if host is None:
         if not http10:
             raise MalformedHead("HTTP/1.1 needs a Host field")
-    elif not _HOST.fullmatch(host):
-        raise MalformedHead("the Host field is not a host")
+    elif not HOST_AND_PORT.fullmatch(host):
+        raise MalformedHead(_fault_of_host(host))
+
+
+def _fault_of_host(host: bytes) -> str:
+    if not host:
+        return "the Host field is empty"
+    if b"," in host:
+        return "the Host field names several hosts"
+    if b"@" in host:
+        return "the Host field holds user information; it takes a host and a port"
+    if not host.isascii():
+        return "the Host field holds a byte beyond ASCII; write an international name in its xn-- form"
+    if b"/" in host or b"?" in host or b"#" in host:
+        return "the Host field holds more than a host and a port"
+    return "the Host field is not a host, or its port is not a number of at most five digits"
 
 
 def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) -> int:
@@ -313,7 +342,9 @@ def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) ->
     if coding is not None:
         if length is not None:
             raise MalformedHead("Content-Length and Transfer-Encoding contradict each other")
-        if http10 or coding.strip(b" \t").lower() != b"chunked":
-            raise MalformedHead("the only transfer coding served is chunked")
+        if coding.strip(b" \t").lower() != b"chunked":
+            raise MalformedHead(ONLY_CHUNKED)
+        if http10:
+            raise MalformedHead("Transfer-Encoding needs HTTP/1.1 in the request line")
         return -1
     return 0 if length is None else length_of(length)

@@ -41,9 +41,9 @@ REASONS: Final = MappingProxyType(
         "ambiguousTarget": "an encoded slash in the target would change the verdict",
         "malformedBatch": "the body of a $batch request is malformed",
         "payloadTooLarge": "the request body is larger than a rule or a batch may look at",
-        "headersTooLarge": "the request head is over the limit",
+        "headersTooLarge": "the request's header section has too many bytes or too many fields",
         "requestTimeout": "the request came too slowly",
-        "unsupported": "a feature of HTTP that the proxy does not carry, such as CONNECT or an upgrade",
+        "unsupported": "a method, version or feature of HTTP that the proxy does not serve, such as CONNECT",
         # The proxy was not able to serve.
         "notReady": "the proxy is not ready: no rules, rules too old, or no room for audit events",
         "credentialUnavailable": "there is no valid upstream token at present",

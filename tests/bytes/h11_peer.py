@@ -46,12 +46,20 @@ def readings(data: bytes) -> list[ReadRequest]:
         data = bytes(connection.trailing_data[0])
 
 
+def _in_origin_form(target: bytes) -> bytes:
+    """What h11 leaves to its user (RFC 9112 §3.2.2)."""
+    scheme, mark, rest = target.partition(b"://")
+    if not mark or scheme.lower() not in (b"http", b"https"):
+        return target
+    return b"/" + rest.partition(b"/")[2]
+
+
 def _next_request(connection: h11.Connection) -> ReadRequest | None:
     request: ReadRequest | None = None
     while True:
         event = connection.next_event()
         if isinstance(event, h11.Request):
-            request = ReadRequest(event.method, event.target, list(event.headers))
+            request = ReadRequest(event.method, _in_origin_form(event.target), list(event.headers))
         elif isinstance(event, h11.Data) and request is not None:
             request.body += bytes(event.data)
         elif isinstance(event, h11.EndOfMessage):
@@ -82,7 +90,7 @@ class H11Upstream:
                     peer.send(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
                 connection.receive_data(await peer.reader.read(1 << 16))
             elif isinstance(event, h11.Request):
-                request = ReadRequest(event.method, event.target, list(event.headers))
+                request = ReadRequest(event.method, _in_origin_form(event.target), list(event.headers))
             elif isinstance(event, h11.Data) and request is not None:
                 request.body += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage) and request is not None:

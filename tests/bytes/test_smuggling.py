@@ -165,7 +165,11 @@ def _request_lines() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
         b"GET /v1.0/a ", b"GET /v1.0/a HTTP/2.0", b"GET /v1.0/a HTTP/1.2", b"GET /v1.0/a HTTP/1.10",
         b"GET /v1.0/a HTTP/0.9", b"GET /v1.0/a http/1.1", b"GET /v1.0/a HTTP/11", b"GET /v1.0/a HTTP/1",
         b"GET /v1.0/a HTTPS/1.1", b"GET /v1.0/a HTTP/1.1 HTTP/1.1", b" GET /v1.0/a HTTP/1.1",
-        b"GET http://p/v1.0/a HTTP/1.1", b"GET https://evil/v1.0/a HTTP/1.1", b"GET //evil:80 HTTP/9.9",
+        b"GET http://q/v1.0/a HTTP/1.1", b"GET https://evil/v1.0/a HTTP/1.1", b"GET //evil:80 HTTP/9.9",
+        b"GET http://p@evil/v1.0/a HTTP/1.1", b"GET http://p:443/v1.0/a HTTP/1.1",
+        b"GET http:///v1.0/a HTTP/1.1", b"GET http://p\\@evil/v1.0/a HTTP/1.1",
+        b"GET http:/p/v1.0/a HTTP/1.1", b"GET ftp://p/v1.0/a HTTP/1.1",
+        b"GET http://p/v1.0/blocked/h HTTP/1.1", b"GET http://p HTTP/2.0", b"GET http://p#/v1.0/a HTTP/1.1",
         b"GET p:80 HTTP/1.1", b"GET * HTTP/1.1", b"OPTIONS * HTTP/1.1", b"CONNECT p:443 HTTP/1.1",
         b"CONNECT /v1.0/a HTTP/1.1", b"TRACE /v1.0/a HTTP/1.1", b"GET v1.0/a HTTP/1.1",
         b"GET /v1.0/a b HTTP/1.1",
@@ -183,6 +187,8 @@ def _request_lines() -> Iterator[tuple[str, bytes, tuple[bytes, ...]]]:
             yield "an empty line before", request(line=line), A
         else:
             yield f"line {line!r}", request(line=line, body=HIDDEN), NOTHING
+    for line in (b"GET http://p/v1.0/a HTTP/1.1", b"GET HTTPS://P:443/v1.0/a HTTP/1.1"):
+        yield f"absolute form {line!r}", request(line=line, body=HIDDEN), A
     yield "two empty lines before", b"\r\n\r\n" + request(), NOTHING
     yield "empty lines alone", b"\r\n\r\n\r\n\r\n", NOTHING
     yield "line ended by LF", b"GET /v1.0/a HTTP/1.1\nHost: p\r\n" + TOKEN + b"\r\n\r\n" + HIDDEN, NOTHING

@@ -227,6 +227,18 @@ async def test_no_spelling_of_a_blocked_path_is_forwarded(tmp_path: Path) -> Non
         assert upstream.lines == []
 
 
+@pytest.mark.parametrize("authority", ["http://proxy.example", "HTTPS://Proxy.Example:443"])
+async def test_nor_in_absolute_form(tmp_path: Path, authority: str) -> None:
+    upstream = Recorder()
+    async with data_path(upstream.script, tmp_path, RULES) as proxy:
+        assert await status_of(proxy, f"{authority}/v1.0/users/ada") == 200
+        assert upstream.lines == [b"GET /v1.0/users/ada HTTP/1.1"]
+        upstream.lines.clear()
+        for target in SPELLINGS:
+            assert await status_of(proxy, authority + target) in (400, 403), target
+        assert upstream.lines == []
+
+
 async def test_nor_as_a_part_of_a_batch(tmp_path: Path) -> None:
     upstream = Recorder()
     async with data_path(upstream.script, tmp_path, RULES) as proxy:

@@ -1,0 +1,71 @@
+"""What can be read of a request whose head is refused: which application sent it, and for what.
+
+Pure. A head that has one fault is refused whole, but its Authorization field can still prove whose request it
+was; then the refusal is an event of that application. Nothing here has a say in what is forwarded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from proxy.server.field_lines import joined
+
+_UNREADABLE: Final = "-"  # stands for a method or target that the request line does not have
+
+# Every place that some server might take for the beginning of an Authorization field.
+_ANY_AUTHORIZATION: Final = re.compile(rb"[\r\n][ \t]*authorization[ \t]*:", re.IGNORECASE)
+_AUTHORIZATION: Final = re.compile(rb"\r\nauthorization:([^\r\n]*)\r\n(?![ \t])", re.IGNORECASE)
+_CLIENT_REQUEST_ID: Final = re.compile(rb"\r\nclient-request-id:([^\r\n]*)\r\n", re.IGNORECASE)
+_FORWARDED_FOR: Final = re.compile(rb"\r\nx-forwarded-for:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
+_NOT_VISIBLE: Final = re.compile(rb"[^!-~]")
+_USER_INFORMATION: Final = re.compile(rb"\A([^/?#]*//)[^/?#]*@")
+
+
+class RefusedHead(NamedTuple):
+    """`authorization` is None unless exactly one such field was received whole. `target` is ASCII: any other
+    byte, and a control character or space, is written as %XX."""
+
+    method: str
+    target: str
+    authorization: bytes | None
+    client_request_id: bytes | None
+    forwarded_for: bytes | None
+
+
+def read_refused_head(received: bytes) -> RefusedHead:
+    """Read what arrived of a request's header section, from the first byte of its request line on. It may
+    break off anywhere and break any rule."""
+    section, end, _ = received.partition(b"\r\n\r\n")
+    section += end
+    method, target = _method_and_target(section.partition(b"\r\n")[0])
+    client_request_id = _CLIENT_REQUEST_ID.search(section)
+    forwarded_for: bytes | None = None
+    for value in _FORWARDED_FOR.findall(section):
+        forwarded_for = joined(forwarded_for, value.strip(b" \t"))
+    return RefusedHead(
+        _spelled(method),
+        _spelled(_USER_INFORMATION.sub(rb"\1***@", target)),
+        _authorization(section),
+        None if client_request_id is None else client_request_id[1].strip(b" \t"),
+        forwarded_for,
+    )
+
+
+def _authorization(section: bytes) -> bytes | None:
+    """The value of the one Authorization field; None if there might be another one, or a folded line."""
+    if len(_ANY_AUTHORIZATION.findall(section)) != 1:
+        return None
+    found = _AUTHORIZATION.search(section)
+    return None if found is None else found[1].strip(b" \t")
+
+
+def _method_and_target(line: bytes) -> tuple[bytes, bytes]:
+    method, _, rest = line.partition(b" ")
+    target, _, version = rest.rpartition(b" ")
+    return method, target if target and version.upper().startswith(b"HTTP/") else rest
+
+
+def _spelled(text: bytes) -> str:
+    spelled = _NOT_VISIBLE.sub(lambda found: b"%%%02X" % found[0][0], text)
+    return spelled.decode("ascii") or _UNREADABLE
