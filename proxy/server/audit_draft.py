@@ -26,6 +26,7 @@ from proxy.counters import (
 )
 from proxy.policy.abridged import without_secrets
 from proxy.server.errors import Refusal
+from proxy.server.refused_head import read_refused_head
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Decision
@@ -63,6 +64,20 @@ _UPSTREAM_FAILED: Final = frozenset(
 
 _RECORD_BYTES: Final = 2048  # beside what the application wrote
 _clock: Final = time.perf_counter  # Final: what is compiled finds it without a look-up
+
+
+def draft_of_refused(context: Context, received: bytes, peer: str) -> AuditDraft:
+    """Return the pending event of a request whose head is refused, or was never received whole. `received` is
+    what came of it. Its caller is None unless that holds a token of ours."""
+    head = read_refused_head(received)
+    context.requests += 1
+    now = time.time()
+    address = context.client_ip(peer, head.forwarded_for)
+    draft = AuditDraft(
+        context.requests, int(now * 1000), head.method, head.target, address, head.client_request_id
+    )
+    draft.caller = context.tokens.issued_to(head.authorization, now)
+    return draft
 
 
 class AuditDraft:
@@ -131,6 +146,14 @@ class AuditDraft:
         self.evaluated = True  # a request for a token is not: no ruleset judges it
         self.shadow: Trial | None = None
         self.written = False
+
+    def close(self, context: Context, refusal: Refusal, response_bytes: int) -> bool:
+        """Make this the event of a request that is refused before its exchange began. Return False if there
+        is no room for the event: the response must not be sent."""
+        self.status = refusal.status
+        self.reason = refusal.reason
+        self.response_bytes = response_bytes
+        return self.write(context)
 
     def upstream_ended(self) -> None:
         """No answer has begun: how long one was waited for."""

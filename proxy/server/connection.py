@@ -34,14 +34,16 @@ from proxy.counters import (
 )
 from proxy.server import answers
 from proxy.server.abuse import network_of
+from proxy.server.audit_draft import draft_of_refused
 from proxy.server.chunked import ChunkedDecoder
 from proxy.server.context import plain_address
 from proxy.server.deadlines import NEVER
-from proxy.server.errors import MalformedBody, MalformedHead, Refusal, overloaded
+from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
 from proxy.server.exchange import Exchange
 from proxy.server.request_head import RequestFields, RequestHead, parse_request_head
 from proxy.server.token_endpoint import token_exchange_for
 from proxy.server.turn import WAITING_BYTES
+from proxy.wire.audit_event import STATUS_CLIENT_LEFT
 
 if TYPE_CHECKING:
     from proxy.server.context import Context
@@ -251,6 +253,8 @@ class ClientConnection(asyncio.Protocol):
         if self._admission is not None:
             self._admission.end(context)
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
+        if self._head_under_way:
+            self._record_unfinished_head()
         self._closing = True
         self._arrived = b""
         self._held = b""
@@ -358,7 +362,8 @@ class ClientConnection(asyncio.Protocol):
         end = data.find(b"\r\n\r\n", max(start, self._scanned)) + 4
         if (end if end >= 4 else len(data)) - start > limits.max_header_bytes:
             self._context.counters.values[LIMIT_HEAD_BYTES] += 1
-            self._refuse_head(MalformedHead("the request head is too large", "headersTooLarge"))
+            received = data[start : end if end >= 4 else len(data)]
+            self._refuse_head(MalformedHead("the request head is too large", "headersTooLarge"), received)
             return False
         if end < 4:
             self._await_rest_of_head(data[start:])
@@ -369,7 +374,7 @@ class ClientConnection(asyncio.Protocol):
                 self._context.counters.values[LIMIT_HEADER_COUNT] += 1
                 raise MalformedHead("the request has too many header fields", "headersTooLarge")
         except MalformedHead as error:
-            self._refuse_head(error)
+            self._refuse_head(error, data[start:end])
             return False
         if end == len(data):
             self._pending = b""
@@ -405,7 +410,8 @@ class ClientConnection(asyncio.Protocol):
     def _await_rest_of_head(self, data: bytes) -> None:
         if data[:1] == _TLS_HANDSHAKE:
             # No head begins so. A client that waits for our part of a handshake is told at once, not in time.
-            self._refuse_head(MalformedHead("it begins a TLS handshake, and this listener has no TLS"))
+            fault = MalformedHead("it begins a TLS handshake, and this listener has no TLS")
+            self._refuse_head(fault, b"")
             return
         self._pending = data
         self._begins_at = 0
@@ -639,6 +645,7 @@ class ClientConnection(asyncio.Protocol):
         self._closing = True
         self._pending = b""
         self._begins_at = 0
+        self._head_under_way = False
         self._heed_crowd()
         if not self.transport.can_write_eof():
             self._close_transport()
@@ -699,9 +706,10 @@ class ClientConnection(asyncio.Protocol):
             self._exchange.stop(stops)
 
     def drain(self) -> None:
-        """The worker stops: an idle connection closes now, a busy one after its answer."""
+        """The worker stops: an idle connection closes now, a busy one after its response. A connection on
+        which a head is arriving is busy: its request is served if the head is complete in time."""
         self.take_arrived()
-        if self._exchange is None and not self._body_expected():
+        if self._exchange is None and not self._body_expected() and not self._head_under_way:
             self._close_transport()
             if not self.write_paused:
                 # An idle client may leave TLS's farewell unanswered for as long as it likes; many do.
@@ -747,7 +755,8 @@ class ClientConnection(asyncio.Protocol):
     def _idle_too_long(self) -> None:
         if self._head_under_way:
             self._context.counters.values[LIMIT_HEAD_TIMEOUT] += 1
-            self._refuse_head(MalformedHead("the request head took too long", "requestTimeout"))
+            fault = MalformedHead("the request head took too long", "requestTimeout")
+            self._refuse_head(fault, self._pending[self._begins_at :])
         else:
             self._context.counters.values[LIMIT_IDLE_TIMEOUT] += 1
             self._close_transport()
@@ -756,30 +765,52 @@ class ClientConnection(asyncio.Protocol):
         """More connections than this worker may hold: say so early, at no cost in memory."""
         self._context.counters.values[limit] += 1
         refusal = overloaded("The proxy has too many connections.", close=True)
-        self.transport.write(self._last_words(refusal))
+        context = self._context
+        context.requests += 1
+        own_id = request_id(int(time.time() * 1000), context.spool.id_prefix, context.requests)
+        self.transport.write(b"".join(self._last_words(refusal, own_id)))
         self._close_after_last_words()
 
-    def _refuse_head(self, error: MalformedHead) -> None:
-        """Whose request this is isn't known, so it leaves no audit event; it is counted and logged."""
-        self._context.counters.values[BAD_REQUESTS] += 1
+    def _refuse_head(self, error: MalformedHead, received: bytes) -> None:
+        """Refuse the request whose head is `received`, as far as it came. The refusal is an event if the
+        token can be read; otherwise it belongs to no organisation, and is counted and logged alone."""
+        context = self._context
+        context.counters.values[BAD_REQUESTS] += 1
+        logger.info("refused a request from %s: %s", self.client_ip, error)
         refusal = Refusal(
             error.code,
             f"The request is not acceptable: {error}.",
-            "malformedRequest",
+            error.reason,
             allow=METHODS if error.code == "methodNotAllowed" else None,
             close=True,
         )
-        logger.info("refused a request from %s: %s", self.client_ip, error)
-        self.write(self._last_words(refusal))
+        draft = draft_of_refused(context, received, self.client_ip)
+        recorded = draft.caller is not None
+        if recorded and not context.can_record(draft.record_bytes):
+            recorded = False
+            refusal = Refusal("notReady", NO_ROOM, "notReady", retry_after=5, close=True)
+        head, body = self._last_words(refusal, draft.request_id(context), draft.client_request_id_text)
+        if draft.method == "HEAD":
+            body = b""
+        if recorded and not draft.close(context, refusal, len(body)):
+            self.abort()
+            return
+        self.write(head + body)
         self._close_after_last_words()
 
-    def _last_words(self, refusal: Refusal) -> bytes:
-        """An answer to what is no exchange's."""
-        context = self._context
-        context.requests += 1
-        now = time.time()
-        own_id = request_id(int(now * 1000), context.spool.id_prefix, context.requests)
-        head, body = answers.refusal_answer(
-            refusal, request_id=own_id, client_request_id=None, close=True, now=now
+    def _last_words(
+        self, refusal: Refusal, own_id: str, client_request_id: str | None = None
+    ) -> tuple[bytes, bytes]:
+        """Head and body of the response to a request that has no exchange."""
+        return answers.refusal_answer(
+            refusal, request_id=own_id, client_request_id=client_request_id, close=True, now=time.time()
         )
-        return head + body
+
+    def _record_unfinished_head(self) -> None:
+        """A client that leaves before its head is complete has asked for something, if its token came."""
+        received = self._pending[self._begins_at :]
+        draft = draft_of_refused(self._context, received, self.client_ip)
+        if draft.caller is not None:
+            draft.status = STATUS_CLIENT_LEFT
+            draft.reason = "clientAborted"
+            draft.write(self._context)

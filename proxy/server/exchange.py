@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from proxy.server.connection import ClientConnection
     from proxy.server.context import Context
     from proxy.server.credentials import UpstreamCredential
-    from proxy.server.rulebook import Caller
     from proxy.server.shadow import ShadowRules
     from proxy.stops import Stops
 
@@ -164,22 +163,13 @@ class Exchange:
         why = context.why_not_ready(draft.record_bytes)
         if why is not None:
             if why != NO_ROOM and context.can_record(draft.record_bytes):
-                draft.caller = self._asker(now)
+                draft.caller = context.tokens.issued_to(self.head.fields.authorization, now)
             raise Refusal("notReady", why, "notReady", retry_after=5)
         try:
             draft.caller = context.tokens.caller(self.head.fields.authorization, now)
         except (RefusedToken, StoppedCaller) as refused:
             draft.caller = refused.caller
             raise
-
-    def _asker(self, now: float) -> Caller | None:
-        """Whom we issued the token to, be it still good or not."""
-        try:
-            return self.context.tokens.caller(self.head.fields.authorization, now)
-        except (RefusedToken, StoppedCaller) as refused:
-            return refused.caller
-        except UnknownToken:
-            return None
 
     def canonicalise(self) -> None:
         head = self.head

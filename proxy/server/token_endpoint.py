@@ -30,6 +30,7 @@ from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import Refusal
 from proxy.server.request_head import RequestHead
 from proxy.server.tokens import STOPPED
+from proxy.wire.audit_event import STATUS_CLIENT_LEFT
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -340,6 +341,7 @@ class TokenExchange:
         self._finished = True
         self._draft.status = status
         self._draft.response_bytes = len(body)
+        self._name_bearer()
         if not self._draft.write(self._context):
             self._connection.abort()
             return
@@ -349,9 +351,16 @@ class TokenExchange:
     def client_left(self) -> None:
         if not self._finished:
             self._finished = True
-            self._draft.status = 499
+            self._draft.status = STATUS_CLIENT_LEFT
             self._draft.reason = "clientAborted"
+            self._name_bearer()
             self._draft.write(self._context)
+
+    def _name_bearer(self) -> None:
+        """Give the event to the bearer of a proxy token, if the form named no known application."""
+        draft, context = self._draft, self._context
+        if draft.caller is None and context.can_record(self.record_bytes):
+            draft.caller = context.tokens.issued_to(self._head.fields.authorization, draft.time_ms / 1000)
 
     def waited_too_long(self) -> None: ...
     def pause_answer(self) -> None: ...

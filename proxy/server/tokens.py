@@ -111,6 +111,16 @@ class TokenKeeper:
                 return known[0]
         return self._check(authorization, now)
 
+    def issued_to(self, authorization: bytes | None, now: float) -> Caller | None:
+        """Return the caller that a token of ours was issued to, even if it has expired or was revoked. Return
+        None if `authorization` proves nothing."""
+        try:
+            return self.caller(authorization, now)
+        except (RefusedToken, StoppedCaller) as refused:
+            return refused.caller
+        except UnknownToken:
+            return None
+
     def _check(self, authorization: bytes | None, now: float) -> Caller:
         if authorization is None:
             raise _unknown("The request has no access token.")
