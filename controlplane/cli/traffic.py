@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time as clock
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,8 +47,14 @@ _Har = Annotated[
     Path | None,
     typer.Option("--har", metavar="FILE", help="Not events but the requests of a HAR file; it stays here."),
 ]
-_Base = Annotated[str, typer.Option("--base", metavar="URL", help="The graph API's address in the HAR file.")]
-_DEFAULT_BASE = "https://graph.microsoft.com"
+_Base = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--base",
+        metavar="URL",
+        help="The graph API's address in the HAR file (https://graph.microsoft.com); several, one by one.",
+    ),
+]
 
 
 @app.command()
@@ -74,7 +80,7 @@ def replay(
         str, typer.Option("--filter", metavar="FILTER", help="Only these, as for `audit search`.")
     ] = "",
     har: _Har = None,
-    base: _Base = _DEFAULT_BASE,
+    base: _Base = None,
     json: Json = False,
 ) -> None:
     """What a draft would change: stored events whose verdict would be another, by rule and application."""
@@ -82,7 +88,7 @@ def replay(
     if har is not None:
         if application or every_app or hours or from_ or to or filter_:
             raise CommandFailed(INVALID_INPUT, "--har: a file has no time, application or filter")
-        _replay_file(cli, source, org, har, base, as_json=json)
+        _replay_file(cli, source, org, har, base or (), as_json=json)
         return
     if org is None:
         raise CommandFailed(INVALID_INPUT, "Missing option '--org', or '--har' for a file.")
@@ -168,7 +174,7 @@ def suggest(
         bool, typer.Option("--include-blocked", help="Allow what was blocked too.")
     ] = False,
     har: _Har = None,
-    base: _Base = _DEFAULT_BASE,
+    base: _Base = None,
     json: Json = False,
 ) -> None:
     """The smallest ruleset that would have allowed what an application asked for, with its evidence."""
@@ -178,7 +184,7 @@ def suggest(
     if har is not None:
         if application or org or hours or from_ or to or include_blocked:
             raise CommandFailed(INVALID_INPUT, "--har: a file has no time, application or organisation")
-        _print_suggestion(_suggested_by(har, base, name), as_json=json)
+        _suggest_by(har, base or (), name, as_json=json)
         return
     if application is None or org is None:
         missing = "--app" if application is None else "--org"
@@ -200,7 +206,7 @@ def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
     if as_json:
         print_json(facts_of(found))
         return
-    sys.stdout.write("".join(_shown(line) + "\n" for line in found.yaml.splitlines()))
+    _print(found.yaml.splitlines())
     if not found.complete:
         typer.echo("only the newest events of that time were looked at: name a shorter one", err=True)
 
@@ -208,11 +214,13 @@ def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
 # -- HAR files, which are read here and never sent anywhere: they hold credentials
 
 
-def _replay_file(cli: Cli, source: str, org: str | None, file: Path, base: str, *, as_json: bool) -> None:
+def _replay_file(
+    cli: Cli, source: str, org: str | None, file: Path, bases: Sequence[str], *, as_json: bool
+) -> None:
     from proxy.policy.har_traffic import foresee
 
     ruleset = ruleset_of(cli, source, org)
-    har = _read_har(file, base)
+    har = _read_har(file, bases)
     groups: dict[tuple[object, ...], list[Foreseen]] = {}
     for one in foresee(ruleset, har.exchanges):
         groups.setdefault((one.outcome,), []).append(one)
@@ -223,6 +231,7 @@ def _replay_file(cli: Cli, source: str, org: str | None, file: Path, base: str, 
                 "requests": len(har.exchanges),
                 "elsewhere": har.elsewhere,
                 "preflights": har.preflights,
+                **_remark_facts(har),
                 "groups": [_foreseen_facts(group) for group in ranked],
             }
         )
@@ -239,46 +248,69 @@ def _rank(group: list[Foreseen]) -> tuple[int, int, int]:
     return (False, None, True).index(lets_through), -len(group), group[0].exchange.number
 
 
-def _read_har(file: Path, base: str) -> Har:
-    from proxy.policy.har import InvalidHar, parse_har
+def _read_har(file: Path, bases: Sequence[str]) -> Har:
+    from proxy.policy.har import parse_har
+    from proxy.policy.har_text import InvalidHar
 
     try:
-        return parse_har(given(file, bytes), base)
+        return parse_har(given(file, bytes), *bases)
     except InvalidHar as error:
         raise CommandFailed(INVALID_INPUT, f"{file}: {error}") from None
 
 
-def _suggested_by(file: Path, base: str, name: str | None) -> Suggested:
-    from controlplane.operations.suggestions import (
-        Suggested,
-        about_suggestion,
-        suggested_facts,
-        suggested_name,
-    )
+def _remark_facts(har: Har) -> dict[str, object]:
+    """Return the entries that were left out, and what is unknown of the others, as JSON members."""
+    return {
+        name: [{"what": one.what, "count": one.count, "entries": one.entries} for one in remarks]
+        for name, remarks in (("leftOut", har.left_out), ("unknown", har.unknown))
+    }
+
+
+def _remarks_told(har: Har) -> Iterator[str]:
+    from proxy.policy.har import with_entries
+
+    for remark in har.left_out:
+        yield f"left out {_counted(remark.count, 'entry', 'entries')}: {with_entries(remark)}"
+    for remark in har.unknown:
+        yield f"unknown for {_counted(remark.count, 'entry', 'entries')}: {with_entries(remark)}"
+
+
+def _suggest_by(file: Path, bases: Sequence[str], name: str | None, *, as_json: bool) -> None:
+    from controlplane.operations.suggestions import about_suggestion, suggested_facts, suggested_name
     from proxy.policy.har_traffic import suggest_for
     from proxy.policy.ruleset_yaml import InvalidRuleset
     from proxy.wire.audit_event import rfc3339
 
-    har = _read_har(file, base)
-    times = [round(exchange.time.timestamp() * 1000) for exchange in har.exchanges]
-    from_, to = rfc3339(min(times)), rfc3339(max(times))
-    about = about_suggestion(f"the application in {file.name}", len(times), 0, f"{from_} to {to}")
+    har = _read_har(file, bases)
+    times = [round(one.time.timestamp() * 1000) for one in har.exchanges if one.time is not None]
+    from_, to = (rfc3339(min(times)), rfc3339(max(times))) if times else (None, None)
+    when = f"{from_} to {to}" if times else "at an unknown time"
+    about = about_suggestion(f"the application in {file.name}", len(har.exchanges), 0, when)
+    remarks = [*_remarks_told(har)]
     with complaining():
         name = suggested_name(file.stem if name is None else name)
     try:
-        found = suggest_for(har.exchanges, name, about=about)
+        found = suggest_for(har.exchanges, name, about=about + [f"Of the file, {one}." for one in remarks])
     except InvalidRuleset as error:
         raise CommandFailed(INVALID_INPUT, f"name: {error.problems[0].message}") from None
-    return Suggested(
-        yaml=found.yaml,
-        from_=from_,
-        to=to,
-        rules=suggested_facts(found),
-        requests=found.requests - found.left_out,
-        blocked=0,
-        left_out=found.left_out,
-        complete=True,
-    )
+    if as_json:
+        print_json(
+            {
+                "yaml": found.yaml,
+                "from": from_,
+                "to": to,
+                "rules": [facts_of(rule) for rule in suggested_facts(found)],
+                "requests": found.requests - found.left_out,
+                "blocked": 0,
+                "leftOut": found.left_out,
+                "complete": True,
+                "file": {"elsewhere": har.elsewhere, "preflights": har.preflights, **_remark_facts(har)},
+            }
+        )
+        return
+    _print(found.yaml.splitlines())
+    for line in remarks:
+        typer.echo(_shown(line), err=True)
 
 
 def _foreseen_facts(group: list[Foreseen]) -> dict[str, object]:
@@ -298,6 +330,7 @@ def _foreseen_facts(group: list[Foreseen]) -> dict[str, object]:
                 "method": one.exchange.method,
                 "target": _masked(one.exchange.target),
                 "status": None if one.exchange.answer is None else one.exchange.answer.status,
+                "unknown": sorted(one.exchange.unknown - {"ip"}),
                 "removed": one.removed,
                 "body": None if one.body is None else one.body.decode("utf-8", "replace"),
             }
@@ -315,6 +348,7 @@ def _foreseen_told(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
 
     passed_over = f", {har.elsewhere:,} to other addresses passed over" if har.elsewhere else ""
     yield f"{_counted(len(har.exchanges), 'request')}{passed_over}"
+    yield from _remarks_told(har)
     for group in groups:
         outcome = group[0].outcome
         possible = (outcome,) if isinstance(outcome, Outcome) else outcome.possible
@@ -413,8 +447,8 @@ def _outcome_told(outcome: OutcomeFacts) -> str:
     return f"{_DONE.get(outcome.verdict, outcome.verdict)} {reason} {outcome.by}"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("s" if count != 1 else "")
+def _counted(count: int, noun: str, plural: str | None = None) -> str:
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def _print(lines: Iterable[str]) -> None:

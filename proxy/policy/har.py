@@ -1,21 +1,19 @@
-"""HAR files (HTTP Archive 1.2, as browsers and mitmproxy write them): requests to a graph API, with answers.
+"""HAR files (HTTP Archive 1.2 and what recorders make of it): requests to a graph API, with answers.
 
-Such a file holds live credentials. Their header fields are masked while it is read, so that nothing made of
-it can show one.
+Only an entry to the graph API is looked into, and only an entry whose request cannot be read is left out. Any
+other part that cannot be read is unknown. Such a file holds live credentials: their header fields are masked
+while it is read, so that nothing made of it can show one.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
-from urllib.parse import SplitResult, quote, urlsplit
-
-import msgspec
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from proxy.policy.abridged import MASK
 from proxy.policy.batch import (
@@ -28,33 +26,49 @@ from proxy.policy.batch import (
 )
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.facts import AnswerFacts
+from proxy.policy.har_text import InvalidHar, read_entries
+from proxy.policy.har_values import (
+    Body,
+    Fields,
+    Headers,
+    field_of,
+    is_json,
+    is_placeholder,
+    is_unicode,
+    member,
+    read_body,
+    read_fields,
+    read_time,
+    size_of,
+    status_of,
+    values_of,
+)
 from proxy.policy.unknown import AnswerPart, PartlyKnownAnswer, RequestPart
 
 DEFAULT_BASE: Final = "https://graph.microsoft.com"
-_CREDENTIALS: Final = frozenset(("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"))
+MOST_ENTRIES_NAMED: Final = 5  # numbers of entries that one remark names
 _TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]{}|^`\"<>\\"
-_MOST_NAMED: Final = 5
-_BOM: Final = b"\xef\xbb\xbf"
-
-Headers = tuple[tuple[bytes, bytes], ...]
-
-
-class InvalidHar(ValueError):
-    """The file is no HAR, or none of use: the text says where and why, and quotes nothing of it."""
+_MOST_HOSTS_NAMED: Final = 5
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}")  # a method, RFC 9110 §9.1
+_WITHOUT_BODY: Final = frozenset(("GET", "HEAD"))
+_EMPTY_STATUSES: Final = frozenset((204, 205, 304))
+# Recorders that keep no bodies write a size of 0 too, so such a body may still have had content.
+_SAID_TO_BE_EMPTY: Final = Body(None, "is said to be empty")
+_PORTS: Final = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request as an application sent it, and what came of it. The client's address isn't in a HAR."""
+    """One request as an application sent it, and its response. A HAR does not have the client's address."""
 
     number: int  # of its entry, from 1
-    time: datetime
+    time: datetime | None  # None: unknown
     method: str
     target: str
     headers: Headers
     body: bytes | None
     unknown: frozenset[RequestPart]
-    answer: AnswerFacts | None
+    answer: AnswerFacts | None  # None: unknown
     part: str = ""  # of a $batch: its id
 
     @property
@@ -63,96 +77,196 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that several entries have in common."""
+
+    what: str
+    count: int
+    entries: tuple[int, ...]  # the first numbers, from 1
+
+
+@dataclass(frozen=True, slots=True)
 class Har:
     exchanges: tuple[Exchange, ...]
     elsewhere: int  # requests to other addresses
     preflights: int  # a browser's own, before a request to another origin
+    left_out: tuple[Remark, ...] = ()  # why entries are not among the exchanges
+    unknown: tuple[Remark, ...] = ()  # what is not known of exchanges
 
 
-# -- the file
+def parse_har(data: bytes, *bases: str) -> Har:
+    """The exchanges with the graph API at one of the addresses. Raises InvalidHar if there is none."""
+    reader = _Reader(bases or (DEFAULT_BASE,))
+    text = read_entries(data)
+    for number, entry in enumerate(text.entries, 1):
+        reader.read(number, entry)
+    if text.broken_off:
+        reader.leave_out(len(text.entries) + 1, text.broken_off)
+    return reader.found()
 
 
-class _Field(msgspec.Struct):
-    name: str
-    value: str
+class _Unusable(Exception):
+    """The request of an entry cannot be read: the text says why."""
 
 
-class _PostData(msgspec.Struct):
-    text: str | None = None
-    encoding: str | None = None
+class _Reader:
+    """Collects the exchanges of one file, and the reasons of what is missing."""
 
+    def __init__(self, bases: Sequence[str]) -> None:
+        self._bases = [(text, _base(text)) for text in bases]
+        self._exchanges: list[Exchange] = []
+        self._hosts: Counter[str] = Counter()
+        self._preflights = 0
+        self._left_out: dict[str, list[int]] = {}
+        self._unknown: dict[str, list[int]] = {}
 
-class _Request(msgspec.Struct, rename="camel"):
-    method: str
-    url: str
-    headers: list[_Field] = []
-    post_data: _PostData | None = None
-    body_size: int | float | None = None
-
-
-class _Content(msgspec.Struct):
-    text: str | None = None
-    encoding: str | None = None
-    size: int | float | None = None
-
-
-class _Response(msgspec.Struct):
-    status: int
-    headers: list[_Field] = []
-    content: _Content | None = None
-
-
-class _Entry(msgspec.Struct, rename="camel"):
-    request: _Request
-    started_date_time: str = ""
-    response: _Response | None = None
-
-
-class _Log(msgspec.Struct):
-    entries: list[_Entry]
-
-
-class _File(msgspec.Struct):
-    log: _Log
-
-
-def parse_har(data: bytes, base: str = DEFAULT_BASE) -> Har:
-    """The exchanges with the graph API at `base`. Raises InvalidHar."""
-    at = _base(base)
-    try:
-        entries = msgspec.json.decode(data.removeprefix(_BOM), type=_File).log.entries
-    except msgspec.ValidationError as error:
-        raise InvalidHar(f"not a HAR file: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidHar(f"not a HAR file, which is JSON: {error}") from None
-    exchanges: list[Exchange] = []
-    hosts: Counter[str] = Counter()
-    preflights = 0
-    for number, entry in enumerate(entries, 1):
+    def read(self, number: int, entry: object) -> None:
         try:
-            url = urlsplit(entry.request.url)
-            target = _target(url, at)
-        except ValueError:
-            raise InvalidHar(f"entry {number}: its url is none") from None
-        if target is None:
-            hosts[url.netloc.rpartition("@")[2] or f"{url.scheme}:"] += 1
-        elif _is_preflight(entry.request):
-            preflights += 1
-        else:
-            exchanges += _exchanges(number, entry, target, base)
-    if not exchanges and hosts:
-        named = ", ".join(f"{host} ({count})" for host, count in hosts.most_common(_MOST_NAMED))
-        raise InvalidHar(f"no request to {base} in it, but to {named}")
-    if not exchanges:
-        raise InvalidHar("no request in it")
-    return Har(tuple(exchanges), hosts.total(), preflights)
+            self._read(number, entry)
+        except _Unusable as unusable:
+            self.leave_out(number, str(unusable))
+
+    def leave_out(self, number: int, why: str) -> None:
+        self._left_out.setdefault(why, []).append(number)
+
+    def _miss(self, number: int, what: str, problem: str) -> None:
+        if problem:
+            self._unknown.setdefault(f"{what} {problem}", []).append(number)
+
+    def found(self) -> Har:
+        if not self._exchanges:
+            raise InvalidHar(self._nothing())
+        return Har(
+            tuple(self._exchanges),
+            self._hosts.total(),
+            self._preflights,
+            _remarks(self._left_out),
+            _remarks(self._unknown),
+        )
+
+    def _nothing(self) -> str:
+        """Return the reason why there is no exchange, and what to do."""
+        said = []
+        asked = " or ".join(text for text, _ in self._bases)
+        if self._hosts:
+            hosts = self._hosts.most_common(_MOST_HOSTS_NAMED)
+            named = ", ".join(f"{host} ({count})" for host, count in hosts)
+            said.append(f"no request to {asked} in it, but to {named}: name its address with --base")
+        said += [with_entries(remark) for remark in _remarks(self._left_out)]
+        return "; ".join(said) or "no request in it: record the traffic of the application and export it"
+
+    def _read(self, number: int, entry: object) -> None:
+        request = member(entry, "request")
+        if not isinstance(request, dict):
+            raise _Unusable("request is missing")
+        url = _url(request)
+        found = next(((text, at) for text, at in self._bases if _below(url, at) is not None), None)
+        if found is None:
+            self._hosts[url.netloc.rpartition("@")[2] or f"{url.scheme}:"] += 1
+            return
+        base, at = found
+        method = member(request, "method")
+        if not isinstance(method, str) or not _TOKEN.fullmatch(method):
+            raise _Unusable("request.method is missing or is not a method")
+        fields = read_fields(member(request, "headers"))
+        if method.upper() == "OPTIONS" and values_of(fields.fields, b"access-control-request-method"):
+            self._preflights += 1
+            return
+        target = _target(_below(url, at) or "/", url.query or _query_of(request))
+        whole = self._exchange(number, entry, (method, target), fields)
+        self._exchanges.append(whole)
+        self._exchanges += self._parts(whole, base)
+
+    def _exchange(self, number: int, entry: object, line: tuple[str, str], fields: Fields) -> Exchange:
+        method, target = line
+        time, problem = read_time(member(entry, "startedDateTime"))
+        self._miss(number, "the time", problem)
+        self._miss(number, "the request's headers", fields.problem)
+        body = _request_body(member(entry, "request"), method, fields)
+        self._miss(number, "the request's body", body.problem)
+        unknown: set[RequestPart] = {"ip"}
+        unknown |= {"time"} if time is None else set()
+        unknown |= set() if fields.is_whole else {"header"}
+        unknown |= {"body"} if body.problem else set()
+        return Exchange(
+            number,
+            time,
+            method,
+            target,
+            fields.fields,
+            body.data,
+            frozenset(unknown),
+            self._answer(number, member(entry, "response"), method),
+        )
+
+    def _answer(self, number: int, response: object, method: str) -> AnswerFacts | None:
+        status = status_of(member(response, "status"))
+        if status is None:
+            self._miss(number, "the response", "is not recorded or did not come")
+            return None
+        fields = read_fields(member(response, "headers"))
+        self._miss(number, "the response's headers", fields.problem)
+        body = _answer_body(member(response, "content"), method, status, fields)
+        if body is not _SAID_TO_BE_EMPTY:
+            self._miss(number, "the response's body", body.problem)
+        unknown: set[AnswerPart] = set() if fields.is_whole else {"response_header"}
+        unknown |= {"property"} if body.problem else set()
+        return PartlyKnownAnswer(status, fields.fields, body.data, unknown=unknown)
+
+    def _parts(self, whole: Exchange, base: str) -> Iterator[Exchange]:
+        """Yield an exchange for each request within a $batch."""
+        try:
+            read = canonicalise(whole.target)
+        except MalformedTarget:
+            return
+        if not is_batch(whole.method, read):
+            return
+        if whole.body is None:
+            self._miss(whole.number, "the requests within the $batch", "are not known")
+            return
+        version = read.readings[0].names[0].folded[0]
+        try:
+            parts = parse_batch(whole.body, version, upstream_base=base, proxy_base=base)
+        except MalformedBatch:
+            self._miss(whole.number, "the requests within the $batch", "can't be read")
+            return
+        answers = _answers(whole.answer_body)
+        for part in parts:
+            answer = answers.get(part.id.casefold())
+            yield Exchange(
+                whole.number,
+                whole.time,
+                part.method,
+                part.target,
+                tuple(field_of(name, value) for name, value in part.headers),
+                as_if_alone(part.body),
+                whole.unknown & {"ip", "time"},
+                None if answer is None else _answer_of_part(answer),
+                part=part.id,
+            )
+
+
+def _remarks(found: dict[str, list[int]]) -> tuple[Remark, ...]:
+    return tuple(
+        Remark(what, len(numbers), tuple(numbers[:MOST_ENTRIES_NAMED])) for what, numbers in found.items()
+    )
+
+
+def with_entries(remark: Remark) -> str:
+    """Return the remark with the numbers of its entries."""
+    named = ", ".join(map(str, remark.entries))
+    more = f" and {remark.count - len(remark.entries):,} more" if remark.count > len(remark.entries) else ""
+    return f"{remark.what} ({'entry' if remark.count == 1 else 'entries'} {named}{more})"
+
+
+# -- the request's target
 
 
 def _base(text: str) -> SplitResult:
     try:
         base = urlsplit(text)
         known = base.scheme in ("http", "https") and base.hostname and not base.query
-        base.port  # noqa: B018 - which may be none
+        base.port  # noqa: B018 - raises ValueError
     except ValueError:
         known = False
     if not known:
@@ -160,78 +274,127 @@ def _base(text: str) -> SplitResult:
     return base
 
 
-def _target(url: SplitResult, base: SplitResult) -> str | None:
-    """Path and query below the base, as they crossed the wire; None where it is another's."""
+def _url(request: dict[str, object]) -> SplitResult:
+    text = request.get("url")
+    if not isinstance(text, str) or not text.strip():
+        raise _Unusable("request.url is missing")
+    text = text.strip()
+    if text.startswith("/") and not text.startswith("//"):
+        text = f"https://{_authority(request.get('headers'))}{text}"
+    try:
+        url = urlsplit(text)
+        url.port  # noqa: B018 - raises ValueError
+    except ValueError:
+        raise _Unusable("request.url is not a URL") from None
+    if not url.scheme:
+        raise _Unusable("request.url is relative")
+    return url
+
+
+def _authority(headers: object) -> str:
+    """Return the host of a request whose URL is only a path. Raise _Unusable if there is none."""
+    fields = read_fields(headers).fields
+    hosts = values_of(fields, b"host")
+    if isinstance(headers, list):
+        hosts += [
+            str(member(each, "value")).encode() for each in headers if member(each, "name") == ":authority"
+        ]
+    if not hosts:
+        raise _Unusable("request.url is relative, and no Host header says where it leads")
+    return hosts[0].decode()
+
+
+def _below(url: SplitResult, base: SplitResult) -> str | None:
+    """Return the path below the base, or None if the URL leads elsewhere."""
     if (url.scheme, url.hostname, _port(url)) != (base.scheme, base.hostname, _port(base)):
         return None
     prefix = base.path.rstrip("/")
     if prefix and not url.path.startswith(f"{prefix}/"):
         return None
-    text = url.path[len(prefix) :] or "/"
-    if url.query:
-        text += f"?{url.query}"
-    return quote(text, safe=_TARGET_CHARS)
+    return url.path[len(prefix) :] or "/"
 
 
 def _port(url: SplitResult) -> int | None:
-    return url.port or {"https": 443, "http": 80}.get(url.scheme)
+    return url.port or _PORTS.get(url.scheme)
 
 
-def _is_preflight(request: _Request) -> bool:
-    return request.method.upper() == "OPTIONS" and any(
-        field.name.lower() == "access-control-request-method" for field in request.headers
+def _query_of(request: dict[str, object]) -> str:
+    """Return the query of a request whose URL was recorded without it."""
+    listed = request.get("queryString")
+    if not isinstance(listed, list):
+        return ""
+    pairs = [(member(each, "name"), member(each, "value")) for each in listed]
+    return "&".join(
+        f"{quote(name, safe='$@')}={quote(value, safe=_TARGET_CHARS.replace('&', '').replace('%', ''))}"
+        for name, value in pairs
+        if isinstance(name, str) and isinstance(value, str) and is_unicode(name + value)
     )
 
 
-def _exchanges(number: int, entry: _Entry, target: str, base: str) -> Iterator[Exchange]:
-    """The request, and after a $batch its parts."""
-    request = entry.request
-    post = request.post_data
-    body = None if post is None else _bytes(number, post.text, post.encoding)
-    unknown: set[RequestPart] = {"ip"}
-    if body is None and request.body_size is not None and request.body_size > 0:
-        unknown.add("body")
-    whole = Exchange(
-        number,
-        _time(number, entry.started_date_time),
-        request.method,
-        target,
-        _fields(request.headers),
-        body,
-        frozenset(unknown),
-        _answer(number, entry.response),
-    )
-    yield whole
-    yield from _parts(whole, base)
+def _target(path: str, query: str) -> str:
+    """Return path and query as they crossed the wire. Raise _Unusable if a tool replaced a part of them."""
+    if not is_unicode(path + query):
+        raise _Unusable("request.url is not valid Unicode")
+    if any(_is_redacted_segment(unquote(segment)) for segment in path.split("/")):
+        raise _Unusable("request.url is redacted")
+    options = [_option(option) for option in query.split("&")] if query else []
+    text = f"{path}?{'&'.join(options)}" if options else path
+    return quote(text, safe=_TARGET_CHARS)
 
 
-def _parts(whole: Exchange, base: str) -> Iterator[Exchange]:
-    try:
-        read = canonicalise(whole.target)
-        if not is_batch(whole.method, read) or whole.body is None:
-            return
-        version = read.readings[0].names[0].folded[0]
-        parts = parse_batch(whole.body, version, upstream_base=base, proxy_base=base)
-    except (MalformedTarget, MalformedBatch):
-        return
-    answers = _answers(whole.answer_body)
-    for part in parts:
-        answer = answers.get(part.id.casefold())
-        yield Exchange(
-            whole.number,
-            whole.time,
-            part.method,
-            part.target,
-            tuple(_field(name, value) for name, value in part.headers),
-            as_if_alone(part.body),
-            frozenset(("ip",)),
-            None
-            if answer is None
-            else AnswerFacts(
-                answer.status, tuple(_field(name, value) for name, value in answer.headers), answer.body
-            ),
-            part=part.id,
-        )
+def _is_redacted_segment(text: str) -> bool:
+    return is_placeholder(text) and (not text.isalpha() or "redacted" in text.lower())
+
+
+def _option(option: str) -> str:
+    """Return the option, its value masked if a tool replaced it. Raise _Unusable if that value may have
+    named a property."""
+    name, mark, value = option.partition("=")
+    if not is_placeholder(unquote(value if mark else name)):
+        return option
+    if not mark or unquote(name).lstrip().startswith("$"):
+        raise _Unusable("request.url is redacted")
+    return f"{name}={MASK}"
+
+
+# -- bodies
+
+
+def _request_body(request: object, method: str, fields: Fields) -> Body:
+    post = member(request, "postData")
+    size = size_of(member(request, "bodySize"))
+    text = post if isinstance(post, str) else member(post, "text")
+    media_type = member(post, "mimeType") or _first(fields, b"content-type")
+    if text is not None and text != "":
+        encoding = member(post, "encoding")
+        return read_body(text, member(post, "_encoding") if encoding is None else encoding, size, media_type)
+    if member(post, "params"):
+        return Body(None, "is recorded as form fields only")
+    declared = size_of(_first(fields, b"content-length"))
+    if size or declared or _first(fields, b"transfer-encoding"):
+        return Body(None, "is not recorded")
+    if declared == 0 or method.upper() in _WITHOUT_BODY or (size == 0 and not media_type):
+        return Body(None)
+    return Body(None, "is not recorded")
+
+
+def _answer_body(content: object, method: str, status: int, fields: Fields) -> Body:
+    size, text = size_of(member(content, "size")), member(content, "text")
+    media_type = member(content, "mimeType") or _first(fields, b"content-type")
+    if text is not None and text != "":
+        return read_body(text, member(content, "encoding"), size, media_type)
+    if method.upper() == "HEAD" or status < 200 or status in _EMPTY_STATUSES:
+        return Body(None)
+    declared = size_of(_first(fields, b"content-length"))
+    if not size and (declared == 0 or (text == "" and not declared and not is_json(media_type))):
+        return Body(None)
+    if size == 0 and text is None and not declared:
+        return _SAID_TO_BE_EMPTY
+    return Body(None, "is not recorded")
+
+
+def _first(fields: Fields, name: bytes) -> str | None:
+    return next((value.decode() for value in values_of(fields.fields, name)), None)
 
 
 def _answers(body: bytes | None) -> dict[str, BatchAnswer]:
@@ -243,44 +406,6 @@ def _answers(body: bytes | None) -> dict[str, BatchAnswer]:
         return {}
 
 
-def _answer(number: int, response: _Response | None) -> AnswerFacts | None:
-    """None where none came: a browser notes a status of 0 then."""
-    if response is None or not 100 <= response.status <= 999:
-        return None
-    content = response.content or _Content()
-    body = _bytes(number, content.text, content.encoding)
-    unknown: frozenset[AnswerPart] = frozenset()
-    if body is None and content.size is not None and content.size > 0:
-        unknown = frozenset(("property",))
-    return PartlyKnownAnswer(response.status, _fields(response.headers), body, unknown=unknown)
-
-
-def _fields(fields: Sequence[_Field]) -> Headers:
-    """Without HTTP/2's own, which are no fields."""
-    return tuple(_field(field.name, field.value) for field in fields if not field.name.startswith(":"))
-
-
-def _field(name: str, value: str) -> tuple[bytes, bytes]:
-    shown = MASK if name.lower() in _CREDENTIALS else value
-    return name.encode("latin-1", "replace"), shown.encode("utf-8", "replace")
-
-
-def _bytes(number: int, text: str | None, encoding: str | None) -> bytes | None:
-    if text is None:
-        return None
-    if encoding == "base64":
-        try:
-            return base64.b64decode(text, validate=True)
-        except (binascii.Error, ValueError):
-            raise InvalidHar(f"entry {number}: a body in base64 is malformed") from None
-    return text.encode("utf-8", "replace")
-
-
-def _time(number: int, text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text.upper())
-    except ValueError:
-        raise InvalidHar(f"entry {number}: startedDateTime is no time") from None
-    if not 1970 < moment.year < 9999:
-        raise InvalidHar(f"entry {number}: startedDateTime is one that some zone's calendar has no day for")
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+def _answer_of_part(answer: BatchAnswer) -> AnswerFacts:
+    headers = tuple(field_of(name, value) for name, value in answer.headers)
+    return AnswerFacts(answer.status, headers, answer.body)

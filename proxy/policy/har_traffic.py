@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.explain import Explainer, SampleRequest
@@ -17,6 +18,11 @@ from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.suggest import Filter, Observations, Suggestion, blamed, patterns, suggest
 from proxy.policy.transforms import Transforms
+from proxy.policy.unknown import PartlyKnownAnswer
+
+_ANY_ANSWER: Final = PartlyKnownAnswer(
+    0, (), None, unknown=frozenset(("status", "response_header", "property"))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Foreseen:
 def foresee(ruleset: Ruleset, exchanges: Iterable[Exchange]) -> Iterator[Foreseen]:
     explainer = Explainer(ruleset)
     for exchange in exchanges:
-        told = explainer.explain(_sample(exchange), exchange.answer)
+        told = explainer.explain(_sample(exchange), exchange.answer or _ANY_ANSWER)
         if told.possible:
             yield Foreseen(exchange, Unclear(tuple(map(outcome_of, told.possible)), told.missing))
             continue
@@ -48,9 +54,10 @@ def _sample(exchange: Exchange) -> SampleRequest:
         exchange.method,
         exchange.target,
         exchange.headers,
-        now=exchange.time.timestamp(),
+        now=0.0 if exchange.time is None else exchange.time.timestamp(),
         body=exchange.body,
         unknown=exchange.unknown,
+        masks_secrets=True,
     )
 
 
@@ -146,13 +153,18 @@ def _selected(seen: Sequence[tuple[Target, Exchange]]) -> Transforms | None:
 
 
 def _removed_by(transforms: Transforms, seen: Sequence[tuple[Target, Exchange]]) -> set[str] | None:
-    """What a filter would take out of the answers; None where it can't vouch for one, or blocks a request."""
+    """Return the properties that a filter would remove. Return None if it can't read a response, if it
+    blocks a request, or if no response is known."""
     guard, made = QueryGuard(transforms), compile_filter(transforms)
     removed: set[str] = set()
+    known = 0
     for target, exchange in seen:
-        answer = exchange.answer
-        if answer is None or answer.body is None or guard.is_probed_by(target):
+        if guard.is_probed_by(target):
             return None
+        answer = exchange.answer
+        if answer is None or answer.body is None:
+            continue
+        known += 1
         if not 200 <= answer.status < 300:
             continue
         try:
@@ -164,4 +176,4 @@ def _removed_by(transforms: Transforms, seen: Sequence[tuple[Target, Exchange]])
             if not names or any("." in name or "@" in name for name in names):
                 return None
             removed.update(names)
-    return removed
+    return removed if known else None

@@ -67,8 +67,8 @@ class Options:
 class Evidence:
     """What was seen of one shape of a path, by one method or by several that are allowed alike."""
 
-    first: datetime
-    last: datetime
+    first: datetime | None = None  # None while no time is known
+    last: datetime | None = None
     count: int = 0
     methods: Counter[str] = field(default_factory=Counter)
     samples: list[str] = field(default_factory=list)
@@ -76,8 +76,10 @@ class Evidence:
     transforms: Counter[Transforms] = field(default_factory=Counter)  # that answers were filtered by
     is_probed: bool = False  # a query named what they hide
 
-    def add(self, method: str, target: Target, time: datetime, transforms: Transforms | None) -> None:
-        self.first, self.last = min(self.first, time), max(self.last, time)
+    def add(self, method: str, target: Target, time: datetime | None, transforms: Transforms | None) -> None:
+        if time is not None:
+            self.first = time if self.first is None else min(self.first, time)
+            self.last = time if self.last is None else max(self.last, time)
         self.count += 1
         self.methods[method] += 1
         sample = _sample(target)
@@ -105,8 +107,8 @@ class Evidence:
             self.options.selected | other.options.selected,
         )
         return Evidence(
-            min(self.first, other.first),
-            max(self.last, other.last),
+            min(filter(None, (self.first, other.first)), default=None),
+            max(filter(None, (self.last, other.last)), default=None),
             self.count + other.count,
             self.methods + other.methods,
             samples=[*self.samples, *other.samples][:_SAMPLES],
@@ -139,7 +141,9 @@ class Observations:
         self.shapes: dict[Shape, Seen] = {}
         self._spellings: dict[str, Counter[str]] = {}
 
-    def add(self, method: str, target: str, time: datetime, transforms: Sequence[str] = ()) -> None:
+    def add(
+        self, method: str, target: str, time: datetime | None, transforms: Sequence[str] = ()
+    ) -> None:
         """A request that is to be allowed, and what its answer was filtered by, as its event names it."""
         self.count += 1
         if CUT_MARK in target:
@@ -161,7 +165,7 @@ class Observations:
             self._spell(shaped)
             seen = self.shapes.setdefault(shaped.shape, Seen(shaped.ids, [False] * len(shaped.ids)))
             seen.add_ids(shaped.ids)
-            evidence = seen.by_method.setdefault(_as_get(method), Evidence(time, time))
+            evidence = seen.by_method.setdefault(_as_get(method), Evidence())
             evidence.add(method, read, time, _transforms(tuple(transforms)))
 
     def _has_room(self, found: Sequence[Shaped], method: str) -> bool:
@@ -418,9 +422,7 @@ def _yaml(name: str, rules: Sequence[SuggestedRule], about: Sequence[str], obser
 def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
     evidence = [path.evidence for path in rule.paths]
     count = sum(one.count for one in evidence)
-    first, last = min(one.first for one in evidence), max(one.last for one in evidence)
-    when = _time(first) if _time(first) == _time(last) else f"{_time(first)} to {_time(last)}"
-    yield f"  # {_counted(count, 'request')}, {when}"
+    yield f"  # {_counted(count, 'request')}, {_when(evidence)}"
     yield f"  - id: {rule.id}"
     yield "    match:"
     yield f"      methods: [{', '.join(map(_scalar, rule.methods))}]"
@@ -440,6 +442,14 @@ def _rule_lines(rule: SuggestedRule) -> Iterator[str]:
     if transforms.allow is not None:
         yield f"      allow_properties: [{', '.join(map(_scalar, transforms.allow))}]"
     yield f"    guard_queries: {'true' if rule.filter.guards else 'false'}"
+
+
+def _when(evidence: Sequence[Evidence]) -> str:
+    first = min((one.first for one in evidence if one.first is not None), default=None)
+    last = max((one.last for one in evidence if one.last is not None), default=None)
+    if first is None or last is None:
+        return "at an unknown time"
+    return _time(first) if _time(first) == _time(last) else f"{_time(first)} to {_time(last)}"
 
 
 def _evidence_lines(path: SuggestedPath) -> Iterator[str]:

@@ -22,7 +22,7 @@ from proxy.policy.conditions import NO, PERHAPS, YES, Check, when_missing
 from proxy.policy.facts import AnswerFacts, RequestFacts
 from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGate
 
-RequestPart = Literal["ip", "header", "body"]
+RequestPart = Literal["ip", "time", "header", "body"]
 AnswerPart = Literal["status", "response_header", "property"]
 
 MAX_WAYS: Final = 256  # beyond that, all that was asked for is taken for missing
@@ -30,6 +30,7 @@ MAX_WAYS: Final = 256  # beyond that, all that was asked for is taken for missin
 T = TypeVar("T", bound=Hashable)
 _Key = tuple[Hashable, ...]
 _Made = tuple[tuple[str, int], ...]  # what was asked for, in order, and which way it was
+_MASK_BYTES: Final = MASK.encode()
 _TWO_WAYS: Final = (NO, YES)
 _THREE_WAYS: Final = (NO, PERHAPS, YES)
 
@@ -55,7 +56,7 @@ class PartlyKnownRequest(RequestFacts):
         super().__init__(method, target, headers, client_ip, now, body)
         self.guesses = guesses
         self.unknown = unknown
-        self.masks_secrets = masks_secrets  # in the query
+        self.masks_secrets = masks_secrets  # MASK stands for a value in the query or in a header
 
 
 class PartlyKnownAnswer(AnswerFacts):
@@ -162,15 +163,34 @@ def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
 
 def is_unknown(part: Part, request: RequestFacts, answer: AnswerFacts | None) -> bool:
     """Whether the part asks for what isn't known."""
-    if not isinstance(request, PartlyKnownRequest) or isinstance(part, TimeGate):
+    if not isinstance(request, PartlyKnownRequest):
         return False
+    if isinstance(part, TimeGate):
+        return "time" in request.unknown
     if isinstance(part, IpGate):
         return "ip" in request.unknown
-    if part.source == "query":
-        return request.masks_secrets and MASK in request.target.options.get(option_name(part.name), ())
     if part.source in request.unknown:
         return True
-    return isinstance(answer, PartlyKnownAnswer) and part.source in answer.unknown
+    if isinstance(answer, PartlyKnownAnswer) and part.source in answer.unknown:
+        return True
+    return request.masks_secrets and _is_masked(part, request, answer)
+
+
+def _is_masked(condition: Condition, request: RequestFacts, answer: AnswerFacts | None) -> bool:
+    """Whether one of the values that the condition looks at is known to be there, and no more."""
+    match condition.source:
+        case "query":
+            return MASK in request.target.options.get(option_name(condition.name), ())
+        case "header":
+            return _MASK_BYTES in _field(request.headers, condition.name)
+        case "response_header":
+            return answer is not None and _MASK_BYTES in _field(answer.headers, condition.name)
+    return False
+
+
+def _field(headers: Sequence[tuple[bytes, bytes]], name: str) -> list[bytes]:
+    wanted = name.lower().encode()
+    return [value for known, value in headers if known.lower() == wanted]
 
 
 def partly_known_rules(ruleset: Ruleset) -> CompiledRuleset:
@@ -181,16 +201,16 @@ def partly_known_check(part: Part) -> Check:
     """As `compile_part` makes it, but of facts that may not be known."""
     known = compile_part(part)
     if isinstance(part, TimeGate):
-        return known
+        return _gate_check(part, known, "the time of the request")
     if isinstance(part, IpGate):
-        return _address_check(part, known)
+        return _gate_check(part, known, "the client's address")
     return _condition_check(part, known)
 
 
-def _address_check(gate: IpGate, known: Check) -> Check:
+def _gate_check(gate: IpGate | TimeGate, known: Check, fact: str) -> Check:
     def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
-        if isinstance(request, PartlyKnownRequest) and "ip" in request.unknown:
-            return _TWO_WAYS[request.guesses.ask(("ip", gate), "the client's address", len(_TWO_WAYS))]
+        if isinstance(request, PartlyKnownRequest) and is_unknown(gate, request, answer):
+            return _TWO_WAYS[request.guesses.ask((gate,), fact, len(_TWO_WAYS))]
         return known(request, answer)
 
     return check
@@ -199,7 +219,7 @@ def _address_check(gate: IpGate, known: Check) -> Check:
 def _condition_check(condition: Condition, known: Check) -> Check:
     fact = _fact(condition)
     source, name = condition.source, condition.name.lower()
-    always_there = source in ("query", "status")  # a masked value is there
+    always_there = source in ("query", "status")
     missing = min(when_missing(test) for test in condition.tests)
     tests = [_positive(test) for test in condition.tests]
 
@@ -208,7 +228,8 @@ def _condition_check(condition: Condition, known: Check) -> Check:
             return known(request, answer)
         assert isinstance(request, PartlyKnownRequest)
         ask = request.guesses.ask
-        if not always_there and not ask((source, name), fact, 2):
+        is_there = always_there or _is_masked(condition, request, answer)
+        if not is_there and not ask((source, name), fact, 2):
             return missing
         held = YES
         for test, negated in tests:

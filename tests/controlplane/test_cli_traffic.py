@@ -192,6 +192,47 @@ def test_a_har_file_is_judged_where_it_lies_and_no_credential_is_shown(folder: P
         assert not any(secret in shown for secret in (*SECRETS, "geheim"))
 
 
+def test_what_of_a_har_file_could_not_be_read_is_counted_and_said(folder: Path) -> None:
+    file = folder / "odd.har"
+    odd = entry("/v1.0/users?$select=id", answer=USERS, startedDateTime=None)
+    odd["response"]["content"] = {"size": 90, "text": "[redacted]"}
+    other = entry("/v1.0/groups/7")
+    other["response"]["content"]["size"] = 17
+    file.write_bytes(har(other, odd, {"request": {"method": "GET"}}, {}))
+    rules = str(folder / "hr.yaml")
+    done = without_settings("replay", rules, "--har", str(file))
+    assert (done.returncode, done.stderr) == (0, "")
+    remarks = [
+        "left out 1 entry: request.url is missing (entry 3)",
+        "left out 1 entry: request is missing (entry 4)",
+        "unknown for 1 entry: the response's body is not recorded (entry 1)",
+        "unknown for 1 entry: the time is not recorded (entry 2)",
+        "unknown for 1 entry: the response's body is redacted (entry 2)",
+    ]
+    assert done.stdout.splitlines()[:6] == ["2 requests", *remarks]
+    as_json = json.loads(without_settings("replay", rules, "--har", str(file), "--json").stdout)
+    assert as_json["leftOut"] == [
+        {"what": "request.url is missing", "count": 1, "entries": [3]},
+        {"what": "request is missing", "count": 1, "entries": [4]},
+    ]
+    assert [one["count"] for one in as_json["unknown"]] == [1, 1, 1]
+    suggested = without_settings("suggest", "--har", str(file))
+    assert (suggested.returncode, suggested.stderr.splitlines()) == (0, remarks)
+    assert [line for line in suggested.stdout.splitlines() if "Of the file" in line] == [
+        f"# Of the file, {remark}." for remark in remarks
+    ]
+    as_json = json.loads(without_settings("suggest", "--har", str(file), "--json").stdout)
+    assert [one["entries"] for one in as_json["file"]["leftOut"]] == [[3], [4]]
+
+
+def test_a_har_file_of_which_no_time_is_known_gives_a_suggestion(folder: Path) -> None:
+    file = folder / "timeless.har"
+    file.write_bytes(har(entry("/v1.0/groups/7", startedDateTime=None)))
+    done = without_settings("suggest", "--har", str(file), "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["from"], found["to"], found["requests"]) == (0, None, None, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

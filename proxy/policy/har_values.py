@@ -1,0 +1,240 @@
+"""Values of a HAR entry as recorders write them: a body, header fields or a time, or why it is unknown.
+
+What cannot be read is unknown. It is never taken for empty, nor is a placeholder taken for what it replaces.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final, NamedTuple
+
+from proxy.policy.abridged import MASK
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_CREDENTIALS: Final = frozenset(("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key"))
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
+_LINE_BREAK: Final = re.compile(r"[ \t]*[\r\n]+[ \t]*")
+_DATA_URI: Final = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+_GZIP: Final = b"\x1f\x8b"
+_PLAIN_ENCODINGS: Final = frozenset(("", "utf-8", "utf8", "text", "plain", "none", "identity"))
+_WORDS: Final = (
+    "redacted|omitted|removed|masked|hidden|sanitized|sanitised|scrubbed|stripped|elided|obfuscated|anonymized"
+    "|anonymised|truncated|filtered|not recorded|not captured|not available|unavailable"
+)
+_TEXT: Final = r"[\w .:,-]{0,60}"
+# What a tool leaves in the place of a value: stars, or such a word alone or within brackets.
+_PLACEHOLDER: Final = re.compile(
+    rf"""["']?(?:[*•█]{{3,}}|x{{6,}}|(?:{_WORDS})|[\[<({{*_#$%-]+{_TEXT}\b(?:{_WORDS})\b{_TEXT}[\]>)}}*_#$%-]+)["']?""",
+    re.IGNORECASE,
+)
+_SPEAKS_OF_IT: Final = re.compile(rf"\b(?:{_WORDS})\b", re.IGNORECASE)
+_LONGEST_PLACEHOLDER: Final = 200  # characters
+_MUCH_LARGER: Final = 100  # bytes beyond twice the text: no spelling of the same JSON is so much longer
+_EARLIEST_SECONDS: Final = 1e9  # the year 2001: a smaller number is a duration
+_EARLIEST_MILLISECONDS: Final = 1e11
+_LATEST_SECONDS: Final = 1e10
+
+
+class Body(NamedTuple):
+    """The bytes of a body, or the reason why they are unknown."""
+
+    data: bytes | None
+    problem: str = ""
+
+
+class Fields(NamedTuple):
+    """Header fields. A value that is unknown, or a credential, is MASK."""
+
+    fields: Headers
+    is_whole: bool  # False: there may be others
+    problem: str = ""
+
+
+def member(value: object, name: str) -> object:
+    """Return the member of a JSON object, or None if there is none."""
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def text_of(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def size_of(value: object) -> int | None:
+    """Return a size in bytes, or None if it is unknown, which most recorders write as -1."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 18:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
+        return None
+    return int(value)
+
+
+def status_of(value: object) -> int | None:
+    """Return a status, or None if no response came, which a browser writes as 0."""
+    if isinstance(value, str):
+        value = size_of(value.strip()[:3])
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 100 <= value <= 999:
+        return None
+    return int(value) if value == int(value) else None
+
+
+def is_placeholder(text: str) -> bool:
+    return len(text) <= _LONGEST_PLACEHOLDER and _PLACEHOLDER.fullmatch(text.strip()) is not None
+
+
+def is_unicode(text: str) -> bool:
+    return _SURROGATE.search(text) is None
+
+
+# -- bodies
+
+
+def read_body(text: object, encoding: object, size: int | None, media_type: object) -> Body:
+    """Decode a body whose text was recorded. `size` is its length in bytes, as the recorder gave it."""
+    if not isinstance(text, str):
+        return Body(None, "is not recorded" if text is None else "is recorded as something other than text")
+    if is_placeholder(text):
+        return Body(None, "is redacted")
+    if not is_unicode(text):
+        return Body(None, "is not valid Unicode")
+    name = encoding.strip().lower() if isinstance(encoding, str) else encoding
+    if name == "base64":
+        try:
+            data = base64.b64decode(_LINE_BREAK.sub("", _DATA_URI.sub("", text, count=1)), validate=True)
+        except (binascii.Error, ValueError):
+            return Body(None, "is redacted" if _SPEAKS_OF_IT.search(text[:200]) else "is malformed base64")
+    elif name is None or name in _PLAIN_ENCODINGS:
+        data = text.encode()
+    else:
+        return Body(None, "has an encoding that is not known")
+    return _confirmed(data, text, size, is_json(media_type))
+
+
+def _confirmed(data: bytes, text: str, size: int | None, expects_json: bool) -> Body:
+    """Accept the bytes if they are a whole JSON document, or as many as the size says."""
+    if is_json_document(data):
+        is_cut = size is not None and size > 2 * len(data) + _MUCH_LARGER
+        return Body(None, "is shorter than its size") if is_cut else Body(data)
+    if len(text) <= _LONGEST_PLACEHOLDER and is_placeholder(data.decode("utf-8", "replace")):
+        return Body(None, "is redacted")
+    if expects_json and data.startswith(_GZIP):
+        return Body(None, "is still compressed")
+    if size is not None:
+        return Body(data) if size in (len(data), len(text)) else Body(None, "does not have its size")
+    if expects_json and data:
+        return Body(None, "is not the JSON that it should be")
+    if _REPLACED in text or (len(text) <= _LONGEST_PLACEHOLDER and _SPEAKS_OF_IT.search(text)):
+        return Body(None, "is redacted or was not text")
+    return Body(data)
+
+
+def is_json(media_type: object) -> bool:
+    return isinstance(media_type, str) and "json" in media_type.lower()
+
+
+def is_json_document(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+# -- header fields
+
+
+def read_fields(value: object) -> Fields:
+    """Read the list that HAR defines, or an object, without the pseudo-headers of HTTP/2."""
+    found: list[tuple[bytes, bytes]] = []
+    unreadable = 0
+    for name, text in _named(value):
+        if name.startswith(":"):
+            continue
+        if not name or not name.isprintable() or not name.isascii():
+            unreadable += 1
+            continue
+        if text is None or is_placeholder(text) or not is_unicode(text):
+            unreadable += name.lower() not in _CREDENTIALS
+            found.append((name.encode(), MASK.encode()))
+            continue
+        # Browsers join several fields of one name with line breaks.
+        found += [field_of(name, one) for one in text.split("\n")]
+    if not found:  # a request has one field at least, and an answer too
+        return Fields((), is_whole=False, problem="are not recorded" if not unreadable else "can't be read")
+    nameless = any(not name for name, _ in _named(value))
+    return Fields(tuple(found), not nameless, "have values that can't be read" if unreadable else "")
+
+
+def field_of(name: str, value: str) -> tuple[bytes, bytes]:
+    shown = MASK if name.lower() in _CREDENTIALS else value.strip("\r")
+    return name.encode("latin-1", "replace"), shown.encode("utf-8", "replace")
+
+
+def values_of(fields: Headers, name: bytes) -> list[bytes]:
+    return [value for known, value in fields if known.lower() == name]
+
+
+def _named(value: object) -> Iterator[tuple[str, str | None]]:
+    """Yield names and values. An unknown name is empty, and an unknown value is None."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            for one in each if isinstance(each, list) else [each]:
+                yield name, _text(one)
+    elif isinstance(value, list):
+        for each in value:
+            name = member(each, "name")
+            yield (name if isinstance(name, str) else ""), _text(member(each, "value"))
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return text_of(value)
+
+
+# -- times
+
+
+def read_time(value: object) -> tuple[datetime | None, str]:
+    """Return a moment, or None with the reason. A number counts seconds or milliseconds since 1970."""
+    if value is None or value == "":
+        return None, "is not recorded"
+    moment = _of_number(value) if not isinstance(value, str) else _of_text(value.strip())
+    if moment is None:
+        return None, "is not a time"
+    if not 1970 < moment.year < 9999:
+        return None, "is of a year that no calendar has for every zone"
+    if moment.tzinfo is None:
+        return None, "has no time zone"
+    return moment, ""
+
+
+def _of_number(value: object) -> datetime | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    seconds = value / 1000 if value >= _EARLIEST_MILLISECONDS else value
+    if not _EARLIEST_SECONDS <= seconds < _LATEST_SECONDS:
+        return None
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _of_text(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.upper())
+    except ValueError:
+        pass
+    try:
+        return parsedate_to_datetime(text)  # RFC 1123, as HTTP's Date has it
+    except ValueError:
+        pass
+    try:
+        return _of_number(float(text))
+    except ValueError:
+        return None
