@@ -48,6 +48,7 @@ from controlplane.search.segment_files import (
 from controlplane.search.segment_search import Key, newest, span
 from controlplane.store.interface import StoreError
 from controlplane.store.migrate import what_to_do
+from controlplane.store.opening import open_in_thread
 
 T = TypeVar("T")
 
@@ -85,7 +86,7 @@ class _Connection:
 
     async def open(self) -> None:
         work = partial(_connect, self._path, self._store)
-        self._db = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        self._db = await open_in_thread(self._thread, work, sqlite3.Connection.close)
 
     async def run(self, begin: str, job: Callable[..., T], *given: object) -> T:
         """The job in a transaction of its own; IndexUnavailableError if SQLite fails."""
@@ -99,8 +100,10 @@ class _Connection:
         return await self.run("BEGIN", telling_damage()(job), *given)
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._db.close)
-        self._thread.shutdown()
+        """Close the connection and end its thread, even if the caller is cancelled."""
+        closing = self._thread.submit(self._db.close)
+        self._thread.shutdown(wait=False)
+        await asyncio.wrap_future(closing)
 
 
 class SqliteIndex:

@@ -16,8 +16,9 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -25,6 +26,7 @@ import aiosqlite
 
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.migrate import migrate, what_to_do
+from controlplane.store.opening import open_in_thread
 from controlplane.store.reserve import Reserve
 
 T = TypeVar("T")
@@ -37,6 +39,7 @@ _MOST_WAITING: Final = 128
 _MOST_TOGETHER: Final = 64
 _PRAGMAS: Final = ("PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON", "PRAGMA trusted_schema = OFF")
 _DISK_FULL: Final = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+_ROWS_AT_ONCE: Final = 64  # rows that a cursor fetches in one change of threads
 _READ_ONLY: Final = "PRAGMA query_only = ON"
 
 
@@ -47,6 +50,13 @@ class _Waiting:
     done: asyncio.Future[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    writer: sqlite3.Connection
+    reader: sqlite3.Connection
+    statements: sqlite3.Connection
+
+
 class Database:
     def __init__(
         self,
@@ -54,42 +64,43 @@ class Database:
         writer: sqlite3.Connection,
         reader: sqlite3.Connection,
         statements: aiosqlite.Connection,
+        write_thread: ThreadPoolExecutor,
     ) -> None:
         self._path = path
         self._writer = writer
         self._reader = reader
         self._statements = statements
         self._reserve = Reserve(path)
-        self._write_thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        self._write_thread = write_thread
         self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(_MOST_WAITING)
         self._writing = asyncio.create_task(self._write_loop(), name="store writer")
 
     @classmethod
     async def open(cls, path: Path) -> Database:
-        # Who is interrupted meanwhile must not be held up at its end by a thread that nobody stops.
-        async with AsyncExitStack() as undo:
-            writer, reader = await asyncio.to_thread(_open, path)
-            undo.callback(writer.close)
-            undo.callback(reader.close)
-            statements = await aiosqlite.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_SECONDS)
-            undo.push_async_callback(statements.close)
-            for pragma in (*_PRAGMAS, _READ_ONLY):
-                await statements.execute(pragma)
-            undo.pop_all()
-        return cls(path, writer, reader, statements)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        opened = await open_in_thread(thread, partial(_open, path), _close)
+        statements = aiosqlite.Connection(lambda: opened.statements, iter_chunk_size=_ROWS_AT_ONCE)
+        try:
+            await statements
+        except BaseException:
+            thread.submit(_close, opened)
+            thread.shutdown(wait=False)
+            raise
+        return cls(path, opened.writer, opened.reader, statements, thread)
 
     async def close(self) -> None:
+        """Wait for what is queued, then close. If the wait is cancelled, close all the same."""
         try:
             await self._queue.join()
+        finally:
             self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
             self._write_thread.shutdown()
             self._read_thread.shutdown()
             self._writer.close()
             self._reader.close()
-        finally:
             await self._statements.close()
+            await asyncio.gather(self._writing, return_exceptions=True)
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one statement."""
@@ -229,15 +240,20 @@ def _make_private(path: Path) -> None:
         raise StoreError(f"{path}: {error.strerror}") from None
 
 
-def _open(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+def _open(path: Path) -> _Opened:
     _make_private(path)
     migrate(path)
-    with ExitStack() as opened:
-        writer = opened.enter_context(closing(_connect(path)))
-        reader = opened.enter_context(closing(_connect(path)))
-        reader.execute(_READ_ONLY)
-        opened.pop_all()
-    return writer, reader
+    with ExitStack() as undo:
+        writer, reader, statements = (undo.enter_context(closing(_connect(path))) for _ in range(3))
+        for each in (reader, statements):
+            each.execute(_READ_ONLY)
+        undo.pop_all()
+    return _Opened(writer, reader, statements)
+
+
+def _close(opened: _Opened) -> None:
+    for each in (opened.writer, opened.reader, opened.statements):
+        each.close()
 
 
 def _connect(path: Path) -> sqlite3.Connection:

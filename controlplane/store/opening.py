@@ -1,0 +1,31 @@
+"""Opening a connection in its own thread, so that a caller that is cancelled leaves neither of them open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def open_in_thread(
+    thread: ThreadPoolExecutor, opens: Callable[[], T], closes: Callable[[T], object]
+) -> T:
+    """Return what `opens` returns, called in the thread, which must be the executor's only one.
+
+    If the caller is cancelled or `opens` fails, what was opened is closed in the thread, and the thread ends.
+    """
+    opening = thread.submit(opens)
+    try:
+        return await asyncio.wrap_future(opening)
+    except BaseException:
+        thread.submit(_close, opening, closes)
+        thread.shutdown(wait=False)
+        raise
+
+
+def _close(opening: Future[T], closes: Callable[[T], object]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        closes(opening.result())
