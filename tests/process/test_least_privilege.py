@@ -131,6 +131,25 @@ def nobodys_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+def as_if_all_could_read_the_checkout(scratch: Path) -> list[str]:
+    """The start of a command that shows the checkout and its Python to all users, in its own mount namespace.
+
+    It is empty unless a directory above them, a home directory of mode 0700 for example, keeps users out.
+    """
+    needed = [Path(each).resolve() for each in (ROOT, sys.prefix, sys.base_prefix)]
+    closed = {above for each in needed for above in each.parents if not above.stat().st_mode & stat.S_IXOTH}
+    if not closed:
+        return []
+    scratch.mkdir()
+    script = ["set -e"]
+    for at, each in enumerate(needed):
+        (scratch / str(at)).mkdir()
+        script.append(f"mount --bind {each} {scratch / str(at)}")
+    script += [f"mount -t tmpfs -o mode=0755 none {each}" for each in sorted(closed)[:1]]
+    script += [f"mkdir -p {each}; mount --bind {scratch / str(at)} {each}" for at, each in enumerate(needed)]
+    return ["unshare", "--mount", "sh", "-c", "; ".join([*script, 'exec "$@"']), "sh"]
+
+
 LOOK: Final = """
 import os, sys
 os.setgroups([])
@@ -167,6 +186,7 @@ async def test_a_program_s_own_user_looks_into_none_of_its_processes_and_root_do
     ids = (str(nobody.pw_uid), str(nobody.pw_gid))
     config = str(nobodys_directory / f"{program}.toml")
     process = await asyncio.create_subprocess_exec(
+        *as_if_all_could_read_the_checkout(nobodys_directory / "mounts"),
         *(sys.executable, "-c", AS_USER, *ids, program, "--config", config),
         cwd=ROOT,
         env={**os.environ, "Agent__HmacSecret": "a-secret-of-the-environment"}
