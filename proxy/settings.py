@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path, PurePath
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from proxy.config import Address, SettingsError, load_settings, setting, tables
 from proxy.config.declare import camel
@@ -34,6 +35,25 @@ _MIB: Final = 1024 * 1024
 _MIN_DISK: Final = 16 * _MIB
 _MIN_SEGMENT: Final = _MIB // 4
 _SEGMENTS_OF_A_WORKER: Final = 8  # two at rest are a quarter of all
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """One of Microsoft's clouds: hosts of its graph API, and the identity providers that issue its tokens."""
+
+    hosts: tuple[str, ...]
+    authority_urls: tuple[str, ...]
+
+
+_CLOUDS: Final = (
+    Cloud(("graph.microsoft.com",), ("https://login.microsoftonline.com", "https://login.windows.net")),
+    Cloud(("graph.microsoft.us", "dod-graph.microsoft.us"), ("https://login.microsoftonline.us",)),
+    Cloud(
+        ("microsoftgraph.chinacloudapi.cn",),
+        ("https://login.chinacloudapi.cn", "https://login.partner.microsoftonline.cn"),
+    ),
+)
+_CLOUD_BY_HOST: Final = {host: cloud for cloud in _CLOUDS for host in cloud.hosts}
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,11 +437,16 @@ class CredentialsSettings:
         doc="Client secret; else from `AZURE_CLIENT_SECRET`.",
     )
     authority_url: str = setting(
-        default="https://login.microsoftonline.com",
+        default="",
         url=True,
-        doc="Identity provider that issues upstream tokens.",
+        doc="Identity provider that issues upstream tokens; by default the one of the cloud that "
+        "`Upstream.BaseUrl` belongs to, `https://login.microsoftonline.com` for any other address.",
     )
-    scope: str = setting(default="https://graph.microsoft.com/.default", doc="Scope of the upstream token.")
+    scope: str = setting(
+        default="",
+        doc="Scope of the upstream token; by default `https://HOST/.default`, with the host of "
+        "`Upstream.BaseUrl`.",
+    )
     access_token: str = setting(
         default="", secret=True, doc="The upstream token itself, for provider `static`."
     )
@@ -523,8 +548,20 @@ class Settings:
     def identity_ca_file(self) -> Path | None:
         return self.credentials.ca_file or self.upstream.ca_file
 
+    def __post_init__(self) -> None:
+        """Derive what was left out and belongs to the upstream's cloud."""
+        given = self.credentials
+        cloud = cloud_of(self.upstream.base_url)
+        derived = replace(
+            given,
+            authority_url=given.authority_url or cloud.authority_urls[0],
+            scope=given.scope or f"https://{urlsplit(self.upstream.base_url).hostname}/.default",
+        )
+        object.__setattr__(self, "credentials", derived)
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """What is wrong between sections, for the loader."""
+        yield from _cloud_problems(self.upstream, self.credentials)
         yield from _listen_problems(self.proxy, self.admin)
         yield from _signing_key_problems(self.token, self.credentials)
         if self.audit.max_disk_bytes < self.least_disk_bytes:
@@ -542,6 +579,31 @@ def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tup
         yield "Proxy.KeyFile", "missing: CertFile needs the key that belongs to it"
     if proxy.key_file and not proxy.cert_file:
         yield "Proxy.CertFile", "missing: KeyFile needs the certificate that belongs to it"
+
+
+def cloud_of(url: str) -> Cloud:
+    """The cloud that a graph API's address or scope belongs to, the global one if no other is known."""
+    return _CLOUD_BY_HOST.get(urlsplit(url).hostname or "", _CLOUDS[0])
+
+
+def _cloud_problems(
+    upstream: UpstreamSettings, credentials: CredentialsSettings
+) -> Iterator[tuple[str, str]]:
+    """A token of one cloud is never accepted in another, so such settings can't ever work."""
+    host = urlsplit(upstream.base_url).hostname or ""
+    if credentials.provider == "static" or host not in _CLOUD_BY_HOST:
+        return
+    cloud = _CLOUD_BY_HOST[host]
+    authority = urlsplit(credentials.authority_url).hostname
+    for other in _CLOUDS:
+        if other is not cloud and authority in {urlsplit(each).hostname for each in other.authority_urls}:
+            yield (
+                "Credentials.AuthorityUrl",
+                f"{authority} issues no tokens for {host}: use {cloud.authority_urls[0]}",
+            )
+    scope = urlsplit(credentials.scope).hostname or ""
+    if scope in _CLOUD_BY_HOST and scope != host:
+        yield "Credentials.Scope", f"{credentials.scope} is no scope of {host}: use https://{host}/.default"
 
 
 def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:

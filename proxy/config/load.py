@@ -1,7 +1,8 @@
 """TOML text and environment to a typed settings object, or every problem at once.
 
-Precedence, highest first: a variable that the key names as its own, `Section__Key`, the file, a fallback
-variable, the default. A secret is given as `Key` or, read from a file, as `KeyFile`, never both in one place.
+Precedence, highest first: a variable that the key names as its own, `Section__Key` or `Section:Key`, the
+file, a fallback variable, the default. A secret is given as `Key` or, read from a file, as `KeyFile`, never
+both in one place.
 Tables of an array are told by their key `Name`, never by their order, which may change: the keys of the
 table `mail` of `[[Section.Array]]` are `Section.Array.mail.Key`, and `Section__Array__mail__Key`.
 """
@@ -98,6 +99,8 @@ class _Loader:
         self.source = source
         self.base = base
         self.environ = environ
+        # The specification writes a key with a colon, which not every shell can export.
+        self.spellings = {name.replace(":", "__"): name for name in sorted(environ)}
         self.read_file = read_file
         self.lines: dict[tuple[str, ...], int] = {}
         self.problems: list[tuple[int, str]] = []  # line for the order, 0 where there is none
@@ -218,12 +221,15 @@ class _Loader:
         """`Audit__MaxBatchSiz` is a mistake; a variable that begins with no section's name is not ours."""
         by_folded = {name.casefold(): name for name in self.sections}
         for variable in sorted(self.environ):
-            section, separator, key = variable.partition("__")
+            spelled = variable.replace(":", "__")
+            section, separator, key = spelled.partition("__")
             name = by_folded.get(section.casefold())
             known = self._variables(name) if name else []
             if separator and name and (section != name or key not in known):
                 message = f"unknown setting, {_nearest(key, known, prefix=f'{name}__')}"
                 self._problem("environment", variable, message)
+            elif separator and name and self.spellings[spelled] != variable:
+                self._problem("environment", variable, f"given twice, also as {self.spellings[spelled]}")
 
     def _variables(self, section: str) -> list[str]:
         """Those of a section, less `Section__`."""
@@ -277,7 +283,9 @@ class _Loader:
             return _Given(self.environ[declared.variable], "environment", typed=False)
         prefix = key.variable.removesuffix(key.name)
         variables = {
-            name[len(prefix) :]: text for name, text in self.environ.items() if name.startswith(prefix)
+            name[len(prefix) :]: self.environ[variable]
+            for name, variable in self.spellings.items()
+            if name.startswith(prefix)
         }
         for values, typed in ((variables, False), (table, True)):
             given = self._in_one_place(key, values, typed=typed)
@@ -319,7 +327,8 @@ class _Loader:
         if given.place != "environment":
             return str(key)
         own = (key.declared.variable, key.declared.fallback_variable)
-        return next((name for name in own if name and name in self.environ), key.variable)
+        given_as = self.spellings.get(key.variable, key.variable)
+        return next((name for name in own if name and name in self.environ), given_as)
 
     def _value(self, key: Key, given: _Given) -> Any:
         raw = given.value

@@ -221,6 +221,27 @@ class TestEnvironment:
             f"environment: {variable}: unknown setting, did you mean Door__MaxSize?",
         )
 
+    def test_a_colon_is_as_good_as_two_underscores(self) -> None:
+        environ = {"Door:MaxSize": "20", "Peer:ApiKeyFile": "key.txt"}
+        settings = load(MINIMAL + "[Door]\nMaxSize = 30\n", environ)
+        assert (settings.door.max_size, settings.peer.api_key) == (20, "from-a-file")
+        assert problems(MINIMAL, {"Door:MaxSize": "200"}) == (
+            "environment: Door:MaxSize: must be at least 1 and at most 100, not 200",
+        )
+
+    @pytest.mark.parametrize("variable", ["Door:MaxSiz", "DOOR:MAXSIZE", "door:MaxSize", "Door:Max:Size"])
+    def test_an_unknown_override_with_a_colon_is_never_ignored(self, variable: str) -> None:
+        assert problems(MINIMAL, {variable: "20"}) == (
+            f"environment: {variable}: unknown setting, did you mean Door__MaxSize?",
+        )
+        assert load(MINIMAL, {"Logging:MaxSize": "20"}).door.max_size == load(MINIMAL).door.max_size
+
+    def test_one_key_in_both_spellings_is_refused(self) -> None:
+        both = {"Door:MaxSize": "20", "Door__MaxSize": "20"}
+        assert problems(MINIMAL, both) == (
+            "environment: Door:MaxSize: given twice, also as Door__MaxSize",
+        )
+
     def test_a_variable_of_its_own_wins_over_everything(self) -> None:
         environ = {"MAX_SIZE": "40", "Door__MaxSize": "20"}
         assert load(MINIMAL + "[Door]\nMaxSize = 30\n", environ).door.max_size == 40

@@ -497,3 +497,55 @@ def test_a_secret_file_in_utf16_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "proxy.toml").write_text(text)
     with pytest.raises(SettingsError, match=r"HmacSecretFile: can't read .*hmac: it is UTF-16 text"):
         load(tmp_path / "proxy.toml", {})
+
+
+@pytest.mark.parametrize(
+    ("base", "authority", "scope"),
+    [
+        ("https://graph.microsoft.com", "https://login.microsoftonline.com", "https://graph.microsoft.com/.default"),
+        ("https://graph.microsoft.us", "https://login.microsoftonline.us", "https://graph.microsoft.us/.default"),
+        (
+            "https://dod-graph.microsoft.us:443",
+            "https://login.microsoftonline.us",
+            "https://dod-graph.microsoft.us/.default",
+        ),
+        (
+            "https://microsoftgraph.chinacloudapi.cn",
+            "https://login.chinacloudapi.cn",
+            "https://microsoftgraph.chinacloudapi.cn/.default",
+        ),
+        ("https://api.example:8443", "https://login.microsoftonline.com", "https://api.example/.default"),
+    ],
+)
+def test_scope_and_authority_follow_the_upstream(
+    tmp_path: Path, base: str, authority: str, scope: str
+) -> None:
+    settings = settings_from(tmp_path, f'{MINIMAL}[Upstream]\nBaseUrl = "{base}"\n')
+    assert (settings.credentials.authority_url, settings.credentials.scope) == (authority, scope)
+    assert f'Scope = "{scope}"' in describe(settings)
+    given = MINIMAL + 'Scope = "api://mine/.default"\nAuthorityUrl = "https://sts.example"\n'
+    settings = settings_from(tmp_path, f'{given}[Upstream]\nBaseUrl = "{base}"\n')
+    assert settings.credentials.scope == "api://mine/.default"
+    assert settings.credentials.authority_url == "https://sts.example"
+
+
+def test_a_token_of_another_cloud_is_an_error_before_the_start(tmp_path: Path) -> None:
+    text = """\
+[RuleSync]
+SaasBaseUrl = "https://control.example"
+[Upstream]
+BaseUrl = "https://graph.microsoft.us"
+[Credentials]
+AuthorityUrl = "https://login.microsoftonline.com"
+Scope = "https://graph.microsoft.com/.default"
+"""
+    assert problems(tmp_path, text, FROM_ENVIRONMENT) == [
+        (
+            "proxy.toml:6: Credentials.AuthorityUrl: login.microsoftonline.com issues no tokens for "
+            "graph.microsoft.us: use https://login.microsoftonline.us"
+        ),
+        (
+            "proxy.toml:7: Credentials.Scope: https://graph.microsoft.com/.default is no scope of "
+            "graph.microsoft.us: use https://graph.microsoft.us/.default"
+        ),
+    ]
