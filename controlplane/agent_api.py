@@ -37,6 +37,7 @@ from controlplane.store.interface import (
     Stored,
     SyncContent,
 )
+from proxy.policy.json_text import refuse_deep
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import (
     AUDIT_PATH,
@@ -284,13 +285,14 @@ _OF_OTHER_ENDPOINTS: Final[dict[type, frozenset[str]]] = {
 def _parse_report(body: bytes, cls: type[T]) -> T:
     try:
         # The typed pass skips over what it doesn't know; what is stored must be readable, anywhere.
+        refuse_deep(body)
         content = orjson.loads(body)
         if _is_deeper(content, _MOST_LEVELS):
             raise Refused("invalidPayload", f"a report is nested {_MOST_LEVELS} levels deep at most")
         report = msgspec.json.decode(body, type=cls)
     except msgspec.ValidationError as error:
         raise Refused("invalidPayload", str(error)) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise Refused("invalidPayload", "the body must be one JSON object in UTF-8") from None
     if found := sorted(_OF_OTHER_ENDPOINTS[cls] & content.keys()):
         raise Refused("invalidPayload", f"{found[0]} belongs to another endpoint's body")

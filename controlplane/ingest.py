@@ -12,6 +12,9 @@ from msgspec import Meta, Struct
 from controlplane.clock import EARLIEST_MS, LATEST_MS, milliseconds
 from controlplane.search.known_event import Event, Id, KnownEvent, Parsed
 from controlplane.store.interface import AuditStore, NewBatch, Outcome, RateLimits, Stored
+from proxy.policy.json_text import refuse_deep
+
+_MOST_LEVELS: Final = 900  # of a batch with members that we don't know: what earlier versions stored
 
 
 class InvalidBatch(ValueError):
@@ -121,6 +124,7 @@ def _decode(body: bytes) -> _KnownBatch | Batch:
         return _decode_known(body)
     except msgspec.ValidationError:
         # Members that we don't know, or of other types, are skipped over by the typed pass.
+        refuse_deep(body, _MOST_LEVELS)
         orjson.loads(body)
         return _decode_batch(body)
 

@@ -9,14 +9,15 @@ from aiohttp import web
 
 from controlplane.errors import Refused
 from controlplane.operations.operation import validation_problem
+from proxy.policy.json_text import readable
 
 
 def decoded(text: bytes, cls: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(text, type=cls)
+        return msgspec.json.decode(readable(text), type=cls)
     except msgspec.ValidationError as error:
         raise Refused("invalidRequest", validation_problem(error, cls)) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise Refused("invalidRequest", "the body must be one JSON object in UTF-8") from None
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from controlplane.clock import Clock
 from controlplane.settings import ConsoleSettings
+from proxy.policy.json_text import readable
 
 T = TypeVar("T")
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
@@ -217,8 +218,8 @@ class Provider:
         if status != 200 or text is None:
             raise ProviderFailed(f"{url}: answered {status}{', at length' if text is None else ''}")
         try:
-            return msgspec.json.decode(text, type=cls)
-        except msgspec.DecodeError as error:
+            return msgspec.json.decode(readable(text), type=cls)
+        except ValueError as error:  # msgspec's, and those of the text
             raise ProviderFailed(f"{url}: {error}") from None
 
 

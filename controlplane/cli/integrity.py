@@ -21,6 +21,7 @@ from controlplane.cli.context import (
     with_org_names,
 )
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
+from proxy.policy.json_text import readable
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -107,7 +108,8 @@ def _read(checkpoint: Path) -> tuple[KnownHead, ...]:
     from controlplane.operations.integrity import KnownHead
 
     try:
-        return msgspec.json.decode(checkpoint.read_bytes(), type=dict[str, tuple[KnownHead, ...]])["heads"]
+        text = readable(checkpoint.read_bytes())
+        return msgspec.json.decode(text, type=dict[str, tuple[KnownHead, ...]])["heads"]
     except OSError as error:
         raise CommandFailed(INVALID_INPUT, f"{checkpoint}: {error.strerror}") from None
     except (ValueError, KeyError) as error:

@@ -15,6 +15,7 @@ import msgspec
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
 from proxy.config.given_text import NotUtf8, decoded
 from proxy.config.tls import client_tls
+from proxy.policy.json_text import readable
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -60,10 +61,10 @@ class Remote:
         doubt = _DOUBT if operation.changes else ""
         with self._open(operation.method, operation.path, asked, doubt) as response:
             try:
-                return msgspec.json.decode(response.read(), type=operation.answer)
+                return msgspec.json.decode(readable(response.read()), type=operation.answer)
             except (HTTPException, OSError) as error:
                 raise CommandFailed(FAILED, f"{self._url}: the answer broke off: {error}{doubt}") from None
-            except (ValueError, RecursionError):
+            except ValueError:
                 raise _no_answer(self._url, response.status, doubt) from None
 
     def pieces(self, stream: Stream[Q], asked: Q) -> Iterator[bytes]:
@@ -136,8 +137,8 @@ def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
     """As the same failure is told of a command beside the store."""
     try:
         with error:
-            problem = msgspec.json.decode(error.read(), type=_ErrorBody).error
-    except (HTTPException, OSError, ValueError, RecursionError):
+            problem = msgspec.json.decode(readable(error.read()), type=_ErrorBody).error
+    except (HTTPException, OSError, ValueError):
         return _no_answer(url, error.code, doubt if error.code >= _OF_WHO_PASSES_ON else "")
     if problem.code == "unauthenticated":
         return CommandFailed(FAILED, f"{url}: does not know this token, or no longer")

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from controlplane.doctor.opened import opened
 from controlplane.settings import SearchIndexSettings, Settings
 from proxy.config.tls import client_tls
+from proxy.policy.json_text import readable
 from proxy.wire.finding import Finding
 
 _NAME: Final = "search index"
@@ -101,4 +102,4 @@ def _asked(given: SearchIndexSettings, name: str) -> Any:
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
     with opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
-        return json.loads(answer.read(_MOST_BYTES))
+        return json.loads(readable(answer.read(_MOST_BYTES)))

@@ -43,6 +43,7 @@ from controlplane.search.query import (
 )
 from controlplane.store.interface import StoredEvent
 from proxy.config.tls import client_tls
+from proxy.policy.json_text import readable
 
 log = logging.getLogger(__name__)
 
@@ -308,8 +309,8 @@ class OpenSearchIndex:
         if status >= 300 and status not in accept:
             raise self._unavailable(f"{method} {path} was answered {status}: {_excerpt(text)}")
         try:
-            return status, json.loads(text) if text else None
-        except (ValueError, RecursionError):
+            return status, json.loads(readable(text)) if text else None
+        except ValueError:
             if status in accept:
                 return status, None
             raise self._unavailable(f"{method} {path} was answered with something that is not JSON") from None

@@ -10,6 +10,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from proxy.policy.json_text import readable
 from proxy.wire.models import ErrorBody, ErrorDetail
 from proxy.wire.signing import (
     API_KEY_HEADER,
@@ -53,8 +54,8 @@ class Answer:
 
     def _error(self) -> ErrorDetail | None:
         try:
-            return _error_decoder.decode(self.body).error
-        except (ValueError, RecursionError):  # from anybody, nested as deep as they like
+            return _error_decoder.decode(readable(self.body)).error
+        except ValueError:  # a response of anybody
             return None
 
     def described(self) -> str:

@@ -27,6 +27,7 @@ from azure.keyvault.secrets.aio import SecretClient
 from proxy.agent.retry import retry_after
 from proxy.agent.vault import SecretVersion, VaultError, VaultSecret
 from proxy.config.given_text import secret_of
+from proxy.policy.json_text import readable
 
 _TOTAL_SECONDS: Final = 20.0  # for the challenge, the identity's token and the secret together
 _CONNECT_SECONDS: Final = 5.0
@@ -194,7 +195,7 @@ def _unix(time: datetime | None, otherwise: float) -> float:
 def _error_code(body: bytes) -> str:
     """The codes of a vault's or identity's error answer; never its message."""
     try:
-        error = json.loads(body)["error"]
+        error = json.loads(readable(body))["error"]
         codes = (
             [error]
             if isinstance(error, str)

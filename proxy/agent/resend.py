@@ -18,6 +18,7 @@ from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import new_batch_id
 from proxy.agent.set_aside import SetAside
 from proxy.agent.shipper import acceptance, asked_wait
+from proxy.policy.json_text import readable
 from proxy.snapshot import write_by_rename
 from proxy.wire.audit_event import rfc3339
 
@@ -132,9 +133,9 @@ def _files_in(directory: Path) -> list[Path]:
 
 def _read(path: Path) -> SetAside | None:
     try:
-        held = set_aside.decode(path.read_bytes())
+        held = set_aside.decode(readable(path.read_bytes()))
         _batch(held)
-    except (msgspec.DecodeError, RecursionError):
+    except ValueError:
         return None
     return held
 

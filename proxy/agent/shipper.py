@@ -20,6 +20,7 @@ from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import Journal
 from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
+from proxy.policy.json_text import readable
 
 log = logging.getLogger(__name__)
 
@@ -264,8 +265,8 @@ def asked_wait(answer: Answer, interval: float) -> float:
 def acceptance(body: bytes) -> _Acceptance:
     """What a 202 says, where it says anything: the specification lets it be silent."""
     try:
-        return _decode_acceptance(body)
-    except (ValueError, RecursionError):
+        return _decode_acceptance(readable(body))
+    except ValueError:
         return _Acceptance()
 
 

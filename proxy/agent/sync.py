@@ -18,6 +18,7 @@ import msgspec
 
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.retry import backoff, jittered
+from proxy.policy import json_text
 from proxy.policy.ruleset import Ruleset
 from proxy.snapshot import (
     READ,
@@ -279,8 +280,8 @@ class Sync:
 
     def _applied(self, answer: Answer) -> _Fetched:
         try:
-            synced = _answer_decoder.decode(answer.body)
-        except (ValueError, RecursionError) as error:
+            synced = _answer_decoder.decode(json_text.readable(answer.body))
+        except ValueError as error:
             raise SyncRefused(f"the answer is no sync body: {error}") from None
         try:
             self._refuse_another_time(synced.generated_at)

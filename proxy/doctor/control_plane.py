@@ -9,6 +9,7 @@ import msgspec
 
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane, Identity, open_session
 from proxy.doctor.hosts import tls_context
+from proxy.policy.json_text import readable
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot
 from proxy.wire.finding import Finding
@@ -48,6 +49,6 @@ async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Fin
 
 def _code(answer: Answer) -> str:
     try:
-        return msgspec.json.decode(answer.body, type=ErrorBody).error.code
-    except (ValueError, RecursionError):
+        return msgspec.json.decode(readable(answer.body), type=ErrorBody).error.code
+    except ValueError:
         return ""

@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from proxy.config import Address
+from proxy.policy.json_text import readable
 from proxy.settings import Settings
 from proxy.wire.finding import Finding, Status
 
@@ -25,7 +26,7 @@ async def live(settings: Settings) -> Sequence[Finding]:
             aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=False) as session,
             session.get(f"http://{reached}/readyz") as answer,
         ):
-            said: dict[str, Any] = msgspec.json.decode(await answer.read())
+            said: dict[str, Any] = msgspec.json.decode(readable(await answer.read()))
             reasons, checks = list(said["reasons"]), dict(said["checks"])
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
         what = f"a proxy runs, and its /readyz can't be read: {type(error).__name__}"

@@ -15,6 +15,7 @@ from proxy.policy import yaml_document
 from proxy.policy.decision import AnswerFacts
 from proxy.policy.explain import Account, Explainer, Explanation, SampleRequest
 from proxy.policy.gates import is_address
+from proxy.policy.json_text import readable
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import (
     FEW,
@@ -255,7 +256,7 @@ def _is_body(expected: object, body: bytes | None) -> bool:
     if isinstance(expected, str) and expected.encode() == body:
         return True
     try:
-        return _canonical(json.loads(body)) == _canonical(expected)
+        return _canonical(json.loads(readable(body))) == _canonical(expected)
     except (ValueError, RecursionError):
         return False
 

@@ -12,7 +12,6 @@ from proxy.policy.canonical import MAX_LIGATURES, MalformedTarget, Target
 from proxy.policy.odata import fold, folding_cost, ligatures
 
 _CONTROL_INFORMATION: Final = re.compile(r"(?<!@odata)\.")  # the dot of `@odata.type` walks into nothing
-_BOM: Final = "\ufeff"
 # What all rules together may look at of one document, in elements and values: else a ruleset with many
 # conditions and a body with many elements would keep everybody else waiting. An answer is the upstream's, and
 # a page of it has more of them than an application has to send.
@@ -141,17 +140,19 @@ class AnswerFacts:
 def parse_document(body: bytes) -> object:
     """JSON with every occurrence of a name kept: an object is a dict of lists under folded names."""
     try:
-        text = body.decode("utf-8").removeprefix(_BOM)
+        text = json_text.readable(body).decode("utf-8")
         return json.loads(text, object_pairs_hook=_all_members, parse_constant=_refuse_constant)
     except MalformedBody:
         raise
-    except (ValueError, RecursionError):
+    except json_text.TooDeep as error:
+        raise MalformedBody(f"a rule looks at the body, and it is {error}") from None
+    except ValueError:
         raise MalformedBody("a rule looks at the body, and it is no JSON in UTF-8") from None
 
 
 def _refuse_many_values(body: bytes) -> None:
     try:
-        many = json_text.has_more_values(body.removeprefix(_BOM.encode()), _MAX_VALUES)
+        many = json_text.has_more_values(body, _MAX_VALUES)
     except json_text.JsonTextError:
         raise MalformedBody("a rule looks at the body, and it is no JSON in UTF-8") from None
     if many:

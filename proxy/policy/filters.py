@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple, Union
 
+from proxy.config.given_text import MARK
 from proxy.policy import json_text, shapes
 from proxy.policy.shapes import KEEP, Fate
 from proxy.policy.transforms import Transforms, strip_name
@@ -56,6 +57,19 @@ class CompiledFilter:
 
     def apply(self, body: bytes) -> Filtered:
         """The body without what is hidden. Raises FilterFailed where that can't be vouched for."""
+        _refuse_deep(body)
+        applied = self._apply_a_plan(body)
+        if applied is None:
+            if body.startswith(MARK):
+                body = body[len(MARK) :]
+                if body.startswith(MARK):
+                    raise FilterFailed("two byte order marks")
+                inner = self._apply_without_mark(body)
+                return Filtered(MARK + inner.body, inner.removed)
+            return self._apply_without_mark(body)
+        return self._named(applied)
+
+    def _apply_without_mark(self, body: bytes) -> Filtered:
         applied = self._apply_a_plan(body)
         if applied is None:
             applied = self._applied_by_reading(body)
@@ -107,11 +121,16 @@ class CompiledFilter:
             walk.object(self._document, start)
         except json_text.JsonTextError as error:
             raise FilterFailed(str(error)) from error
-        except RecursionError as error:
-            raise FilterFailed("nested too deeply") from error
         if walk.bare_value and not _has_other_properties(body, start):
             raise FilterFailed("a bare value, which may be the hidden property")
         return walk.remainder(), walk.removed
+
+
+def _refuse_deep(body: bytes) -> None:
+    try:
+        json_text.refuse_deep(body)
+    except json_text.JsonTextError as error:
+        raise FilterFailed(str(error)) from error
 
 
 def _has_other_properties(body: bytes, start: int) -> bool:
@@ -136,7 +155,7 @@ _NEEDED_TO_READ = frozenset({"@odata.type", "@odata.etag", "@odata.context", "@r
 _NEEDED_TO_READ_A_PART = frozenset(
     {"odata.type", "odata.count", "odata.context", "odata.nextlink", "odata.deltalink"}
 )
-_OPEN_OBJECT, _OPEN_ARRAY, _NULL = b"{[n"
+_OPEN_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _NULL = b"{[]n"
 _MAX_CACHED_NAMES = 4096
 _MAX_KNOWN_NAMES = 256  # combinations of removed paths whose names are remembered
 _MAX_PLANS = 4
@@ -342,18 +361,30 @@ class _Walk:
         return None
 
     def _array(self, level: _Level, start: int) -> int | None:
+        """Look through the array's items, and those of the arrays in it, however deep they lie."""
         text = self._text
-        position = json_text.value_start(text, start + 1)
-        if text[position : position + 1] == b"]":
-            return position + 1
+        depth = 0
+        position = start
         while True:
-            end = self._inside(level, position)
-            if end is None:
-                return None  # the array goes as a whole
-            after = json_text.require_after_value(text, end)
-            if after[1] == b"]":
-                return after.end()
-            position = json_text.value_start(text, after.end())
+            if text[position] == _OPEN_ARRAY:
+                depth += 1
+                position = json_text.value_start(text, position + 1)
+                if text[position] != _CLOSE_ARRAY:
+                    continue
+                depth, end = depth - 1, position + 1
+            else:
+                inside = self._inside(level, position)
+                if inside is None:
+                    return None  # the array goes as a whole
+                end = inside
+            while depth:
+                after = json_text.require_after_value(text, end)
+                if after[1] != b"]":
+                    position = json_text.value_start(text, after.end())
+                    break
+                depth, end = depth - 1, after.end()
+            else:
+                return end
 
 
 def _fold(name: str) -> str:

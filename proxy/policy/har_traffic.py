@@ -11,6 +11,7 @@ from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.explain import Explainer, SampleRequest
 from proxy.policy.filters import FilterFailed, compile_filter
 from proxy.policy.har import Exchange
+from proxy.policy.json_text import readable
 from proxy.policy.path_shapes import shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.replay import Outcome, Unclear, outcome_of
@@ -66,8 +67,8 @@ def _removed(before: bytes | None, after: bytes | None) -> tuple[str, ...]:
     if not before or not after:
         return ()
     try:
-        first, second = json.loads(before), json.loads(after)
-    except (ValueError, RecursionError):
+        first, second = json.loads(readable(before)), json.loads(readable(after))
+    except ValueError:
         return ()
     found: dict[str, None] = {}
     _compare(first, second, "", found)

@@ -49,7 +49,7 @@ _elements_of = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _format = msgspec.json.format
 _OPENING = re.compile(rb'\{(\n *+)?"[^"\\]*+":( ?)')  # of the object: its line break and indent, its space
-_NOT_THIS_SHAPE = (msgspec.MsgspecError, RecursionError)
+_NOT_THIS_SHAPE = msgspec.MsgspecError
 
 
 class Shape:

@@ -280,7 +280,6 @@ NOT_JSON = [
     b'{"a":"\\u12"}',
     b'{"a":1}\x00',
     b"\x00{}",
-    b'\xef\xbb\xbf{"a":1}',
     '{"mobilePhone":1}'.encode("utf-16"),
     '{"mobilePhone":1}'.encode("utf-16-le"),
     b'{"a":"\xff"}',

@@ -11,6 +11,7 @@ import msgspec
 
 from proxy.agent.credentials.provider import CredentialError, UpstreamToken
 from proxy.agent.retry import retry_after
+from proxy.policy.json_text import readable
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
 _MAX_ANSWER: Final = 256 * 1024
@@ -89,8 +90,8 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 def _token(body: bytes, asked_at: float) -> UpstreamToken:
     """The token in a 200. What is empty or garbled is a failure like any other, never a token."""
     try:
-        answer = msgspec.json.decode(body, type=_Answer)
-    except (ValueError, RecursionError):
+        answer = msgspec.json.decode(readable(body), type=_Answer)
+    except ValueError:
         raise CredentialError("identity provider answered 200 without a token and its lifetime") from None
     if _TOKEN.fullmatch(answer.access_token) is None:
         raise CredentialError("identity provider answered 200 with an empty or malformed token")
@@ -115,7 +116,7 @@ def _lifetime(expires_in: float | str) -> float | None:
 def _error_code(body: bytes) -> str:
     """The code of an OAuth error answer; never its description, which quotes what was sent."""
     try:
-        code = msgspec.json.decode(body, type=_Error).error
-    except (ValueError, RecursionError):
+        code = msgspec.json.decode(readable(body), type=_Error).error
+    except ValueError:
         return ""
     return code if _CODE.fullmatch(code) else ""
