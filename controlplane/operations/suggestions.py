@@ -10,12 +10,14 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.operations.recorded import Reading, Selection, select
+from controlplane.operations.recorded import FormerRules, Reading, Selection, select
 from controlplane.operations.replays import turn
 from controlplane.registry import InvalidName, valid_name
-from proxy.policy.replay import Outcome, Replay
+from controlplane.store.interface import Org
+from proxy.policy.replay import Event, Outcome, Replay
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
-from proxy.policy.suggest import Observations, Suggestion, blamed, suggest
+from proxy.policy.suggest import Observations, Suggestion, blamed, loosened, suggest
+from proxy.policy.transforms import Transforms, parse_names
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 10_000_000  # events
@@ -70,7 +72,7 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
     (app,) = selection.apps
     from_, to = rfc3339(selection.from_ms), rfc3339(selection.to_ms)
     with turn(actor):
-        observed, blocked, reading = await _observed(desk, selection, request)
+        observed, blocked, reading = await _observed(desk, actor, selection, request)
         about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
         name = suggested_name(app.name if request.name is None else request.name)
         found = await _suggested(desk, actor, selection, request, observed, name, about)
@@ -87,19 +89,61 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
 
 
 async def _observed(
-    desk: Desk, selection: Selection, request: SuggestRuleset
+    desk: Desk, actor: Actor, selection: Selection, request: SuggestRuleset
 ) -> tuple[Observations, int, Reading]:
     """What is to be allowed, and how much was blocked beside it."""
     observed, blocked = Observations(), 0
     reading = Reading(desk, selection, None)
+    former = _FormerFilters(desk, actor, selection.org)
     async for event in reading.events(request.limit):
         if event.rule_id is None:  # refused before any rule was asked
             continue
-        if event.outcome.lets_through or request.include_blocked:
-            observed.add(event.method, event.target, event.time, event.outcome.transforms)
-        else:
+        was_blocked = not event.outcome.lets_through
+        if was_blocked and not request.include_blocked:
             blocked += 1
+            continue
+        hidden = await former.of(event) if event.verdict == "filter" else ()
+        if event.verdict == "filter" and not hidden:
+            observed.leave_out_filtered()
+        else:
+            observed.add(event.method, event.target, event.time, hidden, was_blocked=was_blocked)
     return observed, blocked, reading
+
+
+class _FormerFilters:
+    """Names of the transforms that events were to be filtered by. An event names only those that removed
+    something from this very response; the rule that decided names all of them."""
+
+    def __init__(self, desk: Desk, actor: Actor, org: Org) -> None:
+        self._actor = actor
+        self._former = FormerRules(desk, actor, org)
+        self._by_rule: dict[tuple[str, int], dict[str, Transforms]] = {}
+
+    async def of(self, event: Event) -> tuple[str, ...]:
+        removed = parse_names(event.transforms or ())
+        version = await self._former.version_of(event)
+        rules = {} if version is None else await self._rules(*version)
+        configured = rules.get(event.rule_id or "", Transforms())
+        strips = dict.fromkeys((*configured.strip, *removed.stripped))
+        allow = configured.allow if removed.allowed is None else removed.allowed
+        return Transforms(tuple(strips), allow).names
+
+    async def _rules(self, ruleset_id: str, version: int) -> dict[str, Transforms]:
+        found = self._by_rule.get((ruleset_id, version))
+        if found is None:
+            text = await self._former.text(ruleset_id, version)
+            found = {} if text is None else await aside(self._actor, _filters_of, text)
+            self._by_rule[ruleset_id, version] = found
+        return found
+
+
+def _filters_of(text: str) -> dict[str, Transforms]:
+    """By the rules' ids; none if the text is of an older language."""
+    try:
+        rules = parse_ruleset(text).rules
+    except InvalidRuleset:
+        return {}
+    return {rule.id: rule.transforms for rule in rules if rule.transforms is not None}
 
 
 async def _suggested(
@@ -111,11 +155,14 @@ async def _suggested(
     name: str,
     about: list[str],
 ) -> Suggestion:
-    """Filters that would block what was let through are left out: each time round there are fewer."""
+    """Filters that would block what was let through are loosened until none does."""
+    unguarded: frozenset[str] = frozenset()
     unfiltered: frozenset[str] = frozenset()
     while True:
         try:
-            found = await aside(actor, suggest, observed, name, about=about, unfiltered=unfiltered)
+            found = await aside(
+                actor, suggest, observed, name, about=about, unguarded=unguarded, unfiltered=unfiltered
+            )
         except InvalidRuleset as error:
             raise InvalidRequest(f"name: {error.problems[0].message}") from None
         blocking = (
@@ -123,7 +170,7 @@ async def _suggested(
         )
         if not blocking:
             return found
-        unfiltered |= blocking
+        unguarded, unfiltered = loosened(found, blocking, unguarded, unfiltered)
 
 
 async def _blocking(

@@ -17,7 +17,17 @@ from proxy.policy.queries import QueryGuard
 from proxy.policy.replay import Outcome, Unclear, outcome_of
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.suggest import Filter, Observations, Suggestion, blamed, patterns, suggest
+from proxy.policy.suggest import (
+    Filter,
+    Observations,
+    Place,
+    Suggestion,
+    as_get,
+    blamed,
+    loosened,
+    patterns,
+    suggest,
+)
 from proxy.policy.transforms import Transforms
 from proxy.policy.unknown import PartlyKnownAnswer
 
@@ -97,13 +107,16 @@ def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str
     for exchange in exchanges:
         observed.add(exchange.method, exchange.target, exchange.time)
     filters = _filters(observed, exchanges)
+    unguarded: frozenset[str] = frozenset()
     unfiltered: frozenset[str] = frozenset()
     while True:
-        found = suggest(observed, name, about=about, filters=filters, unfiltered=unfiltered)
+        found = suggest(
+            observed, name, about=about, filters=filters, unguarded=unguarded, unfiltered=unfiltered
+        )
         blocking = _blocking(found, exchanges) if found.has_filters else frozenset()
         if not blocking:
             return found
-        unfiltered |= blocking
+        unguarded, unfiltered = loosened(found, blocking, unguarded, unfiltered)
 
 
 def _blocking(found: Suggestion, exchanges: Sequence[Exchange]) -> frozenset[str]:
@@ -114,11 +127,11 @@ def _blocking(found: Suggestion, exchanges: Sequence[Exchange]) -> frozenset[str
     return frozenset(patterns)
 
 
-def _filters(observed: Observations, exchanges: Sequence[Exchange]) -> dict[str, Filter]:
-    """By pattern, of those of which every request was a GET that named the properties that it wants, and
-    whose every answer a filter to those leaves as it came."""
+def _filters(observed: Observations, exchanges: Sequence[Exchange]) -> dict[Place, Filter]:
+    """Return a filter for each pattern and method of which every request named the properties that it wants,
+    if that filter leaves every response as it came. Other methods to the same path do not matter."""
     pattern_of = patterns(observed)
-    by_pattern: dict[str, list[tuple[Target, Exchange]]] = {}
+    by_place: dict[Place, list[tuple[Target, Exchange]]] = {}
     for exchange in exchanges:
         try:
             target = canonicalise(exchange.target)
@@ -126,16 +139,17 @@ def _filters(observed: Observations, exchanges: Sequence[Exchange]) -> dict[str,
             continue
         for shaped in shapes_of(exchange.method.upper(), target) or ():
             if shaped.shape in pattern_of:
-                by_pattern.setdefault(pattern_of[shaped.shape], []).append((target, exchange))
-    found = {pattern: _selected(seen) for pattern, seen in by_pattern.items()}
-    return {pattern: Filter(one, guards=True) for pattern, one in found.items() if one is not None}
+                place = pattern_of[shaped.shape].lower(), as_get(exchange.method.upper())
+                by_place.setdefault(place, []).append((target, exchange))
+    found = {place: _selected(seen) for place, seen in by_place.items() if place[1] == "GET"}
+    return {place: Filter(one, guards=True) for place, one in found.items() if one is not None}
 
 
 def _selected(seen: Sequence[tuple[Target, Exchange]]) -> Transforms | None:
     names: dict[str, str] = {}
-    for target, exchange in seen:
+    for target, _ in seen:
         selected = target.options.get("select", ())
-        if exchange.method.upper() != "GET" or len(selected) != 1 or "expand" in target.options:
+        if len(selected) != 1 or "expand" in target.options:
             return None
         for name in selected[0].split(","):
             if not name.strip().isidentifier():

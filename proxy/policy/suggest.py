@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from proxy.policy.abridged import CUT_MARK, without_secrets
 from proxy.policy.advice import hangs_on_order
@@ -19,7 +19,7 @@ from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of
 from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.transforms import Transforms
+from proxy.policy.transforms import Transforms, covers, parse_names
 
 MAX_SHAPES: Final = 5_000  # of paths; what is beyond is counted, and named in the text
 MAX_SPELLINGS: Final = 20_000  # of words
@@ -37,6 +37,8 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # of a property
 _FEW: Final = 16
 _PLAIN: Final = re.compile(r"[A-Za-z/$](?:[A-Za-z0-9_./$-]*[A-Za-z0-9_/$])?")
+_NO_PROPERTY: Final = ("@odata.type",)  # which every filter keeps: a rule's list must not be empty
+_CUT_LIST: Final = "…["  # the last name of a list of which not all was stored
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -73,10 +75,20 @@ class Evidence:
     methods: Counter[str] = field(default_factory=Counter)
     samples: list[str] = field(default_factory=list)
     options: Options = field(default_factory=Options)
-    transforms: Counter[Transforms] = field(default_factory=Counter)  # that answers were filtered by
-    is_probed: bool = False  # a query named what they hide
+    transforms: Counter[Transforms] = field(default_factory=Counter)  # filters of responses, the first few
+    whole: int = 0  # requests whose responses were shown unfiltered
+    hidden: Transforms | None = None  # all those filters at once
+    is_probed: bool = False  # a query named what its filter hides
 
-    def add(self, method: str, target: Target, time: datetime | None, transforms: Transforms | None) -> None:
+    def add(
+        self,
+        method: str,
+        target: Target,
+        time: datetime | None,
+        transforms: Transforms | None,
+        *,
+        was_blocked: bool = False,
+    ) -> None:
         if time is not None:
             self.first = time if self.first is None else min(self.first, time)
             self.last = time if self.last is None else max(self.last, time)
@@ -86,19 +98,20 @@ class Evidence:
         if len(self.samples) < _SAMPLES and sample not in self.samples:
             self.samples.append(sample)
         self.options.add(target)
-        if transforms is not None and (transforms in self.transforms or len(self.transforms) < _FEW):
+        if transforms is None:
+            self.whole += not was_blocked
+            return
+        self.hidden = _both(self.hidden, transforms)
+        self.is_probed = self.is_probed or _guard(transforms).is_probed_by(target)
+        if transforms in self.transforms or len(self.transforms) < _FEW:
             self.transforms[transforms] += 1
-            self.is_probed = self.is_probed or _guard(transforms).is_probed_by(target)
 
-    @property
-    def filter(self) -> Filter | None:
-        """What every answer was filtered by."""
-        if list(self.transforms.values()) != [self.count]:
+    def filter(self, *, is_general: bool) -> Filter | None:
+        """A filter that shows no more than every response did. If the pattern stands for several resources,
+        some of which were filtered, it is for all of them: which ones were not is not in the pattern."""
+        if self.hidden is None or (self.whole and not is_general):
             return None
-        (transforms,) = self.transforms
-        if transforms.allow is not None:  # a rule has one list or the other
-            transforms = Transforms(allow=transforms.allow)
-        return Filter(transforms, guards=not self.is_probed)
+        return Filter(_in_one_list(self.hidden), guards=not self.is_probed)
 
     def together(self, other: Evidence) -> Evidence:
         options = Options(
@@ -114,8 +127,28 @@ class Evidence:
             samples=[*self.samples, *other.samples][:_SAMPLES],
             options=options,
             transforms=self.transforms + other.transforms,
+            whole=self.whole + other.whole,
+            hidden=_both(self.hidden, other.hidden),
             is_probed=self.is_probed or other.is_probed,
         )
+
+
+def _both(first: Transforms | None, second: Transforms | None) -> Transforms | None:
+    if first is None or second is None:
+        return first or second
+    return first if first == second else first.combined(second)
+
+
+def _in_one_list(transforms: Transforms) -> Transforms:
+    """A rule has one list or the other: what is allowed is narrowed by what is stripped from it."""
+    if transforms.allow is None:
+        return transforms
+    allow = tuple(
+        path
+        for path in transforms.allow
+        if not any(covers(strip, path) or covers(path, strip) for strip in transforms.strip)
+    )
+    return Transforms(allow=allow or _NO_PROPERTY)
 
 
 @dataclass(slots=True)
@@ -125,6 +158,11 @@ class Seen:
     ids: tuple[str, ...]  # the first that were seen
     several: list[bool]  # whether each had other values too
     by_method: dict[str, Evidence] = field(default_factory=dict)  # HEAD with GET, whose rules it shares
+
+    @property
+    def is_general(self) -> bool:
+        """Whether its pattern stands for several resources that were seen."""
+        return any(self.several)
 
     def add_ids(self, ids: tuple[str, ...]) -> None:
         for at, (known, one) in enumerate(zip(self.ids, ids, strict=True)):
@@ -138,15 +176,23 @@ class Observations:
     def __init__(self) -> None:
         self.count = 0
         self.left_out = 0  # requests that no rule of ours can say
+        self.unknown_filters = 0  # those of them that were filtered by rules that are not known
         self.shapes: dict[Shape, Seen] = {}
         self._spellings: dict[str, Counter[str]] = {}
 
     def add(
-        self, method: str, target: str, time: datetime | None, transforms: Sequence[str] = ()
+        self,
+        method: str,
+        target: str,
+        time: datetime | None,
+        transforms: Sequence[str] = (),
+        *,
+        was_blocked: bool = False,
     ) -> None:
-        """A request that is to be allowed, and what its answer was filtered by, as its event names it."""
+        """Add a request that is to be allowed. `transforms` name what its response was filtered by; without
+        them the application received a whole response, unless the request was blocked."""
         self.count += 1
-        if CUT_MARK in target:
+        if CUT_MARK in target or any(name.startswith(_CUT_LIST) for name in transforms):
             self.left_out += 1
             return
         try:
@@ -165,14 +211,20 @@ class Observations:
             self._spell(shaped)
             seen = self.shapes.setdefault(shaped.shape, Seen(shaped.ids, [False] * len(shaped.ids)))
             seen.add_ids(shaped.ids)
-            evidence = seen.by_method.setdefault(_as_get(method), Evidence())
-            evidence.add(method, read, time, _transforms(tuple(transforms)))
+            evidence = seen.by_method.setdefault(as_get(method), Evidence())
+            evidence.add(method, read, time, _transforms(tuple(transforms)), was_blocked=was_blocked)
+
+    def leave_out_filtered(self) -> None:
+        """Count a request whose response was filtered, if nobody knows by what."""
+        self.count += 1
+        self.left_out += 1
+        self.unknown_filters += 1
 
     def _has_room(self, found: Sequence[Shaped], method: str) -> bool:
         known = [self.shapes[shaped.shape] for shaped in found if shaped.shape in self.shapes]
         if len(self.shapes) + len(found) - len(known) > MAX_SHAPES:
             return False
-        return all(_as_get(method) in seen.by_method or len(seen.by_method) < _FEW for seen in known)
+        return all(as_get(method) in seen.by_method or len(seen.by_method) < _FEW for seen in known)
 
     def _spell(self, shaped: Shaped) -> None:
         for word, text in zip(shaped.shape, shaped.spelled, strict=True):
@@ -193,12 +245,14 @@ class Observations:
 @lru_cache(maxsize=256)
 def _transforms(names: tuple[str, ...]) -> Transforms | None:
     """Of `strip:a` and `allow:b`; None where there are none, or none that a rule could name."""
-    strips = [name.removeprefix("strip:") for name in names if name.startswith("strip:")]
-    allows = [name.removeprefix("allow:") for name in names if name.startswith("allow:")]
-    known = [*strips, *allows]
-    if not known or len(known) < len(names) or not all(map(_is_property, known)):
+    named = parse_names(names)
+    known = [*named.stripped, *(named.allowed or ())]
+    if not names or any(not name.startswith(("strip:", "allow:")) for name in names):
         return None
-    return Transforms(tuple(sorted(strips)), tuple(sorted(allows)) if allows else None)
+    if not all(map(_is_property, known)):
+        return None
+    allow = None if named.allowed is None else tuple(sorted(named.allowed))
+    return Transforms(tuple(sorted(named.stripped)), allow)
 
 
 def _is_property(name: str) -> bool:
@@ -248,25 +302,39 @@ class Suggestion:
         return any(rule.filter is not None for rule in self.rules)
 
 
+Place = tuple[str, str]
+"""A pattern in small letters and a method; GET stands for HEAD too."""
+
+
+class _KindOf(Protocol):
+    def __call__(
+        self, pattern: str, method: str, evidence: Evidence, *, is_general: bool
+    ) -> Filter | None: ...
+
+
 def suggest(
     observed: Observations,
     name: str,
     *,
     about: Sequence[str] = (),
-    filters: Mapping[str, Filter] | None = None,
+    filters: Mapping[Place, Filter] | None = None,
+    unguarded: Set[str] = frozenset(),
     unfiltered: Set[str] = frozenset(),
 ) -> Suggestion:
-    """A ruleset of that name. `about` are lines for its head; `filters` are of patterns, beside those by
-    which all answers were filtered already, and `unfiltered` are patterns that get none. Raises
-    InvalidRuleset where the name can't be one.
+    """Return a ruleset of that name. `about` are lines for its head. `filters` narrow a pattern for a method,
+    in addition to the filters that responses had. Patterns in `unguarded` get no query guard, and those in
+    `unfiltered` no filter. Raise InvalidRuleset if the name is not valid.
 
-    A filter also blocks paths that name what it hides. Rules that have filters are to be tried on the same
-    traffic, and those of `blamed` to be left out, until nothing is blocked.
+    A filter also blocks paths that name what it hides. Evaluate rules that have filters on the same traffic,
+    and pass on what `loosened` returns, until nothing is blocked.
     """
     name = _plain(name)
 
-    def kind_of(pattern: str, evidence: Evidence) -> Filter | None:
-        return None if pattern in unfiltered else (filters or {}).get(pattern) or evidence.filter
+    def kind_of(pattern: str, method: str, evidence: Evidence, *, is_general: bool) -> Filter | None:
+        if pattern in unfiltered:
+            return None
+        found = (filters or {}).get((pattern.lower(), method)) or evidence.filter(is_general=is_general)
+        return found._replace(guards=False) if found and pattern in unguarded else found
 
     rules = _rules(_paths(observed, kind_of))
     text = _yaml(name, rules, about, observed)
@@ -274,6 +342,17 @@ def suggest(
         rules = _rules(_paths(observed, kind_of, all_in_order=True))
         text = _yaml(name, rules, about, observed)
     return Suggestion(text, tuple(rules), observed.count, observed.left_out)
+
+
+def loosened(
+    found: Suggestion, blocking: Set[str], unguarded: Set[str], unfiltered: Set[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return `unguarded` and `unfiltered` for the next attempt, as little more as possible: a pattern whose
+    rule blocks loses its query guard first, and its filter only if it still blocks."""
+    guarded = {
+        path.pattern for rule in found.rules for path in rule.paths if rule.filter and rule.filter.guards
+    }
+    return frozenset(unguarded | (blocking & guarded)), frozenset(unfiltered | (blocking - guarded))
 
 
 def blamed(found: Suggestion, by: str) -> frozenset[str]:
@@ -291,7 +370,7 @@ def patterns(observed: Observations) -> dict[Shape, str]:
 
 
 def _paths(
-    observed: Observations, kind_of: Callable[[str, Evidence], Filter | None], *, all_in_order: bool = False
+    observed: Observations, kind_of: _KindOf, *, all_in_order: bool = False
 ) -> list[SuggestedPath]:
     """Of each path the methods together that are allowed alike."""
     single: list[tuple[str, str, Evidence, Filter | None]] = []
@@ -300,8 +379,9 @@ def _paths(
     for shape in sorted(observed.shapes, key=lambda shape: [word or "" for word in shape]):
         pattern = _pattern(observed, shape, observed.shapes[shape])
         pattern = spelled.setdefault(pattern.lower(), pattern)  # a word in one shape, an id in another
-        for method, evidence in sorted(observed.shapes[shape].by_method.items()):
-            kind = kind_of(pattern, evidence)
+        seen = observed.shapes[shape]
+        for method, evidence in sorted(seen.by_method.items()):
+            kind = kind_of(pattern, method, evidence, is_general=seen.is_general)
             single.append((pattern, method, evidence, kind))
             if kind is not None:
                 filtered.add((_resource(pattern), method))
@@ -316,7 +396,7 @@ def _paths(
     ]
 
 
-def _as_get(method: str) -> str:
+def as_get(method: str) -> str:
     return "GET" if method == "HEAD" else method
 
 
@@ -408,10 +488,11 @@ def _rule_id(path: SuggestedPath) -> str:
 
 def _yaml(name: str, rules: Sequence[SuggestedRule], about: Sequence[str], observed: Observations) -> str:
     lines = [f"# {_plain(line)}" for line in about]
-    if observed.left_out:
-        lines.append(
-            f"# Left out, and so blocked: {_counted(observed.left_out, 'request')} that no rule says."
-        )
+    if unsaid := observed.left_out - observed.unknown_filters:
+        lines.append(f"# Left out, and so blocked: {_counted(unsaid, 'request')} that no rule says.")
+    if observed.unknown_filters:
+        filtered = _counted(observed.unknown_filters, "request")
+        lines.append(f"# Left out, and so blocked: {filtered} filtered by rules that are not known now.")
     lines += ["version: 1", f"name: {_scalar(name)}", "default: block"]
     lines.append("rules:" if rules else "rules: []")
     for rule in rules:
@@ -461,6 +542,8 @@ def _evidence_lines(path: SuggestedPath) -> Iterator[str]:
     for transforms, count in sorted(evidence.transforms.items(), key=lambda one: one[0].names):
         if path.filter is None or path.filter.transforms != transforms:
             yield f"filtered {_times(count)}: {', '.join(transforms.names)}"
+    if path.filter is not None and evidence.hidden is not None and evidence.whole:
+        yield f"not filtered {_times(evidence.whole)}"
 
 
 def _options_told(evidence: Evidence) -> Iterator[str]:

@@ -378,6 +378,25 @@ async def test_a_filter_that_would_block_what_was_let_through_is_told_rather_tha
     assert [group.change for group in told.groups] == ["transforms"]
 
 
+async def test_a_suggested_filter_hides_what_its_rule_was_to_hide(plane: Plane, traffic: Traffic) -> None:
+    """A response that had nothing to hide names no transform in its event."""
+    text = """version: 1
+name: hr
+rules:
+  - {id: hide, match: {path: ["/v1.0/users/**"]}, verdict: filter, transforms: {strip_properties: [a, b]}}
+"""
+    await plane.ruleset("acme", "hr", text)
+    filtered = {"verdict": "filter", "path": "/v1.0/users/7", "rulesetVersion": 2, "ruleId": "hide"}
+    await traffic.send([{**filtered, "transforms": []}, {**filtered, "transforms": ["strip:b"]}])
+    await traffic.send([{**filtered, "path": "/v1.0/groups", "ruleId": "gone", "transforms": []}])
+    asked = SuggestRuleset(org="acme", app="payroll")
+    found = await suggest_ruleset.perform(desk(plane), OPERATOR, asked)
+    (rule,) = parse_ruleset(found.yaml).rules
+    assert rule.transforms is not None
+    assert (rule.match.path, rule.transforms.strip) == (("/v1.0/users/{user-id}",), ("a", "b"))
+    assert (found.requests, found.left_out) == (2, 1)
+
+
 async def test_a_suggestion_out_of_a_part_of_the_events_says_so(
     plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -625,3 +625,30 @@ def test_a_suggestion_leaves_all_of_its_traffic_as_it_was() -> None:
         assert one.body == one.exchange.answer_body
     assert "filter" in {rule.verdict for rule in ruleset.rules}
     assert not any(secret in text for secret in SECRETS)
+
+
+def test_a_write_to_the_same_path_does_not_widen_what_is_read() -> None:
+    text, _ = suggested(
+        entry("/v1.0/users/1?$select=displayName,id", answer={"id": "1", "displayName": "Ada"}),
+        entry("/v1.0/users/1", "PATCH", body={"jobTitle": "x"}, status=204),
+        entry("/v1.0/users?$select=id", answer={"value": [{"id": "1"}]}),
+        entry("/v1.0/users", "POST", body={"displayName": "x"}, answer={"id": "2"}, status=201),
+    )
+    found = {(rule.match.methods, rule.match.path): rule for rule in parse_ruleset(text).rules}
+    assert {key: rule.verdict for key, rule in found.items()} == {
+        (("GET",), ("/v1.0/users/{user-id}",)): "filter",
+        (("GET",), ("/v1.0/users",)): "filter",
+        (("PATCH",), ("/v1.0/users/{user-id}",)): "allow",
+        (("POST",), ("/v1.0/users",)): "allow",
+    }
+    transforms = found[("GET",), ("/v1.0/users/{user-id}",)].transforms
+    assert transforms is not None
+    assert transforms.allow == ("displayName", "id")
+
+
+def test_an_answer_that_is_unknown_does_not_widen_what_is_read() -> None:
+    known = entry("/v1.0/users/1?$select=id", answer={"id": "1"})
+    redacted = entry("/v1.0/users/2?$select=id", answer="[redacted]")
+    text, _ = suggested(known, redacted, entry("/v1.0/users/3?$select=id", status=0))
+    (rule,) = parse_ruleset(text).rules
+    assert rule.verdict == "filter"

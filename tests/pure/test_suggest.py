@@ -18,7 +18,8 @@ from proxy.policy.decision import Decision, RequestFacts
 from proxy.policy.explain import judged
 from proxy.policy.path_shapes import looks_like_id, shapes_of
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.suggest import Observations, Suggestion, blamed, suggest
+from proxy.policy.suggest import Observations, Suggestion, blamed, loosened, suggest
+from proxy.policy.transforms import Transforms, covers
 from tests.pure.test_meaning import RESOURCES, spelled
 
 NOON: Final = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -209,6 +210,72 @@ def test_what_was_filtered_only_at_times_is_told() -> None:
     assert "# filtered once: strip:manager.mail, strip:mobilePhone\n" in found.yaml
 
 
+def test_of_several_filters_of_one_path_nothing_is_shown_that_one_of_them_hid() -> None:
+    found = seen_filtered(
+        ("/v1.0/users", ("strip:mail",)),
+        ("/v1.0/users", ("strip:mobilePhone",)),
+        ("/v1.0/groups", ("allow:id", "allow:mail")),
+        ("/v1.0/groups", ("allow:id", "allow:owner")),
+        ("/v1.0/sites", ("allow:id", "allow:manager", "strip:manager.mail")),
+        ("/v1.0/teams", ("allow:",)),
+    )
+    filters = {rule.match.path[0]: rule.transforms for rule in parse_ruleset(found.yaml).rules}
+    assert filters == {
+        "/v1.0/users": Transforms(strip=("mail", "mobilePhone")),
+        "/v1.0/groups": Transforms(allow=("id",)),
+        "/v1.0/sites": Transforms(allow=("id",)),
+        "/v1.0/teams": Transforms(allow=("@odata.type",)),  # which is shown in any case
+    }
+
+
+def test_many_filters_of_one_path_are_all_kept() -> None:
+    found = seen_filtered(*(("/v1.0/users", (f"strip:p{number:02}",)) for number in range(40)))
+    (rule,) = parse_ruleset(found.yaml).rules
+    assert rule.transforms == Transforms(strip=tuple(f"p{number:02}" for number in range(40)))
+
+
+def test_one_resource_that_was_shown_whole_shows_no_other() -> None:
+    """The pattern does not say which of them it was."""
+    found = seen_filtered(("/v1.0/users/7", STRIPPED), ("/v1.0/users/8", ()))
+    (rule,) = parse_ruleset(found.yaml).rules
+    assert (rule.verdict, rule.match.path) == ("filter", ("/v1.0/users/{user-id}",))
+    assert "# not filtered once\n" in found.yaml
+
+
+def test_a_blocked_request_was_not_shown_whole() -> None:
+    seen = Observations()
+    seen.add("GET", "/v1.0/users", NOON, STRIPPED)
+    seen.add("GET", "/v1.0/users", NOON, was_blocked=True)
+    (rule,) = parse_ruleset(suggest(seen, "payroll").yaml).rules
+    assert rule.verdict == "filter"
+
+
+def test_a_filter_of_which_not_all_was_stored_is_left_out() -> None:
+    found = seen_filtered(("/v1.0/users", ("strip:a", "…[3 more]")))
+    assert (parse_ruleset(found.yaml).rules, found.left_out) == ((), 1)
+
+
+def test_a_filter_that_nobody_knows_is_left_out_and_said() -> None:
+    seen = observed("GET /v1.0/groups")
+    seen.leave_out_filtered()
+    found = suggest(seen, "payroll")
+    assert (found.requests, found.left_out, len(found.rules)) == (2, 1, 1)
+    assert "# Left out, and so blocked: 1 request filtered by rules that are not known now.\n" in found.yaml
+
+
+def test_a_guard_that_blocks_goes_before_the_filter_does() -> None:
+    seen = Observations()
+    seen.add("GET", "/v1.0/users/7", NOON, STRIPPED)
+    seen.add("GET", "/v1.0/users/8?$orderby=mobilePhone", NOON)
+    found = suggest(seen, "payroll")
+    unguarded, unfiltered = loosened(found, {"/v1.0/users/{user-id}"}, frozenset(), frozenset())
+    assert (list(unguarded), list(unfiltered)) == (["/v1.0/users/{user-id}"], [])
+    found = suggest(seen, "payroll", unguarded=unguarded)
+    (rule,) = parse_ruleset(found.yaml).rules
+    assert (rule.verdict, rule.guard_queries) == ("filter", False)
+    assert loosened(found, unguarded, unguarded, unfiltered) == (unguarded, unguarded)
+
+
 @pytest.mark.parametrize("name", ["true", "1e3", "a: b", "æ#ø", '"', "\\", "a\u2028b", "- x", "~", "{a}"])
 def test_any_name_is_text(name: str) -> None:
     assert parse_ruleset(suggest(Observations(), name).yaml).name == name.replace("\u2028", "\ufffd")
@@ -290,6 +357,53 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
     shuffled = list(kept)
     random.shuffle(shuffled)
     assert rules(suggest(seen_of(shuffled), "any", unfiltered=unfiltered)) == rules(found)
+
+
+@settings(max_examples=150)
+@given(traffic())
+def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> None:
+    """Neither to a resource of which some responses were filtered, nor by a method that was not seen."""
+    kept = [request for request in requests if not seen_of([request]).left_out]
+    found = suggest(seen_of(kept), "any")
+    compiled = compile_ruleset(parse_ruleset(found.yaml))
+    seen = seen_of(kept)
+    for method, target, names in kept:
+        facts = RequestFacts(method, canonicalise(target), (), "192.0.2.1", NOON.timestamp())
+        decision = judged(compiled.plan(method, facts.target), facts, None)
+        if not isinstance(decision, Decision) or decision.verdict == "block" or not names:
+            continue
+        shapes = [shaped.shape for shaped in shapes_of(method.upper(), facts.target) or ()]
+        read_as = "GET" if method.upper() == "HEAD" else method.upper()
+        if any(seen.shapes[shape].by_method[read_as].whole for shape in shapes):
+            continue  # the same resource was shown whole
+        assert decision.verdict == "filter", (found.yaml, method, target)
+        assert decision.transforms is not None
+        for name in names:
+            assert _hides(decision.transforms, name, names), (found.yaml, target, name)
+    for method in {"GET", "POST", "PATCH", "DELETE", "PUT"}:
+        for _, target, _ in kept:
+            facts = RequestFacts(method, canonicalise(target), (), "192.0.2.1", NOON.timestamp())
+            shapes = [shaped.shape for shaped in shapes_of(method, facts.target) or ()]
+            if any(method in seen.shapes[shape].by_method for shape in shapes if shape in seen.shapes):
+                continue
+            decision = judged(compiled.plan(method, facts.target), facts, None)
+            allowed = isinstance(decision, Decision) and decision.verdict != "block"
+            by = {path.pattern for rule in found.rules if method in rule.methods for path in rule.paths}
+            assert not allowed or by or method == "POST", (found.yaml, method, target)
+
+
+def _hides(transforms: Transforms, name: str, names: Sequence[str]) -> bool:
+    """Whether what `name` says was removed stays removed."""
+    kind, _, path = name.partition(":")
+    if kind == "strip":
+        if transforms.allow is None:
+            return any(covers(strip, path) for strip in transforms.strip)
+        return not any(covers(allowed, path) or covers(path, allowed) for allowed in transforms.allow)
+    listed = [each.partition(":")[2] for each in names if each.startswith("allow:")]
+    return transforms.allow is not None and all(
+        any(covers(one, allowed) for one in listed) or allowed == "@odata.type"
+        for allowed in transforms.allow
+    )
 
 
 def _is_ambiguous(method: str, target: str) -> bool:
