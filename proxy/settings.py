@@ -17,6 +17,7 @@ from proxy.config.given_text import NotUtf8, decoded, text_of
 from proxy.config.values import parse_name, parse_network, parse_origin
 from proxy.given_file import read_given_file
 from proxy.identities import DEFAULT_IDENTITY, Assignments
+from proxy.policy.interpretations import GRAPH_NAMES, parse_interpretation
 
 AUDIT_PATH: Final = "/api/v1/agent/audit"
 _STATUSES: Final = re.compile(r"([0-9]{3})(?:-([0-9]{3}))?", re.ASCII)
@@ -349,6 +350,13 @@ class UpstreamSettings:
     )
     rewrite_links: bool = setting(
         default=True, doc="Point `@odata.nextLink`, `@odata.deltaLink` and Location headers at the proxy."
+    )
+    interpretations: tuple[str, ...] = setting(
+        default=GRAPH_NAMES,
+        parse=parse_interpretation,
+        doc="How the upstream reads a path ([rules.md](rules.md#how-the-upstream-reads-a-path)): "
+        "`encoded-slash`, `backslash`, `decoded-again`, `path-parameters`, `compatibility-characters`. The "
+        "default is Microsoft Graph's.",
     )
     max_filter_bytes: int = setting(
         default=16 * _MIB,

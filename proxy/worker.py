@@ -53,6 +53,7 @@ from proxy.counters import (
     Counters,
 )
 from proxy.kill_file import NO_ORDER, KillOrder, read_kill_file
+from proxy.policy import interpretations
 from proxy.policy.gates import parse_network
 from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
@@ -245,6 +246,7 @@ class Worker:
             upstream_base=upstream.base_url,
             statuses_as_502=upstream.statuses_as_502,
             rewrite_links=upstream.rewrite_links,
+            interpretations=interpretations.bits(upstream.interpretations),
             public_base=proxy.public_base_url,
             trusted_proxies=tuple(parse_network(str(each)) for each in proxy.trusted_proxies),
             executor=self._comparing,

@@ -1,9 +1,10 @@
 """A target's readings, whatever its spelling; refuses what is malformed.
 
-Nobody knows for certain how a server further on reads an odd target: how often it decodes, whether it
-decodes before it splits, what it does with a backslash. So a target has *readings*, and a verdict must hold
-for all of them. Within one reading a resource may go by several *names* (a file by its path and as an item),
-and a rule that knows any of them applies.
+A server further on may read an odd target in several ways: it may decode before it splits, or take a
+backslash for a slash. So a target has *readings*, and a verdict must hold for all that the upstream may take
+(`Interpretations`). A reading that the upstream never takes refuses nothing by itself; it counts for a rule
+that names in its own words what the reading leads to. Within one reading a resource may go by several *names*
+(a file by its path and as an item), and a rule that knows any of them applies.
 """
 
 from __future__ import annotations
@@ -19,6 +20,14 @@ from math import prod
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from proxy.policy.interpretations import (
+    BACKSLASH,
+    COMPATIBILITY,
+    DECODED_AGAIN,
+    ENCODED_SLASH,
+    GRAPH,
+    PATH_PARAMETERS,
+)
 from proxy.policy.odata import (
     CERTAIN,
     SHADOW,
@@ -55,9 +64,14 @@ _ARGUMENT: Final = 16  # characters that take as long to read as an argument of 
 
 # Kinds of readings, as bits beside those of `odata`: an encoded slash was read as a separator.
 SLASH: Final = 4
+# The upstream never takes this reading.
+UNTAKEN: Final = 8
+_UNLIKELY: Final = SHADOW | UNTAKEN
 
 _ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# Bytes that spell an ASCII or other character with more bytes than UTF-8 allows (RFC 3629 §3).
+_OVERLONG: Final = re.compile(rb"[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f]|\xf0[\x80-\x8f]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Each alternative begins with a character of its own, so that `re` looks closer at few places only.
 _ODD_PATH: Final = re.compile(
@@ -91,8 +105,12 @@ class Name(NamedTuple):
 
 
 class Reading(NamedTuple):
+    """One way to read a target. An UNTAKEN reading differs from segment `changed_from` on from what the
+    upstream reads."""
+
     kind: int
     names: tuple[Name, ...]
+    changed_from: int = 0
 
 
 class Target:
@@ -142,8 +160,9 @@ class Target:
         return options
 
 
-def canonicalise(target: str) -> Target:
-    """What a request target can mean. Raises MalformedTarget."""
+def canonicalise(target: str, taken: int = GRAPH) -> Target:
+    """Return what a target can mean to an upstream that takes the interpretations `taken`. Raise
+    MalformedTarget if it has no meaning."""
     if not target.isascii() or not target.isprintable() or "#" in target:
         raise MalformedTarget("a target is printable ASCII without a fragment")
     path, mark, rest = target.partition("?")
@@ -173,11 +192,12 @@ def canonicalise(target: str) -> Target:
         else:
             found = Target(target, path, query, plain)
     else:
-        known = None if aliases else _known_readings.get(path)
+        key = path if taken == GRAPH else f"{taken}{path}"
+        known = None if aliases else _known_readings.get(key)
         if known is None:
-            found = _odd_target(target, path, query, aliases or {})
+            found = _odd_target(target, path, query, aliases or {}, taken, key)
         else:
-            found = Target(target, path, query, None, known, path)
+            found = Target(target, path, query, None, known, key)
         if options is None and _MAY_HIDE_QUERY.search(path) is not None:
             options = _options_of(path, query)
     if options is not None:
@@ -185,14 +205,16 @@ def canonicalise(target: str) -> Target:
     return found
 
 
-def _odd_target(target: str, path: str, query: str | None, aliases: Mapping[str, str]) -> Target:
-    readings, parts = _readings_of_odd(path, aliases)
+def _odd_target(
+    target: str, path: str, query: str | None, aliases: Mapping[str, str], taken: int, key: str
+) -> Target:
+    readings, parts = _readings_of_odd(path, aliases, taken)
     if aliases or len(path) > MAX_CACHED_PATH or parts > _MAX_CACHED_PARTS:
         return Target(target, path, query, None, readings)
     if len(_known_readings) >= _MAX_CACHED:
         _known_readings.clear()
-    _known_readings[path] = readings
-    return Target(target, path, query, None, readings, path)
+    _known_readings[key] = readings
+    return Target(target, path, query, None, readings, key)
 
 
 def _may_be_tenant(segment: str) -> bool:
@@ -214,7 +236,7 @@ def _without_tenant(readings: Iterable[Reading]) -> Iterator[Reading]:
             if len(name.folded) > 2 and _may_be_tenant(name.folded[1])
         )
         if names:
-            yield Reading(reading.kind | SHADOW, names)
+            yield Reading(reading.kind | SHADOW, names, max(0, reading.changed_from - 1))
 
 
 def _may_be_odd(lowered: str) -> bool:
@@ -300,8 +322,10 @@ def _work_to_read(text: str) -> int:
 _known_readings: Final[dict[str, tuple[Reading, ...]]] = {}
 
 
-def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[tuple[Reading, ...], int]:
-    """And how many parts their names have together."""
+def _readings_of_odd(
+    path: str, aliases: Mapping[str, str], taken: int
+) -> tuple[tuple[Reading, ...], int]:
+    """Return the readings of a path, and how many parts their names have together."""
     if not path.startswith("/"):
         raise MalformedTarget("a target begins with a slash")
     if path.count("/") > MAX_SEGMENTS:
@@ -313,7 +337,7 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[tuple[Readi
     found: dict[Reading, None] = {}
     parts = 0
     try:
-        for segments in _spellings(path, room):
+        for segments in _spellings(path, room, taken):
             readings = _readings_of(segments, meanings)
             parts += sum(len(name.folded) for reading in readings for name in reading.names)
             found.update(dict.fromkeys(readings))
@@ -321,30 +345,69 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str]) -> tuple[tuple[Readi
                 raise MalformedTarget("too many readings")
     except MalformedSegment as error:
         raise MalformedTarget(str(error)) from None
-    found.update(dict.fromkeys(_without_tenant(tuple(found))))
-    return tuple(found), parts
+    marked = _with_changes_marked(tuple(found))
+    return (*marked, *_without_tenant(marked)), parts
 
 
-def _spellings(path: str, room: _Room) -> Iterator[_Segments]:
-    """The path split, decoded and normalised in every order that a server might choose, each result once."""
-    known: set[tuple[int, str]] = set()
-    for decoded in _decodings(path):
-        for variant in _variants(decoded, room):
+def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
+    """Say of each UNTAKEN reading from which segment on it differs from all that the upstream takes."""
+    if not any(reading.kind & UNTAKEN for reading in readings):
+        return readings
+    certain = [name for reading in readings if not reading.kind & _UNLIKELY for name in reading.names]
+    return tuple(
+        [
+            reading._replace(changed_from=_changed_from(reading.names, certain))
+            if reading.kind & UNTAKEN
+            else reading
+            for reading in readings
+        ]
+    )
+
+
+def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
+    """0 if one of the names is only the beginning of a certain one: then no segment tells them apart."""
+    least = MAX_SEGMENTS
+    for name in names:
+        if name in certain:
+            continue
+        common = max([_common(name, other) for other in certain], default=0)
+        if common >= len(name.folded):
+            return 0
+        least = min(least, common)
+    return least
+
+
+def _common(one: Name, other: Name) -> int:
+    """How many segments two paths have in common at their beginning."""
+    count = 0
+    for first, second in zip(zip(one.folded, one.exact, strict=True), zip(*other, strict=True), strict=False):
+        if first != second:
+            break
+        count += 1
+    return count
+
+
+def _spellings(path: str, room: _Room, taken: int) -> Iterator[_Segments]:
+    """The path split, decoded and normalised in every order that a server might choose, each result once: if
+    two kinds come to the same, the one that counts for more."""
+    known: dict[str, list[int]] = {}
+    for decoded in _decodings(path, taken):
+        for variant in _variants(decoded, room, taken):
             for spelling in _without_dots(variant):
-                key = (spelling.kind, "\0".join(spelling.texts))  # a NUL is in no segment
-                if key not in known:
-                    known.add(key)
+                kinds = known.setdefault("\0".join(spelling.texts), [])  # a NUL is in no segment
+                if not any(kind & spelling.kind == kind for kind in kinds):
+                    kinds.append(spelling.kind)
                     yield spelling
 
 
-def _variants(decoded: _Segments, room: _Room) -> list[_Segments]:
+def _variants(decoded: _Segments, room: _Room, taken: int) -> list[_Segments]:
     room.take(_length(decoded))
     variants = [decoded]
-    variants += _each(variants, _compatibility_normalised, room)
-    variants += _each(variants, _at_backslashes, room)
+    variants += _each(variants, _compatibility_normalised, room, _kind(taken, COMPATIBILITY))
+    variants += _each(variants, _at_backslashes, room, _kind(taken, BACKSLASH))
     for variant in variants:
         room.take(_work_to_close(variant))
-    variants += _each(variants, _without_matrix_parameters, room)
+    variants += _each(variants, _without_matrix_parameters, room, _kind(taken, PATH_PARAMETERS))
     variants += _each(variants, _at_semicolons, room)
     variants += _each(variants, _at_end_of_path, room)
     variants += _each(variants, _trimmed, room)
@@ -365,12 +428,18 @@ def _length(variant: _Segments) -> int:
     return sum(map(len, variant.texts)) + len(variant.texts)
 
 
-def _decodings(path: str) -> Iterator[_Segments]:
+def _kind(taken: int, interpretation: int) -> int:
+    """What an interpretation adds to the kind of a reading."""
+    return 0 if taken & interpretation else UNTAKEN
+
+
+def _decodings(path: str, taken: int) -> Iterator[_Segments]:
     """Decoded `total` times, of which `before` before the path was split at its slashes."""
     if _BAD_ESCAPE.search(path):
         raise MalformedTarget("a percent sign is followed by two hexadecimal digits")
+    again = _decoded if taken & DECODED_AGAIN else _decoded_again
     texts = [path]
-    while (text := _decoded(texts[-1])) != texts[-1]:
+    while (text := _decoded(path) if len(texts) == 1 else again(texts[-1])) != texts[-1]:
         texts.append(text)
         if len(texts) > MAX_DECODINGS + 1:
             raise MalformedTarget("encoded too often")
@@ -379,11 +448,12 @@ def _decodings(path: str) -> Iterator[_Segments]:
         if before and text.count("/") == texts[before - 1].count("/"):
             continue
         segments = text[1:].split("/")
+        slash = SLASH | _kind(taken, ENCODED_SLASH) if before else CERTAIN
         for total in range(before, deepest + 1):
             if total > before:
-                segments = [_decoded(segment) for segment in segments]
+                segments = [again(segment) if total > 1 else _decoded(segment) for segment in segments]
             if total or not deepest:
-                yield _Segments(SLASH if before else CERTAIN, segments)
+                yield _Segments(slash if total < 2 else slash | _kind(taken, DECODED_AGAIN), segments)
 
 
 def _decoded(text: str) -> str:
@@ -398,10 +468,24 @@ def _decoded(text: str) -> str:
     return decoded
 
 
+def _decoded_again(text: str) -> str:
+    """Decode what the upstream takes as it is: a name may hold any percent sign (`caf%E9.docx`), so only what
+    nobody writes by accident is refused."""
+    if "%" not in text:
+        return text
+    unescaped = _unescaped(text)
+    if _OVERLONG.search(unescaped):
+        raise MalformedTarget("an overlong encoding when decoded again")
+    decoded = unescaped.decode("utf-8", "replace")
+    if _CONTROL.search(decoded):
+        raise MalformedTarget("a control character when decoded again")
+    return decoded
+
+
 def _each(
-    variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room
+    variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room, kind: int = 0
 ) -> list[_Segments]:
-    """What `change` makes of each variant, where it makes a difference."""
+    """What `change`, which adds `kind`, makes of each variant, where it makes a difference."""
     changed: list[_Segments] = []
     for before in variants:
         after = change(before)
@@ -409,7 +493,7 @@ def _each(
             raise MalformedTarget("too many segments")
         if after.texts != before.texts:
             room.take(_length(after))
-            changed.append(after)
+            changed.append(_Segments(after.kind | kind, after.texts))
     return changed
 
 
@@ -422,7 +506,7 @@ def _compatibility_normalised(variant: _Segments) -> _Segments:
     for text in variant.texts:
         normal = unicodedata.normalize("NFKC", text)
         if normal.count("%") > text.count("%"):  # a full-width percent sign may make an escape
-            normal = _decoded(normal)
+            normal = _decoded_again(normal)
         texts += normal.split("/") if normal.count("/") > text.count("/") else [normal]
     return _Segments(variant.kind, texts)
 
@@ -473,12 +557,18 @@ def _with_whole_parentheses(variant: _Segments) -> _Segments:
 
 
 def _without_dots(variant: _Segments) -> list[_Segments]:
-    """Dot segments removed (RFC 3986 §5.2.4), empty ones dropped; both orders where the order matters."""
+    """Dot segments removed (RFC 3986 §5.2.4), empty ones dropped; both orders where the order matters.
+
+    No id holds a dot segment, so rules that block or filter count for a reading with one even if the
+    upstream never takes it."""
     merged = _resolved([text for text in variant.texts if text])
+    kind = variant.kind
+    if kind & UNTAKEN and (".." in variant.texts or "." in variant.texts):
+        kind = (kind & ~UNTAKEN) | SHADOW
     if "" not in variant.texts or ".." not in variant.texts:
-        return [_Segments(variant.kind, merged)]
+        return [_Segments(kind, merged)]
     resolved = [text for text in _resolved(variant.texts) if text]
-    return [_Segments(variant.kind, merged), _Segments(variant.kind, resolved)]
+    return [_Segments(kind, merged), _Segments(kind, resolved)]
 
 
 def _resolved(texts: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from proxy.policy.canonical import MAX_CACHED_PATH, SLASH, Name, Reading, Target
+from proxy.policy.canonical import MAX_CACHED_PATH, SLASH, UNTAKEN, Name, Reading, Target
 from proxy.policy.conditions import (
     NO,
     YES,
@@ -176,7 +176,8 @@ class CompiledRuleset:
                 )
             concerned = [candidate for candidate in candidates if candidate.entry.compiled.concerns(method)]
             importance = importance_of(reading.kind, method)
-            default = NOTHING if importance == "shadow" else self._default
+            unlikely = importance == "shadow" or reading.kind & UNTAKEN
+            default = NOTHING if unlikely else self._default
             lanes.append(_lane(importance, concerned, default, on_response=False))
             if any(candidate.entry.compiled.on_response for candidate in concerned):
                 response_lanes.append(_lane(importance, concerned, NOTHING, on_response=True))
@@ -205,6 +206,8 @@ class CompiledRuleset:
                 if known is None or known.held < candidate.held:
                     best[key] = candidate
         found = list(best.values())
+        if reading.kind & UNTAKEN:
+            found = [candidate for candidate in found if counts_for(candidate, reading)]
         if len(found) > 1:
             found.sort(key=lambda candidate: candidate.order)
         return found
@@ -338,6 +341,25 @@ def _names_hidden_within(entry: Entry, name: Name) -> bool:
     return hidden.named_within(within) is not Naming.NOTHING
 
 
+def counts_for(candidate: Candidate, reading: Reading) -> bool:
+    """Return False for a reading that the upstream never takes, unless the rule names in its own words what
+    only this reading makes of the path: a wildcard does not stand for half of an id."""
+    entry, start = candidate.entry, reading.changed_from
+    if not reading.kind & UNTAKEN or start == 0:
+        return True
+    if any(word is not None for word in entry.pattern.segments[start:]):
+        return True
+    tested = [parameter for parameter, _ in entry.compiled.parameter_tests]
+    if any(at >= start and name in tested for name, at in entry.pattern.parameters):
+        return True
+    hidden = entry.compiled.hidden
+    if hidden is None or not (candidate.hides or candidate.probed):
+        return False
+    words = hidden.words()
+    changed = [word for name in reading.names for word in name.folded[start:]]
+    return any(word in words or word.startswith("$") for word in changed)
+
+
 def _step_below(entry: Entry, name: Name, found: list[Entry]) -> Step | None:
     """What a filter has to say to a path below its own: `/$count` and `/$ref` take the same queries."""
     compiled = entry.compiled
@@ -384,7 +406,9 @@ def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
 def importance_of(kind: int, method: str) -> Importance:
     if kind & SHADOW or (kind & KEY and method in _FUNCTION_METHODS):
         return "shadow"
-    return "slash" if kind & SLASH else "certain"
+    if kind & SLASH:
+        return "slash"
+    return "shadow" if kind & UNTAKEN else "certain"
 
 
 def _lane(

@@ -64,6 +64,15 @@ class Step:
 
 _MAX_LOGGED: Final = 64  # combinations that a lane remembers
 
+_ENCODED_SLASH: Final = (
+    "%2F, which the upstream may read as a slash, would change the verdict if it were one; "
+    "a slash within an id is sent as %252F"
+)
+
+_SLASH_BEHIND_ENCODINGS: Final = (
+    "an encoded slash that is none to the upstream, and would lead to what a rule blocks or filters"
+)
+
 # What a lane says where no rule decides and that means nothing.
 NOTHING: Final = Decision("allow", "default", reason="default")
 
@@ -230,8 +239,12 @@ class Plan:
         if decision is None:
             raise MalformedTarget("the target has no certain reading")
         for lane in self._slash_lanes:
-            if _effect(lane.judge(request, None, known)) != _effect(decision):
-                raise MalformedTarget("an encoded slash that would change the verdict if it were a slash")
+            outcome = lane.judge(request, None, known)
+            untaken = lane.default is NOTHING  # by the upstream: it can only make the verdict stricter
+            if untaken:
+                outcome = _strictest(decision, outcome)
+            if _effect(outcome) != _effect(decision):
+                raise MalformedTarget(_SLASH_BEHIND_ENCODINGS if untaken else _ENCODED_SLASH)
         return decision
 
 

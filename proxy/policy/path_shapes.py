@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from proxy.policy.canonical import Name, Target
+from proxy.policy.canonical import UNTAKEN, Name, Target
 from proxy.policy.compile import importance_of
 from proxy.policy.odata import fold
 from proxy.policy.paths import MAX_PATTERN_SEGMENTS, InvalidPattern, parse_pattern
@@ -62,7 +62,7 @@ def shapes_of(method: str, target: Target) -> list[Shaped] | None:
     """
     found: dict[Shaped, None] = {}
     for reading in target.readings:
-        if importance_of(reading.kind, method) == "shadow":
+        if reading.kind & UNTAKEN or importance_of(reading.kind, method) == "shadow":
             continue
         shaped = [one for name in sorted(reading.names, key=_narrowness) if (one := _shaped(method, name))]
         if not shaped:

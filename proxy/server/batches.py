@@ -204,7 +204,7 @@ class Batch:
         if rules is None:
             raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
         try:
-            target = canonicalise(part.target)
+            target = canonicalise(part.target, self._context.interpretations)
             if carries_query(part.method, target):
                 raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
             plan = judged.plan = rules.plan(part.method, target)

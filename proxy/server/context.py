@@ -90,6 +90,7 @@ class Context:
         upstream_base: str,
         statuses_as_502: frozenset[int],
         rewrite_links: bool,
+        interpretations: int,
         public_base: str,
         trusted_proxies: tuple[Network, ...],
         executor: Executor,
@@ -106,6 +107,7 @@ class Context:
         self.upstream_host = self.upstream_base.partition(b"://")[2]
         self.statuses_as_502 = statuses_as_502
         self.rewrite_links = rewrite_links
+        self.interpretations = interpretations  # of a path that the upstream takes, as bits
         self.public_base = public_base.encode("ascii")
         self.trusted_proxies = trusted_proxies
         self.executor = executor

@@ -177,7 +177,7 @@ class Exchange:
         if override is not None and override.strip().decode("latin-1") != head.method:
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
         try:
-            self._target = canonicalise(head.target)
+            self._target = canonicalise(head.target, self.context.interpretations)
         except MalformedTarget as error:
             raise Refusal(
                 "badRequest", f"The request target is malformed: {error}.", "malformedTarget"

@@ -22,6 +22,7 @@ from proxy.audit.segment import SegmentReader
 from proxy.audit.spool import SpoolWriter, spool_directory
 from proxy.counters import CounterPages
 from proxy.policy.compile import compile_ruleset
+from proxy.policy.interpretations import GRAPH
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.server.connection import ClientConnection
 from proxy.server.context import Context, Limits
@@ -302,6 +303,7 @@ async def data_path(
     ruleset: str = ALLOW_ALL,
     *,
     rewrite_links: bool = True,
+    interpretations: int = GRAPH,
     response_timeout: float = 5,
     max_connections: int = 8,
     max_waiting: int = 1024,
@@ -353,6 +355,7 @@ async def data_path(
         upstream_base=f"http://127.0.0.1:{upstream.port}",
         statuses_as_502=frozenset({*range(500, 503), *range(505, 600)}),
         rewrite_links=rewrite_links,
+        interpretations=interpretations,
         public_base="",
         trusted_proxies=(),
         executor=executor,

@@ -1,0 +1,39 @@
+"""How an upstream may read a path beyond RFC 3986: names for settings, bits for the canonicaliser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+ENCODED_SLASH: Final = 1  # `%2F` separates segments
+BACKSLASH: Final = 2  # so does a backslash, encoded or not
+DECODED_AGAIN: Final = 4  # percent-encoding is decoded more than once
+PATH_PARAMETERS: Final = 8  # `;name=value` behind a segment is not part of it
+COMPATIBILITY: Final = 16  # full-width letters and the like count as the plain ones (NFKC)
+
+GRAPH: Final = ENCODED_SLASH | BACKSLASH
+EVERY: Final = 31
+
+_BITS: Final = {
+    "encoded-slash": ENCODED_SLASH,
+    "backslash": BACKSLASH,
+    "decoded-again": DECODED_AGAIN,
+    "path-parameters": PATH_PARAMETERS,
+    "compatibility-characters": COMPATIBILITY,
+}
+GRAPH_NAMES: Final = ("encoded-slash", "backslash")
+
+
+def parse_interpretation(name: str) -> str:
+    """Return the name of an interpretation. Raise ValueError if there is none of that name."""
+    if name not in _BITS:
+        raise ValueError(f"must be one of {', '.join(_BITS)}, not {name!r}")
+    return name
+
+
+def bits(names: Iterable[str]) -> int:
+    """Return the bits of the named interpretations."""
+    taken = 0
+    for name in names:
+        taken |= _BITS[name]
+    return taken
