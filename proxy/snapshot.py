@@ -24,8 +24,9 @@ from proxy.policy.ruleset import Rule, Ruleset
 from proxy.stops import NOTHING_STOPPED, Stops
 
 _FORMAT: Final = 1
-# Grows with each optional member of a sync answer that this release reads and the last did not.
-READ: Final = 1
+# Grows with each optional member of a sync answer that this release reads and the last did not, and with each
+# change to how the text of a ruleset is read.
+READ: Final = 2
 _CLOCK_LEEWAY_SECONDS: Final = 60.0  # by which a clock may be set back without a word
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
 _FIRST_LINE: Final = re.compile(rb"graphward-snapshot 1 ([0-9a-f]{64})\n")

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from proxy.policy import yaml_document
 from proxy.policy.decision import AnswerFacts
@@ -19,13 +19,16 @@ from proxy.policy.json_text import readable
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import (
     FEW,
+    Integer,
     InvalidRuleset,
     RulesetProblem,
     Shape,
+    Text,
     document_problem,
     read_shape,
     shape_problems,
 )
+from proxy.policy.scalars import as_values
 from proxy.policy.yaml_document import MAX_PROBLEMS
 
 MAX_FAILURES = 1000  # told; each may quote a body
@@ -88,32 +91,33 @@ def _checked_field(text: str) -> str:
     return text
 
 
-_Field = Annotated[StrictStr, AfterValidator(_checked_field)]
+_Field = Annotated[Text, AfterValidator(_checked_field)]
 _FieldValues = _Field | list[Annotated[_Field, FEW]]  # a list: the field several times
+_Body = Annotated[Any, BeforeValidator(as_values)]  # JSON: numbers count, not their spelling
 _Fields = dict[Annotated[_Field, FEW], Annotated[_FieldValues, FEW]]
 
 
 class _Answer(Shape):
-    status: StrictInt = 200
+    status: Integer = 200
     headers: _Fields = Field(default_factory=dict)
-    body: Any = None
+    body: _Body = None
 
 
 class _Expected(Shape):
     verdict: Literal["allow", "filter", "block", "log_only", "refused"]
-    rule: StrictStr | None = None
-    reason: StrictStr | None = None
-    logged: list[Annotated[StrictStr, FEW]] | None = None
-    body: Any = None
+    rule: Text | None = None
+    reason: Text | None = None
+    logged: list[Annotated[Text, FEW]] | None = None
+    body: _Body = None
 
 
 class _Case(Shape):
-    name: StrictStr = ""
-    request: Annotated[StrictStr, AfterValidator(_checked_request)]
+    name: Text = ""
+    request: Annotated[Text, AfterValidator(_checked_request)]
     headers: _Fields = Field(default_factory=dict)
-    ip: Annotated[StrictStr, AfterValidator(_checked_address)] | None = None
-    time: Annotated[StrictStr, AfterValidator(_checked_moment)] | None = None
-    body: Any = None
+    ip: Annotated[Text, AfterValidator(_checked_address)] | None = None
+    time: Annotated[Text, AfterValidator(_checked_moment)] | None = None
+    body: _Body = None
     answer: _Answer | None = None
     expect: _Expected
 

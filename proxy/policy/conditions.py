@@ -16,6 +16,7 @@ from proxy.policy.canonical import option_name
 from proxy.policy.facts import AnswerFacts, BodyNeeded, MalformedBody, RequestFacts, Value, property_path
 from proxy.policy.odata import fold
 from proxy.policy.ruleset import Comparison, Condition, Scalar
+from proxy.policy.scalars import Written, text_of, values_meant
 
 NO: Final = 0
 PERHAPS: Final = 1
@@ -224,35 +225,39 @@ def _operands(operand: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -> ValueTest:
-    texts = {_text(operand): operand for operand in operands}
-    return _member_test(texts, {fold(text) for text in texts}, caseless)
+    texts = {text_of(operand) for operand in operands}
+    typed = [operand.value if isinstance(operand, Written) else operand for operand in operands]
+    surely = {_key(value) for value in typed if not isinstance(value, str)}
+    # The rule says "5" where the document says 5: another type, perhaps the same to the server.
+    perhaps = {_key(value) for text in typed if isinstance(text, str) for value in values_meant(text)}
+    return _member_test(texts, {fold(text) for text in texts}, surely, perhaps, caseless)
 
 
-def _member_test(texts: dict[str, Scalar], folded: set[str], caseless: Callable[[str], bool]) -> ValueTest:
+def _key(value: bool | int | float) -> tuple[bool, bool | int | float]:
+    """To Python, 1 is true: not in JSON."""
+    return isinstance(value, bool), value
+
+
+def _member_test(
+    texts: set[str],
+    folded: set[str],
+    surely: set[tuple[bool, bool | int | float]],
+    perhaps: set[tuple[bool, bool | int | float]],
+    caseless: Callable[[str], bool],
+) -> ValueTest:
     def is_member(value: Value) -> int:
         if isinstance(value, str):
             if value in texts:
                 return YES
             return PERHAPS if fold(value) in folded and caseless(value) else NO
-        if value is None or not isinstance(value, bool | int | float):
+        if not isinstance(value, bool | int | float):
             return NO
-        text = _text(value)
-        if text not in texts:
-            return NO
-        # The rule says "5" where the document says 5: another type, perhaps the same to the server.
-        return PERHAPS if isinstance(texts[text], str) else YES
+        key = _key(value)
+        if key in surely:
+            return YES
+        return PERHAPS if key in perhaps else NO
 
     return is_member
-
-
-def _text(value: bool | int | float | str) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    if isinstance(value, int) and value.bit_length() > 512:
-        return hex(value)  # decimal text of huge numbers costs quadratic time, and Python refuses it
-    return str(value)
 
 
 def _text_test(holds: Callable[[str, str], bool], operand: str, caseless: Callable[[str], bool]) -> ValueTest:

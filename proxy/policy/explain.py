@@ -19,6 +19,7 @@ from proxy.policy.canonical import SLASH, MalformedTarget, Name, Reading, Target
 from proxy.policy.compile import (
     Candidate,
     Part,
+    counts_for,
     importance_of,
     parameter_conditions,
     parts_asked,
@@ -28,6 +29,7 @@ from proxy.policy.decision import Decision, Importance, Plan
 from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path
 from proxy.policy.filters import FilterFailed, compile_filter
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
+from proxy.policy.scalars import Written
 from proxy.policy.unknown import (
     Guesses,
     PartlyKnownRequest,
@@ -270,7 +272,8 @@ class Explainer:
         """The rules on the path, by their index; those with a parameter that doesn't hold come last."""
         found: list[tuple[Candidate, Name]] = []
         for name in reading.names:
-            found += [(candidate, name) for candidate in self._rules.candidates_of_name(name)]
+            candidates = self._rules.candidates_of_name(name)
+            found += [(candidate, name) for candidate in candidates if counts_for(candidate, reading)]
         found.sort(key=lambda one: one[0].order)
         for name in reading.names:
             found += [
@@ -473,6 +476,8 @@ def _text(value: object) -> str:
         return "(an object or array)"
     if value is None:
         return "null"
+    if isinstance(value, Written):
+        return value.written
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

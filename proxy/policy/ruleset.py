@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from proxy.policy.scalars import Written
 from proxy.policy.transforms import Transforms
 
-Scalar = bool | int | float | str
+Scalar = bool | int | float | str | Written
 
 REQUEST_SOURCES = ("param", "query", "header", "body")
 RESPONSE_SOURCES = ("status", "response_header", "property")

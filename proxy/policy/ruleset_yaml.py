@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -27,7 +28,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic.config import JsonDict
+from pydantic.config import JsonDict, JsonValue
 
 from proxy.policy import yaml_document
 from proxy.policy.conditions import InvalidRegex, compile_regex
@@ -48,6 +49,7 @@ from proxy.policy.ruleset import (
     Scalar,
     TimeGate,
 )
+from proxy.policy.scalars import Written, as_text, as_value
 from proxy.policy.transforms import Transforms
 from proxy.policy.yaml_document import MAX_PROBLEMS, cut
 
@@ -253,18 +255,40 @@ def _text_like(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
+def _scalar_like(pattern: str = "", **more: JsonValue) -> WithJsonSchema:
+    """For editors: text, or a number or boolean that counts as it is written."""
+    schema: dict[str, JsonValue] = {"type": ["string", "number", "boolean"]}
+    return WithJsonSchema(schema | ({"pattern": f"^(?:{pattern})$"} if pattern else {}) | more)
+
+
+def _checked_operand(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str | Written):
+        return value
+    raise ValueError(f"a text, a number, true or false is wanted here, not {_kind_of(value)}")
+
+
+# Where text is meant, a scalar counts as it is written; where a number or boolean is meant, it is one.
+_WrittenText = Annotated[StrictStr, BeforeValidator(as_text)]
+Text = Annotated[_WrittenText, _scalar_like()]
+Integer = Annotated[StrictInt, BeforeValidator(as_value)]
+_Number = Annotated[StrictInt | StrictFloat, BeforeValidator(as_value)]
+_Truth = Annotated[StrictBool, BeforeValidator(as_value)]
+
 _Path = Annotated[StrictStr, AfterValidator(_checked_path), FEW, _text_like(r"/[^?#\\]*")]
 _Network = Annotated[
     StrictStr, AfterValidator(_checked_network), FEW, _text_like(r"[0-9A-Fa-f.:]+(?:/[0-9.]+)?")
 ]
-_Property = Annotated[StrictStr, AfterValidator(_checked_property), FEW, _text_like(_PROPERTY.pattern)]
-_FieldName = Annotated[StrictStr, AfterValidator(_checked_field_name), _text_like(_TOKEN.pattern)]
-_Method = Annotated[StrictStr, AfterValidator(_checked_method), FEW, _text_like(_TOKEN.pattern)]
-_RuleId = Annotated[StrictStr, AfterValidator(_checked_rule_id), _text_like(_RULE_ID.pattern)]
+_Property = Annotated[
+    _WrittenText, AfterValidator(_checked_property), FEW, _scalar_like(_PROPERTY.pattern)
+]
+_OptionName = Annotated[_WrittenText, Field(min_length=1), _scalar_like(minLength=1)]
+_FieldName = Annotated[_WrittenText, AfterValidator(_checked_field_name), _scalar_like(_TOKEN.pattern)]
+_Method = Annotated[_WrittenText, AfterValidator(_checked_method), FEW, _text_like(_TOKEN.pattern)]
+_RuleId = Annotated[_WrittenText, AfterValidator(_checked_rule_id), _scalar_like(_RULE_ID.pattern)]
 _CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
-_Start = Annotated[StrictStr, AfterValidator(_checked_start), _text_like(_CLOCK)]
-_End = Annotated[StrictStr, AfterValidator(_checked_minutes), _text_like(f"{_CLOCK}|24:00")]
-_Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
+_Start = Annotated[_WrittenText, AfterValidator(_checked_start), _text_like(_CLOCK)]
+_End = Annotated[_WrittenText, AfterValidator(_checked_minutes), _text_like(f"{_CLOCK}|24:00")]
+_Scalar = Annotated[Any, BeforeValidator(_checked_operand), _scalar_like()]
 _Scalars = Annotated[list[Annotated[_Scalar, FEW]], Field(min_length=1, max_length=MAX_OPERANDS)]
 _Day = Annotated[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], FEW]
 
@@ -309,12 +333,15 @@ class _Condition(Shape):
         }
     )
 
-    param: StrictStr | None = Field(None, description="The segment that {name} stands for, decoded.")
-    query: Annotated[StrictStr, Field(min_length=1)] | None = Field(None, description="A query option.")
+    param: Text | None = Field(None, description="The segment that {name} stands for, decoded.")
+    query: _OptionName | None = Field(None, description="A query option.")
     header: _FieldName | None = Field(None, description="A field of the request.")
     body: _Property | None = Field(None, description="A property of a JSON request body.")
     status: (
-        Literal[True] | StrictInt | Annotated[list[Annotated[StrictInt, FEW]], Field(min_length=1)] | None
+        Annotated[Literal[True], BeforeValidator(as_value)]
+        | Integer
+        | Annotated[list[Annotated[Integer, FEW]], Field(min_length=1)]
+        | None
     ) = Field(None, description="The answer's status.")
     response_header: _FieldName | None = Field(None, description="A field of the answer.")
     property: _Property | None = Field(None, description="A property of the answer, or of an item of it.")
@@ -322,13 +349,13 @@ class _Condition(Shape):
     not_equals: _Scalar | None = None
     in_: _Scalars | None = Field(None, alias="in")
     not_in: _Scalars | None = None
-    prefix: StrictStr | None = None
-    suffix: StrictStr | None = None
-    contains: StrictStr | None = None
-    matches: StrictStr | None = None
-    at_least: StrictInt | StrictFloat | None = None
-    at_most: StrictInt | StrictFloat | None = None
-    exists: StrictBool | None = None
+    prefix: Text | None = None
+    suffix: Text | None = None
+    contains: Text | None = None
+    matches: Text | None = None
+    at_least: _Number | None = None
+    at_most: _Number | None = None
+    exists: _Truth | None = None
 
 
 class _Ip(Shape):
@@ -349,7 +376,7 @@ class _Time(Shape):
     days: Annotated[list[_Day], Field(min_length=1)] | None = None
     from_: _Start | None = Field(None, alias="from")
     to: _End | None = None
-    timezone: Annotated[StrictStr, AfterValidator(_checked_timezone)] = "UTC"
+    timezone: Annotated[_WrittenText, AfterValidator(_checked_timezone)] = "UTC"
 
 
 class _Transforms(Shape):
@@ -369,7 +396,7 @@ class _Rule(Shape):
     )
 
     id: _RuleId
-    description: StrictStr | None = None
+    description: Text | None = None
     when: Literal["request", "response"] = "request"
     match: _Match
     conditions: list[_Condition] | None = Field(None, description="All must hold.")
@@ -379,14 +406,16 @@ class _Rule(Shape):
         description="What the rule decides where it matches; after log_only the search goes on."
     )
     transforms: _Transforms | None = Field(None, description="What a filter hides.")
-    guard_queries: StrictBool = Field(
+    guard_queries: _Truth = Field(
         False, description="Block requests whose query probes what the filter hides."
     )
 
 
 class _Ruleset(Shape):
-    version: Literal[1]
-    name: Annotated[StrictStr, Field(min_length=1, max_length=128)]
+    version: Annotated[Literal[1], BeforeValidator(as_value)]
+    name: Annotated[
+        _WrittenText, Field(min_length=1, max_length=128), _scalar_like(minLength=1, maxLength=128)
+    ]
     default: Literal["allow", "block"] = Field("block", description="Where no rule decides.")
     rules: Annotated[list[_Rule], Field(max_length=MAX_RULES)]
 
@@ -473,12 +502,15 @@ _WANTED = {
 def _quoted(value: object) -> str:
     if isinstance(value, dict | list):
         return _kind_of(value)
+    if isinstance(value, Written):
+        return value.written
     return repr(cut(value) if isinstance(value, str) else value)
 
 
 def _kind_of(value: object) -> str:
     if value is None:
         return "nothing"
+    value = as_value(value)
     names = {dict: "keys and values", list: "a list", str: "text", bool: "true or false", int: "a number"}
     return names.get(type(value), "a number")
 
@@ -511,7 +543,7 @@ def _contradictions(value: object) -> _Found:
         if not isinstance(rule, dict):
             continue
         where = ("rules", at)
-        rule_id = rule.get("id")
+        rule_id = as_text(rule.get("id"))
         if isinstance(rule_id, str) and first_with.setdefault(rule_id, at) != at:
             yield (*where, "id"), f"the id `{rule_id}` is that of rules[{first_with[rule_id]}] already"
         yield from _transform_contradictions(where, rule)
@@ -549,7 +581,7 @@ def _gate_contradictions(where: _Where, rule: dict[str, Any]) -> _Found:
         yield (*where, "time"), "a gate by time needs `days`, or `from` and `to`"
     if ("from" in time) != ("to" in time):
         yield (*where, "time"), "`from` and `to` stand together"
-    elif "from" in time and time["from"] == time["to"]:
+    elif "from" in time and as_text(time["from"]) == as_text(time["to"]):
         yield (*where, "time", "to"), "`from` and `to` are the same; leave both out for whole days"
 
 
@@ -558,7 +590,7 @@ def _condition_contradictions(where: _Where, rule: dict[str, Any], condition: di
     if len(sources) != 1:
         found = " and ".join(sources) if sources else "none"
         yield where, f"a condition looks at one of {', '.join(_SOURCES)}; here: {found}"
-    shorthand = isinstance(condition.get("status"), list) or type(condition.get("status")) is int
+    shorthand = isinstance(condition.get("status"), list) or type(as_value(condition.get("status"))) is int
     if not shorthand and not any(operator in condition for operator in _OPERATORS):
         yield where, f"a condition needs an operator: {', '.join(_OPERATORS)}"
     for source in sources:
@@ -578,6 +610,7 @@ def _condition_contradictions(where: _Where, rule: dict[str, Any], condition: di
 def _unknown_parameter(where: _Where, rule: dict[str, Any], name: object) -> _Found:
     match = rule.get("match")
     paths = match.get("path") if isinstance(match, dict) else None
+    name = as_text(name)
     if not isinstance(name, str) or not isinstance(paths, list):
         return
     known: set[str] = set()
@@ -600,8 +633,10 @@ def _status_contradictions(where: _Where, condition: dict[str, Any]) -> _Found:
 
 
 def _operand_contradictions(where: _Where, operator: str, operand: object) -> _Found:
+    if operator in _TEXT_OPERATORS:
+        operand = as_text(operand)
     if operand is None:
-        yield where, f"`{operator}` needs a value"
+        yield where, f'`{operator}` needs a value; write "null" in quotes for that text'
     elif operator == "matches" and isinstance(operand, str):
         try:
             compile_regex(operand)

@@ -1,17 +1,19 @@
 """A YAML document as plain values that remember their lines; bounded in size, depth and number of nodes.
 
 Read event by event, so that no nesting exhausts a stack and no alias unfolds unnoticed. Of YAML's implicit
-types only those of JSON are taken (YAML 1.2 core): `no` and `18:00` are text, as their writer meant.
+types only those of JSON are taken (YAML 1.2 core): `no` and `18:00` are text, as their writer meant. A number
+or boolean in an unusual spelling is a `Written` (scalars.py), which keeps the spelling.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
+
+from proxy.policy.scalars import read_plain
 
 MAX_CHARACTERS = 8 * 1024 * 1024
 MAX_NODES = 1_000_000  # aliases count as what they stand for
@@ -22,11 +24,6 @@ MAX_PROBLEMS = 100  # one more says that there are more: what is told of a text 
 _LONGEST_WHERE = 200
 _LONGEST_MESSAGE = 1000
 
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})")
-_NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,17}")
-_BEGINNINGS_OF_NUMBERS = frozenset("+-0123456789")
-_CONSTANTS = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-_CONSTANTS_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _KNOWN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map", "int", "float", "bool", "null")
 )
@@ -244,7 +241,7 @@ class _Builder:
         self._check_tag(event)
         mark = _mark(event)
         is_text = event.tag.endswith(":str") if event.tag is not None else not event.implicit[0]
-        return _Node(mark, event.value if is_text else _plain_value(event.value), _NO_KEYS, _NOTHING_BELOW)
+        return _Node(mark, event.value if is_text else read_plain(event.value), _NO_KEYS, _NOTHING_BELOW)
 
     def _aliased(self, event: Any) -> _Node:
         target = self._anchors.get(event.anchor)
@@ -270,18 +267,6 @@ class _Builder:
         if around.is_mapping:
             return around.where if around.key_is_next else (*around.where, around.key or "")
         return (*around.where, len(around.node.value))
-
-
-def _plain_value(text: str) -> object:
-    if text in _CONSTANTS:
-        return None
-    if text in _CONSTANTS_TRUTH:
-        return _CONSTANTS_TRUTH[text]
-    if text[0] not in _BEGINNINGS_OF_NUMBERS:
-        return text
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def _mark(event: Any) -> Mark:

@@ -665,3 +665,20 @@ async def test_what_an_earlier_release_left_out_is_asked_for_again(
         assert read_snapshot(cache).stops.everything
     asked_for_less = [request.value("If-None-Match") != "" for request in control.sync_requests]
     assert asked_for_less == [False, False, True]
+
+
+async def test_rules_that_an_earlier_release_read_otherwise_are_read_again(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    """Their text is the same, and what an earlier release made of it lies in the snapshot."""
+    cache, announced = tmp_path / "snapshot.json", Announcements()
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+    written = read_snapshot(cache)
+    (held,) = written.rulesets
+    other = msgspec.structs.replace(held, ruleset=msgspec.structs.replace(held.ruleset, rules=()))
+    write_snapshot(cache, msgspec.structs.replace(written, rulesets=(other,), read=1))
+    async with syncing(control, cache, announced) as sync:
+        assert await sync.once()
+        assert read_snapshot(cache).rulesets == (held,)
+    assert held.ruleset.rules

@@ -1,0 +1,158 @@
+"""Names of a ruleset that its writer may not have meant: mixed alphabets, and slips of the pen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from proxy.policy.known_names import PROPERTIES, RESOURCES
+from proxy.policy.ruleset import Rule, Ruleset
+from proxy.policy.visible import looks_like, mixed_scripts, named, near
+
+_SHORTEST: Final = 5  # letters of a name that another may be taken for
+_LONGEST: Final = 64
+_DIGITS: Final = re.compile(r"[0-9]+")
+
+_Where = tuple[int | str, ...]
+
+
+class _Place(NamedTuple):
+    """Where a text stands, and the names in it that Graph may know."""
+
+    where: _Where
+    text: str
+    properties: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.properties + self.resources
+
+
+def look_alikes(ruleset: Ruleset) -> Iterator[tuple[_Where, str]]:
+    """Each place of a text that may be taken for another, and why."""
+    properties = _Neighbours(PROPERTIES)
+    resources = _Neighbours([*RESOURCES, *PROPERTIES])
+    plain = _Neighbours(name for place in _places(ruleset) for name in place.names if name.isascii())
+    own = _Neighbours(())  # so far: of two that differ, the second is told
+    for place in _places(ruleset):
+        message = _mixture(place.text) or _imitation(place, resources, plain)
+        message = message or _near_miss(place, properties, resources, own)
+        if message:
+            yield place.where, message
+        else:
+            own.add(place.names)
+
+
+def _mixture(text: str) -> str | None:
+    mixed = mixed_scripts(text)
+    if mixed is None:
+        return None
+    common, rare = mixed
+    return (
+        f"`{text}` mixes two alphabets in one word: {named(rare)} beside {named(common)}; "
+        "write the word anew, by hand"
+    )
+
+
+def _imitation(place: _Place, known: _Neighbours, plain: _Neighbours) -> str | None:
+    """For a name whose letters all come from another alphabet, and look like a name in Latin."""
+    for name in place.names:
+        skeleton = looks_like(name)
+        if not name.isascii() and (meant := known.same(skeleton) or plain.same(skeleton)):
+            letter = next(char for char in name if not char.isascii())
+            return f"`{name}` looks like `{meant}`, and is written with {named(letter)}"
+    return None
+
+
+def _near_miss(
+    place: _Place, properties: _Neighbours, resources: _Neighbours, own: _Neighbours
+) -> str | None:
+    for name in place.names:
+        known = properties if name in place.properties else resources
+        if resources.same(name.casefold()):
+            continue
+        if meant := known.nearest(name):
+            return f"`{name}` is one letter off from Microsoft Graph's `{meant}`: did you mean that?"
+        if not own.same(name.casefold()) and (meant := own.nearest(name)):
+            return f"`{name}` is one letter off from `{meant}`, which another rule names: did you mean that?"
+    return None
+
+
+class _Neighbours:
+    """Finds what is one letter off: two such names have one of their shortenings in common."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names: dict[str, str] = {}
+        self._shortened: dict[str, list[str]] = {}
+        self.add(names)
+
+    def add(self, names: Iterable[str]) -> None:
+        for name in names:
+            folded = name.casefold()
+            if folded in self._names or len(folded) > _LONGEST:
+                continue
+            self._names[folded] = name
+            if len(folded) >= _SHORTEST:
+                for key in _shortenings(folded):
+                    self._shortened.setdefault(key, []).append(folded)
+
+    def same(self, folded: str) -> str | None:
+        return self._names.get(folded)
+
+    def nearest(self, name: str) -> str | None:
+        """One that differs by a letter, not only by a number (`extensionAttribute1`)."""
+        folded = name.casefold()
+        if not _SHORTEST <= len(folded) <= _LONGEST:
+            return None
+        for key in _shortenings(folded):
+            for other in self._shortened.get(key, ()):
+                if other != folded and near(folded, other) and not _differ_by_number(folded, other):
+                    return self._names[other]
+        return None
+
+
+def _shortenings(name: str) -> list[str]:
+    return [name, *dict.fromkeys(name[:at] + name[at + 1 :] for at in range(len(name)))]
+
+
+def _differ_by_number(one: str, other: str) -> bool:
+    return _DIGITS.sub("", one) == _DIGITS.sub("", other)
+
+
+def _places(ruleset: Ruleset) -> Iterator[_Place]:
+    yield _Place(("name",), ruleset.name)
+    for index, rule in enumerate(ruleset.rules):
+        yield from _places_of(("rules", index), rule)
+
+
+def _places_of(where: _Where, rule: Rule) -> Iterator[_Place]:
+    for at, path in enumerate(rule.match.path):
+        words = tuple(word for word in path.split("/")[2:] if _is_word(word))
+        yield _Place((*where, "match", "path", at), path, resources=words)
+    if rule.transforms is not None:
+        listed = {"strip_properties": rule.transforms.strip, "allow_properties": rule.transforms.allow or ()}
+        for key, paths in listed.items():
+            for at, path in enumerate(paths):
+                yield _Place((*where, "transforms", key, at), path, properties=_property_names(path))
+    for at, condition in enumerate(rule.conditions):
+        of_condition = (*where, "conditions", at)
+        names = _property_names(condition.name) if condition.source in ("body", "property") else ()
+        yield _Place((*of_condition, condition.source), condition.name, properties=names)
+        for test in condition.tests:
+            if isinstance(test.operand, tuple):
+                for number, each in enumerate(test.operand):
+                    if isinstance(each, str):
+                        yield _Place((*of_condition, test.operator, number), each)
+            elif isinstance(test.operand, str) and test.operator != "matches":
+                yield _Place((*of_condition, test.operator), test.operand)
+
+
+def _is_word(word: str) -> bool:
+    """Whether it may be the name of a resource: a file, an id or a call may be called anything."""
+    return word.isalpha() and (word.isascii() or looks_like(word).isascii())
+
+
+def _property_names(path: str) -> tuple[str, ...]:
+    return tuple(name for name in path.split(".") if name.isalnum())

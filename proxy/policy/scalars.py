@@ -1,0 +1,121 @@
+"""Plain scalars of YAML: what is written, and the number or boolean that it may stand for.
+
+YAML's implicit types lose the spelling: `1.10` becomes 1.1, `4.0` becomes 4 and `+47` becomes 47. So a plain
+scalar whose spelling its value does not give back stays a `Written`: text where text is meant, a number where
+a number is meant. All others are plain values, whose text is `text_of`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TypeVar
+
+import msgspec
+
+_MAX_DIGITS: Final = 18  # of a number; longer ones are ids, which are text
+_LONGEST_WHOLE: Final = 150  # digits of a whole number in a text that a JSON number is compared with
+_DECIMAL: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+_WHOLE: Final = re.compile(r"[-+]?[0-9]+")
+# Of what YAML calls numbers, those that everybody takes for one: not `010`, `1e3`, `0x10`, `.5` or `1_000`.
+_PLAIN_NUMBER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?")
+_OTHER_BASE: Final = re.compile(r"0x([0-9A-Fa-f]{1,16})|0o([0-7]{1,21})")
+_BEGINNINGS_OF_NUMBERS: Final = frozenset("+-0123456789")
+_NOTHING: Final = frozenset(("", "~", "null", "Null", "NULL"))
+_TRUTH: Final = {
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
+
+T = TypeVar("T")
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A plain scalar that stands for a number or a boolean in another spelling than `text_of` gives it."""
+
+    written: str
+
+    @property
+    def value(self) -> bool | int | float:
+        """The number or boolean that it stands for."""
+        truth = _TRUTH.get(self.written)
+        if truth is not None:
+            return truth
+        number = number_in(self.written)
+        assert number is not None
+        return number
+
+
+def read_plain(text: str) -> bool | int | float | str | Written | None:
+    """Return what a scalar without quotes stands for, by the types of JSON; all else is text."""
+    if text in _NOTHING:
+        return None
+    if text in _TRUTH:
+        return _TRUTH[text] if text.islower() else Written(text)
+    if text[0] not in _BEGINNINGS_OF_NUMBERS or _PLAIN_NUMBER.fullmatch(text) is None:
+        return text
+    number = float(text) if "." in text else int(text)
+    return number if text_of(number) == text else Written(text)
+
+
+def number_in(text: str) -> int | float | None:
+    """The decimal number that a text spells, leading zeros and signs included. None if it spells none, or one
+    that has too many digits or is too large."""
+    if len(text) > 2 * _MAX_DIGITS + 8 or _DECIMAL.fullmatch(text) is None:
+        return None
+    if any(len(digits) > _MAX_DIGITS for digits in re.split(r"[^0-9]+", text)):
+        return None
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    number = float(text)
+    return number if abs(number) < float("inf") else None
+
+
+def values_meant(text: str) -> tuple[bool | int | float, ...]:
+    """The number or boolean that a lenient reader may take a text for: numbers to the base 16 and 8 too."""
+    if text in _TRUTH:
+        return (_TRUTH[text],)
+    other = _OTHER_BASE.fullmatch(text)
+    if other is not None:
+        return (int(other[1], 16) if other[1] else int(other[2], 8),)
+    if text.isascii() and text.isdigit() and len(text) > _MAX_DIGITS:
+        return (int(text),) if len(text) <= _LONGEST_WHOLE else ()
+    number = number_in(text)
+    return () if number is None else (number,)
+
+
+def text_of(value: bool | int | float | str | Written) -> str:
+    """The text of a value as JSON and YAML spell it, or as it was written."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Written):
+        return value.written
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    if isinstance(value, int) and value.bit_length() > 512:
+        return hex(value)  # decimal text of huge numbers costs quadratic time, and Python refuses it
+    return str(value)
+
+
+def as_text(value: T) -> T | str:
+    """Return a scalar as it is written, for a place where text is meant; anything else as it is."""
+    return text_of(value) if isinstance(value, bool | int | float | str | Written) else value
+
+
+def as_value(value: T) -> T | bool | int | float:
+    """Return the number or boolean that a scalar stands for, where one is meant; anything else as it is."""
+    return value.value if isinstance(value, Written) else value
+
+
+def as_values(value: object) -> object:
+    """Return a document with the number or boolean in place of each `Written` in it."""
+    if isinstance(value, dict):
+        return {key: as_values(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [as_values(each) for each in value]
+    return as_value(value)

@@ -1,0 +1,113 @@
+"""Names that a person can check by eye: characters that cannot be seen, and letters that look like others."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Final
+
+from proxy.policy.odata import INVISIBLE
+
+_UNSEEN_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cs", "Zs", "Zl", "Zp"))
+_BLANK: Final = "\u2800"  # a braille pattern without dots: a symbol by its category, and white to the eye
+_OTHER_NAMES: Final = {"\t": "TAB", "\n": "LINE FEED", "\r": "CARRIAGE RETURN"}
+
+# Scripts that one name mixes by right, as in Japanese, Korean and Chinese (Unicode TR 39, table 1a).
+_MIXTURES: Final = (
+    frozenset(("LATIN", "CJK", "HIRAGANA", "KATAKANA")),
+    frozenset(("LATIN", "CJK", "HANGUL")),
+    frozenset(("LATIN", "CJK", "BOPOMOFO")),
+)
+_NO_SCRIPT: Final = frozenset(("MICRO", "FEMININE", "MASCULINE", "MODIFIER", "IDEOGRAPHIC", "VERTICAL"))
+_WORD: Final = re.compile(r"[^\W_]+")
+# Letters of other alphabets that look like one of Latin.
+_LOOKS_LIKE: Final = str.maketrans(
+    "аеорсухѕіјԁԛԝһӏѵԍАВЕКМНОРСТУХЅІЈԌԚԜαοιρνκυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧօոսհցıɡɑ",
+    "aeopcyxsijdqwhlvgABEKMHOPCTYXSIJGQWaoipvkuxABEZHIKMNOPTYXonuhgiga",
+)
+
+
+def unseen_in(text: str) -> str | None:
+    """The first character of a text that cannot be seen, other than a plain space. None if all can be."""
+    if text.isascii() and text.isprintable():
+        return None
+    return next((char for char in text if _is_unseen(char)), None)
+
+
+def _is_unseen(char: str) -> bool:
+    if char == " " or (char.isascii() and char.isprintable()):
+        return False
+    return (
+        char == _BLANK
+        or unicodedata.category(char) in _UNSEEN_CATEGORIES
+        or INVISIBLE.fullmatch(char) is not None
+    )
+
+
+def named(char: str) -> str:
+    """Code point and name of a character: `U+200B ZERO WIDTH SPACE`."""
+    name = _OTHER_NAMES.get(char) or unicodedata.name(char, "")
+    if not name:
+        name = "a control character" if unicodedata.category(char) == "Cc" else "without a name"
+    return f"U+{ord(char):04X} {name}"
+
+
+def escaped(text: str) -> str:
+    """The text for a display, each character that cannot be seen as `\\u200b`."""
+    if unseen_in(text) is None:
+        return text
+    return "".join(_escape(char) if _is_unseen(char) else char for char in text)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def mixed_scripts(text: str) -> tuple[str, str] | None:
+    """Two letters of one word that belong to different alphabets, the rarer of the two last. None if every
+    word of the text is of one script, or of scripts that are written together."""
+    if text.isascii():
+        return None
+    for word in _WORD.findall(text):
+        letters = {_script(char): char for char in reversed(word) if _script(char)}
+        if len(letters) > 1 and not any(letters.keys() <= each for each in _MIXTURES):
+            counts = {script: sum(_script(char) == script for char in word) for script in letters}
+            common, *_, rare = sorted(letters, key=lambda script: (-counts[script], script != "LATIN"))
+            return letters[common], letters[rare]
+    return None
+
+
+def _script(char: str) -> str:
+    """By the first word of the character's name; empty for what belongs to every script."""
+    if char.isascii():
+        return "LATIN" if char.isalpha() else ""
+    if not unicodedata.category(char).startswith("L"):
+        return ""
+    name = unicodedata.name(unicodedata.normalize("NFKC", char)[0], "")
+    script = name.partition(" ")[0].partition("-")[0]
+    return "" if script in _NO_SCRIPT else script
+
+
+def looks_like(text: str) -> str:
+    """The text with each letter that looks like one of Latin's replaced by that, in lower case."""
+    return unicodedata.normalize("NFKC", text).translate(_LOOKS_LIKE).casefold()
+
+
+def near(name: str, other: str) -> bool:
+    """Return True if one letter makes the difference: another one, one more, one less, or two exchanged."""
+    if abs(len(name) - len(other)) > 1:
+        return False
+    at = next(_differences(name, other), min(len(name), len(other)))
+    rest, others = name[at:], other[at:]
+    return (
+        rest[1:] == others[1:]
+        or rest[1:] == others
+        or rest == others[1:]
+        or (rest[:2] == others[:2][::-1] and rest[2:] == others[2:])
+    )
+
+
+def _differences(one: str, other: str) -> Iterator[int]:
+    return (at for at, (first, second) in enumerate(zip(one, other, strict=False)) if first != second)
