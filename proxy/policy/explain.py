@@ -15,7 +15,16 @@ from typing import Literal
 from zoneinfo import ZoneInfo
 
 from proxy.policy.batch import envelope_decision, is_batch
-from proxy.policy.canonical import SLASH, MalformedTarget, Name, Reading, Target, canonicalise, option_name
+from proxy.policy.canonical import (
+    SLASH,
+    UNTAKEN,
+    MalformedTarget,
+    Name,
+    Reading,
+    Target,
+    canonicalise,
+    option_name,
+)
 from proxy.policy.compile import (
     Candidate,
     Part,
@@ -220,7 +229,7 @@ class Explainer:
             attempts += self._foreseen(considered, request)
         return Account(
             tuple(_path_of(name) for name in reading.names),
-            importance_of(reading.kind, request.method.upper()),
+            "shadow" if reading.kind & UNTAKEN else importance_of(reading.kind, request.method.upper()),
             tuple(attempts),
             None if ways.missing else ways.outcomes[0],
         )
