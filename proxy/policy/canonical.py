@@ -105,7 +105,7 @@ class Name(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One way to read a target. An UNTAKEN reading differs from segment `changed_from` on from what the
+    """A way to read a target. An UNTAKEN reading differs from segment `changed_from` on from what the
     upstream reads."""
 
     kind: int
@@ -365,7 +365,7 @@ def _with_changes_marked(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
 
 
 def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
-    """0 if one of the names is only the beginning of a certain one: then no segment tells them apart."""
+    """Return 0 if one of the names is only the beginning of a certain one: no segment distinguishes them."""
     least = MAX_SEGMENTS
     for name in names:
         if name in certain:
@@ -378,7 +378,7 @@ def _changed_from(names: Iterable[Name], certain: Sequence[Name]) -> int:
 
 
 def _common(one: Name, other: Name) -> int:
-    """How many segments two paths have in common at their beginning."""
+    """Return how many segments two paths have in common at their beginning."""
     count = 0
     for first, second in zip(zip(one.folded, one.exact, strict=True), zip(*other, strict=True), strict=False):
         if first != second:
@@ -429,7 +429,7 @@ def _length(variant: _Segments) -> int:
 
 
 def _kind(taken: int, interpretation: int) -> int:
-    """What an interpretation adds to the kind of a reading."""
+    """Return the bits that an interpretation adds to the kind of a reading."""
     return 0 if taken & interpretation else UNTAKEN
 
 
@@ -485,7 +485,7 @@ def _decoded_again(text: str) -> str:
 def _each(
     variants: list[_Segments], change: Callable[[_Segments], _Segments], room: _Room, kind: int = 0
 ) -> list[_Segments]:
-    """What `change`, which adds `kind`, makes of each variant, where it makes a difference."""
+    """Return the variants that `change` makes and that differ; `kind` is added to theirs."""
     changed: list[_Segments] = []
     for before in variants:
         after = change(before)

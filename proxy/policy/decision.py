@@ -240,7 +240,7 @@ class Plan:
             raise MalformedTarget("the target has no certain reading")
         for lane in self._slash_lanes:
             outcome = lane.judge(request, None, known)
-            untaken = lane.default is NOTHING  # by the upstream: it can only make the verdict stricter
+            untaken = lane.default is NOTHING  # such a reading can only make the verdict stricter
             if untaken:
                 outcome = _strictest(decision, outcome)
             if _effect(outcome) != _effect(decision):

@@ -1,4 +1,4 @@
-"""How an upstream may read a path beyond RFC 3986: names for settings, bits for the canonicaliser."""
+"""Ways in which an upstream may read a path: names for the settings, bits for the canonicaliser."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def _checked_operand(value: Any) -> Any:
     raise ValueError(f"a text, a number, true or false is wanted here, not {_kind_of(value)}")
 
 
-# Where text is meant, a scalar counts as it is written; where a number or boolean is meant, it is one.
+# A scalar counts as it is written if text is meant, and as a number or boolean if one of those is meant.
 _WrittenText = Annotated[StrictStr, BeforeValidator(as_text)]
 Text = Annotated[_WrittenText, _scalar_like()]
 Integer = Annotated[StrictInt, BeforeValidator(as_value)]

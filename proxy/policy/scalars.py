@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-_MAX_DIGITS: Final = 18  # of a number; longer ones are ids, which are text
+_MAX_DIGITS: Final = 18  # longest number; more digits are an id, which is text
 _LONGEST_WHOLE: Final = 150  # digits of a whole number in a text that a JSON number is compared with
 _DECIMAL: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
 _WHOLE: Final = re.compile(r"[-+]?[0-9]+")

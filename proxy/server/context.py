@@ -107,7 +107,7 @@ class Context:
         self.upstream_host = self.upstream_base.partition(b"://")[2]
         self.statuses_as_502 = statuses_as_502
         self.rewrite_links = rewrite_links
-        self.interpretations = interpretations  # of a path that the upstream takes, as bits
+        self.interpretations = interpretations  # bits of the ways in which the upstream reads a path
         self.public_base = public_base.encode("ascii")
         self.trusted_proxies = trusted_proxies
         self.executor = executor
