@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from controlplane.console.event_rows import full_path, text_of
-from proxy.policy.abridged import CUT_MARK
+from proxy.policy.abridged import is_cut
 
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -21,7 +21,7 @@ def curl_of(event: Mapping[str, Any]) -> str | None:
     the shell gets it within single quotes, and a terminal gets no control character.
     """
     method, target = text_of(event, "method"), full_path(event)
-    if not method or not target.startswith("/") or CUT_MARK in target:
+    if not method or not target.startswith("/") or is_cut(target):
         return None
     how = "--head" if method == "HEAD" else f"--request {shlex.quote(quote(method, safe=_PRINTABLE))}"
     body = " --data @body.json --header 'Content-Type: application/json'" if method in _WITH_BODY else ""

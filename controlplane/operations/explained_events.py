@@ -13,7 +13,7 @@ from controlplane.operations.recorded import FormerRules, decoded
 from controlplane.operations.rehearsals import Source, parsed, text_of
 from controlplane.operations.replays import OutcomeFacts, outcome_facts
 from controlplane.store.interface import NotFound, Org
-from proxy.policy.abridged import CUT_MARK
+from proxy.policy.abridged import is_cut
 from proxy.policy.explain import Explainer, Explanation
 from proxy.policy.replay import Event, outcome_of, sample_of
 from proxy.wire.audit_event import REASONS
@@ -64,7 +64,7 @@ async def _event(desk: Desk, org: Org, event_id: str) -> Event:
     event = decoded(found.body)
     if event is None:
         raise InvalidRequest(f"event {event_id} is not one of a proxy: it can't be judged")
-    if CUT_MARK in event.target:
+    if is_cut(event.target):
         raise InvalidRequest(f"the target of event {event_id} was too long to be stored whole")
     return event
 

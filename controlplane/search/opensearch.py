@@ -43,6 +43,7 @@ from controlplane.search.query import (
 )
 from controlplane.store.interface import StoredEvent
 from proxy.config.tls import client_tls
+from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
 
 log = logging.getLogger(__name__)
@@ -326,7 +327,7 @@ def _basic(user: str, password: str) -> str:
 
 def _excerpt(answer: object) -> str:
     text = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else json.dumps(answer)
-    return text[:300]
+    return shortened(text, 300)
 
 
 # -- documents -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
 from proxy.wire.models import ErrorBody, ErrorDetail
 from proxy.wire.signing import (
@@ -64,7 +65,7 @@ class Answer:
         if error is None:
             return str(self.status)
         hint = f"; {_HINTS[error.code]}" if error.code in _HINTS else ""
-        return f"{self.status} {error.code}: {error.message[:200]}{hint}"
+        return f"{self.status} {error.code}: {shortened(error.message, 200)}{hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from proxy.policy.abridged import shortened
+
 _LONGEST: Final = 2000  # characters: it has to fit into a message to a worker
 
 
@@ -12,7 +14,7 @@ class AttemptFailed(Exception):
 
     def __init__(self, text: str, retry_after: float = 0.0) -> None:
         # A name in it may be another's, with half a character, which can't be sent.
-        super().__init__(text[:_LONGEST].encode("utf-8", "backslashreplace").decode())
+        super().__init__(shortened(text, _LONGEST).encode("utf-8", "backslashreplace").decode())
         self.retry_after = retry_after  # seconds that whoever was asked wants to be left alone
 
 

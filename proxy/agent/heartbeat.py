@@ -13,6 +13,7 @@ from proxy.agent.control_plane import CallFailed, ControlPlane
 from proxy.agent.health import AuditStatus, Health
 from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
+from proxy.policy.abridged import shortened
 from proxy.snapshot import Snapshot
 from proxy.wire.models import Heartbeat
 
@@ -79,7 +80,7 @@ class HeartbeatSender:
         status = await self._audit()
         snapshot, enforced, age = self._sync.snapshot, self._looked(), self._sync.age_seconds
         checks = {
-            name: msgspec.structs.replace(check, detail=check.detail[:_MAX_DETAIL])
+            name: msgspec.structs.replace(check, detail=shortened(check.detail, _MAX_DETAIL))
             for name, check in self._health.checks().items()
         }
         return Heartbeat(

@@ -18,6 +18,7 @@ from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import new_batch_id
 from proxy.agent.set_aside import SetAside
 from proxy.agent.shipper import acceptance, asked_wait
+from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
 from proxy.snapshot import write_by_rename
 from proxy.wire.audit_event import rfc3339
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _TAKEN, _TOO_OLD, _LIMITED = 202, 409, 429
 _REFUSED: Final = {400, 403, 413}
-_ANSWER_BYTES: Final = 4096
+_ANSWER_CHARACTERS: Final = 4096
 
 
 class _Batch(msgspec.Struct, rename="camel"):
@@ -115,7 +116,7 @@ class Resender:
 
     async def _refused(self, path: Path, held: SetAside, answer: Answer) -> None:
         held.status, held.refused_at = answer.status, rfc3339(int(time.time() * 1000))
-        held.answer = answer.body[:_ANSWER_BYTES].decode("utf-8", "replace")
+        held.answer = shortened(answer.body.decode("utf-8", "replace"), _ANSWER_CHARACTERS)
         await asyncio.to_thread(write_by_rename, self._rejected / path.name, set_aside.encode(held))
         await asyncio.to_thread(path.unlink)
         log.error("audit batch %s was refused again: %s", self._rejected / path.name, answer.described())

@@ -20,6 +20,7 @@ from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import Journal
 from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
+from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
 
 log = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ class Shipper:
             batch,
             body,
             answer.status,
-            answer.body[:4096].decode("utf-8", "replace"),
+            shortened(answer.body.decode("utf-8", "replace"), 4096),
         )
         delivery.failures = 0
         delivery.problem = None

@@ -1,58 +1,117 @@
-"""The payload of a record, cut down where it would be larger than a segment takes."""
+"""The payload of a record, cut down if it would be larger than a segment takes.
 
-import re
-from collections.abc import Callable
+What the proxy decided is kept before what the application or the upstream wrote: a request with a path of
+64 KB hides no rule that it met. Whatever is cut says how much is missing.
+"""
+
+from __future__ import annotations
+
 from typing import Final
 
 import msgspec
 
 from proxy.audit.record import Record
 from proxy.audit.segment import MAX_RECORD
-from proxy.policy.abridged import CUT_MARK
+from proxy.policy.abridged import cut_mark
 
-_LONG: Final = 3000  # characters that path and query keep in a record that would be too large
-_SHORT: Final = 200  # and every other text
-_ITEMS: Final = 16
-_UNPLAIN: Final = re.compile(r"[^ -~]")
-
-Change = Callable[[str, str], str]
+# Texts of any length that others chose. All other texts are the proxy's own or an operator's, and short.
+_FOREIGN: Final = ("method", "path", "query", "client_request_id", "upstream_request_id")
+_FOREIGN_ROOM: Final = 1024  # bytes that these have together, however much the proxy decided
+_MARK_BYTES: Final = 24  # `…[N more]` as JSON, with quotes and a comma
+_NOT_LISTS: Final = ("parent", "shadow")
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def encode(record: Record) -> bytes:
-    """What goes into the spool: the record whole, if that is possible."""
+    """Return the bytes that go into the spool: the record whole, if it fits."""
     try:
         payload = _encode(record)
         if len(payload) <= MAX_RECORD:
             return payload
     except UnicodeEncodeError:  # a lone surrogate, from undecodable bytes: JSON has no way to say it
         pass
-    payload = _encode(_changed(record, _ITEMS, _cut))
-    if len(payload) <= MAX_RECORD:
-        return payload
-    return _encode(_changed(record, _ITEMS, _plain))
+    return _encode(_cut_to_fit(record))
 
 
-def _changed(record: Record, items: int, change: Change) -> Record:
-    """The record with every text, and of lists the first items, put through `change(field, text)`."""
-    values: list[object] = []
-    for name in record.__struct_fields__:
-        value = getattr(record, name)
+def _cut_to_fit(record: Record) -> Record:
+    values: dict[str, object] = {name: getattr(record, name) for name in record.__struct_fields__}
+    texts: dict[str, str] = {}
+    lists: dict[str, tuple[str, ...]] = {}
+    for name, value in values.items():
         if isinstance(value, str):
-            value = change(name, value)
-        elif isinstance(value, tuple) and name not in ("parent", "shadow"):
-            value = tuple(change(name, item) for item in value[:items])
-        values.append(value)
-    return Record(*values)  # type: ignore[arg-type]
+            values[name] = readable = value.encode("utf-8", "replace").decode()
+            if name in _FOREIGN:
+                texts[name] = readable
+                values[name] = ""
+        elif isinstance(value, tuple) and name not in _NOT_LISTS:
+            lists[name] = value
+            values[name] = ()
+    room = MAX_RECORD - len(_encode(Record(*values.values())))  # type: ignore[arg-type]
+    foreign_room = min(_FOREIGN_ROOM, sum([_size(text, room) for text in texts.values()]))
+    wanted = {name: _size_of_items(items, room) for name, items in lists.items()}
+    for name, share in _shares(wanted, room - foreign_room).items():
+        values[name], used = _cut_list(lists[name], share)
+        room -= used
+    wanted = {name: _size(text, room) for name, text in texts.items()}
+    for name, share in _shares(wanted, room).items():
+        values[name] = _cut_text(texts[name], share)
+    return Record(*values.values())  # type: ignore[arg-type]
 
 
-def _cut(name: str, text: str) -> str:
-    text = text.encode("utf-8", "replace").decode()
-    limit = _LONG if name in ("path", "query") else _SHORT
-    return text if len(text) <= limit else text[:limit] + CUT_MARK
+def _shares(wanted: dict[str, int], room: int) -> dict[str, int]:
+    """Divide `room` bytes: all that it wants for what wants little, equal shares for the rest."""
+    shares: dict[str, int] = {}
+    for name in sorted(wanted, key=wanted.__getitem__):
+        shares[name] = min(wanted[name], room // (len(wanted) - len(shares)))
+        room -= shares[name]
+    return shares
 
 
-def _plain(_: str, text: str) -> str:
-    """The last resort, for text that grows sixfold when it is escaped."""
-    return _UNPLAIN.sub("?", text[:60])
+def _size(text: str, most: int) -> int:
+    """Bytes that a text takes as JSON without its quotes; something over `most` if it takes more."""
+    return len(_encode(text[: most + 1])) - 2
+
+
+def _size_of_items(items: tuple[str, ...], most: int) -> int:
+    size = 0
+    for item in items:
+        size += _size(item, most) + len('"",')
+        if size > most:
+            break
+    return size
+
+
+def _cut_list(items: tuple[str, ...], room: int) -> tuple[tuple[str, ...], int]:
+    """The first items that fit into `room` bytes, with the mark if some are missing, and what they take."""
+    used = _size_of_items(items, room)
+    if used <= room:
+        return items, used
+    kept: list[str] = []
+    used = _MARK_BYTES
+    for item in items:
+        size = _size(item, room) + len('"",')
+        if used + size > room:
+            break
+        kept.append(item)
+        used += size
+    if not kept:  # one item that is a list of its own, as a filter's `allow:` with all its properties
+        kept.append(_cut_text(items[0], room - used))
+        used = room
+    if len(kept) < len(items):
+        kept.append(cut_mark(len(items) - len(kept)))
+    return tuple(kept), used
+
+
+def _cut_text(text: str, room: int) -> str:
+    """As much of the text as fits into `room` bytes of JSON, with the mark if some is missing."""
+    if _size(text, room) <= room:
+        return text
+    fits, fits_not = 0, min(len(text), room) + 1
+    while fits_not - fits > 1:
+        middle = (fits + fits_not) // 2
+        if _size(text[:middle], room) <= room - _MARK_BYTES:
+            fits = middle
+        else:
+            fits_not = middle
+    return text[:fits] + cut_mark(len(text) - fits)

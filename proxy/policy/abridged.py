@@ -1,4 +1,7 @@
-"""How an audit event abridges what it holds: secrets in a query, and texts that are too long."""
+"""Redact the secrets of a query, and mark what had to be cut: `…[N more]` ends a text or a list.
+
+N counts the characters that a text lacks, or the items that a list lacks.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import Final
 
 from proxy.policy.canonical import fully_decoded
 
-CUT_MARK: Final = "…[cut]"  # ends a text that was cut
 MASK: Final = "***"  # stands for a value that grants access
 
 # Paging tokens ($skiptoken, $deltatoken) are no secrets; what grants access by itself is.
@@ -19,6 +21,22 @@ _SECRET_NAME: Final = re.compile(
 )
 _SEPARATORS: Final = re.compile("[&;?]")  # at one or another of which each server splits
 _MAX_REMEMBERED_QUERY: Final = 512  # characters
+_CUT_MARK: Final = re.compile(r"…\[(?:[0-9]+ more|cut)\]")  # events of earlier releases have `…[cut]`
+
+
+def cut_mark(missing: int) -> str:
+    """The last element of a list, or the end of a text, of which `missing` items or characters were cut."""
+    return f"…[{missing} more]"
+
+
+def is_cut(text: str) -> bool:
+    """Return True if a mark of a cut stands in the text, such as a target whose path or query was cut."""
+    return "…[" in text and _CUT_MARK.search(text) is not None
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text itself if it has at most `most` characters, else so many of them and the mark."""
+    return text if len(text) <= most else text[:most] + cut_mark(len(text) - most)
 
 
 def without_secrets(query: str) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from proxy.policy.abridged import CUT_MARK
+from proxy.policy.abridged import is_cut
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.cases import REFUSED
@@ -49,6 +49,7 @@ _ANSWERED: Final = frozenset(
 )
 _DEPENDENCY: Final = "the part of its batch that it depends on"
 _REST_OF_TARGET: Final = "the rest of a target that was too long to be stored"
+_REST_OF_TRANSFORMS: Final = "the rest of the transforms, which were too many to be stored"
 
 _NOTHING_STORED: Final[frozenset[RequestPart]] = frozenset(("header", "body"))
 _ADDRESS: Final[frozenset[RequestPart]] = frozenset(("ip",))
@@ -164,8 +165,10 @@ class Replay:
         """Of an event that reached rules. `former` are the rules that judged it then: of all that isn't
         known, only that can have been so under which they judge as the event says."""
         text = event.target
-        if CUT_MARK in text:
+        if is_cut(text):
             return Unclear((), (_REST_OF_TARGET,))
+        if any(map(is_cut, event.transforms or ())):
+            return Unclear((), (_REST_OF_TRANSFORMS,))
         try:
             target = canonicalise(text)
         except MalformedTarget:

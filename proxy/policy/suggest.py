@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
-from proxy.policy.abridged import CUT_MARK, without_secrets
+from proxy.policy.abridged import is_cut, without_secrets
 from proxy.policy.advice import hangs_on_order
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
@@ -38,7 +38,6 @@ _DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # of a property
 _FEW: Final = 16
 _PLAIN: Final = re.compile(r"[A-Za-z/$](?:[A-Za-z0-9_./$-]*[A-Za-z0-9_/$])?")
 _NO_PROPERTY: Final = ("@odata.type",)  # which every filter keeps: a rule's list must not be empty
-_CUT_LIST: Final = "…["  # the last name of a list of which not all was stored
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -192,7 +191,7 @@ class Observations:
         """Add a request that is to be allowed. `transforms` name what its response was filtered by; without
         them the application received a whole response, unless the request was blocked."""
         self.count += 1
-        if CUT_MARK in target or any(name.startswith(_CUT_LIST) for name in transforms):
+        if is_cut(target) or any(map(is_cut, transforms)):
             self.left_out += 1
             return
         try:

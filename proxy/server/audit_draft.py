@@ -67,8 +67,8 @@ _clock: Final = time.perf_counter  # Final: what is compiled finds it without a 
 
 
 def draft_of_refused(context: Context, received: bytes, peer: str) -> AuditDraft:
-    """Return the pending event of a request whose head is refused, or was never received whole. `received` is
-    what came of it. Its caller is None unless that holds a token of ours."""
+    """Return the pending event of a request whose head is refused, or was never received whole. Its caller is
+    None unless the bytes `received` hold a token of ours."""
     head = read_refused_head(received)
     context.requests += 1
     now = time.time()

@@ -178,7 +178,7 @@ _VALUE: Final = re.compile(rb"[\t -~\x80-\xff]*")
 
 
 def _fault(line: bytes) -> str | None:
-    """What is wrong with a line that httptools refuses, in words for the person who sent it."""
+    """Return the fault of a line that httptools refuses, in words for the person who sent it."""
     if line[:1] in (b" ", b"\t"):
         return "a line of the header section begins with a space; send each header field on one line"
     name, colon, value = line.partition(b":")

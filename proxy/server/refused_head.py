@@ -1,4 +1,4 @@
-"""What can be read of a request whose head is refused: which application sent it, and for what.
+"""Read a request whose head is refused: the application that sent it, and its method and target.
 
 Pure. A head that has one fault is refused whole, but its Authorization field can still prove whose request it
 was; then the refusal is an event of that application. Nothing here has a say in what is forwarded.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from proxy.policy.abridged import shortened
 from proxy.server.field_lines import joined
 
+_LONGEST_METHOD: Final = 64  # characters of an event's method; registered ones have at most 17
 _UNREADABLE: Final = "-"  # stands for a method or target that the request line does not have
 
 # Every place that some server might take for the beginning of an Authorization field.
@@ -44,7 +46,7 @@ def read_refused_head(received: bytes) -> RefusedHead:
     for value in _FORWARDED_FOR.findall(section):
         forwarded_for = joined(forwarded_for, value.strip(b" \t"))
     return RefusedHead(
-        _spelled(method),
+        shortened(_spelled(method), _LONGEST_METHOD),
         _spelled(_USER_INFORMATION.sub(rb"\1***@", target)),
         _authorization(section),
         None if client_request_id is None else client_request_id[1].strip(b" \t"),

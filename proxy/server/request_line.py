@@ -63,7 +63,7 @@ _ONE_SPACE: Final = "one space separates method, target and version, and none st
 
 
 def _fault(line: bytes) -> MalformedHead:
-    """What keeps `line` from being a request line that is served, the first fault alone."""
+    """Return the first fault that keeps `line` from being a request line that is served."""
     if line.startswith((b"CONNECT ", b"TRACE ")):
         return MalformedHead("CONNECT and TRACE are not served here", "methodNotAllowed")
     if line.startswith(b"PRI * HTTP/2"):

@@ -188,6 +188,24 @@ async def test_what_a_filter_finds(index: SqliteIndex, text: str, wanted: list[i
     assert wanted == [made["seq"] for made in reversed(SAMPLES) if matches(parse_filter(text), made)]
 
 
+async def test_a_list_or_text_that_was_cut_is_found_by_its_mark(index: SqliteIndex) -> None:
+    made = [
+        event(1, loggedRuleIds=["log-1", "log-2", "…[998 more]"]),
+        event(2, path="/v1.0/" + "a" * 9000 + "…[50000 more]"),
+        event(3, transforms=["strip:mail", "…[1 more]"], loggedRuleIds=["log-1"]),
+        event(4, loggedRuleIds=["more"]),
+    ]
+    await index.write(accepted(*made))
+    for text, wanted in (
+        ("logged:*more]*", [1]),
+        ('logged:"…[998 more]"', [1]),
+        ("path:*more]*", [2]),
+        ("transform:*more]*", [3]),
+        ("logged:log-1", [3, 1]),
+    ):
+        assert await found(index, text) == wanted, text
+
+
 async def test_the_body_comes_back_byte_for_byte(index: SqliteIndex) -> None:
     made = event(1)
     body = orjson.dumps(made)[:-1] + b', "unknown" : [1.0, 1e400, {"\\u00e9":"\xc3\xa9"}] }'
