@@ -40,7 +40,7 @@ from proxy.server.field_lines import (
     length_of,
     nominated_fields,
 )
-from proxy.server.request_line import HOST_AND_PORT, absolute_form, unknown_method
+from proxy.server.request_line import HOST_AND_PORT, absolute_form, method_not_allowed, unknown_method
 
 MAX_REMEMBERED: Final = 512  # spellings; then all are forgotten, and the common ones are back at once
 MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; SDKs need some 1,000
@@ -240,8 +240,7 @@ def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestF
 def _judged_method(method: bytes) -> str:
     """httptools knows the methods that there are."""
     if method == b"CONNECT" or method == b"TRACE":
-        # TRACE would send the upstream credential back to the application.
-        raise MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")
+        raise method_not_allowed(method)
     if method == b"PRI":
         raise MalformedHead("HTTP/2 is not served here; use HTTP/1.1", reason="unsupported")
     try:

@@ -53,8 +53,13 @@ def absolute_form(line: bytes) -> AbsoluteForm:
     return AbsoluteForm(b"%b %b HTTP/1.%b" % (method, path, minor), scheme.lower(), authority)
 
 
+def method_not_allowed(method: bytes) -> MalformedHead:
+    """Return the refusal of CONNECT or TRACE. TRACE would send the upstream credential to the application."""
+    return MalformedHead(f"{method.decode()} is not served here", "methodNotAllowed")
+
+
 def unknown_method(method: bytes) -> MalformedHead:
-    """The refusal of a method that no specification registers."""
+    """Return the refusal of a method that no specification registers."""
     return MalformedHead(f"the method {_named(method)} is not known", reason="unsupported")
 
 
@@ -64,8 +69,9 @@ _ONE_SPACE: Final = "one space separates method, target and version, and none st
 
 def _fault(line: bytes) -> MalformedHead:
     """Return the first fault that keeps `line` from being a request line that is served."""
-    if line.startswith((b"CONNECT ", b"TRACE ")):
-        return MalformedHead("CONNECT and TRACE are not served here", "methodNotAllowed")
+    method = line.partition(b" ")[0]
+    if method in (b"CONNECT", b"TRACE"):
+        return method_not_allowed(method)
     if line.startswith(b"PRI * HTTP/2"):
         return MalformedHead("HTTP/2 is not served here; use HTTP/1.1", reason="unsupported")
     if not line:

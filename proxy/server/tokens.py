@@ -128,7 +128,12 @@ class TokenKeeper:
             raise _unknown("The access token is too long.")
         parts = _BEARER.fullmatch(authorization)
         if parts is None:
-            raise _unknown("The access token is malformed.")
+            is_bearer = authorization[:_PLAIN_START].lower() == b"bearer "
+            raise _unknown(
+                "The access token is malformed."
+                if is_bearer
+                else "The Authorization field does not hold a Bearer token."
+            )
         claims = self._verified_claims(parts[1], parts[2], parts[3])
         rulebook = self._rulebook
         caller = rulebook.callers.get(claims.sub)
@@ -153,6 +158,8 @@ class TokenKeeper:
         settings = self._settings
         try:
             fields = msgspec.json.decode(_decoded(header), type=Header)
+        except msgspec.ValidationError:  # a token's header, but not one that we write
+            raise _unknown("The access token was not issued by this proxy.") from None
         except (msgspec.DecodeError, UnicodeDecodeError):  # from anybody: no signature was checked yet
             raise _unknown("The access token is malformed.") from None
         key = self._keys.get(fields.kid)
