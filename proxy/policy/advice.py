@@ -24,6 +24,11 @@ _UNGUARDED = (
     "this filter says nothing of guard_queries: without it, $filter and its relatives tell what the answer "
     "hides; write `guard_queries: true`, or false where that is meant"
 )
+_NO_JSON = frozenset(("$value", "content", "contentstream"))
+_NOT_FILTERED = (
+    "responses of this path are not JSON: under a filter, only a picture, a sound and one line of text pass, "
+    "everything else is 502 filterFailed; allow or block the path in a rule of its own"
+)
 _NO_WORD = "/"  # in a name that stands for a pattern: what only a wildcard covers
 
 _Where = tuple[int | str, ...]
@@ -36,6 +41,7 @@ def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
     raw = cast("dict[str, Any]", document.value)
     kinds = (
         _unguarded(raw["rules"]),
+        _unfiltered(ruleset),
         _leading_nowhere(raw["rules"]),
         _never_reached(ruleset),
         _settled_by_order_alone(ruleset),
@@ -59,6 +65,14 @@ def _unguarded(rules: list[dict[str, Any]]) -> _Advice:
     for at, rule in enumerate(rules):
         if rule["verdict"] == "filter" and "guard_queries" not in rule and _is_asked_with_a_query(rule):
             yield ("rules", at, "transforms"), _UNGUARDED
+
+
+def _unfiltered(ruleset: Ruleset) -> _Advice:
+    """Filters on paths whose responses are no JSON."""
+    for at, rule in enumerate(ruleset.rules):
+        for place, path in enumerate(rule.match.path):
+            if rule.verdict == "filter" and path.rpartition("/")[2].casefold() in _NO_JSON:
+                yield ("rules", at, "match", "path", place), _NOT_FILTERED
 
 
 def _is_asked_with_a_query(rule: dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ CheckOf = Callable[[Part], Check]
 
 _MAX_PLANS: Final = 8192  # of all methods, by shape and by path each
 _MAX_SHAPE: Final = 32  # segments; real paths have some 10
-_SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collections, yet a property follows
+SINGLETONS: Final = frozenset(("me", "root", "manager"))  # named like collections, yet a property follows
 _FILTER_SEGMENT: Final = "$filter"  # `/$filter(…)`, whose expression no guard reads
 _WORK_PER_SLICE: Final = 5  # paths and conditions; some hundred microseconds, which no request notices
 _WORK_OF_REGEX: Final = 5
@@ -397,7 +397,7 @@ def _takes_key(pattern: Pattern, entry: Entry, at: int) -> bool:
     return (
         bool(own)
         and own[-1] is not None
-        and own[-1] not in _SINGLETONS
+        and own[-1] not in SINGLETONS
         and at < len(pattern.segments)
         and pattern.segments[at] is None
     )

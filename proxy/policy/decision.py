@@ -263,6 +263,11 @@ def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
             yield Lane(lane.importance, tuple(steps), NOTHING)
 
 
+def blocked_by_path(decision: Decision) -> Decision:
+    """The decision to apply if the path may name what `decision` hides, which only the response showed."""
+    return replace(decision, verdict="block", transforms=None, reason="hiddenProperty")
+
+
 def _asked_once(check: Check, request: RequestFacts, answer: AnswerFacts | None, known: Known) -> int:
     said = known.get(check)
     if said is None:

@@ -34,9 +34,10 @@ from proxy.policy.compile import (
     parts_asked,
 )
 from proxy.policy.conditions import NO, PERHAPS, YES, field_values
-from proxy.policy.decision import Decision, Importance, Plan
+from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
 from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path
 from proxy.policy.filters import FilterFailed, compile_filter
+from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
 from proxy.policy.scalars import Written
 from proxy.policy.unknown import (
@@ -181,7 +182,9 @@ class Explainer:
         if told.decision is None or told.decision.verdict == "block":
             return told
         try:
-            return replace(told, body=_without_hidden(told.decision, answer))
+            return replace(told, body=_without_hidden(told.decision, request, answer))
+        except NamesHidden:
+            return replace(told, decision=blocked_by_path(told.decision))
         except FilterFailed as error:
             return replace(told, refused=Refused(502, "filterFailed", error.reason))
 
@@ -503,10 +506,14 @@ def _path_of(name: Name) -> str:
     )
 
 
-def _without_hidden(decision: Decision, answer: AnswerFacts) -> bytes | None:
-    """The body less what the rules hide. Raises FilterFailed."""
+def _without_hidden(decision: Decision, request: RequestFacts, answer: AnswerFacts) -> bytes | None:
+    """The body less what the rules hide. Raises FilterFailed and NamesHidden."""
     if not answer.body or decision.transforms is None or not 200 <= answer.status < 300:
         return answer.body
     if answer.status == 206:
         raise FilterFailed("it is a part of a larger whole")
-    return compile_filter(decision.transforms).apply(answer.body).body
+    named = [value for name, value in answer.headers if name.lower() == b"content-type"]
+    kind = media_type(named[0] if named else b"application/json")
+    compiled = compile_filter(decision.transforms)
+    asked = (request.method.upper(), request.target)
+    return without_hidden(compiled, decision.transforms, asked, kind, answer.body).body

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple, Union
+from typing import NamedTuple, NoReturn, Union
 
 from proxy.config.given_text import MARK
 from proxy.policy import json_text, shapes
@@ -32,6 +32,10 @@ class FilterFailed(ValueError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class PlainValues(FilterFailed):
+    """The body is a plain value or a list of them: only the path says whether one may be hidden."""
 
 
 class Filtered(NamedTuple):
@@ -116,14 +120,25 @@ class CompiledFilter:
             json_text.validate(body)
             start = json_text.value_start(body)
             if body[start] != _OPEN_OBJECT:
-                raise FilterFailed("the answer is no JSON object")
+                _refuse_unnamed(body)
             walk = _Walk(body)
             walk.object(self._document, start)
         except json_text.JsonTextError as error:
             raise FilterFailed(str(error)) from error
+        except _PlainItem as error:
+            if _has_other_properties(body, start) or json_text.objects_in(body) > 1:
+                raise FilterFailed(str(error)) from error
+            raise PlainValues(str(error)) from error
         if walk.bare_value and not _has_other_properties(body, start):
-            raise FilterFailed("a bare value, which may be the hidden property")
+            raise PlainValues("a bare value, which may be the hidden property")
         return walk.remainder(), walk.removed
+
+
+def _refuse_unnamed(body: bytes) -> NoReturn:
+    """Raise PlainValues for a text without objects, else FilterFailed."""
+    if json_text.objects_in(body):
+        raise FilterFailed("the answer is no JSON object")
+    raise PlainValues("plain values, one of which may be the hidden property")
 
 
 def _refuse_deep(body: bytes) -> None:
@@ -160,6 +175,10 @@ _MAX_CACHED_NAMES = 4096
 _MAX_KNOWN_NAMES = 256  # combinations of removed paths whose names are remembered
 _MAX_PLANS = 4
 _MAX_LESSONS = 64  # a filter whose answers come in ever new shapes stops making plans for them
+
+
+class _PlainItem(Exception):
+    """An item of the document's list is no object. The message says so."""
 
 
 class _Bare(Enum):
@@ -345,6 +364,8 @@ class _Walk:
             if first == _OPEN_OBJECT and document.value_fate is not None:
                 return document.value_fate
             self.bare_value = first != _NULL
+        elif fate is _NOT_ALLOWED:
+            self.bare_value = first not in (_OPEN_OBJECT, _OPEN_ARRAY, _NULL)
         return fate
 
     def _inside(self, level: _Level, start: int) -> int | None:
@@ -357,7 +378,7 @@ class _Walk:
         if first == _NULL or level.bare is _Bare.STAYS:
             return json_text.value_end(self._text, start)
         if level.bare is _Bare.FAILS:
-            raise FilterFailed("a list item that is no object, which may be the hidden property")
+            raise _PlainItem("a list item that is no object, which may be the hidden property")
         return None
 
     def _array(self, level: _Level, start: int) -> int | None:

@@ -50,6 +50,10 @@ class HiddenProperties:
             return Naming.NOTHING
         return Naming.NOTHING if any(self._is_listed(tail) for tail in tails) else Naming.HIDDEN
 
+    def lists(self, path: Path) -> bool:
+        """Return True if what `path` ends with is in the whitelist."""
+        return any(self._is_listed(path[at:]) for at in range(len(path)))
+
     def _is_listed(self, tail: Path) -> bool:
         return self._allow is not None and any(_leads_to(tail, path) for path in self._allow)
 

@@ -37,6 +37,7 @@ class Member(NamedTuple):
 
 _BACKSLASH = 0x5C
 _QUOTE = 0x22
+_OPEN_BRACE = 0x7B
 _skip_whole_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 # RFC 8259 §8.2: the grammar allows an escaped surrogate without its partner (mail previews cut in the middle
@@ -125,6 +126,13 @@ def has_more_values(text: bytes, limit: int) -> bool:
             if limit < 0:
                 return True
     return False
+
+
+def objects_in(text: bytes) -> int:
+    """How many objects a valid text has."""
+    if b"{" not in text:
+        return 0
+    return sum(text[token.start()] == _OPEN_BRACE for token in _OPENING_OR_STRING.finditer(text))
 
 
 def run_of_members_but(names: Iterable[str]) -> re.Pattern[bytes]:

@@ -29,7 +29,7 @@ _COLLECTION_NAMES = """
     threads thumbnails transitivememberof transitivemembers translations users versions windows
     workbooks worksheets
 """
-_COLLECTIONS: Final = frozenset(_COLLECTION_NAMES.split())
+COLLECTIONS: Final = frozenset(_COLLECTION_NAMES.split())
 _NAMES_WITH_PLURAL: Final = {"people": "person", "children": "child", "calendarview": "event"}
 
 _GUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -133,7 +133,7 @@ def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
         return False
     if looks_like_id(word):
         return True
-    if before is None or fold(before) not in _COLLECTIONS or _FUNCTION.fullmatch(word):
+    if before is None or fold(before) not in COLLECTIONS or _FUNCTION.fullmatch(word):
         return False
     return not (last and method == "POST")  # an action: a POST goes to no member of a collection
 

@@ -23,9 +23,10 @@ from proxy.policy.batch import (
 )
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.charset import is_utf8
-from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts
+from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts, blocked_by_path
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
+from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.unserved import carries_query, names_method_override
 from proxy.server.answers import error_body
 from proxy.server.audit_draft import AuditDraft
@@ -298,10 +299,18 @@ class Batch:
         transforms = judged.decision.transforms
         if transforms is None or not 200 <= status < 300 or answer.body is None:
             return None
+        kind = media_type(_content_type(answer.headers))
+        body = answer.body if kind.is_json else as_if_alone(answer.body) or b""
         try:
-            return self._context.filter_for(transforms).apply(answer.body).body
+            compiled = self._context.filter_for(transforms)
+            asked = (judged.facts.method.upper(), judged.facts.target)
+            left = without_hidden(compiled, transforms, asked, kind, body).body
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
+        except NamesHidden:
+            self._take(judged, blocked_by_path(judged.decision))
+            raise
+        return left if kind.is_json else None
 
     def _judge_response(self, judged: _Part, answer: BatchAnswer, body: bytes | None) -> None:
         assert judged.plan is not None
@@ -326,6 +335,12 @@ def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:
         if each.lower() == name and value.isascii() and value.isprintable() and len(value) <= _LONGEST_ID:
             return value.encode()
     return None
+
+
+def _content_type(headers: Iterable[tuple[str, str]]) -> bytes:
+    """The media type of a part's body, which is JSON if its headers name none or disagree."""
+    named = {value for name, value in headers if name.lower() == "content-type"}
+    return named.pop().encode() if len(named) == 1 else b"application/json"
 
 
 def _record_bytes(parts: Iterable[_Part]) -> int:

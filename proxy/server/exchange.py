@@ -23,9 +23,17 @@ from proxy.policy.batch import MalformedBatch, envelope_decision, is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.charset import is_utf8
 from proxy.policy.content_coding import ContentCodingError, UnfoldsTooFar, decode
-from proxy.policy.decision import AnswerFacts, BodyNeeded, Decision, MalformedBody, RequestFacts
+from proxy.policy.decision import (
+    AnswerFacts,
+    BodyNeeded,
+    Decision,
+    MalformedBody,
+    RequestFacts,
+    blocked_by_path,
+)
 from proxy.policy.filters import FilterFailed
 from proxy.policy.links import LinkRewriter
+from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.unserved import carries_query
 from proxy.server import answers
 from proxy.server.answer_head import CHUNKED, AnswerHead
@@ -697,9 +705,13 @@ class Exchange:
         if self._batch is not None:
             return self._batch.answer(body, self._relocated)
         assert transforms is not None
-        if not _is_json(answer.fields.content_type):
-            raise FilterFailed("it is not JSON")
-        return self.context.filter_for(transforms).apply(body).body
+        kind = media_type(answer.fields.content_type or b"")
+        try:
+            compiled = self.context.filter_for(transforms)
+            return without_hidden(compiled, transforms, (self.head.method, self._target), kind, body).body
+        except NamesHidden:
+            self._take_decision(blocked_by_path(self._decision))
+            raise
 
     def send_whole(self, body: bytes, changed: bytes | None) -> None:
         """Sends an answer that was held whole: as it came, or `changed` and uncoded."""
@@ -923,8 +935,7 @@ def _is_json(content_type: bytes | None) -> bool:
         return False
     known = _json_types.get(content_type)
     if known is None:
-        essence = content_type.partition(b";")[0].strip(b" \t").lower()
-        known = essence == b"application/json" or essence.endswith(b"+json")
+        known = media_type(content_type).is_json
         if len(_json_types) < 256 and len(content_type) <= 256:
             _json_types[content_type] = known
     return known
