@@ -160,11 +160,15 @@ class Target:
         return options
 
 
+_FRAGMENT: Final = "a target has no fragment; encode '#' as %23"
+_NOT_PRINTABLE: Final = "a target is printable ASCII; encode any other character as %XX"
+
+
 def canonicalise(target: str, taken: int = GRAPH) -> Target:
     """Return what a target can mean to an upstream that takes the interpretations `taken`. Raise
     MalformedTarget if it has no meaning."""
     if not target.isascii() or not target.isprintable() or "#" in target:
-        raise MalformedTarget("a target is printable ASCII without a fragment")
+        raise MalformedTarget(_FRAGMENT if "#" in target else _NOT_PRINTABLE)
     path, mark, rest = target.partition("?")
     query = rest if mark else None
     aliases: dict[str, str] | None = None

@@ -97,5 +97,7 @@ class ChunkedDecoder:
             self.done = True
         else:
             self._trailer_bytes += len(line)
-            if self._trailer_bytes > MAX_TRAILER_BYTES or not _TRAILER_LINE.fullmatch(content):
-                raise MalformedBody("the trailer section is malformed or too large")
+            if self._trailer_bytes > MAX_TRAILER_BYTES:
+                raise MalformedBody("the trailer section is too large")
+            if not _TRAILER_LINE.fullmatch(content):
+                raise MalformedBody("a line of the trailer section is not a header field")

@@ -63,9 +63,11 @@ def _authorization(section: bytes) -> bytes | None:
 
 
 def _method_and_target(line: bytes) -> tuple[bytes, bytes]:
-    method, _, rest = line.partition(b" ")
-    target, _, version = rest.rpartition(b" ")
-    return method, target if target and version.upper().startswith(b"HTTP/") else rest
+    method, *rest = line.split(None, 1) or [b""]
+    *target, last = rest[0].rsplit(None, 1) if rest else [b""]
+    if last.upper().startswith(b"HTTP/"):
+        return method, target[0] if target else b""
+    return method, rest[0] if rest else b""
 
 
 def _spelled(text: bytes) -> str:

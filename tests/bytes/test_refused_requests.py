@@ -76,8 +76,8 @@ CASES = [
     Case("authority", line(b"GET p:80 HTTP/1.1"), 400, "malformedTarget", "GET", "p:80"),
     Case("no version", line(b"GET /v1.0/a"), 400, "malformedRequest", "GET"),
     Case("another version", line(b"GET /v1.0/a HTTP/2.0"), 400, "unsupported", "GET"),
-    Case("two spaces", line(b"GET  /v1.0/a HTTP/1.1"), 400, "malformedRequest", "GET", "%20/v1.0/a"),
-    Case("a tab", line(b"GET\t/v1.0/a HTTP/1.1"), 400, "malformedRequest", "GET%09/v1.0/a", "HTTP/1.1"),
+    Case("two spaces", line(b"GET  /v1.0/a HTTP/1.1"), 400, "malformedRequest", "GET"),
+    Case("a tab", line(b"GET\t/v1.0/a HTTP/1.1"), 400, "malformedRequest", "GET"),
     Case("a method alone", line(b"GET"), 400, "malformedRequest", "GET", "-"),
     # The header section
     Case("two lengths", START + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\na", 400, "malformedRequest"),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.server.errors import MalformedHead
+from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.server.chunked import ChunkedDecoder
+from proxy.server.errors import MalformedBody, MalformedHead
 from proxy.server.request_head import parse_request_head
 from tests.bytes.data_path import answering, data_path, ok
 
@@ -178,3 +180,47 @@ async def test_an_absolute_url_of_the_token_endpoint_is_the_token_endpoint(tmp_p
         reply = await proxy.ask(b"GET http://p/proxy/token HTTP/1.1\r\nHost: p\r\n\r\n")
         assert reply.status == 405
         assert proxy.upstream.received == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"0\r\nX y\r\n\r\n", "a line of the trailer section is not a header field"),
+        (b"0\r\n" + b"X: y\r\n" * 2000 + b"\r\n", "the trailer section is too large"),
+        (b"x\r\n", "a chunk's size line is malformed"),
+        (b"1\r\nab\r\n", "a chunk is longer than its size"),
+    ],
+)
+def test_each_fault_of_a_chunked_body_has_its_own_words(body: bytes, words: str) -> None:
+    with pytest.raises(MalformedBody) as caught:
+        ChunkedDecoder().feed(body)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [("/v1.0/a#b", "encode '#' as %23"), ("/v1.0/é", "printable ASCII; encode any other character as %XX")],
+)
+def test_each_fault_of_a_target_has_its_own_words(target: str, words: str) -> None:
+    with pytest.raises(MalformedTarget) as caught:
+        canonicalise(target)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        (b"&".join(b"a%d=b" % n for n in range(70)), "more than 64 fields"),
+        (b"grant_type=%ff", "not text in UTF-8"),
+        (b"grant_type=a&grant_type=b", "given more than once"),
+    ],
+)
+async def test_each_fault_of_a_form_has_its_own_words(tmp_path: Path, form: bytes, words: str) -> None:
+    head = (
+        b"POST /proxy/token HTTP/1.1\r\nHost: p\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(form)
+    )
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        reply = await proxy.ask(head + form)
+        assert (reply.status, reply.json()["error"]) == (400, "invalid_request")
+        assert words in reply.json()["error_description"]
