@@ -70,7 +70,7 @@ def test_replay_a_thousand_events(benchmark: BenchmarkFixture, asked: str) -> No
         tally = Tally()
         for body in bodies:
             one = decode(body)
-            tally.add(one, replay.judge(one))
+            tally.add(one, one.outcome(None), replay.judge(one))
         return tally
 
     tally = benchmark(judged)

@@ -302,10 +302,13 @@ def _told(told: Explained) -> Iterator[str]:
     if told.verdict is not None:
         yield f"verdict     {told.verdict}"
         yield f"rule        {told.rule_id}"
+        others = [each for each in told.rule_ids if each != told.rule_id]
+        if others:
+            yield f"with        {', '.join(others)}"
         yield f"reason      {told.reason}"
-    for name, listed in (("logged by", told.logged_rule_ids), ("transforms", told.transforms)):
-        if listed:
-            yield f"{name:10}  {', '.join(listed)}"
+    if told.logged_rule_ids:
+        yield f"logged by   {', '.join(told.logged_rule_ids)}"
+    yield from _filter_told(told)
     if told.awaiting:
         yield f"may change  once the upstream has answered: {', '.join(told.awaiting)}"
     for reading in told.readings:
@@ -318,6 +321,21 @@ def _told(told: Explained) -> Iterator[str]:
         yield ""
         yield "the application gets"
         yield f"  {told.body}"
+
+
+def _filter_told(told: Explained) -> Iterator[str]:
+    """The filter in force, and what it removed from the answer, if there is one."""
+    from proxy.policy.transforms import parse_names
+
+    filter_ = parse_names(told.transforms)
+    if filter_.stripped:
+        yield f"removes     {', '.join(filter_.stripped)}"
+    if filter_.allowed is not None:
+        yield f"keeps only  {', '.join(filter_.allowed) or 'nothing'}"
+    if told.transforms and told.removed is not None:
+        removed = parse_names(told.removed)
+        found = [*removed.stripped, *(["what the allow list lacks"] if removed.allowed is not None else [])]
+        yield f"removed     {', '.join(found) or 'nothing: it was not in the answer'}"
 
 
 def _reading_told(reading: ReadingFacts, subject: str) -> Iterator[str]:

@@ -426,11 +426,23 @@ def _sample_told(sample: SampleFacts) -> str:
 
 
 def _transforms_told(before: OutcomeFacts, after: OutcomeFacts) -> Iterator[str]:
-    first, second = set(before.transforms), set(after.transforms)
-    if second - first:
-        yield f"    new   {', '.join(sorted(second - first))}"
-    if first - second:
-        yield f"    gone  {', '.join(sorted(first - second))}"
+    from proxy.policy.transforms import parse_names
+
+    if before.transforms is None or after.transforms is None:
+        return
+    first, second = parse_names(before.transforms), parse_names(after.transforms)
+    also = sorted({*second.stripped} - {*first.stripped})
+    no_more = sorted({*first.stripped} - {*second.stripped})
+    if also:
+        yield f"    also removes       {', '.join(also)}"
+    if no_more:
+        yield f"    no longer removes  {', '.join(no_more)}"
+    if first.allowed != second.allowed:
+        yield f"    keeps only         {_kept(second.allowed)} (before: {_kept(first.allowed)})"
+
+
+def _kept(allowed: tuple[str, ...] | None) -> str:
+    return "everything" if allowed is None else ", ".join(allowed) or "nothing"
 
 
 _DONE = {

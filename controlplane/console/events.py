@@ -64,6 +64,11 @@ async def one_event(desk: Desk, actor: Actor, request: PageRequest) -> Page:
             "verdict": verdict if verdict in VERDICTS else "",
             "details": details,
             "transforms": _list(values, "transforms"),
+            # Without ruleIds the event is of an earlier release, whose transforms are the filter in force.
+            "names_what_was_removed": values.get("ruleIds") is not None,
+            "other_rules": [
+                each for each in _list(values, "ruleIds") if each != shown(text_of(values, "ruleId"))
+            ],
             "logged": _list(values, "loggedRuleIds"),
             "timing": _timing(values),
             "excerpt": [] if details.ruleset is None else _excerpt(details.ruleset),

@@ -81,7 +81,7 @@ async def _steps(desk: Desk, actor: Actor, org: str | None, *, any_proxy: bool) 
 
 async def _blocked(desk: Desk, actor: Actor, org: str | None, since: str) -> FacetList:
     """Apps and rules with the most blocked requests."""
-    asked = CountValues(filter="verdict:block", org=org, from_=since, fields=("app", "rule"), top=_TOP)
+    asked = CountValues(filter="verdict:block", org=org, from_=since, fields=("app", "ruleid"), top=_TOP)
     return await perform(facets, desk, actor, asked)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import jinja2
 
 from controlplane.console import charts, text
+from proxy.policy.transforms import parse_names
 from proxy.wire.log_line import one_line
 
 _HERE: Final = Path(__file__).parent
@@ -55,6 +56,7 @@ def environment(static: StaticFiles) -> jinja2.Environment:
         percent=text.percent,
     )
     made.filters["number"] = text.number
+    made.filters["parse_names"] = parse_names  # transforms
     made.filters["shown"] = one_line  # what somebody else says: nothing of it turns a line round
     made.filters["pairs"] = lambda texts: [(each, each) for each in texts]  # options that say what they are
     return made

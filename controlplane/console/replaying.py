@@ -127,7 +127,7 @@ def _change(facts: ChangeFacts) -> Change:
 
 def _query(app_id: str | None, before: OutcomeFacts) -> str | None:
     """A filter for events of the application whose outcome was recorded as this."""
-    by = ("reason", before.by) if before.verdict == "refused" else ("rule", before.by)
+    by = ("reason", before.by) if before.verdict == "refused" else ("ruleid", before.by)
     wanted = [by] if before.verdict == "refused" else [("verdict", before.verdict), by]
     found = [terms.term(field, value) for field, value in [*([("app", app_id)] if app_id else []), *wanted]]
     known = [each for each in found if each is not None]

@@ -46,7 +46,7 @@ _EXAMPLES: Final = (
     ("verdict:block", "what was blocked"),
     ("status:>=500", "what went wrong"),
     ("path:/v1.0/users/*", "whatever begins so"),
-    ("-rule:default", "what a rule decided"),
+    ("-ruleId:default", "what a rule decided"),
     ("has:parent", "parts of a $batch"),
     ("duration:>1000", "what took longer than a second"),
     ('ada "mail folders"', "words of path, query, rule, reason"),

@@ -15,7 +15,7 @@ from controlplane.operations.replays import OutcomeFacts, outcome_facts
 from controlplane.store.interface import NotFound, Org
 from proxy.policy.abridged import is_cut
 from proxy.policy.explain import Explainer, Explanation
-from proxy.policy.replay import Event, outcome_of, sample_of
+from proxy.policy.replay import Event, Outcome, outcome_of, sample_of
 from proxy.wire.audit_event import REASONS
 
 
@@ -42,18 +42,20 @@ async def explain_event(desk: Desk, actor: Actor, request: ExplainEvent) -> Expl
     """Why a stored event's request was judged as it was, or how a draft would judge it."""
     org = await desk.org(actor, "viewer", request.org)
     event = await _event(desk, org, request.id)
-    label, text = await _rules(desk, actor, org, event, request.source)
+    former = FormerRules(desk, actor, org)
+    label, text = await _rules(desk, actor, org, former, event, request.source)
     sample, answer = sample_of(event)
+    recorded = await former.outcome_of(event)
     told = await aside(actor, lambda: Explainer(parsed(label, text)).explain(sample, answer))
     return ExplainedEvent(
         **msgspec.structs.asdict(explained(told)),
         method=event.method,
         target=event.target,
         judged_by=label,
-        recorded=outcome_facts(event.outcome),
+        recorded=outcome_facts(recorded),
         recorded_reason=REASONS.get(event.reason or "", ""),
         reached_rules=event.reached_rules,
-        fits=_fits(event, told),
+        fits=_fits(recorded, told),
     )
 
 
@@ -69,11 +71,12 @@ async def _event(desk: Desk, org: Org, event_id: str) -> Event:
     return event
 
 
-async def _rules(desk: Desk, actor: Actor, org: Org, event: Event, source: Source | None) -> tuple[str, str]:
+async def _rules(
+    desk: Desk, actor: Actor, org: Org, former: FormerRules, event: Event, source: Source | None
+) -> tuple[str, str]:
     """What to call them, and their text."""
     if source is not None:
         return await text_of(desk, actor, source, org.org_id)
-    former = FormerRules(desk, actor, org)
     version = await former.version_of(event)
     text = None if version is None else await former.text(*version)
     if version is None or text is None:
@@ -84,7 +87,10 @@ async def _rules(desk: Desk, actor: Actor, org: Org, event: Event, source: Sourc
     return f"{ruleset.name}@{version[1]}", text
 
 
-def _fits(event: Event, told: Explanation) -> bool:
+def _fits(recorded: Outcome, told: Explanation) -> bool:
     only = told.decision if told.refused is None else told.refused
     judgements = told.possible if only is None else (only,)
-    return event.outcome.effect in [outcome_of(each).effect for each in judgements]
+    effects = [outcome_of(each).effect for each in judgements]
+    if recorded.transforms is None:
+        return recorded.verdict in [verdict for verdict, _ in effects]
+    return recorded.effect in effects

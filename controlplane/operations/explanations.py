@@ -55,20 +55,22 @@ class PossibleFacts(msgspec.Struct, rename="camel"):
 
 
 class Explained(Answer):
-    """What becomes of the request, as its audit event would name it, and each rule tried."""
+    """The decision on a request with the filter in force, what it does to the answer, and each rule tried."""
 
     verdict: str | None
     rule_id: str | None
     reason: str | None
     logged_rule_ids: tuple[str, ...]
-    transforms: tuple[str, ...]
+    transforms: tuple[str, ...]  # names of the filter in force
     refused: RefusedFacts | None
     body: str | None  # the answer's, as the application gets it
+    removed: tuple[str, ...] | None  # the transforms that removed something from it
     readings: tuple[ReadingFacts, ...]
     answer_readings: tuple[ReadingFacts, ...]
     awaiting: tuple[str, ...]  # response rules that may change the verdict once there is an answer
     possible: tuple[PossibleFacts, ...] = ()  # several where what isn't known makes a difference
     missing: tuple[str, ...] = ()  # and what that is
+    rule_ids: tuple[str, ...] = ()  # every rule that took part, request rules first
 
 
 def explained(explanation: Explanation) -> Explained:
@@ -81,11 +83,13 @@ def explained(explanation: Explanation) -> Explained:
         transforms=_transforms(decision),
         refused=None if refused is None else RefusedFacts(refused.status, refused.reason, refused.message),
         body=None if explanation.body is None else explanation.body.decode("utf-8", "replace"),
+        removed=explanation.removed,
         readings=tuple(map(_reading, explanation.accounts)),
         answer_readings=tuple(map(_reading, explanation.answer_accounts)),
         awaiting=explanation.awaiting,
         possible=tuple(map(_possible, explanation.possible)),
         missing=explanation.missing,
+        rule_ids=() if decision is None else decision.rule_ids,
     )
 
 

@@ -22,7 +22,7 @@ from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
 from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter
 from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
-from proxy.policy.replay import Event, Rules
+from proxy.policy.replay import Event, Outcome, Rules
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _HOUR_MS: Final = 3_600_000
@@ -172,6 +172,10 @@ class FormerRules:
     async def of(self, event: Event) -> Rules | None:
         found = await self.version_of(event)
         return None if found is None else await _former.get(found, lambda: self._rules(*found))
+
+    async def outcome_of(self, event: Event) -> Outcome:
+        """The recorded outcome of an event, with the filter that was in force."""
+        return event.outcome(await self.of(event) if event.leaves_filter_to_rules else None)
 
     async def version_of(self, event: Event) -> tuple[str, int] | None:
         """Ruleset id and version."""

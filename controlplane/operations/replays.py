@@ -53,7 +53,7 @@ class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
 
     verdict: str  # allow, filter, block, log_only, refused
     by: str
-    transforms: tuple[str, ...] = ()
+    transforms: tuple[str, ...] | None = ()  # names of the filter in force; null if it isn't known
 
 
 class SampleFacts(msgspec.Struct, rename="camel", frozen=True):
@@ -161,7 +161,7 @@ async def _judged(
         if isinstance(outcome, Unclear):
             rules = await former.of(event)
             outcome = outcome if rules is None else draft.judge(event, rules)
-        tally.add(event, outcome)
+        tally.add(event, await former.outcome_of(event), outcome)
     return tally, reading
 
 

@@ -13,11 +13,9 @@ from controlplane.operations.operation import Answer, InvalidRequest, Request, o
 from controlplane.operations.recorded import FormerRules, Reading, Selection, select
 from controlplane.operations.replays import turn
 from controlplane.registry import InvalidName, valid_name
-from controlplane.store.interface import Org
-from proxy.policy.replay import Event, Outcome, Replay
+from proxy.policy.replay import Outcome, Replay
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.policy.suggest import Observations, Suggestion, blamed, loosened, suggest
-from proxy.policy.transforms import Transforms, parse_names
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 10_000_000  # events
@@ -94,56 +92,20 @@ async def _observed(
     """What is to be allowed, and how much was blocked beside it."""
     observed, blocked = Observations(), 0
     reading = Reading(desk, selection, None)
-    former = _FormerFilters(desk, actor, selection.org)
+    former = FormerRules(desk, actor, selection.org)
     async for event in reading.events(request.limit):
         if event.rule_id is None:  # refused before any rule was asked
             continue
-        was_blocked = not event.outcome.lets_through
+        was_blocked = not event.lets_through
         if was_blocked and not request.include_blocked:
             blocked += 1
             continue
-        hidden = await former.of(event) if event.verdict == "filter" else ()
+        hidden = (await former.outcome_of(event)).transforms or ()
         if event.verdict == "filter" and not hidden:
             observed.leave_out_filtered()
         else:
             observed.add(event.method, event.target, event.time, hidden, was_blocked=was_blocked)
     return observed, blocked, reading
-
-
-class _FormerFilters:
-    """Names of the transforms that events were to be filtered by. An event names only those that removed
-    something from this very response; the rule that decided names all of them."""
-
-    def __init__(self, desk: Desk, actor: Actor, org: Org) -> None:
-        self._actor = actor
-        self._former = FormerRules(desk, actor, org)
-        self._by_rule: dict[tuple[str, int], dict[str, Transforms]] = {}
-
-    async def of(self, event: Event) -> tuple[str, ...]:
-        removed = parse_names(event.transforms or ())
-        version = await self._former.version_of(event)
-        rules = {} if version is None else await self._rules(*version)
-        configured = rules.get(event.rule_id or "", Transforms())
-        strips = dict.fromkeys((*configured.strip, *removed.stripped))
-        allow = configured.allow if removed.allowed is None else removed.allowed
-        return Transforms(tuple(strips), allow).names
-
-    async def _rules(self, ruleset_id: str, version: int) -> dict[str, Transforms]:
-        found = self._by_rule.get((ruleset_id, version))
-        if found is None:
-            text = await self._former.text(ruleset_id, version)
-            found = {} if text is None else await aside(self._actor, _filters_of, text)
-            self._by_rule[ruleset_id, version] = found
-        return found
-
-
-def _filters_of(text: str) -> dict[str, Transforms]:
-    """By the rules' ids; none if the text is of an older language."""
-    try:
-        rules = parse_ruleset(text).rules
-    except InvalidRuleset:
-        return {}
-    return {rule.id: rule.transforms for rule in rules if rule.transforms is not None}
 
 
 async def _suggested(
@@ -180,7 +142,7 @@ async def _blocking(
     replay = await aside(actor, lambda: Replay(parse_ruleset(found.yaml)))
     patterns: set[str] = set()
     async for event in Reading(desk, selection, None).events(request.limit):
-        if event.rule_id is None or not event.outcome.lets_through:
+        if event.rule_id is None or not event.lets_through:
             continue
         after = replay.judge(event)
         if isinstance(after, Outcome) and not after.lets_through:

@@ -53,11 +53,22 @@ def read_document(event: Event) -> Document:
             value = _number(given) if kind == "number" else _texts(given)
         if value is not None:
             values[name] = value
+    rules = rules_in(values.get("rule"), values.get("ruleid"))
+    if rules is not None:
+        values["rule"] = rules
     values["org"] = event.org_id
     time = content.get("time")
     # A time that nobody can read must not keep the event from being found by everything else.
     time_ms = rfc3339_ms(time) if isinstance(time, str) else None
     return Document(event.org_id, event_id, event.position, time_ms or 0, values, event.body)
+
+
+def rules_in(several: Value, deciding: Value) -> tuple[str, ...] | None:
+    """The rules that took part, by an event's `ruleIds` and `ruleId`, which is all that old events have."""
+    listed = several if isinstance(several, tuple) else ()
+    if deciding is None or str(deciding) in listed:
+        return listed or None
+    return (*listed, str(deciding))
 
 
 def _text(given: object) -> str | None:

@@ -58,6 +58,8 @@ class KnownEvent(Event, rename="camel", forbid_unknown_fields=True, gc=False):
     shadow_verdict: Text = None
     shadow_rule_id: Text = None
     shadow_ruleset_version: str | Integer | None = None
+    rule_ids: tuple[str, ...] | None = None
+    trace_id: Text = None
 
 
 def attribute_of(key: str) -> str:

@@ -66,7 +66,8 @@ FIELDS: Final = MappingProxyType(
             Field("query", "query"),
             Field("status", "status", "number"),
             Field("verdict", "verdict", values=VERDICTS),
-            Field("rule", "ruleId"),
+            Field("rule", "ruleIds", "texts"),  # with the deciding one, in events of earlier releases alone
+            Field("ruleid", "ruleId"),
             Field("logged", "loggedRuleIds", "texts"),
             Field("transform", "transforms", "texts"),
             Field("upstream", "upstreamStatus", "number"),
@@ -79,6 +80,7 @@ FIELDS: Final = MappingProxyType(
             Field("reason", "reason"),
             Field("ruleset", "rulesetVersion"),
             Field("upstreamrequest", "upstreamRequestId"),
+            Field("trace", "traceId"),
             Field("shadow", "shadowVerdict"),
             Field("shadowrule", "shadowRuleId"),
             Field("shadowruleset", "shadowRulesetVersion"),

@@ -27,7 +27,7 @@ KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(FOLDERS, "text"),
 }
 # Nearly every event has a value of its own: a dictionary would hold them all.
-_UNIQUE: Final = frozenset({"id", "request", "clientrequest", "parent", "upstreamrequest"})
+_UNIQUE: Final = frozenset({"id", "request", "clientrequest", "parent", "upstreamrequest", "trace"})
 
 ABSENT: Final = "\0"  # in a line, for a path or query that the event lacks
 PART: Final = "\x1f"  # between a line's path and query; those decoded follow where they differ

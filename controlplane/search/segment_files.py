@@ -23,7 +23,7 @@ import msgspec
 
 from controlplane.clock import milliseconds
 from controlplane.search.column import Column, decode, encode
-from controlplane.search.document import UnsearchableError, read_document
+from controlplane.search.document import UnsearchableError, read_document, rules_in
 from controlplane.search.interface import Event
 from controlplane.search.known_event import Parsed, attribute_of
 from controlplane.search.segment import (
@@ -312,6 +312,7 @@ def _segment_of(arrived: _Arrived) -> Segment:
     values = zip(*map(msgspec.structs.astuple, in_order(arrived.entries)), strict=True)
     columns = dict(zip(of_attributes, values, strict=True))
     fields = {name: columns[attribute] for name, attribute in _ATTRIBUTES.items()}
+    fields["rule"] = tuple(map(rules_in, fields["rule"], fields["ruleid"]))
     for name, kind in KINDS.items():
         if kind == "texts" and () in fields[name]:
             fields[name] = tuple(value or None for value in fields[name])

@@ -30,6 +30,13 @@ class Decision:
     logged_rule_ids: tuple[str, ...] = ()
     transforms: Transforms | None = None
     reason: str = "rule"  # rule, default, hiddenProperty, responseRule
+    # Every rule that took part in the verdict, request rules first, if there was more than one.
+    several_rule_ids: tuple[str, ...] = ()
+
+    @property
+    def rule_ids(self) -> tuple[str, ...]:
+        """The rules that took part in the verdict, `rule_id` among them. Those that only log are not."""
+        return self.several_rule_ids or (self.rule_id,)
 
 
 # What checks and guards have said of one request: none depends on how its path is read.
@@ -116,7 +123,7 @@ class Lane:
         else:
             decision = self.default
         if floor is not None:
-            decision = _strictest(decision, floor)
+            decision = _strictest(decision, floor, in_order=False)
         elif logged:
             return self._with_logged(decision, logged)
         return _with_logged(decision, logged)
@@ -205,7 +212,11 @@ class Plan:
         for lane in self._foreseen:
             foreseen = lane.judge(request)
             if foreseen.reason == "hiddenProperty":
-                decision = _strictest(decision, foreseen)
+                several = _rules_of_both(decision, foreseen)
+                stricter = _strictest(decision, foreseen)
+                if stricter.rule_id == foreseen.rule_id:
+                    stricter = replace(stricter, several_rule_ids=several)
+                decision = stricter
         return decision
 
     def decide_response(self, request: RequestFacts, decision: Decision, answer: AnswerFacts) -> Decision:
@@ -219,10 +230,14 @@ class Plan:
             outcome = _strictest(outcome, lane.judge(request, answer, known))
         logged = _merged(decision.logged_rule_ids, outcome.logged_rule_ids)
         if outcome.verdict == "block":
-            return replace(outcome, logged_rule_ids=logged)
+            several = _rules_of_both(decision, outcome)
+            return replace(outcome, logged_rule_ids=logged, several_rule_ids=several)
         if outcome.verdict == "filter":
             return replace(
-                outcome, transforms=_combined(decision.transforms, outcome.transforms), logged_rule_ids=logged
+                outcome,
+                transforms=_combined(decision.transforms, outcome.transforms),
+                logged_rule_ids=logged,
+                several_rule_ids=_rules_of_both(decision, outcome),
             )
         if outcome.verdict == "log_only" and decision.verdict == "allow" and decision.reason == "default":
             return replace(
@@ -275,8 +290,9 @@ def _asked_once(check: Check, request: RequestFacts, answer: AnswerFacts | None,
     return said
 
 
-def _strictest(first: Decision, second: Decision) -> Decision:
-    """Of two readings' verdicts the one to apply: block before filter before allow."""
+def _strictest(first: Decision, second: Decision, *, in_order: bool = True) -> Decision:
+    """Of two readings' verdicts the one to apply: block before filter before allow. `in_order` is False if
+    the second rule stands before the first one in the file."""
     by_rule = first.reason == "default" and second.reason != "default"
     if second.verdict == "block" and (first.verdict != "block" or by_rule):
         stricter, other = second, first
@@ -285,7 +301,9 @@ def _strictest(first: Decision, second: Decision) -> Decision:
     elif first.verdict != "filter":
         stricter, other = second, first
     else:
-        stricter, other = replace(first, transforms=_combined(first.transforms, second.transforms)), second
+        several = _rules_of_both(first, second) if in_order else _rules_of_both(second, first)
+        transforms = _combined(first.transforms, second.transforms)
+        stricter, other = replace(first, transforms=transforms, several_rule_ids=several), second
     return _with_logged(stricter, other.logged_rule_ids)
 
 
@@ -293,6 +311,12 @@ def _with_logged(decision: Decision, logged: tuple[str, ...]) -> Decision:
     if not logged:
         return decision
     return replace(decision, logged_rule_ids=_merged(decision.logged_rule_ids, logged))
+
+
+def _rules_of_both(first: Decision, second: Decision) -> tuple[str, ...]:
+    """The rules that took part in either decision, or nothing if that is one rule."""
+    rule_ids = _merged(first.rule_ids, second.rule_ids)
+    return rule_ids if len(rule_ids) > 1 else ()
 
 
 def _merged(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

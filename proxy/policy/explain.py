@@ -36,7 +36,7 @@ from proxy.policy.compile import (
 from proxy.policy.conditions import NO, PERHAPS, YES, field_values
 from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
 from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path
-from proxy.policy.filters import FilterFailed, compile_filter
+from proxy.policy.filters import Filtered, FilterFailed, compile_filter
 from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
 from proxy.policy.scalars import Written
@@ -126,6 +126,7 @@ class Explanation:
     answer_accounts: tuple[Account, ...] = ()
     awaiting: tuple[str, ...] = ()  # response rules that may change the verdict once there is an answer
     body: bytes | None = None  # the answer's, as the application gets it
+    removed: tuple[str, ...] | None = None  # the transforms that removed something from it
     possible: tuple[Judgement, ...] = ()  # where what isn't known makes a difference
     missing: tuple[str, ...] = ()  # and what that is
 
@@ -182,7 +183,8 @@ class Explainer:
         if told.decision is None or told.decision.verdict == "block":
             return told
         try:
-            return replace(told, body=_without_hidden(told.decision, request, answer))
+            left = _without_hidden(told.decision, request, answer)
+            return told if left is None else replace(told, body=left.body, removed=left.removed)
         except NamesHidden:
             return replace(told, decision=blocked_by_path(told.decision))
         except FilterFailed as error:
@@ -506,14 +508,16 @@ def _path_of(name: Name) -> str:
     )
 
 
-def _without_hidden(decision: Decision, request: RequestFacts, answer: AnswerFacts) -> bytes | None:
-    """The body less what the rules hide. Raises FilterFailed and NamesHidden."""
+def _without_hidden(decision: Decision, request: RequestFacts, answer: AnswerFacts) -> Filtered | None:
+    """The answer's body without what the rules hide, if it has one. Raises FilterFailed and NamesHidden."""
+    if answer.body is None:
+        return None
     if not answer.body or decision.transforms is None or not 200 <= answer.status < 300:
-        return answer.body
+        return Filtered(answer.body, ())
     if answer.status == 206:
         raise FilterFailed("it is a part of a larger whole")
     named = [value for name, value in answer.headers if name.lower() == b"content-type"]
     kind = media_type(named[0] if named else b"application/json")
     compiled = compile_filter(decision.transforms)
     asked = (request.method.upper(), request.target)
-    return without_hidden(compiled, decision.transforms, asked, kind, answer.body).body
+    return without_hidden(compiled, decision.transforms, asked, kind, answer.body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Annotated, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
@@ -18,7 +19,8 @@ from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.cases import REFUSED
 from proxy.policy.decision import Decision, Plan
 from proxy.policy.explain import Judgement, SampleRequest, judged
-from proxy.policy.ruleset import Rule, Ruleset
+from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
+from proxy.policy.transforms import Transforms
 from proxy.policy.unknown import (
     AnswerPart,
     Guesses,
@@ -48,6 +50,7 @@ _ANSWERED: Final = frozenset(
     ("rule", "default", "hiddenProperty", "responseRule", "filterFailed", "clientAborted", "upstreamAborted")
 )
 _DEPENDENCY: Final = "the part of its batch that it depends on"
+_FILTER_THEN: Final = "what the filter in force then hid, since its rules are not known any more"
 _REST_OF_TARGET: Final = "the rest of a target that was too long to be stored"
 _REST_OF_TRANSFORMS: Final = "the rest of the transforms, which were too many to be stored"
 
@@ -78,6 +81,7 @@ class Event(msgspec.Struct, rename="camel", gc=False):
     transforms: tuple[str, ...] | None = None
     reason: str | None = None
     ruleset_version: int | str | None = None
+    rule_ids: tuple[str, ...] | None = None
 
     @property
     def target(self) -> str:
@@ -93,11 +97,26 @@ class Event(msgspec.Struct, rename="camel", gc=False):
         return self.rule_id is not None or self.reason == _NO_RULESET or self.reason in _REFUSED_FOR_RULES
 
     @property
-    def outcome(self) -> Outcome:
+    def lets_through(self) -> bool:
+        return self.rule_id is not None and self.verdict != "block"
+
+    @property
+    def leaves_filter_to_rules(self) -> bool:
+        """Return True if the rules of that time give the filter in force, since the event's transforms name
+        what was removed. Without `ruleIds` it is of an earlier release, and they name the filter itself."""
+        return self.verdict == "filter" and self.rule_ids is not None
+
+    def outcome(self, former: Rules | None) -> Outcome:
+        """The recorded outcome, with the filter that the `former` rules have, which were in force then."""
         if self.rule_id is None:
             verdict = self.verdict if self.reason == _NO_RULESET else REFUSED
             return Outcome(verdict, self.reason or "")
-        return Outcome(self.verdict, self.rule_id, _in_effect(self.verdict, self.transforms or ()))
+        names = self.transforms
+        if self.leaves_filter_to_rules:
+            names = None if former is None else former.filter_of(self.rule_ids or ())
+            if names is None:
+                return Outcome(self.verdict, self.rule_id, None)
+        return Outcome(self.verdict, self.rule_id, _in_effect(self.verdict, names or ()))
 
 
 class Outcome(NamedTuple):
@@ -105,10 +124,10 @@ class Outcome(NamedTuple):
 
     verdict: str
     by: str
-    transforms: tuple[str, ...] = ()  # sorted
+    transforms: tuple[str, ...] | None = ()  # the filter in force, sorted; None if that isn't known
 
     @property
-    def effect(self) -> tuple[str, tuple[str, ...]]:
+    def effect(self) -> tuple[str, tuple[str, ...] | None]:
         return self.verdict, self.transforms
 
     @property
@@ -129,12 +148,30 @@ class Rules:
     def __init__(self, ruleset: Ruleset) -> None:
         self.name = ruleset.name
         self._compiled = partly_known_rules(ruleset)
+        self._transforms = {rule.id: rule.transforms for rule in ruleset.rules if rule.verdict == "filter"}
+        self._ids = frozenset((DEFAULT_RULE_ID, *(rule.id for rule in ruleset.rules)))
+        self._filters: dict[tuple[str, ...], tuple[str, ...] | None] = {}
         self._asks_query = any(map(_asks_query, ruleset.rules))
         self._asks_ip = any(rule.ip is not None for rule in ruleset.rules)
         self._asks_time = any(rule.time is not None for rule in ruleset.rules)
 
     def plan(self, method: str, target: Target) -> Plan:
         return self._compiled.plan(method, target)
+
+    def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The names of the filter that these rules are together. None if the ruleset has not all of them, or
+        none of them is a filter: other rules judged then."""
+        if rule_ids not in self._filters:
+            if len(self._filters) >= _MAX_KNOWN:
+                self._filters.clear()
+            self._filters[rule_ids] = self._filter_of(rule_ids)
+        return self._filters[rule_ids]
+
+    def _filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
+        found = [transforms for each in rule_ids if (transforms := self._transforms.get(each)) is not None]
+        if not found or not self._ids.issuperset(rule_ids):
+            return None
+        return reduce(Transforms.combined, found).names
 
     def looked_at(self, event: Event, target: Target, plan: Plan) -> Hashable:
         """Of events for which all of this is the same, the judgement is the same."""
@@ -162,7 +199,7 @@ class Replay:
         return self._rules.name
 
     def judge(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
-        """Of an event that reached rules. `former` are the rules that judged it then: of all that isn't
+        """Judge an event that reached rules. `former` are the rules that judged it then: of all that isn't
         known, only that can have been so under which they judge as the event says."""
         text = event.target
         if is_cut(text):
@@ -175,10 +212,10 @@ class Replay:
             return Outcome(REFUSED, "malformedTarget")
         plan = self._rules.plan(event.method, target)
         if event.reason == _TOO_LARGE and (plan.needs_body or is_batch(event.method, target)):
-            return event.outcome
+            return event.outcome(former)
         after = self._judge_remembered(event, target, plan, former)
         if event.reason == "dependencyFailed" and isinstance(after, Outcome) and after.lets_through:
-            return Unclear((event.outcome, after), (_DEPENDENCY,))
+            return Unclear((event.outcome(former), after), (_DEPENDENCY,))
         return after
 
     def _judge_remembered(
@@ -188,19 +225,21 @@ class Replay:
         then = None
         if former is not None:
             then = former.plan(event.method, target)
-            key = key, former.looked_at(event, target, then), event.outcome
+            key = key, former.looked_at(event, target, then), event.outcome(former)
         after = self._known.get(key)
         if after is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
-            after = self._known[key] = self._judge(event, target, plan, then)
+            recorded = event.outcome(former)
+            after = self._known[key] = self._judge(event, target, plan, then, recorded)
         return after
 
-    def _judge(self, event: Event, target: Target, plan: Plan, then: Plan | None) -> Outcome | Unclear:
+    def _judge(
+        self, event: Event, target: Target, plan: Plan, then: Plan | None, recorded: Outcome
+    ) -> Outcome | Unclear:
         judge = self._judgement(event, target, plan)
         if then is not None:
             judge_then = self._judgement(event, target, then)
-            recorded = event.outcome
 
             def judge_if_recorded() -> Outcome | None:
                 return judge() if judge_then() == recorded else None
@@ -267,7 +306,7 @@ def _answer(event: Event) -> PartlyKnownAnswer | None:
     if event.upstream_status is not None:
         answered = event.reason in _ANSWERED
         return _partly_known(int(event.upstream_status), _ANSWER_UNKNOWN) if answered else None
-    return None if event.outcome.lets_through else _partly_known(0, _NO_ANSWER)
+    return None if event.lets_through else _partly_known(0, _NO_ANSWER)
 
 
 def _partly_known(status: int, unknown: frozenset[AnswerPart]) -> PartlyKnownAnswer:
@@ -340,9 +379,11 @@ class Tally:
     groups: dict[GroupKey, Group] = field(default_factory=dict)
     ungrouped: int = 0  # changed or unclear, in more ways than are kept
 
-    def add(self, event: Event, after: Outcome | Unclear) -> None:
+    def add(self, event: Event, before: Outcome, after: Outcome | Unclear) -> None:
+        """Count an event, which was judged `before` and is judged `after`."""
         self.events += 1
-        before = event.outcome
+        if before.transforms is None and isinstance(after, Outcome) and after.verdict == before.verdict:
+            after = Unclear((after,), (_FILTER_THEN,))
         if isinstance(after, Outcome) and after.effect == before.effect:
             self.unchanged += 1
             self.by_another_rule += after.by != before.by
@@ -373,7 +414,7 @@ class Tally:
 
 def _rank(group: Group) -> tuple[object, ...]:
     key = group.key
-    return CHANGES.index(key.change), -group.count, key.app or "", key.before, key.after, key.missing
+    return CHANGES.index(key.change), -group.count, key.app or "", repr((key.before, key.after, key.missing))
 
 
 def _change(before: Outcome, after: Outcome) -> Change:

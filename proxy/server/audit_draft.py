@@ -98,10 +98,12 @@ class AuditDraft:
         "request_bytes",
         "response_bytes",
         "rule_id",
+        "several_rule_ids",
         "shadow",
         "started",
         "status",
         "time_ms",
+        "trace_id",
         "transforms",
         "upstream_request_id",
         "upstream_started",
@@ -133,8 +135,10 @@ class AuditDraft:
         self.status = 0
         self.verdict = "block"
         self.rule_id: str | None = None
+        self.several_rule_ids: tuple[str, ...] = ()
         self.logged_rule_ids: tuple[str, ...] = ()
-        self.transforms: tuple[str, ...] = ()
+        self.transforms: tuple[str, ...] = ()  # those that removed something from what goes out
+        self.trace_id: str | None = None
         self.reason = "internalError"
         self.upstream_status: int | None = None
         self.upstream_started = 0.0
@@ -154,6 +158,12 @@ class AuditDraft:
         self.reason = refusal.reason
         self.response_bytes = response_bytes
         return self.write(context)
+
+    def forget_upstream(self) -> None:
+        """Note that the request is sent again: what the upstream answered before is not its answer."""
+        self.upstream_status = None
+        self.upstream_us = None  # all attempts are the upstream's part, so the time goes on
+        self.upstream_request_id = None
 
     def upstream_ended(self) -> None:
         """No answer has begun: how long one was waited for."""
@@ -176,16 +186,19 @@ class AuditDraft:
         return None if value is None else value.decode("latin-1")
 
     def take(self, decision: Decision) -> None:
-        """Notes what the policy decided. Raises Refusal for a block."""
+        """Note what the policy decided. Raises Refusal for a block."""
         self.verdict = decision.verdict
         self.rule_id = decision.rule_id
         self.logged_rule_ids = decision.logged_rule_ids
+        self.several_rule_ids = decision.several_rule_ids
         self.reason = decision.reason
-        if decision.transforms is not None:
-            self.transforms = decision.transforms.names
         if decision.verdict == "block":
             message = f"The request was blocked by rule '{decision.rule_id}'."
             raise Refusal("policyBlocked", message, decision.reason, rule_id=decision.rule_id)
+
+    def block_without_rule(self) -> None:
+        """Note that the request is blocked, and not for any rule."""
+        self.verdict, self.rule_id, self.several_rule_ids = "block", None, ()
 
     def write(self, context: Context) -> bool:
         """Puts the event into the spool. False where there is no room: the answer must not be completed then.
@@ -237,6 +250,8 @@ class AuditDraft:
                 caller.ruleset_version,
                 None if upstream_request_id is None else upstream_request_id.decode("latin-1"),
                 None if shadow is None else (shadow.verdict, shadow.rule_id, shadow.version),
+                self.several_rule_ids,
+                self.trace_id,
             )
         )
 

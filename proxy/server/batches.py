@@ -32,6 +32,7 @@ from proxy.server.answers import error_body
 from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import NO_ROOM, Refusal
 from proxy.server.shadow import Trial
+from proxy.wire.trace_context import trace_id_of
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Plan
@@ -140,12 +141,19 @@ class Batch:
             return None
         return self._merged(body, finished)
 
+    def stop(self) -> None:
+        """Note that an operator's stop, and no rule, blocks the parts that the rules let through."""
+        for each in self._parts:
+            if each.draft.upstream_status is not None or not each.draft.status:
+                each.draft.block_without_rule()
+
     def withdraw(self) -> None:
         """The upstream's answers to the parts don't reach the application."""
         for each in self._parts:
             if each.draft.upstream_status is not None:
                 each.draft.status = 0
                 each.draft.response_bytes = 0
+                each.draft.transforms = ()
 
     def record(self, status: int, reason: str) -> bool:
         """Writes the parts' events. `status` and `reason` are those of parts that no answer came for."""
@@ -156,9 +164,10 @@ class Batch:
                 draft.status = status
                 if reason not in _OF_THE_VERDICT:  # else the part's own says why it was let through
                     draft.reason = reason
-                draft.upstream_status = envelope.upstream_status
+                if draft.upstream_status is None and _says_of_every_part(envelope.upstream_status):
+                    draft.upstream_status = envelope.upstream_status
+                    draft.upstream_request_id = envelope.upstream_request_id
                 draft.upstream_us = envelope.upstream_us
-                draft.upstream_request_id = envelope.upstream_request_id
             if not draft.write(self._context):
                 return False
         return True
@@ -177,6 +186,7 @@ class Batch:
             _id_in(part.headers, "client-request-id") or envelope.client_request_id,
         )
         draft.caller = self._caller
+        draft.trace_id = _trace_id_in(part.headers) or envelope.trace_id
         draft.parent = (envelope.number, envelope.time_ms)
         draft.request_bytes = len(part.body or b"")
         judged = _Part(part, draft)
@@ -250,7 +260,7 @@ class Batch:
         draft.status = refusal.status
         draft.reason = refusal.reason
         if refusal.reason == "dependencyFailed":
-            draft.verdict, draft.rule_id = "block", None  # no rule's
+            draft.block_without_rule()
         body = error_body(
             refusal,
             request_id=draft.request_id(self._context),
@@ -304,13 +314,14 @@ class Batch:
         try:
             compiled = self._context.filter_for(transforms)
             asked = (judged.facts.method.upper(), judged.facts.target)
-            left = without_hidden(compiled, transforms, asked, kind, body).body
+            left = without_hidden(compiled, transforms, asked, kind, body)
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
         except NamesHidden:
             self._take(judged, blocked_by_path(judged.decision))
             raise
-        return left if kind.is_json else None
+        judged.draft.transforms = left.removed
+        return left.body if kind.is_json else None
 
     def _judge_response(self, judged: _Part, answer: BatchAnswer, body: bytes | None) -> None:
         assert judged.plan is not None
@@ -341,6 +352,17 @@ def _content_type(headers: Iterable[tuple[str, str]]) -> bytes:
     """The media type of a part's body, which is JSON if its headers name none or disagree."""
     named = {value for name, value in headers if name.lower() == "content-type"}
     return named.pop().encode() if len(named) == 1 else b"application/json"
+
+
+def _says_of_every_part(status: int | None) -> bool:
+    """Return True if the status of the whole batch holds for each part. A success does not."""
+    return status is not None and not 200 <= status < 300
+
+
+def _trace_id_in(headers: Iterable[tuple[str, str]]) -> str | None:
+    """The trace id of the only `traceparent` that a part has."""
+    values = [value for name, value in headers if name.lower() == "traceparent"]
+    return trace_id_of(values[0].encode("utf-8", "replace")) if len(values) == 1 else None
 
 
 def _record_bytes(parts: Iterable[_Part]) -> int:

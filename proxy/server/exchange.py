@@ -121,6 +121,7 @@ class Exchange:
             else context.client_ip(connection.client_ip, head.fields.forwarded_for),
             head.client_request_id,
         )
+        self.draft.trace_id = head.trace_id
         self.to_head_request = head.method == "HEAD"
         self._body_done = head.fields.length == 0
         self.repeatable = self._body_done and head.method in _REPEATABLE
@@ -529,7 +530,9 @@ class Exchange:
             self._begin_answer(answer, chunk, last)
 
     def _refuse_answer(self, refusal: Refusal) -> None:
-        """The application doesn't get the answer; response rules judge its status and headers though."""
+        """The application doesn't get the answer; response rules judge its status and headers though, and so
+        does a shadow ruleset."""
+        self._show_shadow(self._answer, body_known=True)
         if self._plan.has_response_rules:
             try:
                 self._decide_response(b"")
@@ -580,15 +583,14 @@ class Exchange:
         credential = self._credential
         self._credential_generation = credential.generation
         self._upstream_head = self._head_for_upstream()
+        self.draft.forget_upstream()
         self.context.counters.values[UPSTREAM_RETRIED] += 1
         self._acquire_upstream()
 
     # Phases of the answer
 
     def _begin_answer(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
-        shadow = self.draft.shadow
-        if shadow is not None and shadow.wants_answer:
-            shadow.answered(answer.status, answer.headers, None, body_known=answer.length == 0)
+        self._show_shadow(answer, body_known=answer.length == 0)
         try:
             for_rules = self._rules_read(answer)
         except (MalformedBody, MalformedTarget) as error:
@@ -604,6 +606,12 @@ class Exchange:
         else:
             self._reader = AnswerReader(self, answer, for_rules=for_rules)
             self._reader.take(chunk, last)
+
+    def _show_shadow(self, answer: AnswerHead, *, body_known: bool) -> None:
+        """Have a shadow ruleset judge the answer; `body_known` means that no body reaches the application."""
+        shadow = self.draft.shadow
+        if shadow is not None and shadow.wants_answer:
+            shadow.answered(answer.status, answer.headers, None, body_known=body_known)
 
     def _rules_read(self, answer: AnswerHead) -> bool:
         """Whether rules have to read the answer's body. Those that don't need it judge here."""
@@ -677,7 +685,7 @@ class Exchange:
             _require_utf8(answer, decoded)
             if not self._answer_judged and self._plan.response_needs_body:
                 self._decide_response(decoded)
-            changed = self._without_hidden(decoded)
+            changed, removed = self._without_hidden(decoded)
         except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody, MalformedTarget) as error:
             if self.judged_unread():
                 return False
@@ -691,24 +699,27 @@ class Exchange:
         if self._may_have_links(answer):
             relinked = self.rewriter().rewrite(decoded if changed is None else changed)
             changed = changed if relinked is None else relinked
+        self.draft.transforms = removed
         self.send_whole(body, changed)
         return True
 
-    def _without_hidden(self, body: bytes) -> bytes | None:
-        """The body less what the rules hide; None where there is nothing to hide."""
+    def _without_hidden(self, body: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+        """The body without what the rules hide, or None if they hide nothing of it; and the names of the
+        transforms that removed something."""
         answer = self._answer
         transforms = self._decision.transforms
         if not body or not 200 <= answer.status < 300 or (self._batch is None and transforms is None):
-            return None
+            return None, ()
         if answer.status == 206:
             raise FilterFailed("it is a part of a larger whole")
         if self._batch is not None:
-            return self._batch.answer(body, self._relocated)
+            return self._batch.answer(body, self._relocated), ()  # each part's event has its own
         assert transforms is not None
         kind = media_type(answer.fields.content_type or b"")
         try:
             compiled = self.context.filter_for(transforms)
-            return without_hidden(compiled, transforms, (self.head.method, self._target), kind, body).body
+            left = without_hidden(compiled, transforms, (self.head.method, self._target), kind, body)
+            return left.body, left.removed
         except NamesHidden:
             self._take_decision(blocked_by_path(self._decision))
             raise
@@ -857,7 +868,9 @@ class Exchange:
         caller = self.draft.caller
         if caller is not None and stops.concern(caller.org_id, caller.app_id):
             if not self.head_sent:
-                self.draft.verdict, self.draft.rule_id = "block", None  # no rule's
+                self.draft.block_without_rule()
+                if self._batch is not None:
+                    self._batch.stop()
             self.refuse(StoppedCaller(caller))
 
     def waited_too_long(self) -> None:

@@ -34,6 +34,7 @@ REQUEST_ID: Final = 14
 BODY_DIGEST: Final = 15
 FORWARDED_FOR: Final = 16
 RANGE: Final = 17
+TRACEPARENT: Final = 18
 
 _KIND_OF: Final[dict[bytes, int]] = {
     b"keep-alive": HOP_BY_HOP,
@@ -65,6 +66,7 @@ _KIND_OF: Final[dict[bytes, int]] = {
     b"x-forwarded-for": FORWARDED_FOR,
     b"range": RANGE,
     b"if-range": RANGE,
+    b"traceparent": TRACEPARENT,
 }
 
 _OF_ONE_CONNECTION: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
@@ -156,7 +158,7 @@ class FieldLines:
         return Field(name, value, kind, b"%b: %b\r\n" % (name, value))
 
 
-_EVER_NEW: Final = frozenset({CLIENT_REQUEST_ID, REQUEST_ID})
+_EVER_NEW: Final = frozenset({CLIENT_REQUEST_ID, REQUEST_ID, TRACEPARENT})
 
 # Begins and ends with a visible character (RFC 9110 §5.5), so that nothing is to be trimmed.
 PLAIN_VALUE: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?")

@@ -30,6 +30,7 @@ from proxy.server.field_lines import (
     METHOD_OVERRIDE,
     ONLY_CHUNKED,
     RANGE,
+    TRACEPARENT,
     TRANSFER_ENCODING,
     Field,
     Headers,
@@ -41,6 +42,7 @@ from proxy.server.field_lines import (
     nominated_fields,
 )
 from proxy.server.request_line import HOST_AND_PORT, absolute_form, method_not_allowed, unknown_method
+from proxy.wire.trace_context import trace_id_of
 
 MAX_REMEMBERED: Final = 512  # spellings; then all are forgotten, and the common ones are back at once
 MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; SDKs need some 1,000
@@ -83,6 +85,7 @@ class RequestFields:
         "nominated",
         "pairs",
         "ranged",
+        "traceparent",
         "upstream_form",
     )
 
@@ -99,6 +102,7 @@ class RequestFields:
         self.content_encoding: bytes | None = None
         self.method_override: bytes | None = None
         self.forwarded_for: bytes | None = None
+        self.traceparent: bytes | None = None  # empty, and so invalid, if there are several
         self.ranged = False  # a part of the answer is asked for
         self.nominated: frozenset[bytes] = frozenset()
         self.layout: Layout | None = None  # of the last such head, if it is remembered
@@ -149,6 +153,12 @@ class RequestHead:
         self.fields = fields
         self.client_request_id = client_request_id
         self.http10 = http10
+
+    @property
+    def trace_id(self) -> str | None:
+        """The id of the trace that the request belongs to, if it has one valid `traceparent`."""
+        value = self.fields.traceparent
+        return None if value is None else trace_id_of(value)
 
     @property
     def headers(self) -> Headers:
@@ -301,6 +311,8 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
             fields.content_encoding = joined(fields.content_encoding, value)
         elif kind == FORWARDED_FOR:
             fields.forwarded_for = joined(fields.forwarded_for, value)
+        elif kind == TRACEPARENT:
+            fields.traceparent = value if fields.traceparent is None else b""
         seen_kinds |= 1 << kind
     _judge_host(fields.host, http10=http10)
     fields.length = _body_length(content_length, transfer_encoding, http10=http10)

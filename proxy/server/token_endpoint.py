@@ -162,6 +162,7 @@ class TokenExchange:
             context.client_ip(connection.client_ip, head.fields.forwarded_for),
             head.client_request_id,
         )
+        self._draft.trace_id = head.trace_id
         self._draft.evaluated = False
 
     @property

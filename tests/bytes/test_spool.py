@@ -557,8 +557,26 @@ def test_a_record_becomes_the_event_of_the_contract() -> None:
         "ruleId": "r1", "loggedRuleIds": ["log-a"], "transforms": ["strip:mail"], "upstreamStatus": 200,
         "durationMs": 1.5, "upstreamMs": 1.2, "requestBytes": 0, "responseBytes": 42,
         "parentRequestId": records.request_id(1_700_000_000_100, 9, 6), "seq": 12, "reason": "rule",
-        "rulesetVersion": 3, "upstreamRequestId": "up-1",
+        "rulesetVersion": 3, "upstreamRequestId": "up-1", "traceId": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("several", "deciding", "rule_ids"),
+    [
+        ((), "r1", ["r1"]),
+        (("r0", "r1"), "r1", ["r0", "r1"]),
+        ((), None, []),
+        (None, "r1", None),  # a record of a release that noted the deciding rule alone
+    ],
+)
+def test_an_event_names_every_rule_that_took_part(
+    several: tuple[str, ...] | None, deciding: str | None, rule_ids: list[str] | None
+) -> None:
+    record = a_record(several_rule_ids=several, rule_id=deciding, trace_id="4bf92f3577b34da6a3ce929d0e0e4736")
+    event = json.loads(a_line(encode(record), 9, 12, "proxy-1"))
+    assert event.get("ruleIds") == rule_ids
+    assert event["traceId"] == "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 @pytest.mark.parametrize(

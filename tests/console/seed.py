@@ -489,7 +489,8 @@ class _Seeding:
             "verdict": decision.verdict,
             "ruleId": decision.rule_id,
             "loggedRuleIds": tuple(decision.logged_rule_ids),
-            "transforms": () if decision.transforms is None else decision.transforms.names,
+            "ruleIds": decision.rule_ids,
+            "transforms": decision.transforms.names if status == 200 and decision.transforms else (),
             "reason": reason,
         }
 

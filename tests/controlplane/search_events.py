@@ -78,13 +78,15 @@ def _holds(term: Term, made: dict[str, Any]) -> bool:
 
 
 _EVENT_KEYS = {
-    "path": "path", "query": "query", "rule": "ruleId", "reason": "reason", "logged": "loggedRuleIds",
+    "path": "path", "query": "query", "rule": "ruleIds", "reason": "reason", "logged": "loggedRuleIds",
     "transform": "transforms",
 }  # fmt: skip
 
 
 def _values(made: dict[str, Any], key: str) -> list[Any]:
     value = made.get(key)
+    if key == "ruleIds":
+        return list(dict.fromkeys([*(value or []), *_values(made, "ruleId")]))
     if key == "time":
         return [rfc3339_ms(str(value))]
     return value if isinstance(value, list) else [] if value is None else [value]

@@ -108,7 +108,7 @@ def test_a_replay_tells_what_would_change(folder: Path) -> None:
         "would be blocked",
         "  4 of payroll: allowed by groups → blocked by default",
     ]
-    assert lines[-3:-1] == ["    new   strip:b", "    gone  strip:a"]
+    assert lines[-3:-1] == ["    also removes       b", "    no longer removes  a"]
 
 
 def test_the_version_in_force_changes_nothing(folder: Path) -> None:

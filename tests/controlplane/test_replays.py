@@ -386,9 +386,11 @@ rules:
   - {id: hide, match: {path: ["/v1.0/users/**"]}, verdict: filter, transforms: {strip_properties: [a, b]}}
 """
     await plane.ruleset("acme", "hr", text)
-    filtered = {"verdict": "filter", "path": "/v1.0/users/7", "rulesetVersion": 2, "ruleId": "hide"}
+    filtered: dict[str, Any] = {"verdict": "filter", "path": "/v1.0/users/7", "rulesetVersion": 2}
+    filtered["ruleId"] = "hide"
+    filtered["ruleIds"] = ["hide"]
     await traffic.send([{**filtered, "transforms": []}, {**filtered, "transforms": ["strip:b"]}])
-    await traffic.send([{**filtered, "path": "/v1.0/groups", "ruleId": "gone", "transforms": []}])
+    await traffic.send([{**filtered, "path": "/v1.0/groups", "ruleId": "gone", "ruleIds": ["gone"]}])
     asked = SuggestRuleset(org="acme", app="payroll")
     found = await suggest_ruleset.perform(desk(plane), OPERATOR, asked)
     (rule,) = parse_ruleset(found.yaml).rules
@@ -463,3 +465,47 @@ async def test_a_request_that_no_rule_was_asked_about_says_why(plane: Plane, tra
     assert not told.reached_rules
     assert told.recorded.by == "invalidToken"
     assert told.recorded_reason.startswith("the proxy token is expired")
+
+
+# -- events that name what was removed, which may be less than what the filter hides
+
+FILTERING = """version: 1
+name: hr
+rules:
+  - id: people
+    match: {path: ["/v1.0/users/**"]}
+    verdict: filter
+    transforms: {strip_properties: [mail, fax]}
+"""
+
+
+async def test_a_filter_is_compared_by_the_rules_of_then_and_not_by_what_it_removed(
+    plane: Plane, traffic: Traffic
+) -> None:
+    await plane.ruleset("acme", "hr", FILTERING)  # version 2
+    hidden = {"verdict": "filter", "ruleId": "people", "ruleIds": ["people"], "rulesetVersion": 2}
+    removed: list[list[str]] = [[], ["strip:mail"], ["strip:mail", "strip:fax"]]
+    await traffic.send(
+        {**hidden, "path": f"/v1.0/users/{number}", "transforms": each} for number, each in enumerate(removed)
+    )
+    at_desk = desk(plane)
+    told = await replayed(at_desk, source=Source(yaml=FILTERING))
+    assert (told.unchanged, told.changed, told.unclear) == (3, 0, 0)
+    told = await replayed(at_desk, source=Source(yaml=FILTERING.replace(", fax", "")))
+    (group,) = told.groups
+    assert (group.change, group.count) == ("transforms", 3)
+    assert group.before.transforms == ("strip:fax", "strip:mail")
+    found = await suggest_ruleset.perform(at_desk, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
+    (rule,) = parse_ruleset(found.yaml).rules
+    assert rule.transforms is not None
+    assert sorted(rule.transforms.strip) == ["fax", "mail"]
+
+
+async def test_a_filter_whose_version_is_not_known_any_more_is_unclear(
+    plane: Plane, traffic: Traffic
+) -> None:
+    gone = {"verdict": "filter", "ruleId": "people", "ruleIds": ["people"], "rulesetVersion": 9}
+    await traffic.send([{**gone, "path": "/v1.0/users/1", "transforms": ["strip:mail"]}])
+    told = await replayed(desk(plane), source=Source(yaml=FILTERING))
+    (group,) = told.groups
+    assert (group.change, group.before.transforms) == ("unclear", None)

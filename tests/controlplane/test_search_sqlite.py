@@ -87,6 +87,8 @@ SAMPLES = (
         upstreamStatus=429,
         loggedRuleIds=["watch", "watch-2"],
         verdict="log_only",
+        ruleIds=["open", "default"],
+        traceId="4bf92f3577b34da6a3ce929d0e0e4736",
     ),
     event(
         6, status=502, durationMs=100_000, reason="upstreamError", upstreamStatus=500, clientIp="10.10.0.7"
@@ -137,6 +139,15 @@ SAMPLES = (
         ("ip:10.1.*", [4]),
         ("ip:10.1*", [6, 4]),
         ("rule:no-*", [2]),
+        ("rule:open", [5]),  # it took part
+        ("rule:OPEN,no-mail", [5, 2]),
+        ("-rule:default", [10, 9, 7, 2]),
+        ("ruleIds:op*", [5]),
+        ("ruleId:open", []),  # it didn't decide
+        ("ruleId:no-mail", [2]),
+        ("trace:4BF92F3577B34DA6A3CE929D0E0E4736", [5]),
+        ("has:traceId", [5]),
+        ("open", [5]),
         (r'''rule:"a rule, with 'quotes' and \"others\" 100%"''', [7]),
         ("rule:" + "R" * 200, [9]),
         ("rule:" + "r" * 150 + "*", [10, 9]),
@@ -169,7 +180,7 @@ SAMPLES = (
         ("mail", []),
         ("mail*", [2]),
         ("v*", [9, 8, 7, 6, 5, 4, 2, 1, 0]),
-        ("o*", [7]),
+        ("o*", [7, 5]),
         ("-messages path:/v1.0/users/*", [8]),
         ("-mess* path:/v1.0/users/*", [8]),
         ("ada@contoso.com", [2]),
@@ -895,12 +906,14 @@ async def test_counts_are_those_of_the_events(
             durationMs=n / 40,
             clientIp=f"10.0.{n % 250}.{n % 11}",
             loggedRuleIds=["a", "b"][: n % 3],
+            ruleIds=["a", "default", "b"][: n % 4],
+            traceId=f"{n:032x}" if n % 3 else None,
         )
         for n in range(3000)
     ]
     for at in range(0, 3000, 1500):
         await index.write(accepted(*made[at : at + 1500], first_position=at + 1))
-    fields = ["verdict", "status", "ip", "logged", "path", "query", "duration", "org"]
+    fields = ["verdict", "status", "ip", "logged", "ruleid", "trace", "path", "query", "duration", "org"]
     wanted = parse_filter(text)
     facets = await index.facets(SearchQuery((ORG,), wanted), fields, top=5000)
     held = [one for one in made if matches(wanted, one)]
@@ -986,6 +999,8 @@ EVENTS = st.fixed_dictionaries(
     {"path": TEXT, "verdict": st.sampled_from(["allow", "filter", "block", "log_only", "Block", "other"])},
     optional={
         "ruleId": TEXT,
+        "ruleIds": st.lists(TEXT, max_size=3),
+        "traceId": TEXT,
         "query": TEXT,
         "reason": TEXT,
         "appId": TEXT,

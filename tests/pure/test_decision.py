@@ -150,6 +150,21 @@ class TestConditions:
         assert decide(rules, "/u", headers=[(b"MODE", b" full ")]).rule_id == "strip"
         assert decide(rules, "/u", headers=[(b"mode", b"none")]).rule_id == "rest"
 
+    def test_filters_that_act_together_are_named_in_the_order_of_the_file(self) -> None:
+        rules = compiled("""
+- id: strip
+  match: {path: [/u]}
+  conditions: [{header: Mode, equals: full}]
+  verdict: filter
+  transforms: {strip_properties: [mail]}
+- {id: rest, match: {path: [/u]}, verdict: filter, transforms: {strip_properties: [fax]}}
+""")
+        both = [(b"Mode", b"full"), (b"mode", b"none")]
+        decision = decide(rules, "/u", headers=both)
+        assert (decision.rule_id, decision.rule_ids) == ("rest", ("strip", "rest"))
+        assert decide(rules, "/u", headers=[(b"mode", b"none")]).rule_ids == ("rest",)
+        assert decide(rules, "/other").rule_ids == ("default",)
+
     @pytest.mark.parametrize(
         ("test", "missing", "present"),
         [
@@ -362,11 +377,12 @@ class TestResponses:
    transforms: {strip_properties: [b]}}
 """)
         assert decide_answer(rules, "/u", body=b'{"s":"secret"}') == Decision(
-            "block", "no", ("log",), None, "responseRule"
+            "block", "no", ("log",), None, "responseRule", ("q", "no")
         )
         added = decide_answer(rules, "/u", body=b'{"s":"open"}')
         assert (added.verdict, added.rule_id, added.reason) == ("filter", "more", "responseRule")
         assert added.transforms == Transforms(("a", "b"))
+        assert added.rule_ids == ("q", "more")
         assert decide_answer(rules, "/u", 404, body=b"{}") == Decision(
             "filter", "q", ("log",), Transforms(("a",))
         )
@@ -377,7 +393,7 @@ class TestResponses:
             "{id: hide, when: response, match: {path: [/u, '/u/{id}']}, guard_queries: true, verdict: filter,"
         )
         strip = " transforms: {strip_properties: [phone]}"
-        hidden = Decision("block", "hide", reason="hiddenProperty")
+        hidden = Decision("block", "hide", reason="hiddenProperty", several_rule_ids=("all", "hide"))
         log = "- {id: log, when: response, match: {path: [/**]}, verdict: log_only}"
         ok = f"{ALLOW_ALL}\n{log}\n- {hide}{strip}"
         assert decide(compiled(f"{ok}}}"), target, "PATCH") == hidden

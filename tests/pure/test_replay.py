@@ -191,7 +191,7 @@ def test_a_body_too_large_to_read_is_refused_only_while_rules_read_it() -> None:
         method="POST", verdict="block", rule_id=None, reason="payloadTooLarge", upstream_status=None
     )
     reads = "- {id: r, match: {path: [/v1.0/users]}, conditions: [{body: x, exists: true}], verdict: allow}"
-    assert foreseen(reads, refused) == refused.outcome == Outcome("refused", "payloadTooLarge")
+    assert foreseen(reads, refused) == refused.outcome(None) == Outcome("refused", "payloadTooLarge")
     assert foreseen("- {id: r, match: {path: [/v1.0/users]}, verdict: allow}", refused) == ALLOWED._replace(
         by="r"
     )
@@ -238,7 +238,7 @@ def counted(rules: str, *events: Event) -> Tally:
     replay, tally = Replay(draft(rules)), Tally()
     for one in events:
         if one.reached_rules:
-            tally.add(one, replay.judge(one))
+            tally.add(one, one.outcome(None), replay.judge(one))
         else:
             tally.pass_over()
     return tally
@@ -328,7 +328,60 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
         for _ in range(2):  # the second time out of memory
             after = replay.judge(stored)
             possible = (after,) if isinstance(after, Outcome) else after.possible
-            assert stored.outcome.effect in [each.effect for each in possible]
+            assert stored.outcome(None).effect in [each.effect for each in possible]
         unchanged = replay.judge(stored, Rules(ruleset))
     assert isinstance(unchanged, Outcome)
-    assert unchanged.effect == stored.outcome.effect
+    assert unchanged.effect == stored.outcome(None).effect
+
+
+# -- events that name what was removed, not the filter
+
+FILTERS: Final = """
+- {id: hide, match: {path: ["/v1.0/users/**"]}, verdict: filter, transforms: {strip_properties: [mail, fax]}}
+- {id: internal, when: response, match: {path: ["/v1.0/users/{id}"]}, verdict: filter,
+   conditions: [{status: 200}], transforms: {strip_properties: [phone]}}
+"""
+
+
+def filtered(removed: tuple[str, ...], *rules: str) -> Event:
+    return event(
+        "/v1.0/users/ada", verdict="filter", rule_id=rules[-1], rule_ids=rules, transforms=removed
+    )
+
+
+@pytest.mark.parametrize("removed", [(), ("strip:mail",), ("strip:fax", "strip:mail", "strip:phone")])
+def test_the_filter_in_force_is_the_one_of_the_rules_of_then(removed: tuple[str, ...]) -> None:
+    rules = Rules(draft(FILTERS))
+    one = filtered(removed, "hide", "internal")
+    before = one.outcome(rules)
+    assert before == Outcome("filter", "internal", ("strip:fax", "strip:mail", "strip:phone"))
+    tally = Tally()
+    tally.add(one, before, Replay(draft(FILTERS)).judge(one, rules))
+    assert (tally.unchanged, tally.changed, tally.unclear) == (1, 0, 0)
+
+
+def test_a_draft_that_hides_less_changes_also_what_had_nothing_to_hide() -> None:
+    one, tally = filtered((), "hide"), Tally()
+    less = draft(FILTERS.replace("mail, fax", "mail"))
+    tally.add(one, one.outcome(Rules(draft(FILTERS))), Replay(less).judge(one))
+    (group,) = tally.sorted_groups()
+    assert group.key.change == "transforms"
+    assert group.key.before.transforms == ("strip:fax", "strip:mail")
+
+
+@pytest.mark.parametrize("former", [None, Rules(draft(FILTERS.replace("hide", "other")))])
+def test_a_filter_whose_rules_are_not_known_any_more_is_unclear(former: Rules | None) -> None:
+    one, tally = filtered(("strip:mail",), "hide"), Tally()
+    before = one.outcome(former)
+    assert before == Outcome("filter", "hide", None)
+    tally.add(one, before, Replay(draft(FILTERS)).judge(one))
+    (group,) = tally.sorted_groups()
+    assert (group.key.change, tally.unclear) == ("unclear", 1)
+    tally = Tally()
+    tally.add(one, before, Outcome("block", "default"))
+    assert [group.key.change for group in tally.sorted_groups()] == ["newlyBlocked"]
+
+
+def test_events_of_earlier_releases_name_the_filter_themselves() -> None:
+    one = event("/v1.0/users/ada", verdict="filter", rule_id="hide", transforms=("strip:mail", "strip:fax"))
+    assert one.outcome(None) == Outcome("filter", "hide", ("strip:fax", "strip:mail"))

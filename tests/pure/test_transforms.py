@@ -1,6 +1,8 @@
 """Transforms combine to the stricter of both."""
 
-from proxy.policy.transforms import Transforms
+import pytest
+
+from proxy.policy.transforms import Transforms, parse_names
 
 
 def test_strips_are_united_without_regard_to_case() -> None:
@@ -33,3 +35,21 @@ def test_disjoint_allows_leave_nothing() -> None:
 
 def test_names_tell_the_audit_what_was_done() -> None:
     assert Transforms(("mail",), ("id",)).names == ("strip:mail", "allow:id")
+
+
+@pytest.mark.parametrize(
+    ("names", "stripped", "allowed"),
+    [
+        (Transforms(("mail", "fax")).names, ("mail", "fax"), None),
+        (Transforms(("fax",), ("id", "mail")).names, ("fax",), ("id", "mail")),
+        (Transforms(allow=()).names, (), ()),
+        (("strip:a", "…[3 more]"), ("a", "…[3 more]"), None),
+        (("strip:a", "allow:b", "…[3 more]"), ("a",), ("b", "…[3 more]")),
+        ((), (), None),
+    ],
+)
+def test_names_tell_what_is_stripped_from_what_is_allowed(
+    names: tuple[str, ...], stripped: tuple[str, ...], allowed: tuple[str, ...] | None
+) -> None:
+    named = parse_names(names)
+    assert (named.stripped, named.allowed) == (stripped, allowed)

@@ -1,0 +1,54 @@
+"""`traceparent` (W3C Trace Context)."""
+
+import pytest
+
+from proxy.wire.trace_context import trace_id_of
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"00-{TRACE}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT}-ff",
+        f" \t00-{TRACE}-{PARENT}-00 ",
+        # a later version, whose further fields mean nothing to us
+        f"01-{TRACE}-{PARENT}-01",
+        f"cc-{TRACE}-{PARENT}-01-what-the-future-will-be-like",
+        f"fe-{TRACE}-{PARENT}-01-",
+    ],
+)
+def test_a_valid_header_names_its_trace(value: str) -> None:
+    assert trace_id_of(value.encode()) == TRACE
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        TRACE,
+        f"00-{TRACE}-{PARENT}",
+        f"00-{TRACE}-{PARENT}-1",
+        f"00-{TRACE}-{PARENT}-01-more",
+        f"00-{TRACE}-{PARENT}-01-",
+        f"00-{TRACE}-{PARENT}-01.",
+        f"01-{TRACE}-{PARENT}-01more",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"0-{TRACE}-{PARENT}-01",
+        f"00-{TRACE[1:]}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT[1:]}-01",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT.upper()}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE[:-1]}g-{PARENT}-01",
+        f"00-{TRACE}-{PARENT}-0x",
+        f"00-{TRACE}-{PARENT}-01, 00-{TRACE}-{PARENT}-01",
+        f"00_{TRACE}_{PARENT}_01",
+        f"00-{TRACE}-{PARENT}-01\n",
+    ],
+)
+def test_an_invalid_header_names_none(value: str) -> None:
+    assert trace_id_of(value.encode()) is None
