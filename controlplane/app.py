@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import signal
-import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,11 +19,12 @@ from controlplane.admin.gate import GATE, Gate, gate_keeper
 from controlplane.admin.single_sign_on import add_single_sign_on
 from controlplane.agent_api import AgentApi
 from controlplane.clock import Clock, SystemClock
-from controlplane.connections import HANDSHAKE_SECONDS, Connections, allow_all_descriptors
+from controlplane.connections import Connections, allow_all_descriptors
 from controlplane.console.frame import Console
 from controlplane.forwarder import Forwarder
 from controlplane.ingest import Ingest
 from controlplane.integrity import begin_chain
+from controlplane.listeners import Listeners
 from controlplane.metrics import Counts, Exposition
 from controlplane.operations.desk import Desk
 from controlplane.registry import Registry, open_vault
@@ -39,8 +38,6 @@ from controlplane.settings import ConsoleSettings, ControlPlaneSettings, Setting
 from controlplane.store.interface import RateLimits, Store
 from controlplane.store.sqlite import SqliteStore
 from controlplane.tail import Tail
-from proxy.config import Address
-from proxy.config.tls import server_tls
 
 _log = logging.getLogger(__name__)
 
@@ -151,6 +148,7 @@ class Addresses:
 async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
     """The whole control plane, between its start and its stop."""
     async with AsyncExitStack() as stack:
+        listeners = Listeners(settings, stack.enter_context(ExitStack()))
         store = await SqliteStore.open(settings.store.path, clock)
         stack.push_async_callback(store.close)
         vault = await open_vault(settings.secrets, store)
@@ -173,10 +171,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
 
         counts = Counts()
         app = build_app(settings, store, vault, clock, witnessed, stored, counts)
-        addresses = await _listen(app, "ControlPlane", settings.control_plane, settings, stack)
         desk = _desk(settings, store, clock, vault, index, forwarder, tail)
-        console_addresses = await _open_console(settings, desk, stack)
-        stack.callback(tail.close)
         exposition = Exposition(
             counts,
             store,
@@ -185,8 +180,15 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
             store_path=settings.store.path,
             certificate=settings.control_plane.cert_file,
         )
-        await _listen_for_scrapes(exposition, settings.metrics.listen, stack)
-        yield Addresses(addresses, console_addresses)
+        drain_seconds = settings.control_plane.drain_seconds
+        listeners.listen()
+        await _serve(app, "ControlPlane.Listen", listeners, drain_seconds, stack)
+        if settings.console.listen:
+            console = build_console(settings, desk)
+            await _serve(console, "Console.Listen", listeners, drain_seconds, stack)
+        stack.callback(tail.close)
+        await _serve_scrapes(exposition, listeners, stack)
+        yield Addresses(listeners.urls("ControlPlane.Listen"), listeners.urls("Console.Listen"))
 
 
 def _desk(
@@ -217,19 +219,6 @@ def _desk(
     )
 
 
-async def _open_console(settings: Settings, desk: Desk, stack: AsyncExitStack) -> list[str]:
-    if not settings.console.listen:
-        return []
-    try:
-        return await _listen(build_console(settings, desk), "Console", settings.console, settings, stack)
-    except OSError as error:
-        if settings.console.listen != ConsoleSettings().listen:
-            raise
-        # Nobody asked for this address: proxies must not go without their rules because it is another's.
-        _log.error("no admin API: %s", error)
-        return []
-
-
 def _in_background(stack: AsyncExitStack, name: str, work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_say_if_failed)
@@ -246,65 +235,23 @@ def _say_if_failed(task: asyncio.Task[None]) -> None:
         _log.critical("%s ended: %s", task.get_name(), error, exc_info=error)
 
 
-async def _listen(
-    app: web.Application,
-    section: str,
-    listener_settings: ControlPlaneSettings | ConsoleSettings,
-    settings: Settings,
-    stack: AsyncExitStack,
-) -> list[str]:
-    """Serve until the stack ends: no new connection first, then the answers that are under way."""
-    tls = _tls(section, listener_settings)
-    runner = web.AppRunner(app, shutdown_timeout=settings.control_plane.drain_seconds)
+async def _serve(
+    app: web.Application, key: str, listeners: Listeners, drain_seconds: float, stack: AsyncExitStack
+) -> None:
+    """Serve until the stack ends: no new connection first, then the responses that are under way."""
+    runner = web.AppRunner(app, shutdown_timeout=drain_seconds)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    connections = Connections(runner)
-    addresses = []
-    for address in listener_settings.listen:
-        try:
-            listener = await asyncio.get_running_loop().create_server(
-                connections,
-                address.host,
-                address.port,
-                ssl=tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls else None,
-                backlog=1024,
-            )
-        except OSError as error:
-            raise _not_listening(f"{section}.Listen", address, error) from None
-        stack.callback(listener.close)
-        addresses += [socket.getsockname()[:2] for socket in listener.sockets]
-    scheme = "https" if tls else "http"
-    return [f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-            for host, port in addresses]  # fmt: skip
+    for server in await listeners.serve(key, Connections(runner)):
+        stack.callback(server.close)
 
 
-async def _listen_for_scrapes(
-    exposition: Exposition, listen: Sequence[Address], stack: AsyncExitStack
-) -> None:
+async def _serve_scrapes(exposition: Exposition, listeners: Listeners, stack: AsyncExitStack) -> None:
     application = exposition.application()
     application.on_response_prepare.append(strict_headers)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    for address in listen:
-        try:
-            await web.TCPSite(runner, address.host, address.port, reuse_address=True).start()
-        except OSError as error:
-            raise _not_listening("Metrics.Listen", address, error) from None
-
-
-def _not_listening(setting: str, address: Address, error: OSError) -> OSError:
-    why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-    return OSError(f"{setting}: {address}: {why}")
-
-
-def _tls(section: str, settings: ControlPlaneSettings | ConsoleSettings) -> ssl.SSLContext | None:
-    if settings.cert_file is None or settings.key_file is None:
-        return None
-    try:
-        return server_tls(settings.cert_file, settings.key_file)
-    except ssl.SSLError as error:
-        raise OSError(f"{section}.CertFile: not usable: {error.reason or 'not PEM'}") from None
-    except OSError as error:
-        raise OSError(f"{section}.CertFile, KeyFile: {error.strerror}") from None
+    assert runner.server is not None
+    for server in await listeners.serve("Metrics.Listen", runner.server):
+        stack.callback(server.close)

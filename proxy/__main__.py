@@ -74,7 +74,8 @@ def _check(settings: Settings) -> int:
     for exposure in exposures(settings):
         print(one_line(f"warning: {exposure}"), file=sys.stderr)
     listen, directory = settings.proxy.listen, settings.audit.local_retention_path
-    taking_over = problems_of_taking_over(os.environ, listen, settings.workers, directory)
+    admin = settings.admin.listen
+    taking_over = problems_of_taking_over(os.environ, listen, admin, settings.workers, directory)
     problems = [*problems_of(settings), *taking_over]
     return _complain(problems) if problems else OK
 

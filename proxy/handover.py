@@ -6,6 +6,7 @@ refused meanwhile: the old workers go on accepting from the very sockets that th
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -18,6 +19,8 @@ from typing import Final
 import msgspec
 
 from proxy.config import Address
+from proxy.config.listening import not_listening
+from proxy.config.values import parse_address
 
 # Any later format takes another name, beside which this one is still read.
 _VARIABLE: Final = "GRAPHWARD_HANDOVER_1"
@@ -52,6 +55,7 @@ class Own(msgspec.Struct, frozen=True):
     directory: str  # that it holds the lock of
     workers: int = 0
     descriptors: int = 0  # that it keeps
+    admin: str = ""  # address of its agent's listener; empty from a version that did not say it
 
 
 def received(environment: MutableMapping[str, str]) -> Handover | None:
@@ -89,7 +93,11 @@ def start_check(own: Own) -> int:
 
 
 def problems_of_taking_over(
-    environment: Mapping[str, str], listen: Sequence[Address], workers: int, directory: Path
+    environment: Mapping[str, str],
+    listen: Sequence[Address],
+    admin: Address,
+    workers: int,
+    directory: Path,
 ) -> Iterator[str]:
     """In a check for a proxy that runs: what these settings want beside what it has, and could not be had
     once it has become the new version, when there is no way back."""
@@ -102,7 +110,9 @@ def problems_of_taking_over(
             try:
                 bound(address).close()
             except OSError as error:
-                yield f"Proxy.Listen: {address}: {error.strerror}"
+                yield not_listening("Proxy.Listen", address, error, Path("/proc"))
+    if own.admin:
+        yield from admin_problems(parse_address(own.admin), admin)
     if str(directory.resolve()) != own.directory:
         # Events that are still to go, and the count of those that went, would stay behind.
         yield (
@@ -138,6 +148,29 @@ def bound(address: Address) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def admin_problems(in_force: Address, wanted: Address) -> list[str]:
+    """List the reasons why another agent could not listen there after the one before has ended."""
+    if wanted == in_force:
+        return []
+    try:
+        try_to_bind(wanted)
+    except OSError as error:
+        # On one port, an address of all interfaces is in the way of one of them: it ends with its agent.
+        everywhere = {"0.0.0.0", "::"} & {in_force.host, wanted.host}  # noqa: S104
+        if error.errno == errno.EADDRINUSE and wanted.port == in_force.port and everywhere:
+            return []
+        return [not_listening("Admin.Listen", wanted, error, Path("/proc"))]
+    return []
+
+
+def try_to_bind(address: Address) -> None:
+    """Raises OSError if another process listens there."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address.host, address.port))
 
 
 def own_directory(directory: Path, held: int | None) -> int:

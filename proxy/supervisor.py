@@ -29,6 +29,7 @@ from proxy.certificates import Certificates, certificates, without_system_author
 from proxy.channel import channel_pair
 from proxy.check import certificate_problems, exposures
 from proxy.config import Address, SettingsError
+from proxy.config.listening import not_listening
 from proxy.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
@@ -53,6 +54,7 @@ CHECK_SECONDS: Final = 60.0  # a check of another version that takes longer is g
 QUICK_DEATH_SECONDS: Final = 5.0
 MAX_RESTART_DELAY: Final = 5.0
 TICK_SECONDS: Final = 0.2
+BACKLOG: Final = 4096  # connections that wait for a worker
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 _PR_SET_PDEATHSIG: Final = 1
@@ -464,6 +466,7 @@ class Supervisor:
             str(self._settings.audit.local_retention_path.resolve()),
             self._count,
             handover.count_kept(self._what_is_kept()),
+            str(self._settings.admin.listen),
         )
         try:
             self._checking = handover.start_check(own)
@@ -521,7 +524,7 @@ class Supervisor:
             wanted = load(self._config, os.environ)
             problems = [
                 *certificate_problems(wanted),
-                *_admin_problems(self._settings.admin.listen, wanted.admin.listen),
+                *handover.admin_problems(self._settings.admin.listen, wanted.admin.listen),
             ]
             settings = self._with_fixed(wanted)
             if not problems:
@@ -740,6 +743,7 @@ def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handov
             known = next((each[str(address)][0] for each in shares if str(address) in each), None)
             if str(address) not in slot:
                 slot[str(address)] = [_listener(address if known is None else _bound(known))]
+    _let_connect(shares, addresses)
     for address in shared:
         logger.warning(
             "Proxy.Listen: another process listens on %s too and answers a part of its requests: "
@@ -772,22 +776,33 @@ def form_of_data_path() -> str:
 
 
 def _listener(address: Address) -> socket.socket:
+    """A bound socket, which nobody can connect to yet."""
     try:
         listener = handover.bound(address)
     except OSError as error:
-        raise StartError(f"Proxy.Listen: {address}: {error.strerror}") from None
-    try:
-        listener.listen(4096)
-    except OSError as error:
-        listener.close()
-        raise StartError(f"Proxy.Listen: {address}: {error.strerror}") from None
+        raise _not_listening("Proxy.Listen", address, error) from None
     listener.setblocking(False)
     return listener
 
 
+def _let_connect(shares: Sequence[_Slot], addresses: Sequence[Address]) -> None:
+    """Listen at every address, now that all are bound. A socket of the version before listens already."""
+    for slot in shares:
+        for address in addresses:
+            for listener in slot[str(address)]:
+                try:
+                    listener.listen(BACKLOG)
+                except OSError as error:
+                    raise _not_listening("Proxy.Listen", address, error) from None
+
+
+def _not_listening(setting: str, address: Address, error: OSError) -> StartError:
+    return StartError(not_listening(setting, address, error, Path("/proc")))
+
+
 def _is_taken(address: Address) -> bool:
     try:
-        _try_to_bind(address)
+        handover.try_to_bind(address)
     except OSError as error:
         return error.errno == errno.EADDRINUSE
     return False
@@ -798,11 +813,11 @@ def _await_free(address: Address) -> None:
     end: float | None = None
     while True:
         try:
-            _try_to_bind(address)
+            handover.try_to_bind(address)
             return
         except OSError as error:
             if error.errno != errno.EADDRINUSE or (end is not None and time.monotonic() > end):
-                raise StartError(f"Admin.Listen: {address}: {error.strerror}") from None
+                raise _not_listening("Admin.Listen", address, error) from None
         if end is None:
             end = time.monotonic() + AGENT_STOP_SECONDS
             logger.warning(
@@ -810,29 +825,6 @@ def _await_free(address: Address) -> None:
                 *(address, AGENT_STOP_SECONDS),
             )
         time.sleep(TICK_SECONDS)
-
-
-def _admin_problems(in_force: Address, wanted: Address) -> list[str]:
-    """Why another agent could not listen there once the one before has ended."""
-    if wanted == in_force:
-        return []
-    try:
-        _try_to_bind(wanted)
-    except OSError as error:
-        # On one port, an address of all interfaces is in the way of one of them: it ends with its agent.
-        everywhere = {"0.0.0.0", "::"} & {in_force.host, wanted.host}  # noqa: S104
-        if error.errno == errno.EADDRINUSE and wanted.port == in_force.port and everywhere:
-            return []
-        return [f"Admin.Listen: {wanted}: {error.strerror}"]
-    return []
-
-
-def _try_to_bind(address: Address) -> None:
-    """Raises OSError where another listens."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((address.host, address.port))
 
 
 def _bound(listener: socket.socket) -> Address:

@@ -7,10 +7,12 @@ import http.client
 import resource
 import socket
 import ssl
+from pathlib import Path
 from typing import Final
 
 from controlplane.settings import Settings
 from proxy.config import Address
+from proxy.config.listening import holder
 from proxy.wire.finding import Finding
 
 _TIMEOUT_SECONDS: Final = 5.0
@@ -39,7 +41,8 @@ def _listener(key: str, address: Address, *, running: bool) -> Finding:
         if running:
             return Finding(key, "ok", f"{address} is open, by the server that runs")
         fix = f"end what listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
-        return Finding(key, "fail", f"{address} is in use by another program", fix)
+        found = holder(address, Path("/proc")) or "another program"
+        return Finding(key, "fail", f"{address} is in use by {found}", fix)
     fix = f"write an address of this machine into {key}, and a port that its user may open"
     return Finding(key, "fail", f"{address}: {problem.strerror}", fix)
 

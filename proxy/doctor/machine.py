@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.config import Address
+from proxy.config.listening import holder
 from proxy.settings import Settings
 from proxy.wire.finding import Finding
 
@@ -87,7 +88,8 @@ def _port(key: str, address: Address, *, running: bool) -> Finding:
     if running:
         return Finding(key, "ok", f"{address} is open, by the proxy that runs")
     fix = f"end what listens there (`ss -ltnp sport = :{address.port}`), or change {key}"
-    return Finding(key, "fail", f"{address} is in use by another program", fix)
+    found = holder(address, Path("/proc")) or "another program"
+    return Finding(key, "fail", f"{address} is in use by {found}", fix)
 
 
 def _bound(address: Address) -> OSError | None:

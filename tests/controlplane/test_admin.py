@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ import pytest
 from controlplane.operations.actor import Role
 from controlplane.requests import read_body
 from controlplane.secrets import digest, hash_password, is_password, mint
-from controlplane.settings import read_settings
 from controlplane.store.interface import Operator, OperatorToken, RecordQuery, StoreError
 from tests.controlplane.plane import Answer, FakeClock, Plane, ProxyClient, batch, started
 from tests.standins.certificates import CertificateAuthority
@@ -558,23 +556,6 @@ async def test_the_agent_api_s_listener_has_no_admin_api(plane: Plane) -> None:
             assert response.status == 404
     async with plane.session.get(plane.console_url + "/api/v1/agent/sync") as response:
         assert response.status == 404
-
-
-async def test_an_address_that_nobody_asked_for_keeps_no_proxy_waiting(
-    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The console's own default may be another program's already; one that was set must be had."""
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        section = f'Listen = "127.0.0.1:{held.getsockname()[1]}"'
-        with pytest.raises(OSError, match=r"Console\.Listen"):
-            async with started(tmp_path, clock, Console=section):
-                pass
-        taken = read_settings(tmp_path / "controlplane.toml", {}).console
-        monkeypatch.setattr("controlplane.app.ConsoleSettings", lambda: taken)
-        async with started(tmp_path, clock, Console=section) as plane:
-            assert plane.console_url == ""
-            assert (await plane.session.get(f"{plane.base_url}/healthz")).status == 200
-    assert "no admin API: Console.Listen" in caplog.text
 
 
 async def test_answers_are_kept_rendered_and_framed_by_nobody(plane: Plane) -> None:

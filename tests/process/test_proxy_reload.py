@@ -34,6 +34,7 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 from tests.standins import commands
+from tests.standins.ports import this_program
 from tests.standins.system import System
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800 if LONG else 120)]
@@ -180,9 +181,8 @@ async def test_a_reload_to_an_admin_address_of_somebody_else_is_refused_at_once(
             theirs = f"127.0.0.1:{taken.getsockname()[1]}"
             system.proxy_config.write_text(good.replace(address, theirs), "utf-8")
             hang_up(system)
-            refused = (
-                f"not reloaded, the settings in force stay: Admin.Listen: {theirs}: Address already in use"
-            )
+            holder = f"{theirs} is in use by {this_program()}"
+            refused = f"not reloaded, the settings in force stay: Admin.Listen: {holder}"
             await until(lambda: refused in log_of(system), seconds=5)
             assert processes(system) == before
             assert readiness(system)["ready"]

@@ -22,7 +22,7 @@ import pytest
 
 from tests.process.proxy_parts import client_of, log_of, stored_paths, until, whole_system
 from tests.standins.certificates import CertificateAuthority
-from tests.standins.ports import free_port
+from tests.standins.ports import free_port, this_program
 from tests.standins.system import ROOT
 
 pytestmark = pytest.mark.process
@@ -158,7 +158,8 @@ def test_no_settings_file_is_one_line_and_status_2(tmp_path: Path) -> None:
 def test_a_port_in_use_is_one_line_and_status_1(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        refused_with(run(config, Proxy__Listen=f"127.0.0.1:{port}"), "Proxy.Listen", str(port), status=1)
+        done = run(config, Proxy__Listen=f"127.0.0.1:{port}")
+        refused_with(done, f"Proxy.Listen: 127.0.0.1:{port} is in use by {this_program()}", status=1)
 
 
 async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
@@ -180,7 +181,8 @@ def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Pat
         done = run(config, Admin__Listen=address)
     waits, ends = done.stderr.splitlines()
     assert f"another process listens on {address}: waiting up to 10 s" in waits
-    assert (ends, done.returncode) == (f"Admin.Listen: {address}: Address already in use", 1)
+    told = f"Admin.Listen: {address} is in use by {this_program()}: end it, or change Admin.Listen"
+    assert (ends, done.returncode) == (told, 1)
 
 
 @pytest.mark.parametrize("workers", [120, 40])

@@ -33,6 +33,7 @@ from tests.process.proxy_parts import (
 )
 from tests.process.test_proxy_exhausted import settled
 from tests.process.test_proxy_start import change, config, refused_with, run
+from tests.standins.ports import this_program
 from tests.standins.system import CODE, System
 
 __all__ = ["config"]
@@ -165,12 +166,17 @@ async def test_a_version_that_could_not_have_what_its_settings_want_changes_noth
             system.proxy_config.write_text(listen, "utf-8")
             upgrade(system)
             await until(lambda: refusals(system) == 1)
-            assert f"Proxy.Listen: {address}: Address already in use" in log_of(system)
+            assert f"Proxy.Listen: {address} is in use by {this_program()}" in log_of(system)
+            admin = good.replace(system.admin_url.removeprefix("http://"), address)
+            system.proxy_config.write_text(admin, "utf-8")
+            upgrade(system)
+            await until(lambda: refusals(system) == 2)
+            assert f"Admin.Listen: {address} is in use by {this_program()}" in log_of(system)
         # There, numbers of events would begin anew, and those that wait here would go on waiting.
         elsewhere = tmp_path / "elsewhere"
         system.proxy_config.write_text(good.replace(f"{tmp_path}/audit", str(elsewhere)), "utf-8")
         upgrade(system)
-        await until(lambda: refusals(system) == 2)
+        await until(lambda: refusals(system) == 3)
         assert f"Audit.LocalRetentionPath: {elsewhere}: an upgrade keeps {tmp_path}/audit" in log_of(system)
         assert not elsewhere.exists()
         assert processes(system) == before

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from itertools import cycle
+from pathlib import Path
 from typing import Final
 
 # Below what the system gives to outgoing connections, and a range for each process that runs tests beside
@@ -34,3 +35,8 @@ def free_port() -> int:
         except OSError:
             continue
     raise AssertionError("unreachable: a cycle has no end")
+
+
+def this_program() -> str:
+    """How an error names the process that runs the tests, as the one that holds a port."""
+    return f"{Path('/proc/self/comm').read_text('utf-8').strip()}, process {os.getpid()}"

@@ -1,0 +1,110 @@
+"""Listeners: all are bound before one is served, and one that can't be had ends the start with one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from controlplane.listeners import Listeners
+from controlplane.settings import read_settings
+from proxy.config import Address
+from proxy.config.listening import holder, not_listening
+from tests.controlplane.plane import write_settings
+from tests.controlplane.processes import cli
+from tests.standins.ports import free_port, this_program
+
+PROC = Path("/proc")
+
+
+@pytest.mark.parametrize("section", ["ControlPlane", "Console", "Metrics"])
+def test_a_busy_listener_ends_the_start_before_anything_is_made(tmp_path: Path, section: str) -> None:
+    config = write_settings(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        done = cli(config, **{f"{section}__Listen": address})
+    key = f"{section}.Listen"
+    told = f"{key}: {address} is in use by {this_program()}: end it, or change {key}\n"
+    assert (done.returncode, done.stderr) == (1, told)
+    assert not (tmp_path / "var").exists()
+
+
+def test_a_port_that_is_taken_between_bind_and_listen_lets_no_client_connect(tmp_path: Path) -> None:
+    """Two programs that start at once may both bind: only one of them may listen."""
+    metrics = f'Listen = "127.0.0.1:{free_port()}"'
+    settings = read_settings(write_settings(tmp_path, Metrics=metrics), {})
+    (address,) = settings.metrics.listen
+    with ExitStack() as stack, socket.socket() as other:
+        listeners = Listeners(settings, stack)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind((address.host, address.port))
+        other.listen()
+        with pytest.raises(OSError, match=rf"^Metrics\.Listen: {address} is in use by {this_program()}"):
+            listeners.listen()
+
+
+def test_the_default_addresses_are_no_exception(tmp_path: Path) -> None:
+    """Nobody wrote `Console.Listen` into the settings; it is had, or the start says why not."""
+    (tmp_path / "controlplane.toml").write_text(
+        '[ControlPlane]\nListen = "127.0.0.1:0"\n[Metrics]\nListen = []\n', "utf-8"
+    )
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind(("127.0.0.1", 8091))
+            held.listen()
+        except OSError:
+            pass  # somebody else holds it already, which does as well
+        done = cli(tmp_path / "controlplane.toml")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Console.Listen: 127.0.0.1:8091 is in use by ")
+
+
+@pytest.mark.parametrize(
+    ("listens", "wanted"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("127.0.0.1", "0.0.0.0"),
+        ("127.0.0.1", "localhost"),
+        ("::1", "::1"),
+        ("::", "127.0.0.1"),  # of both families
+    ],
+)
+def test_the_holder_of_a_port_is_named(listens: str, wanted: str) -> None:
+    family = socket.AF_INET6 if ":" in listens else socket.AF_INET
+    with socket.create_server((listens, 0), family=family, dualstack_ipv6=listens == "::") as held:
+        port = held.getsockname()[1]
+        assert holder(Address(wanted, port), PROC) == this_program()
+        assert holder(Address("127.0.0.2", port), PROC) == (None if "1" in listens else this_program())
+    assert holder(Address(wanted, port), PROC) is None
+
+
+def test_a_holder_that_may_not_be_looked_at_is_looked_for_with_a_command(tmp_path: Path) -> None:
+    error = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    told = not_listening("Admin.Listen", Address("127.0.0.1", 9090), error, tmp_path)
+    assert told == (
+        "Admin.Listen: 127.0.0.1:9090 is in use by another program (`ss -ltnp sport = :9090` names it):"
+        " end it, or change Admin.Listen"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "host", "words"),
+    [
+        (errno.EAFNOSUPPORT, "::1", "this machine has no IPv6"),
+        (errno.EADDRNOTAVAIL, "::1", "this machine has no IPv6"),
+        (errno.EADDRNOTAVAIL, "192.0.2.1", "is not an address of this machine"),
+        (errno.EACCES, "127.0.0.1", "this user may not open port 443"),
+        (errno.ENOBUFS, "127.0.0.1", os.strerror(errno.ENOBUFS)),
+    ],
+)
+def test_each_cause_has_its_own_words(number: int, host: str, words: str) -> None:
+    error = OSError(number, os.strerror(number))
+    told = not_listening("Proxy.Listen", Address(host, 443), error, PROC)
+    assert told.startswith("Proxy.Listen: ")
+    assert words in told
