@@ -12,6 +12,9 @@ from urllib.parse import urlsplit
 from controlplane.secrets import valid_master_key
 from proxy.config import Address, SettingsError, load_settings, setting
 from proxy.config.given_text import NotUtf8, decoded, text_of
+from proxy.config.placeholder import placeholder_problems, shared_authority
+
+_DISCOVERY = "/.well-known/openid-configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,7 @@ class Settings:
         for name, listener in (("ControlPlane", self.control_plane), ("Console", self.console)):
             if (listener.cert_file is None) != (listener.key_file is None):
                 yield f"{name}.CertFile", "CertFile and KeyFile are given together or not at all"
+        yield from _single_sign_on_problems(self.console)
         if self.console.oidc_issuer and not self.console.oidc_client_id:
             yield "Console.OidcClientId", "must be given where there is an OidcIssuer"
         if self.console.oidc_issuer and not self.console.public_base_url:
@@ -173,6 +177,23 @@ class Settings:
             yield "Console.OidcIssuer", "must be an https:// address"
         if self.search_index.kind == "opensearch" and not self.search_index.url:
             yield "SearchIndex.Url", "must be given where Kind is opensearch"
+
+
+def _single_sign_on_problems(console: ConsoleSettings) -> Iterator[tuple[str, str]]:
+    """Settings with which nobody could ever sign in there."""
+    issuer, name = console.oidc_issuer, "Console.OidcIssuer"
+    if not issuer:
+        return
+    yield from placeholder_problems(name, issuer, "the issuer of your own provider or tenant")
+    if (shared := shared_authority(issuer)) is not None:
+        yield name, f"{shared!r} stands for many tenants: write your tenant's own id there"
+    if _DISCOVERY in issuer:
+        yield name, f"must be the issuer alone: {issuer.partition(_DISCOVERY)[0]}"
+    client_id, secret = console.oidc_client_id, console.oidc_client_secret
+    yield from placeholder_problems("Console.OidcClientId", client_id, "the client id of your registration")
+    yield from placeholder_problems("Console.OidcClientSecret", secret, "that client's secret", secret=True)
+    base = console.public_base_url
+    yield from placeholder_problems("Console.PublicBaseUrl", base, "the address that browsers use")
 
 
 def _is_plain(url: str) -> bool:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from proxy.config import Address, SettingsError, load_settings, setting, tables
 from proxy.config.declare import camel
 from proxy.config.given_text import NotUtf8, decoded, text_of
+from proxy.config.placeholder import is_shared_tenant, placeholder_problems
 from proxy.config.values import parse_name, parse_network, parse_origin
 from proxy.given_file import read_given_file
 from proxy.identities import DEFAULT_IDENTITY, Assignments
@@ -31,6 +32,7 @@ _REQUIRED: Final = {  # of every identity, by provider
     "environment": ("tenant_id", "client_id", "client_secret"),
     "managed-identity-key-vault": ("secret_name", "tenant_id", "client_id"),
 }
+_TENANT: Final = "your tenant's own id"
 _SECRET_NAME: Final = re.compile(r"[0-9A-Za-z-]{1,127}")
 _MIB: Final = 1024 * 1024
 _MIN_DISK: Final = 16 * _MIB
@@ -491,6 +493,8 @@ class CredentialsSettings:
         """What is wrong between keys, for the loader."""
         yield from _credential_problems(self)
         yield from _identity_problems(self)
+        if self.provider != "static":
+            yield from _placeholders(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -623,6 +627,30 @@ def _credential_problems(credentials: CredentialsSettings) -> Iterator[tuple[str
             instead = f" (or set {variable})" if variable else ""
             key = f"Credentials.{camel(attribute)}"
             yield key, f"missing, and required by Provider {credentials.provider}{instead}"
+
+
+def _placeholders(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:
+    """Settings that can never bring a token, whatever the identity provider says."""
+    authority, vault = credentials.authority_url, credentials.vault_url
+    yield from placeholder_problems("Credentials.AuthorityUrl", authority, "the identity provider's address")
+    yield from placeholder_problems("Credentials.VaultUrl", vault, "your key vault's address")
+    for identity in credentials.every_identity:
+        table = "Credentials"
+        if identity.name != DEFAULT_IDENTITY:
+            table = f"Credentials.Identities.{identity.name}"
+        if table == "Credentials" or identity.tenant_id != credentials.tenant_id:
+            yield from _tenant_problems(f"{table}.TenantId", authority, identity.tenant_id)
+        client = "the application (client) id of your registration"
+        yield from placeholder_problems(f"{table}.ClientId", identity.client_id, client)
+        secret = "the client secret of that registration"  # noqa: S105 - a message
+        yield from placeholder_problems(f"{table}.ClientSecret", identity.client_secret, secret, secret=True)
+
+
+def _tenant_problems(key: str, authority_url: str, tenant_id: str) -> Iterator[tuple[str, str]]:
+    if is_shared_tenant(authority_url, tenant_id):
+        what = f"{tenant_id!r} stands for many tenants, and a client's token is of one"
+        yield key, f"{what}: write {_TENANT}"
+    yield from placeholder_problems(key, tenant_id, _TENANT)
 
 
 def _identity_problems(credentials: CredentialsSettings) -> Iterator[tuple[str, str]]:

@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 from aiohttp import web
 
 from controlplane.admin.attempts import WINDOW_MS, Attempts
@@ -206,7 +208,7 @@ class Gate:
         hashed = operator.password_hash if operator is not None and operator.enabled else None
         right = await self._is_password(hashed or self._nobodys_hash, password[: _LONGEST_PASSWORD + 1])
         if operator is None or hashed is None or not right:
-            self._record_failure(request, operator)
+            self.record_failure(request, operator)
             raise Refused("unauthenticated", "name or password is wrong")
         self.forgive_attempt(request, name)
         return await self.begin_session(request, response, operator)
@@ -223,7 +225,7 @@ class Gate:
             digest(session_id), operator.operator_id, operator.password_hash
         )
         if not added:  # a password takes time to compare, and was replaced meanwhile
-            self._record_failure(request, operator)
+            self.record_failure(request, operator)
             raise Refused("unauthenticated", "name or password is wrong")
         await self._record_sign_in(operator.name, _address(request), "done")
         response.set_cookie(
@@ -240,14 +242,10 @@ class Gate:
             await self.desk.store.remove_session(digest(asker.session_id))
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
-    async def operator_known_as(self, request: web.Request, names: Iterable[str]) -> Operator:
-        """The one operator of any of these names, whom somebody else has vouched for."""
+    async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
+        """Operators with one of these names, which somebody else has vouched for."""
         found = {each.operator_id: each for name in names if (each := await self._named(name)) is not None}
-        operator = next(iter(found.values())) if len(found) == 1 else None
-        if operator is None or not operator.enabled:
-            self._record_failure(request, operator)
-            raise Refused("unauthenticated", "no operator here has the name that you signed in with")
-        return operator
+        return list(found.values())
 
     def begin_attempt(self, request: web.Request, name: str | None) -> None:
         """Counts as failed until forgiven. Refused `tooManyAttempts`."""
@@ -275,9 +273,19 @@ class Gate:
         finally:
             self._hashes_waiting -= 1
 
-    def _record_failure(self, request: web.Request, operator: Operator | None) -> None:
-        """Beside the answer, whose time must not tell whether there is such an operator. What a stranger
-        typed as a name is not kept: it may be a password in the wrong field."""
+    def record_failure(
+        self,
+        request: web.Request,
+        operator: Operator | None,
+        *,
+        code: str = "unauthenticated",
+        details: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Log and record a failed sign-in, in addition to the response.
+
+        The response does not wait: its time must not show whether there is such an operator. A name that a
+        stranger typed is not kept: it may be a password in the wrong field. `details` came from a provider.
+        """
         address = _address(request)
         _log.warning("failed sign-in from %s", address)
         if operator is None:
@@ -286,7 +294,7 @@ class Gate:
                 return
             self._unknown_ms.append(now)
         name = operator.name if operator is not None else "unknown"
-        task = asyncio.create_task(self._record_sign_in(name, address, "unauthenticated"))
+        task = asyncio.create_task(self._record_sign_in(name, address, code, details))
         self._recording.add(task)
         task.add_done_callback(self._recorded)
 
@@ -299,8 +307,11 @@ class Gate:
         """Once nobody asks any more: what is still to be kept is kept."""
         await asyncio.gather(*self._recording, return_exceptions=True)
 
-    async def _record_sign_in(self, name: str, address: str, outcome: str) -> None:
-        line = NewRecord(name, address, "session.sign-in", "{}")
+    async def _record_sign_in(
+        self, name: str, address: str, outcome: str, details: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        told = msgspec.json.encode(dict(details)).decode()
+        line = NewRecord(name, address, "session.sign-in", told)
         store = self.desk.store
         position = await store.begin_record(line, of_stranger=outcome != "done")
         await store.end_record(position, outcome, ())

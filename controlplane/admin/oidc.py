@@ -1,46 +1,41 @@
-"""OpenID Connect: what an identity provider is asked, and how its answers are checked.
+"""OpenID Connect: what an identity provider is asked, and what its responses mean.
 
-Authorization code with PKCE (RFC 7636), state and nonce; endpoints by discovery; the ID token is signed with
-a key of the provider's and with no algorithm of its own choice (OpenID Connect Core section 3.1.3.7).
+Authorization code with PKCE (RFC 7636), state and nonce; endpoints by discovery; claims from the ID token and
+from the userinfo endpoint, the two places where OpenID Connect Core section 5.4 puts them.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 import aiohttp
 import jwt
 import msgspec
 
+from controlplane.admin import signed_token
+from controlplane.admin.claims import Claims
+from controlplane.admin.sign_in_failure import Cause, SignInFailed, refused_by_provider, said
 from controlplane.clock import Clock
 from controlplane.settings import ConsoleSettings
 from proxy.policy.json_text import readable
 
 T = TypeVar("T")
-_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
-_ALGORITHMS: Final = {"RS256": "RSA", "ES256": "EC"}
 _SECONDS: Final = aiohttp.ClientTimeout(total=10)
 _MAX_BYTES: Final = 1024 * 1024
 _KEPT_MS: Final = 3_600_000
 _LOOKED_AGAIN_MS: Final = 60_000  # for a key that is not among the known ones
-_LEEWAY_SECONDS: Final = 60
-_OLDEST_SECONDS: Final = 600  # of an ID token, which we have just asked for
-
-
-class ProviderFailed(Exception):
-    """The provider can't be asked, or its answer can't be; the text is one line for the log."""
-
-
-class NotProved(Exception):
-    """The provider's answer proves nobody; the text is one line for the log."""
+_TEMPLATE: Final = re.compile(r"\{[^{}]*\}")
+_PARAMETER: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')  # in WWW-Authenticate (RFC 6750 section 3)
+_ENTRA_V1: Final = re.compile(
+    r"https://login\.(?:microsoftonline\.(?:com|us|de)|partner\.microsoftonline\.cn|chinacloudapi\.cn)/([^/]+)"
+)
 
 
 class _Metadata(msgspec.Struct):
@@ -48,11 +43,9 @@ class _Metadata(msgspec.Struct):
     authorization_endpoint: str
     token_endpoint: str
     jwks_uri: str
+    userinfo_endpoint: str = ""
     token_endpoint_auth_methods_supported: list[str] = []
-
-
-class _Tokens(msgspec.Struct):
-    id_token: str
+    authorization_response_iss_parameter_supported: bool = False
 
 
 class _Keys(msgspec.Struct):
@@ -73,7 +66,30 @@ class Secrets:
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A verified ID token, and the access token that came with it (empty if none did)."""
+
+    claims: Claims
+    access_token: str
+
+    @property
+    def subject(self) -> str:
+        return str(self.claims.members["sub"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    url: str
+    status: int
+    media_type: str
+    challenge: str
+    text: bytes
+
+
 class Provider:
+    """Raises SignInFailed from every method, with its cause and one line for the log."""
+
     def __init__(self, settings: ConsoleSettings, clock: Clock) -> None:
         self._issuer = settings.oidc_issuer
         self._client_id = settings.oidc_client_id
@@ -102,8 +118,79 @@ class Provider:
         endpoint = (await self._discovered()).authorization_endpoint
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
-    async def names(self, code: str, redirect_uri: str, secrets: Secrets) -> tuple[str, ...]:
-        """By which names the person is known who signed in there."""
+    async def check_came_from_here(self, issuer: str | None) -> None:
+        """`iss` of the authorization response (RFC 9207): another provider's code must not be taken there."""
+        metadata = await self._discovered()
+        if issuer is None and metadata.authorization_response_iss_parameter_supported:
+            raise SignInFailed(Cause.FORGED, "the provider promises `iss` in its response, and it is missing")
+        if issuer is not None and not signed_token.is_same_issuer(issuer, metadata.issuer):
+            raise SignInFailed(Cause.FORGED, f"the response is from another issuer: {said(issuer)}")
+
+    async def proof(self, code: str, redirect_uri: str, secrets: Secrets) -> Proof:
+        """Redeem the code, and verify the ID token of the person who signed in."""
+        tokens = await self._redeemed(code, redirect_uri, secrets)
+        token = tokens.get("id_token")
+        if not isinstance(token, str):
+            raise SignInFailed(
+                Cause.REGISTRATION,
+                "the token endpoint gave no ID token: the registration there must allow the scope openid",
+            )
+        claims, header = await self._verified(token, "the ID token")
+        now = self._clock.wall_ms() / 1000
+        issuer = (await self._discovered()).issuer
+        signed_token.check_id_token(
+            claims, issuer=issuer, client_id=self._client_id, nonce=secrets.nonce, now=now
+        )
+        access_token = tokens.get("access_token")
+        kind = tokens.get("token_type", "Bearer")
+        if not isinstance(access_token, str) or not isinstance(kind, str) or kind.lower() != "bearer":
+            access_token = ""
+        if access_token:
+            signed_token.check_access_token(claims, header["alg"], access_token)
+        return Proof(Claims("ID token", claims), access_token)
+
+    async def userinfo(self, proof: Proof) -> Claims | None:
+        """Claims of the same person at the userinfo endpoint (section 5.3); None if it can't be asked."""
+        endpoint = (await self._discovered()).userinfo_endpoint
+        if not endpoint or not proof.access_token:
+            return None
+        headers = {
+            "Authorization": f"Bearer {proof.access_token}",
+            "Accept": "application/json, application/jwt",
+        }
+        response = await self._response("GET", endpoint, headers=headers)
+        if response.status != 200:
+            raise _userinfo_refused(response)
+        if response.media_type == "application/jwt":
+            what = "the userinfo response"
+            members, _ = await self._verified(response.text.decode("ascii", "replace").strip(), what)
+            issuer = (await self._discovered()).issuer
+            signed_token.check_parties(members, issuer=issuer, client_id=self._client_id, what=what)
+        else:
+            members = _decoded(response, dict[str, Any])
+        if members.get("sub") != proof.subject:
+            raise SignInFailed(
+                Cause.TOKEN,
+                f"{endpoint}: is about another person: `sub` is {said(members.get('sub', 'missing'))}, and "
+                f"{said(proof.subject)} in the ID token",
+            )
+        return Claims("userinfo", members)
+
+    async def check(self, redirect_uri: str) -> None:
+        """Ask all that can be asked without a person: discovery, keys, and whether the client is known."""
+        await self._published(_KEPT_MS)
+        nobody = Secrets("", "", "graphward-looks-whether-this-client-is-known-to-the-provider")
+        try:
+            await self._redeemed("graphward-no-code", redirect_uri, nobody)
+        except SignInFailed as failed:
+            if failed.cause is not Cause.CODE:  # the client is known, and the code is not
+                raise
+
+    async def discover(self) -> None:
+        """Look whether the provider is what the settings say."""
+        await self._discovered()
+
+    async def _redeemed(self, code: str, redirect_uri: str, secrets: Secrets) -> dict[str, Any]:
         metadata = await self._discovered()
         form = {
             "grant_type": "authorization_code",
@@ -112,7 +199,7 @@ class Provider:
             "client_id": self._client_id,
             "code_verifier": secrets.verifier,
         }
-        headers = {}
+        headers = {"Accept": "application/json"}
         if self._client_secret and "client_secret_post" in metadata.token_endpoint_auth_methods_supported:
             form["client_secret"] = self._client_secret
         elif self._client_secret:
@@ -120,45 +207,14 @@ class Provider:
             headers["Authorization"] = aiohttp.encode_basic_auth(
                 quote_plus(self._client_id), quote_plus(self._client_secret)
             )
-        tokens = await self._fetched("POST", metadata.token_endpoint, _Tokens, data=form, headers=headers)
-        return _names(await self._claims(tokens.id_token, secrets.nonce))
+        response = await self._response("POST", metadata.token_endpoint, data=form, headers=headers)
+        return _tokens(response)
 
-    async def _claims(self, token: str, nonce: str) -> Mapping[str, Any]:
-        try:
-            header = jwt.get_unverified_header(token)
-            claims: dict[str, Any] = jwt.decode(
-                token,
-                await self._key(header),
-                algorithms=[*_ALGORITHMS],
-                audience=self._client_id,
-                issuer=(await self._discovered()).issuer,
-                # Times are judged below, by the clock that everything here is judged by.
-                options={
-                    "require": ["exp", "iat", "aud", "iss", "sub"],
-                    "verify_exp": False,
-                    "verify_iat": False,
-                    "verify_nbf": False,
-                },
-            )
-        except (jwt.PyJWTError, ValueError) as error:  # a published key may be none, too
-            raise NotProved(f"the ID token is not valid: {error}") from None
-        if not hmac.compare_digest(str(claims.get("nonce", "")).encode("utf-8", "replace"), nonce.encode()):
-            raise NotProved("the ID token has another nonce")
-        # Meant for others too, it must say that it was issued to us.
-        if claims["aud"] not in (self._client_id, [self._client_id]) and claims.get("azp") != self._client_id:
-            raise NotProved("the ID token was issued to another client")
-        self._check_times(claims)
-        return claims
-
-    def _check_times(self, claims: Mapping[str, Any]) -> None:
-        now = self._clock.wall_ms() / 1000
-        expires, issued, begins = claims["exp"], claims["iat"], claims.get("nbf", 0)
-        if not all(isinstance(each, int | float) for each in (expires, issued, begins)):
-            raise NotProved("the ID token's times are no numbers")
-        if expires <= now - _LEEWAY_SECONDS or issued < now - _OLDEST_SECONDS:
-            raise NotProved("the ID token has expired")
-        if max(issued, begins) > now + _LEEWAY_SECONDS:
-            raise NotProved("the ID token is not valid yet")
+    async def _verified(self, token: str, what: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return claims and header of a token whose signature fits."""
+        header = signed_token.header_of(token, what)
+        key = await self._key(header, what)
+        return signed_token.verified(token, key, header["alg"], what), header
 
     # What the provider publishes
 
@@ -166,65 +222,73 @@ class Provider:
         now = self._clock.steady_ms()
         if self._metadata is None or now - self._metadata[0] >= _KEPT_MS:
             url = f"{self._issuer}/.well-known/openid-configuration"
-            found = await self._fetched("GET", url, _Metadata)
-            if found.issuer.removesuffix("/") != self._issuer:  # a setting has none; the issuer may
-                raise ProviderFailed(f"{url}: is about another issuer, {found.issuer!r}")
+            found = await self._published_json(url, _Metadata)
+            check_issuer(url, found.issuer, self._issuer)
             self._metadata = now, found
         return self._metadata[1]
 
-    async def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
-        """The one key that the token names, for the algorithm that it names, if that is one of ours."""
-        algorithm, key_id = header.get("alg"), header.get("kid")
-        if algorithm not in _ALGORITHMS:
-            raise NotProved(f"the ID token is signed by {algorithm!r}")
+    async def _key(self, header: Mapping[str, Any], what: str) -> jwt.PyJWK:
         for kept_ms in (_KEPT_MS, _LOOKED_AGAIN_MS):  # a provider may have changed its keys
-            keys = [each for each in await self._published(kept_ms) if _fits(each, algorithm, key_id)]
-            if len(keys) == 1:
-                return jwt.PyJWK(keys[0], algorithm)
-        raise NotProved("the ID token is signed with no key of the provider's")
+            key = signed_token.fitting_key(header, await self._published(kept_ms), what)
+            if key is not None:
+                return key
+        raise SignInFailed(
+            Cause.TOKEN,
+            f"the provider publishes no key that {what} could be signed with: alg {said(header['alg'])}, "
+            f"kid {said(header.get('kid', 'missing'))}",
+        )
 
     async def _published(self, kept_ms: int) -> list[dict[str, Any]]:
         now = self._clock.steady_ms()
         if self._keys is None or now - self._keys[0] >= kept_ms:
-            found = await self._fetched("GET", (await self._discovered()).jwks_uri, _Keys)
+            found = await self._published_json((await self._discovered()).jwks_uri, _Keys)
             self._keys = now, found.keys
         return self._keys[1]
 
-    async def _fetched(
+    async def _published_json(self, url: str, cls: type[T]) -> T:
+        response = await self._response("GET", url, headers={"Accept": "application/json"})
+        if response.status == 404:
+            raise SignInFailed(
+                Cause.REGISTRATION,
+                f"{url}: answered 404: Console.OidcIssuer must be the provider's issuer, letter for letter",
+            )
+        if response.status != 200:
+            raise SignInFailed(Cause.UNREACHABLE, f"{url}: answered {response.status}")
+        return _decoded(response, cls)
+
+    async def _response(
         self,
         method: str,
         url: str,
-        cls: type[T],
         *,
-        headers: Mapping[str, str] = MappingProxyType({}),
-        data: Mapping[str, str] | None = None,
-    ) -> T:
-        """A JSON answer of the provider's, whole, in time and of a bearable size."""
-        if urlsplit(url).scheme != urlsplit(self._issuer).scheme:
-            raise ProviderFailed(f"{url}: has another scheme than the issuer")
+        headers: Mapping[str, str],
+        data: Mapping[str, str] = MappingProxyType({}),
+    ) -> _Response:
+        """A response of the provider, whole, in time and of a bearable size."""
+        try:
+            scheme = urlsplit(url).scheme
+        except ValueError:
+            scheme = ""
+        if scheme != urlsplit(self._issuer).scheme:
+            text = f"{said(url)}: the scheme of this endpoint differs from Console.OidcIssuer's"
+            raise SignInFailed(Cause.REGISTRATION, text)
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=_SECONDS)
-        headers = {"Accept": "application/json", **headers}
         try:
             async with self._session.request(
-                method, url, headers=headers, data=data, allow_redirects=False
+                method, url, headers=headers, data=data or None, allow_redirects=False
             ) as response:
-                text = await _bounded(response)
-                status = response.status
+                text_bytes = await _bounded(response)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise ProviderFailed(f"{url}: {error or type(error).__name__}") from None
-        if status in (400, 401) and method == "POST":
-            raise NotProved(f"{url}: answered {status}")  # an invalid code, most likely; or our own secret
-        if status != 200 or text is None:
-            raise ProviderFailed(f"{url}: answered {status}{', at length' if text is None else ''}")
-        try:
-            return msgspec.json.decode(readable(text), type=cls)
-        except ValueError as error:  # msgspec's, and those of the text
-            raise ProviderFailed(f"{url}: {error}") from None
+            raise SignInFailed(Cause.UNREACHABLE, f"{said(url)}: {error or type(error).__name__}") from None
+        if text_bytes is None:
+            raise SignInFailed(Cause.UNREACHABLE, f"{said(url)}: answered more than {_MAX_BYTES} bytes")
+        challenge = response.headers.get("WWW-Authenticate", "")
+        return _Response(said(url), response.status, response.content_type, challenge, text_bytes)
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes | None:
-    """The whole body, in however many pieces it comes; None where it is longer than is believable."""
+    """The whole body, in however many pieces it comes; None if it is longer than is believable."""
     text = bytearray()
     async for piece in response.content.iter_any():
         text += piece
@@ -233,21 +297,67 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes | None:
     return bytes(text)
 
 
-def _fits(key: Mapping[str, Any], algorithm: str, key_id: object) -> bool:
-    return (
-        key.get("kty") == _ALGORITHMS[algorithm]
-        and key.get("use", "sig") == "sig"
-        and key.get("alg", algorithm) == algorithm
-        and (key_id is None or key.get("kid") == key_id)
+def _decoded(response: _Response, cls: type[T]) -> T:
+    try:
+        return msgspec.json.decode(readable(response.text), type=cls)
+    except ValueError as error:
+        raise SignInFailed(Cause.UNREACHABLE, f"{response.url}: {error}") from None
+
+
+def _tokens(response: _Response) -> dict[str, Any]:
+    """The token response, or what its error says (RFC 6749 section 5.2). Some say errors with a 200."""
+    try:
+        members = msgspec.json.decode(readable(response.text), type=dict[str, Any])
+    except ValueError:
+        members = {}
+    where = f"{response.url}: answered {response.status}"
+    if "error" in members:
+        raise refused_by_provider(
+            where, members["error"], members.get("error_description"), at_token_endpoint=True
+        )
+    if response.status in (400, 401, 403):
+        # It is the client that the endpoint does not know, or the code; without a word it can be either.
+        cause = Cause.CODE if response.status == 400 else Cause.REGISTRATION
+        raise SignInFailed(cause, f"{where} without a reason")
+    if response.status != 200:
+        raise SignInFailed(Cause.UNREACHABLE, where)
+    return members or _decoded(response, dict[str, Any])
+
+
+def _userinfo_refused(response: _Response) -> SignInFailed:
+    """By the challenge of a protected resource (RFC 6750 section 3), or by a body with the same members."""
+    found = dict(_PARAMETER.findall(response.challenge))
+    if "error" not in found:
+        try:
+            found = msgspec.json.decode(readable(response.text), type=dict[str, Any])
+        except ValueError:
+            found = {}
+    where = f"{response.url}: answered {response.status}"
+    if "error" not in found:
+        cause = Cause.REGISTRATION if response.status in (401, 403) else Cause.UNREACHABLE
+        return SignInFailed(cause, f"{where} when asked for the person's claims")
+    failed = refused_by_provider(where, found["error"], found.get("error_description"))
+    if failed.cause is not Cause.UNREACHABLE:  # a fresh access token of ours is not the visitor's fault
+        failed.cause = Cause.REGISTRATION
+    return failed
+
+
+def check_issuer(url: str, found: str, wanted: str) -> None:
+    """The provider must call itself what the settings call it (OpenID Connect Discovery section 4.3)."""
+    if signed_token.is_same_issuer(found, wanted):
+        return
+    entra = _ENTRA_V1.fullmatch(wanted)
+    if entra is not None and found.removesuffix("/") == f"https://sts.windows.net/{entra[1]}":
+        return  # Entra's first endpoint, of the very same tenant
+    if template := _TEMPLATE.search(found):
+        fix = f"write the tenant's own id in place of {template[0]}: {found}"
+        raise SignInFailed(
+            Cause.REGISTRATION,
+            f"{url}: is a provider's address for many tenants, whose issuer is {said(found)}. "
+            f"Console.OidcIssuer: {said(fix)}",
+        )
+    raise SignInFailed(
+        Cause.REGISTRATION,
+        f"{url}: the provider calls itself {said(found)}. If that is the right provider, write it into "
+        "Console.OidcIssuer",
     )
-
-
-def _names(claims: Mapping[str, Any]) -> tuple[str, ...]:
-    """An address counts where the provider has verified it: elsewhere anyone could claim another's."""
-    email = claims.get("email") if claims.get("email_verified") is True else None
-    return tuple(each for each in (email, claims.get("preferred_username")) if _is_text(each))
-
-
-def _is_text(claim: object) -> TypeGuard[str]:
-    """JSON may escape half a character, which is no text that anybody could be named with."""
-    return isinstance(claim, str) and claim != "" and not _HALF_CHARACTER.search(claim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import logging
@@ -13,11 +14,14 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import web
 
+from controlplane.admin.claims import what_came
 from controlplane.admin.gate import GATE, Gate
-from controlplane.admin.oidc import NotProved, Provider, ProviderFailed, Secrets
+from controlplane.admin.oidc import Proof, Provider, Secrets
+from controlplane.admin.sign_in_failure import Cause, SignInFailed, refused_by_provider
 from controlplane.errors import Refused
 from controlplane.secrets import MasterKeyError
 from controlplane.settings import ConsoleSettings
+from controlplane.store.interface import Operator
 
 BEGIN_PATH: Final = "/login/single-sign-on"
 _CALLBACK_PATH: Final = f"{BEGIN_PATH}/callback"
@@ -25,6 +29,13 @@ _SEALED_FOR: Final = "single sign-on"
 _LIFETIME_MS: Final = 10 * 60_000
 _LOCAL: Final = re.compile(r"/(?![/\\])[^\x00-\x20\x7f\\]*")
 _LONGEST: Final = 2048  # of a path to go on to, and of a code
+
+_SAID_AS: Final = {
+    "claims": "claims that came:",
+    "lookedFor": "looked for:",
+    "counted": "claims that counted:",
+    "notCounted": "not counted:",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +53,10 @@ class _Begun(msgspec.Struct):
 class SingleSignOn:
     def __init__(self, settings: ConsoleSettings, gate: Gate) -> None:
         self._provider = Provider(settings, gate.desk.clock)
-        self._redirect_uri = f"{settings.public_base_url}{_CALLBACK_PATH}"
+        self._redirect_uri = redirect_uri(settings)
+        self._settings = settings
         self._gate = gate
+        self._looking: asyncio.Task[None] | None = None
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -51,7 +64,25 @@ class SingleSignOn:
             web.get(_CALLBACK_PATH, self._finish, allow_head=False),
         ]
 
+    async def start(self, _: web.Application) -> None:
+        """Look at the provider beside the start: proxies must not wait for it, and passwords need none."""
+        self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        """Log what is wrong with the provider. Nothing is kept: it may be mended before somebody signs in."""
+        provider = Provider(self._settings, self._gate.desk.clock)
+        try:
+            await provider.discover()
+        except SignInFailed as failed:
+            level = logging.WARNING if failed.cause is Cause.UNREACHABLE else logging.ERROR
+            _log.log(level, "single sign-on won't work: %s", failed)
+        finally:
+            await provider.close()
+
     async def close(self, _: web.Application) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         await self._provider.close()
 
     async def _begin(self, request: web.Request) -> web.StreamResponse:
@@ -62,8 +93,9 @@ class SingleSignOn:
         begun = _Begun(state, nonce, verifier, wanted, self._now_ms)
         try:
             address = await self._provider.address(self._redirect_uri, _secrets_of(begun))
-        except ProviderFailed as error:
-            raise _unavailable(error) from None
+        except SignInFailed as failed:
+            _log.warning("single sign-on from %s: %s", request.remote, failed)
+            raise Refused(failed.cause.code, failed.sentence) from None
         response = _redirect(address)
         response.set_cookie(
             self._cookie,
@@ -78,29 +110,59 @@ class SingleSignOn:
 
     async def _finish(self, request: web.Request) -> web.StreamResponse:
         begun = await self._begun(request)
-        code = request.query.get("code", "")
-        if not code or len(code) > _LONGEST:
-            raise Refused("unauthenticated", "the identity provider did not sign you in")
         self._gate.begin_attempt(request, None)
+        operator = None
         try:
-            names = await self._names(request, code, begun)
-        except ProviderFailed as error:
-            # It is not this address that failed: while the provider is away, passwords must let people in.
-            self._gate.forgive_attempt(request, None)
-            raise _unavailable(error) from None
-        operator = await self._gate.operator_known_as(request, names)
+            proof = await self._proof(request, begun)
+            operator = await self._operator(proof)
+            if not operator.enabled:
+                raise SignInFailed(Cause.NOBODY, f"the operator {operator.name} is disabled")
+        except SignInFailed as failed:
+            # Only what the visitor did counts: passwords must go on letting people in where a registration is
+            # wrong or the provider is away, and behind one address there may be everybody.
+            if not failed.cause.counts:
+                self._gate.forgive_attempt(request, None)
+            raise self._refused(request, failed, operator) from None
         self._gate.forgive_attempt(request, None)
         response = _redirect(begun.wanted)
         await self._gate.begin_session(request, response, operator)
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self._gate.secure, samesite="Lax")
         return response
 
-    async def _names(self, request: web.Request, code: str, begun: _Begun) -> tuple[str, ...]:
-        try:
-            return await self._provider.names(code, self._redirect_uri, _secrets_of(begun))
-        except NotProved as error:
-            _log.warning("single sign-on from %s: %s", request.remote, error)
-            raise Refused("unauthenticated", "the identity provider did not sign you in") from None
+    async def _proof(self, request: web.Request, begun: _Begun) -> Proof:
+        error = request.query.get("error")
+        if error is not None:
+            description = request.query.get("error_description")
+            raise refused_by_provider("the provider came back with an error", error, description)
+        await self._provider.check_came_from_here(request.query.get("iss"))
+        code = request.query.get("code", "")
+        if not code or len(code) > _LONGEST:
+            raise SignInFailed(Cause.CODE, "the provider came back without a code")
+        return await self._provider.proof(code, self._redirect_uri, _secrets_of(begun))
+
+    async def _operator(self, proof: Proof) -> Operator:
+        """The one operator that the claims name: the ID token's, or userinfo's too if those name nobody."""
+        found = [proof.claims]
+        operators = await self._gate.operators_known_as(proof.claims.names)
+        if not operators and (more := await self._provider.userinfo(proof)) is not None:
+            found.append(more)
+            operators = await self._gate.operators_known_as(name for each in found for name in each.names)
+        if len(operators) == 1:
+            return operators[0]
+        details = what_came(found)
+        told = "; ".join(f"{_SAID_AS[name]} {value}" for name, value in details.items())
+        if len(operators) > 1:
+            text = f"the names are those of {len(operators)} operators: {told}"
+            raise SignInFailed(Cause.NOBODY, text, details)
+        cause = Cause.NOBODY if any(each.names for each in found) else Cause.NAMELESS
+        raise SignInFailed(cause, f"no operator has such a name: {told}", details)
+
+    def _refused(self, request: web.Request, failed: SignInFailed, operator: Operator | None) -> Refused:
+        _log.warning("single sign-on from %s: %s", request.remote, failed)
+        cause = failed.cause
+        details = {"singleSignOn": cause.word, **failed.details}
+        self._gate.record_failure(request, operator, code=cause.code, details=details)
+        return Refused(cause.code, failed.sentence)
 
     async def _begun(self, request: web.Request) -> _Begun:
         """What this very browser began, and not long ago."""
@@ -111,7 +173,9 @@ class SingleSignOn:
             or not hmac.compare_digest(state.encode("utf-8", "replace"), begun.state.encode())
             or not 0 <= self._now_ms - begun.began_ms < _LIFETIME_MS
         ):
-            raise Refused("unauthenticated", "this sign-in was not begun here, or too long ago: begin anew")
+            _tell_unbidden(request)
+            said = "this sign-in was not begun in this browser, or more than 10 minutes ago: begin again"
+            raise Refused("unauthenticated", said)
         return begun
 
     async def _sealed(self, begun: _Begun) -> str:
@@ -139,6 +203,11 @@ class SingleSignOn:
 SINGLE_SIGN_ON: Final = web.AppKey("single_sign_on", SingleSignOn)
 
 
+def redirect_uri(settings: ConsoleSettings) -> str:
+    """The address that the registration at the provider must lead back to."""
+    return f"{settings.public_base_url}{_CALLBACK_PATH}"
+
+
 def is_offered(request: web.Request) -> bool:
     return SINGLE_SIGN_ON in request.app
 
@@ -151,6 +220,7 @@ def add_single_sign_on(app: web.Application, settings: ConsoleSettings) -> None:
     if settings.oidc_issuer:
         single_sign_on = app[SINGLE_SIGN_ON] = SingleSignOn(settings, app[GATE])
         app.add_routes(single_sign_on.routes())
+        app.on_startup.append(single_sign_on.start)
         app.on_cleanup.append(single_sign_on.close)
 
 
@@ -158,9 +228,13 @@ def _secrets_of(begun: _Begun) -> Secrets:
     return Secrets(begun.state, begun.nonce, begun.verifier)
 
 
-def _unavailable(error: ProviderFailed) -> Refused:
-    _log.warning("single sign-on: %s", error)
-    return Refused("unavailable", "the identity provider can't be asked now")
+def _tell_unbidden(request: web.Request) -> None:
+    """Log what a provider says without the `state` that we gave it. Anybody can make a browser say it."""
+    if "error" in request.query:
+        description = request.query.get("error_description")
+        where = "an error came back without our state"
+        failed = refused_by_provider(where, request.query["error"], description)
+        _log.warning("single sign-on from %s: %s", request.remote, failed)
 
 
 def _redirect(to: str) -> web.Response:

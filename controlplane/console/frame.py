@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from controlplane.admin.gate import GATE, csrf_token
-from controlplane.admin.single_sign_on import is_offered, link_to_begin
+from controlplane.admin.single_sign_on import BEGIN_PATH, is_offered, link_to_begin
 from controlplane.console import text
 from controlplane.console.areas import GROUPS, ROUTES, Entry
 from controlplane.console.pages import NO_FORM, Page, PageRequest, PageRoute, Redirect
@@ -149,6 +149,8 @@ class Console:
 
     async def _error(self, request: web.Request, error: Exception) -> web.StreamResponse:
         actor = (await request.app[GATE].asker(request)).actor
+        if actor is None and isinstance(error, Refused) and request.path.startswith(BEGIN_PATH):
+            return self._sign_in_page(request, "/", error=error)
         status, message = _told(request, error)
         if actor is None and status == 404:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from controlplane.doctor import files, fleet, index, listeners, store
+from controlplane.doctor.single_sign_on import single_sign_on
 from controlplane.settings import Settings
 from proxy.wire.finding import Finding, masked
 
@@ -23,14 +24,17 @@ def examine(settings: Settings, config: Path) -> list[Finding]:
         ("store", lambda: store.store(settings)),
         ("master key", lambda: store.master_key(settings)),
         ("search index", lambda: index.index(settings)),
+        ("single sign-on", lambda: single_sign_on(settings)),
         ("fleet", lambda: fleet.fleet(settings)),
     ]
     with ThreadPoolExecutor(len(checks)) as threads:
         found = list(threads.map(_looked, checks))
-    return masked(
-        (finding for findings in found for finding in findings),
-        filter(None, (settings.secrets.master_key, settings.search_index.password)),
+    secrets = (
+        settings.secrets.master_key,
+        settings.search_index.password,
+        settings.console.oidc_client_secret,
     )
+    return masked((finding for findings in found for finding in findings), filter(None, secrets))
 
 
 def _looked(check: tuple[str, _Look]) -> Sequence[Finding]:

@@ -43,7 +43,12 @@ def _readable(settings: Settings, config: Path) -> Iterator[Finding]:
         settings.control_plane.key_file,
         settings.console.key_file,
     ]
-    secrets = [each for each in (settings.secrets.master_key, settings.search_index.password) if each]
+    given = (
+        settings.secrets.master_key,
+        settings.search_index.password,
+        settings.console.oidc_client_secret,
+    )
+    secrets = [each for each in given if each]
     if any(secret in config.read_text("utf-8", "replace") for secret in secrets):
         files.append(config)
     for file in dict.fromkeys(files):

@@ -25,7 +25,8 @@ from tests.controlplane.opensearch_standin import cluster
 from tests.controlplane.plane import HEARTBEAT, ProxyClient, batch, write_settings
 from tests.controlplane.processes import ROOT, cli, facts, server
 from tests.standins.certificates import CertificateAuthority
-from tests.standins.ports import free_port
+from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
+from tests.standins.ports import free_port, this_program
 
 pytestmark = pytest.mark.process
 
@@ -159,7 +160,7 @@ def test_a_port_in_use_by_another_program(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         found = failures(config, ControlPlane__Listen=f"127.0.0.1:{port}")["ControlPlane.Listen"]
-    assert "in use by another program" in found["found"]
+    assert f"in use by {this_program()}" in found["found"]
     assert f"ss -ltnp sport = :{port}" in found["fix"]
 
 
@@ -275,3 +276,49 @@ def test_on_a_terminal_it_is_coloured_and_drives_nothing(config: Path) -> None:
 def test_settings_that_can_not_be_read_are_status_2(tmp_path: Path) -> None:
     done: Any = cli(tmp_path / "absent.toml", "doctor")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+PROVIDED = """[Console]
+Listen = []
+PublicBaseUrl = "https://console.contoso.test"
+OidcIssuer = "{issuer}"
+OidcClientId = "{client}"
+OidcClientSecret = "{secret}"
+"""
+
+
+async def sign_on(directory: Path, provider: IdentityStandIn, secret: str = CLIENT_SECRET) -> dict[str, str]:
+    issuer = f"{provider.base_url}/{TENANT}/v2.0"
+    section = PROVIDED.format(issuer=issuer, client=CLIENT_ID, secret=secret)
+    (directory / "c.toml").write_text(section, "utf-8")
+    found = await asyncio.to_thread(findings, directory / "c.toml")
+    assert secret not in json.dumps(found)
+    return found["single sign-on"]
+
+
+async def test_a_provider_that_knows_this_console_is_told_where_to_lead_back_to(tmp_path: Path) -> None:
+    async with IdentityStandIn() as provider:
+        found = await sign_on(tmp_path, provider)
+    assert found["status"] == "ok"
+    assert "https://console.contoso.test/login/single-sign-on/callback" in found["found"]
+
+
+@pytest.mark.parametrize("fault", ["secret", "template", "away"])
+async def test_what_keeps_single_sign_on_from_working_is_told(tmp_path: Path, fault: str) -> None:
+    words = {
+        "secret": "invalid_client: the secret has expired",
+        "template": "write the tenant's own id in place of {tenantid}",
+        "away": "answered 503",
+    }
+    async with IdentityStandIn() as provider:
+        if fault == "secret":
+            wrong: dict[str, object] = {"error": "invalid_client"}
+            wrong["error_description"] = "the secret has expired"
+            provider.people.refusal = (401, wrong)
+        elif fault == "template":
+            provider.people.discovery = {"issuer": "https://login.contoso.test/{tenantid}/v2.0"}
+        else:
+            provider.mode = "error"
+        found = await sign_on(tmp_path, provider)
+    assert found["status"] == "fail"
+    assert words[fault] in found["found"]

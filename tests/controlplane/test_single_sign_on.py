@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
+import html
+import json
+import re
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -9,15 +15,20 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
+import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from controlplane.admin.oidc import check_issuer
+from controlplane.admin.sign_in_failure import SignInFailed
+from controlplane.admin.signed_token import is_same_issuer
 from controlplane.settings import read_settings
 from controlplane.store.interface import Operator, RecordQuery
 from proxy.config import SettingsError
 from tests.controlplane.plane import FakeClock, Plane, started, write_settings
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.ports import free_port
+from tests.standins.server import Answer
 
 
 @dataclass
@@ -55,6 +66,23 @@ class Console:
     async def sign_in(self) -> tuple[int, str]:
         status, location, _ = await self.browser.get(await self.to_callback("/orgs"))
         return status, location
+
+    async def page(self) -> tuple[int, str]:
+        """Status and text of where a sign-in ends."""
+        status, to_provider, body = await self.browser.get(f"{self.address}/login/single-sign-on")
+        if status == 303:
+            _, back, _ = await self.browser.get(to_provider)
+            status, _, body = await self.browser.get(back)
+        return status, html.unescape(body)
+
+    async def last_record(self) -> dict[str, str]:
+        """What the record keeps of the newest sign-in, which is written beside its response."""
+        for _ in range(1000):
+            if lines := await self.plane.store.record(RecordQuery(limit=1)):
+                found: dict[str, str] = json.loads(lines[0].request)
+                return found
+            await asyncio.sleep(0.01)
+        pytest.fail("no sign-in is on record")
 
     async def signed_in_as(self) -> str | None:
         status, _, body = await self.browser.get(f"{self.address}/admin/v1/session")
@@ -98,7 +126,9 @@ async def test_who_signs_in_there_is_the_operator_of_that_name_here(console: Con
     [
         {"preferred_username": "stranger@contoso.com"},
         {"email": "ada@contoso.com"},
-        {"email": "ada@contoso.com", "email_verified": "true"},
+        {"email": "ada@contoso.com", "email_verified": "false"},
+        {"email": "ada@contoso.com", "email_verified": 1},
+        {"unique_name": "ada@contoso.com"},
         {"email": "ada@contoso.com", "email_verified": False},
         {"preferred_username": "id-ada@contoso.com"},
         {"preferred_username": "alan@contoso.com", "email": "ada@contoso.com", "email_verified": True},
@@ -189,7 +219,7 @@ async def test_a_token_that_is_not_for_this_sign_in_proves_nothing(
     assert await console.signed_in_as() is None
 
 
-@pytest.mark.parametrize("algorithm", ["none", "HS256", "RS512", "PS256"])
+@pytest.mark.parametrize("algorithm", ["none", "HS256"])
 async def test_a_token_chooses_no_algorithm_of_its_own(console: Console, algorithm: str) -> None:
     people = console.provider.people
     people.algorithm = algorithm
@@ -198,6 +228,41 @@ async def test_a_token_chooses_no_algorithm_of_its_own(console: Console, algorit
     elif algorithm == "none":
         people.key = None
     assert (await console.sign_in())[0] == 401
+
+
+@pytest.mark.parametrize("algorithm", ["RS384", "RS512", "PS256", "PS384", "PS512"])
+async def test_a_key_that_says_its_algorithm_is_good_for_no_other(console: Console, algorithm: str) -> None:
+    people = console.provider.people
+    people.algorithm = algorithm
+    people.published = [{**people.jwk(), "alg": "RS256"}]
+    assert (await console.sign_in())[0] == 401
+    people.published = [people.jwk()]
+    console.plane.clock.advance(seconds=61)
+    assert (await console.sign_in())[0] == 303
+
+
+@pytest.mark.parametrize(
+    ("curve", "algorithm"), [(ec.SECP256R1(), "ES256"), (ec.SECP384R1(), "ES384"), (ec.SECP521R1(), "ES512")]
+)
+async def test_elliptic_curves_sign_too(console: Console, curve: ec.EllipticCurve, algorithm: str) -> None:
+    people = console.provider.people
+    key = ec.generate_private_key(curve)
+    jwk = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    people.key, people.algorithm, people.published = key, algorithm, [{**jwk, "kid": "key-1"}]
+    assert (await console.sign_in())[0] == 303
+
+
+async def test_a_token_need_not_name_the_only_key(console: Console, caplog: pytest.LogCaptureFixture) -> None:
+    people = console.provider.people
+    people.key_id = ""
+    assert (await console.sign_in())[0] == 303
+    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    found = jwt.algorithms.RSAAlgorithm.to_jwk(other.public_key(), as_dict=True)
+    people.published = [people.published[0], {**found, "kid": "key-2"}]
+    console.plane.clock.advance(hours=2)
+    people.changed = {"iat": console.plane.clock.wall // 1000, "exp": console.plane.clock.wall // 1000 + 60}
+    assert (await console.sign_in())[0] == 401
+    assert "does not say which of 2 published keys signed it: `kid` is missing" in caplog.text
 
 
 async def test_another_key_is_none_of_the_provider_s(console: Console) -> None:
@@ -264,6 +329,295 @@ async def test_guessing_codes_ends_soon(console: Console) -> None:
         url = f"{console.address}/login/single-sign-on/callback?code=guessed&state={state}"
         statuses.append((await console.browser.get(url))[0])
     assert statuses == [401] * 20 + [429]
+
+
+# Both places of a claim
+
+
+async def test_claims_that_the_token_leaves_out_are_asked_for(console: Console) -> None:
+    """The standard's own default for the code flow: the token proves `sub` alone."""
+    people = console.provider.people
+    people.claims = {}
+    people.userinfo = {"email": "ada@contoso.com", "email_verified": True}
+    assert (await console.sign_in())[0] == 303
+    assert await console.signed_in_as() == "ada@contoso.com"
+    assert people.told == 1
+
+
+async def test_userinfo_is_not_asked_where_the_token_says_enough(console: Console) -> None:
+    assert (await console.sign_in())[0] == 303
+    assert console.provider.people.told == 0
+
+
+@pytest.mark.parametrize(
+    ("token", "userinfo"),
+    [
+        # An address and its verification count together, never one of each place.
+        ({"email": "ada@contoso.com"}, {"email_verified": True}),
+        ({"email_verified": True}, {"email": "ada@contoso.com"}),
+        ({}, {"preferred_username": "ada@contoso.com", "sub": "person-2"}),
+        ({}, {"preferred_username": "ada@contoso.com", "sub": None}),
+        ({}, {"preferred_username": "ada@contoso.com", "upn": "alan@contoso.com"}),
+    ],
+)
+async def test_what_userinfo_says_proves_no_more_than_it_does(
+    console: Console, token: dict[str, object], userinfo: dict[str, object]
+) -> None:
+    people = console.provider.people
+    people.claims, people.userinfo = token, userinfo
+    assert (await console.sign_in())[0] == 401
+    assert await console.signed_in_as() is None
+
+
+async def test_signed_userinfo_is_checked_like_a_token(console: Console) -> None:
+    people = console.provider.people
+    people.claims = {}
+    jose = (("Content-Type", "application/jwt"),)
+    good: dict[str, object] = {"sub": "person-1", "aud": CLIENT_ID, "preferred_username": "ada@contoso.com"}
+    people.userinfo_answer = Answer(200, jose, people.signed(good).encode())
+    assert (await console.sign_in())[0] == 303
+    for wrong in (
+        people.signed({**good, "aud": "another"}),
+        people.signed({**good, "iss": "https://another.example"}),
+        jwt.encode(good, "a shared secret that is long enough for the library", "HS256"),
+        "a.b.c.d.e",
+        "nothing",
+    ):
+        people.userinfo_answer = Answer(200, jose, wrong.encode())
+        assert (await console.sign_in())[0] == 401, wrong
+
+
+async def test_what_userinfo_refuses_is_a_fault_of_the_registration(
+    console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    people = console.provider.people
+    people.claims = {}
+    challenge = 'Bearer error="insufficient_scope", error_description="the scope \'email\' is missing"'
+    people.userinfo_answer = Answer(403, (("WWW-Authenticate", challenge),), b"")
+    status, page = await console.page()
+    assert (status, "not set up correctly (insufficient_scope)" in page) == (503, True)
+    assert "insufficient_scope: the scope 'email' is missing" in caplog.text
+
+
+@pytest.mark.parametrize("body", [b"[]", b"<html>", b"x" * 2_000_000])
+async def test_userinfo_that_cannot_be_read_is_no_person(console: Console, body: bytes) -> None:
+    people = console.provider.people
+    people.claims, people.userinfo_answer = {}, Answer(200, (("Content-Type", "application/json"),), body)
+    assert (await console.sign_in())[0] == 503
+
+
+@pytest.mark.parametrize(
+    "claims", [{"email": "ada@contoso.com", "email_verified": "true"}, {"upn": "ada@contoso.com"}]
+)
+async def test_names_as_well_known_providers_spell_them(console: Console, claims: dict[str, object]) -> None:
+    console.provider.people.claims = claims
+    assert (await console.sign_in())[0] == 303
+    assert await console.signed_in_as() == "ada@contoso.com"
+
+
+async def test_an_access_token_of_another_sign_in_is_not_used(console: Console) -> None:
+    digest = hashlib.sha256(b"-").digest()[:16]
+    right = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    people = console.provider.people
+    people.claims, people.userinfo = {"at_hash": right}, {"preferred_username": "ada@contoso.com"}
+    assert (await console.sign_in())[0] == 303
+    people.claims = {"at_hash": right[::-1]}
+    assert (await console.sign_in())[0] == 401
+
+
+# What is said of a failure
+
+
+async def test_what_the_provider_says_is_in_the_log_and_the_record(
+    console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    description = "E50105: not assigned\r\n\u202efdp" + "x" * 2000
+    console.provider.people.back = {"error": "access_denied", "error_description": description}
+    status, page = await console.page()
+    assert status == 401
+    assert "refused the sign-in (access_denied)" in page
+    assert "E50105" not in page
+    (line,) = (each for each in caplog.messages if "E50105" in each)
+    assert line.endswith("more characters)")
+    assert "\\u000d\\u000a\\u202efdp" in line
+    details = await console.last_record()
+    assert (details["singleSignOn"], details["error"]) == ("denied", "access_denied")
+    assert details["description"].startswith("E50105: not assigned\\u000d")
+    assert len(details["description"]) < 600
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "kind", "words"),
+    [
+        ((401, {"error": "invalid_client", "error_description": "E1: expired"}), 503, "registration", "E1"),
+        ((400, {"error": "unauthorized_client"}), 503, "registration", "unauthorized_client"),
+        ((400, {"error": "invalid_grant", "error_description": "E2: old"}), 401, "code", "E2: old"),
+        ((200, {"error": "bad_verification_code"}), 401, "code", "bad_verification_code"),
+        ((400, {"error": {"code": 7}}), 401, "code", "{'code': 7}"),
+        ((401, {}), 503, "registration", "answered 401"),
+        ((429, {}), 503, "unreachable", "answered 429"),
+        ((400, {"error": "temporarily_unavailable"}), 503, "unreachable", "temporarily_unavailable"),
+        ((200, {"access_token": "-"}), 503, "registration", "no ID token"),
+    ],
+)
+async def test_a_wrong_registration_is_told_from_a_code_that_was_no_good(
+    console: Console,
+    caplog: pytest.LogCaptureFixture,
+    refusal: tuple[int, dict[str, object]],
+    status: int,
+    kind: str,
+    words: str,
+) -> None:
+    console.provider.people.refusal = refusal
+    assert (await console.page())[0] == status
+    assert words in caplog.text
+    assert (await console.last_record())["singleSignOn"] == kind
+
+
+async def test_who_is_nobody_here_is_told_which_names_were_looked_for(
+    console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    people = console.provider.people
+    people.claims = {"email": "kim@contoso.com", "unique_name": "kim"}
+    people.userinfo = {"preferred_username": "somebody@contoso.com", "email_verified": False}
+    status, page = await console.page()
+    assert (status, "names were looked for" in page) == (401, True)
+    assert "kim" not in page
+    assert await console.last_record() == {
+        "singleSignOn": "nobody",
+        "claims": "ID token: email, unique_name; userinfo: email_verified, preferred_username",
+        "lookedFor": "somebody@contoso.com",
+        "counted": "preferred_username",
+        "notCounted": "email kim@contoso.com (email_verified is missing); "
+        "unique_name kim (is not unique: have the provider send upn)",
+    }
+    assert "looked for: somebody@contoso.com" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"refusal": (401, {"error": "invalid_client"})},
+        {"back": {"error": "access_denied"}},
+        {"claims": {}},
+        {"changed": {"aud": "another"}},
+        {"changed": {"iat": 9_999_999_999}},
+        {"discovery": {"issuer": "https://login.example/{tenantid}/v2.0"}},
+    ],
+)
+async def test_what_no_visitor_did_counts_against_no_visitor(
+    console: Console, fault: dict[str, object]
+) -> None:
+    """Behind one address there may be everybody, and passwords must go on letting them in."""
+    people = console.provider.people
+    before = {name: getattr(people, name) for name in fault}
+    for name, value in fault.items():
+        setattr(people, name, value)
+    for _ in range(21):
+        assert (await console.page())[0] in (401, 503)
+    for name, value in before.items():
+        setattr(people, name, value)
+    assert (await console.sign_in())[0] == 303
+
+
+async def test_somebody_who_is_nobody_here_counts(console: Console) -> None:
+    console.provider.people.claims = {"preferred_username": "stranger@contoso.com"}
+    assert [(await console.page())[0] for _ in range(21)] == [401] * 20 + [429]
+
+
+@pytest.mark.parametrize(("issuer", "status"), [("", 303), ("/", 303), ("-of-another", 401)])
+async def test_the_issuer_of_a_response_is_this_provider(console: Console, issuer: str, status: int) -> None:
+    """Where it is said (RFC 9207), as a defence against a provider that is mixed up with another."""
+    provider = console.provider
+    provider.people.back = {"iss": f"{provider.base_url}/{TENANT}/v2.0{issuer}"}
+    assert (await console.sign_in())[0] == status
+
+
+async def test_an_issuer_that_is_promised_must_come(console: Console) -> None:
+    console.provider.people.discovery = {"authorization_response_iss_parameter_supported": True}
+    assert (await console.sign_in())[0] == 401
+
+
+async def test_an_address_for_many_tenants_is_told_with_what_to_write(
+    console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    console.provider.people.discovery = {"issuer": "https://login.example/{tenantid}/v2.0"}
+    status, page = await console.page()
+    assert (status, "not set up correctly" in page) == (503, True)
+    assert "Console.OidcIssuer: write the tenant's own id in place of {tenantid}" in caplog.text
+
+
+async def test_another_issuer_is_told_with_what_to_write(
+    console: Console, caplog: pytest.LogCaptureFixture
+) -> None:
+    console.provider.people.discovery = {"issuer": "https://login.example/moved"}
+    assert (await console.page())[0] == 503
+    told = "calls itself https://login.example/moved. If that is the right provider, write it into"
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "issuer", "same"),
+    [
+        ("https://accounts.google.com", "https://accounts.google.com", True),
+        ("accounts.google.com", "https://accounts.google.com", True),
+        ("login.example", "https://login.example", False),
+        ("https://login.example/", "https://login.example", True),
+        ("https://login.example//", "https://login.example", False),
+        ("https://login.example/x", "https://login.example", False),
+        (None, "https://login.example", False),
+    ],
+)
+def test_an_issuer_is_compared_letter_for_letter_but_for_known_deviations(
+    given: object, issuer: str, same: bool
+) -> None:
+    assert is_same_issuer(given, issuer) is same
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "good"),
+    [
+        ("https://login.microsoftonline.com/t-1", "https://sts.windows.net/t-1/", True),
+        ("https://login.microsoftonline.com/t-1", "https://sts.windows.net/t-2/", False),
+        ("https://login.example/t-1", "https://sts.windows.net/t-1/", False),
+    ],
+)
+def test_the_first_endpoint_of_entra_is_known_by_its_tenant(wanted: str, found: str, good: bool) -> None:
+    if good:
+        check_issuer("https://…", found, wanted)
+    else:
+        with pytest.raises(SignInFailed, match=re.escape(f"calls itself {found}")):
+            check_issuer("https://…", found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('OidcIssuer = "https://login.microsoftonline.com/<tenant>/v2.0"', "'<tenant>' is a placeholder"),
+        ('OidcIssuer = "https://login.microsoftonline.com/{tenantid}/v2.0"', "'{tenantid}' is a placeholder"),
+        ('OidcIssuer = "https://login.microsoftonline.com/common/v2.0"', "'common' stands for many tenants"),
+        ('OidcIssuer = "https://login.microsoftonline.us/organizations/v2.0"', "'organizations' stands for"),
+        ('OidcIssuer = "https://YOUR-DOMAIN.okta.com"', "'YOUR-DOMAIN' is a placeholder"),
+        ('OidcIssuer = "https://your-tenant.eu.auth0.com"', "'your-tenant' is a placeholder"),
+        ('OidcIssuer = "https://idp.example.com"', "idp.example.com is a host of examples"),
+        ('OidcIssuer = "https://l.test/.well-known/openid-configuration"', "the issuer alone: https://l.test"),
+        ('OidcClientId = "00000000-0000-0000-0000-000000000000"', "is a placeholder: write the client id"),
+        ('OidcClientSecret = "<client secret>"', "the value is a placeholder: write that client's secret"),
+    ],
+)
+def test_settings_that_can_never_work_stop_the_start(tmp_path: Path, line: str, words: str) -> None:
+    good = {
+        "OidcIssuer": '"https://login.contoso.test"',
+        "OidcClientId": '"c"',
+        "PublicBaseUrl": '"https://c.contoso.test"',
+    }
+    good[line.partition(" = ")[0]] = line.partition(" = ")[2]
+    section = "\n".join(f"{name} = {value}" for name, value in good.items())
+    with pytest.raises(SettingsError) as error:
+        read_settings(write_settings(tmp_path, Console=section), {})
+    (problem,) = error.value.problems
+    assert f"Console.{line.partition(' = ')[0]}: " in problem
+    assert words in problem
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ class IdentityStandIn(StandIn):
                 return _json(200, {"keys": self.people.published})
             case "oauth2/v2.0/authorize":
                 return self.people.begin(dict(parse_qsl(request.query)))
+            case "oidc/userinfo":
+                return self.people.tell("".join(request.values("Authorization")))
         return None
 
     def _token(self, form: dict[str, str]) -> Answer:
@@ -207,6 +209,8 @@ class IdentityStandIn(StandIn):
             "issuer": f"{tenant}/v2.0{self.people.slash}",
             "jwks_uri": f"{tenant}/discovery/v2.0/keys",
             "token_endpoint_auth_methods_supported": [self.people.client_proves_by],
+            "userinfo_endpoint": f"{tenant}/oidc/userinfo",
+            **self.people.discovery,
         }
 
 
@@ -223,6 +227,12 @@ class SignIns:
         self.published = [self.jwk()]
         self.client_proves_by = "client_secret_post"
         self.asked: list[dict[str, str]] = []
+        self.discovery: dict[str, object] = {}  # members of the discovery document as they should not be
+        self.back: dict[str, str] = {}  # what the browser brings back in place of a code, or beside it
+        self.refusal: tuple[int, dict[str, object]] | None = None  # of the token endpoint
+        self.userinfo: dict[str, object] = {}  # claims that are given there, and not in the ID token
+        self.userinfo_answer: Answer | None = None  # in place of these
+        self.told = 0  # how often userinfo was asked for
         self._codes: dict[str, dict[str, str]] = {}
 
     def jwk(self) -> dict[str, object]:
@@ -230,6 +240,10 @@ class SignIns:
         assert isinstance(self.key, rsa.RSAPrivateKey)
         found = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {**found, "kid": self.key_id, "use": "sig"}
+
+    def signed(self, claims: dict[str, object]) -> str:
+        header = {"kid": self.key_id} if self.key_id else None
+        return jwt.encode(claims, self.key, self.algorithm, header)  # type: ignore[arg-type]
 
     def begin(self, query: dict[str, str]) -> Answer:
         """The person consents at once, and is sent back with a code."""
@@ -239,11 +253,24 @@ class SignIns:
             return _json(400, {"error": "invalid_request"})
         code = secrets.token_urlsafe(16)
         self._codes[code] = query
-        back = f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
-        return Answer(302, (("Location", back),))
+        brought = {"state": query["state"], **self.back}
+        if "error" not in self.back:
+            brought["code"] = code
+        return Answer(302, (("Location", f"{query['redirect_uri']}?{urlencode(brought)}"),))
+
+    def tell(self, authorization: str) -> Answer:
+        """The userinfo endpoint (OpenID Connect Core section 5.3)."""
+        self.told += 1
+        if self.userinfo_answer is not None:
+            return self.userinfo_answer
+        if authorization != "Bearer -":
+            return _json(401, {}, ("WWW-Authenticate", 'Bearer error="invalid_token"'))
+        return _json(200, {"sub": "person-1", **self.userinfo})
 
     def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Answer:
         """A code is good once, for who holds the verifier of its challenge (RFC 7636 section 4.6)."""
+        if self.refusal is not None:
+            return _json(*self.refusal)
         query = self._codes.pop(form.get("code", ""), None)
         digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -266,7 +293,7 @@ class SignIns:
             **self.changed,
         }
         kept = {name: value for name, value in claims.items() if value is not None}
-        token = jwt.encode(kept, self.key, self.algorithm, {"kid": self.key_id})  # type: ignore[arg-type]
+        token = self.signed(kept)
         return _json(200, {"token_type": "Bearer", "expires_in": 600, "id_token": token, "access_token": "-"})
 
 

@@ -1,0 +1,116 @@
+"""Failures of a sign-in at the identity provider: what the page, the log and the record say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from proxy.wire.log_line import escaped
+
+_LONGEST: Final = 500  # characters of a provider's text that are kept
+
+# RFC 6749 sections 4.1.2.1 and 5.2; OpenID Connect Core section 3.1.2.6.
+_REGISTRATION: Final = frozenset(
+    {
+        "invalid_client",
+        "invalid_request",
+        "invalid_request_object",
+        "invalid_request_uri",
+        "invalid_redirect_uri",
+        "invalid_resource",
+        "invalid_scope",
+        "redirect_uri_mismatch",
+        "registration_not_supported",
+        "request_not_supported",
+        "request_uri_not_supported",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "unsupported_response_type",
+    }
+)
+_TRY_LATER: Final = frozenset({"server_error", "temporarily_unavailable"})
+
+
+_AT_THE_LOG: Final = "the control plane's log and the record say"
+
+
+class Cause(Enum):
+    """Code of the response, whether the attempt counts as the visitor's failure, and the page's sentence."""
+
+    DENIED = (
+        "unauthenticated",
+        False,
+        f"the identity provider refused the sign-in{{error}}: {_AT_THE_LOG} its reason",
+    )
+    CODE = "unauthenticated", True, "the identity provider did not accept the sign-in's code: begin again"
+    FORGED = "unauthenticated", True, "this sign-in was not begun here, or not at this provider: begin again"
+    TOKEN = (
+        "unauthenticated",
+        False,
+        f"the identity provider's response could not be verified: {_AT_THE_LOG} why",
+    )
+    NOBODY = (
+        "unauthenticated",
+        True,
+        f"no operator here has the name that you signed in with: {_AT_THE_LOG} which names were looked for",
+    )
+    NAMELESS = (
+        "unauthenticated",
+        False,
+        f"the identity provider gave no name that counts here: {_AT_THE_LOG} which claims came",
+    )
+    REGISTRATION = (
+        "unavailable",
+        False,
+        f"single sign-on is not set up correctly{{error}}: its administrator mends it; {_AT_THE_LOG} why",
+    )
+    UNREACHABLE = "unavailable", False, "the identity provider can't be reached now: try again later"
+
+    def __init__(self, code: str, counts: bool, sentence: str) -> None:
+        self.code = code
+        self.counts = counts
+        self.sentence = sentence
+
+    @property
+    def word(self) -> str:
+        """The cause in the record."""
+        return self.name.lower()
+
+
+class SignInFailed(Exception):
+    """The text is one line for the log; `details` are for the record, and hold what the provider said."""
+
+    def __init__(self, cause: Cause, text: str, details: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.cause = cause
+        self.details = dict(details or {})
+
+    @property
+    def sentence(self) -> str:
+        """The visitor's sentence, with the provider's error code and nothing else of its text."""
+        error = self.details.get("error", "")
+        return self.cause.sentence.format(error=f" ({error})" if error else "")
+
+
+def said(text: object) -> str:
+    """A provider's text as it may be kept: unsafe characters escaped, cut with a mark."""
+    safe = escaped(text if isinstance(text, str) else repr(text))
+    return safe if len(safe) <= _LONGEST else f"{safe[:_LONGEST]}…({len(safe) - _LONGEST} more characters)"
+
+
+def refused_by_provider(
+    where: str, error: object, description: object = None, *, at_token_endpoint: bool = False
+) -> SignInFailed:
+    """An OAuth error response. `where` says which of the provider's answers it was."""
+    details = {"error": said(error)}
+    if description not in (None, ""):
+        details["description"] = said(description)
+    words = f"{where}: {': '.join(details.values())}"
+    known = error if isinstance(error, str) else ""
+    if known in _REGISTRATION:
+        fix = "mend the registration there, or Console.OidcClientId, OidcClientSecret or PublicBaseUrl"
+        return SignInFailed(Cause.REGISTRATION, f"{words} ({fix})", details)
+    if known in _TRY_LATER:
+        return SignInFailed(Cause.UNREACHABLE, words, details)
+    return SignInFailed(Cause.CODE if at_token_endpoint else Cause.DENIED, words, details)

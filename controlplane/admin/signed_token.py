@@ -1,0 +1,148 @@
+"""Signed tokens of an identity provider: the one key that fits, and claims that hold for this console.
+
+OpenID Connect Core sections 3.1.3.7 (ID token) and 5.3.2 (signed userinfo).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import jwt
+
+from controlplane.admin.sign_in_failure import Cause, SignInFailed, said
+
+# Signatures that anybody can check with a published key: its type, and for ECDSA its curve (RFC 7518).
+_ALGORITHMS: Final[Mapping[str, tuple[str, str | None]]] = {
+    **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
+    "ES256": ("EC", "P-256"),
+    "ES384": ("EC", "P-384"),
+    "ES512": ("EC", "P-521"),
+    "EdDSA": ("OKP", "Ed25519"),
+}
+_LEEWAY_SECONDS: Final = 60
+_OLDEST_SECONDS: Final = 600  # age of an ID token, which we have just asked for
+# OpenID Connect Core section 15.6.2: Google may leave out the scheme of its issuer.
+_ALSO_NAMED: Final = {"https://accounts.google.com": "accounts.google.com"}
+
+
+def header_of(token: str, what: str) -> Mapping[str, Any]:
+    """Return the unverified header. `what` is the token's name in messages."""
+    if token.count(".") == 4:
+        raise _refused(f"{what} is encrypted (JWE): have the provider send it signed and not encrypted")
+    try:
+        header: Mapping[str, Any] = jwt.get_unverified_header(token)
+    except jwt.PyJWTError as error:
+        raise _refused(f"{what} is not a signed token: {said(str(error))}") from None
+    algorithm = header.get("alg")
+    if algorithm not in _ALGORITHMS:
+        taken = ", ".join(_ALGORITHMS)
+        raise _refused(f"{what} is signed with {said(algorithm)}: have the provider use one of {taken}")
+    return header
+
+
+def fitting_key(
+    header: Mapping[str, Any], published: Sequence[Mapping[str, Any]], what: str
+) -> jwt.PyJWK | None:
+    """The key that the token names; None if the provider publishes no such key, and perhaps a newer one.
+
+    A provider with a single key need not name it, in the token or in its key set (section 10.1).
+    """
+    fitting = [each for each in published if _fits(each, header)]
+    named = [each for each in fitting if each.get("kid") == header.get("kid")]
+    if len(named or fitting) > 1:
+        raise _refused(
+            f"{what} does not say which of {len(named or fitting)} published keys signed it: "
+            f"`kid` is {said(header.get('kid', 'missing'))}"
+        )
+    if not fitting:
+        return None
+    try:
+        return jwt.PyJWK(dict((named or fitting)[0]), header["alg"])
+    except (jwt.PyJWTError, ValueError, TypeError) as error:
+        raise _refused(f"the provider's key for {what} is not usable: {said(str(error))}") from None
+
+
+def _fits(key: Mapping[str, Any], header: Mapping[str, Any]) -> bool:
+    kind, curve = _ALGORITHMS[header["alg"]]
+    return (
+        key.get("kty") == kind
+        and (curve is None or key.get("crv") == curve)
+        and key.get("use", "sig") == "sig"
+        and key.get("alg", header["alg"]) == header["alg"]
+        and (header.get("kid") is None or key.get("kid") in (None, header["kid"]))
+    )
+
+
+def verified(token: str, key: jwt.PyJWK, algorithm: str, what: str) -> Mapping[str, Any]:
+    """The claims, once the signature fits. What they say is for the functions below to check."""
+    unchecked = {f"verify_{name}": False for name in ("exp", "iat", "nbf", "aud", "iss", "sub", "jti")}
+    try:
+        claims: Mapping[str, Any] = jwt.decode(token, key, algorithms=[algorithm], options=unchecked)  # type: ignore[arg-type]
+    except (jwt.PyJWTError, ValueError) as error:
+        raise _refused(f"{what} is not valid: {said(str(error))}") from None
+    return claims
+
+
+def check_id_token(
+    claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: str, now: float
+) -> None:
+    for name in ("iss", "sub", "aud", "exp", "iat"):
+        if claims.get(name) is None:
+            raise _refused(f"the ID token has no `{name}`")
+    if not isinstance(claims["sub"], str) or not claims["sub"]:
+        raise _refused("the ID token's `sub` is not text")
+    check_parties(claims, issuer=issuer, client_id=client_id, what="the ID token")
+    # Meant for others too, it must say that it was issued to us.
+    if claims["aud"] not in (client_id, [client_id]) and claims.get("azp") != client_id:
+        raise _refused("the ID token is for several clients, and `azp` does not name this console")
+    if not hmac.compare_digest(str(claims.get("nonce", "")).encode("utf-8", "replace"), nonce.encode()):
+        raise SignInFailed(Cause.FORGED, "the ID token has another nonce: it belongs to another sign-in")
+    _check_times(claims, now)
+
+
+def check_parties(claims: Mapping[str, Any], *, issuer: str, client_id: str, what: str) -> None:
+    """`iss` and `aud`, as far as they are there."""
+    if "iss" in claims and not is_same_issuer(claims["iss"], issuer):
+        raise _refused(f"{what} is from the issuer {said(claims['iss'])}, not from {said(issuer)}")
+    audience = claims.get("aud", client_id)
+    if client_id not in (audience if isinstance(audience, list) else [audience]):
+        raise _refused(f"{what} is for {said(audience)}, not for Console.OidcClientId")
+
+
+def is_same_issuer(given: object, issuer: str) -> bool:
+    """A slash at the end makes no difference: providers are not of one mind about it."""
+    known = issuer.removesuffix("/")
+    return isinstance(given, str) and given.removesuffix("/") in (known, _ALSO_NAMED.get(known, known))
+
+
+def check_access_token(claims: Mapping[str, Any], algorithm: str, access_token: str) -> None:
+    """`at_hash`, which binds the access token to the ID token; optional here (section 3.1.3.6)."""
+    given = claims.get("at_hash")
+    if given is None:
+        return
+    bits = "512" if algorithm == "EdDSA" else algorithm[-3:]
+    digest = hashlib.new(f"sha{bits}", access_token.encode()).digest()
+    expected = base64.urlsafe_b64encode(digest[: len(digest) // 2]).rstrip(b"=").decode()
+    if given != expected:
+        raise _refused("the access token is not the one that the ID token was issued with (`at_hash`)")
+
+
+def _check_times(claims: Mapping[str, Any], now: float) -> None:
+    expires, issued, begins = claims["exp"], claims["iat"], claims.get("nbf", 0)
+    if not all(isinstance(each, int | float) for each in (expires, issued, begins)):
+        raise _refused("the ID token's times are not numbers")
+    clocks = "compare this machine's clock with the provider's"
+    if expires <= now - _LEEWAY_SECONDS:
+        raise _refused(f"the ID token expired {now - expires:.0f} s ago: {clocks}")
+    if issued < now - _OLDEST_SECONDS:
+        raise _refused(f"the ID token was issued {now - issued:.0f} s ago, and asked for just now: {clocks}")
+    if max(issued, begins) > now + _LEEWAY_SECONDS:
+        raise _refused(f"the ID token is valid only in {max(issued, begins) - now:.0f} s: {clocks}")
+
+
+def _refused(text: str) -> SignInFailed:
+    return SignInFailed(Cause.TOKEN, text)

@@ -1,0 +1,60 @@
+"""Values that were copied from an example and never replaced, and so can never work."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+_THINGS: Final = (
+    "api|app|application|authority|client|company|directory|domain|host|id|idp|issuer|key-?vault|name|"
+    "organi[sz]ation|org|provider|realm|secret|server|subdomain|tenant|vault"
+)
+_PLACEHOLDER: Final = re.compile(
+    r"<[^<>]*>|\$?\{[^{}]*\}|\$\([^()]*\)|…"
+    r"|(?<![A-Za-z0-9])YOUR[-_ ][A-Z0-9_-]+"
+    rf"|(?<![A-Za-z0-9])[Yy]our[-_ ](?:{_THINGS})(?![a-z])[a-z_-]*"
+    r"|\b([0-9A-Fa-fXx])\1{7}-\1{4}-\1{4}-\1{4}-\1{12}\b"
+    r"|\b12345678-1234-1234-1234-12345678(?:9012|9abc|9ABC)\b"
+    r"|^(?:change-?me|replace-?me|to-?do|tbd|placeholder|\.\.\.|x{3,})$",
+    re.ASCII,
+)
+_EXAMPLE_HOST: Final = re.compile(r"(?:^|\.)example\.(?:com|net|org)$")  # reserved, RFC 2606 section 3
+_ENTRA: Final = re.compile(r"login\.(?:microsoftonline\.(?:com|us|de)|partner\.microsoftonline\.cn)$")
+_OF_MANY: Final = ("common", "organizations", "consumers")
+
+
+def placeholder_problems(
+    name: str, value: str, instead: str, *, secret: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield pairs of name and problem, for the loader, if somebody has still to write the value.
+
+    `instead` says what belongs there. Of a secret, which may look like anything, only a whole value counts,
+    and none of it is repeated.
+    """
+    found = _PLACEHOLDER.fullmatch(value) if secret else _PLACEHOLDER.search(value)
+    if found is not None:
+        what = "the value" if secret else repr(found[0])
+        yield name, f"{what} is a placeholder: write {instead}"
+    elif not secret and (host := _host(value)) and _EXAMPLE_HOST.search(host):
+        yield name, f"{host} is a host of examples, which nobody has: write {instead}"
+
+
+def shared_authority(url: str) -> str | None:
+    """The path of Entra that stands for many tenants (`common`), if the address is there."""
+    if not _ENTRA.fullmatch(_host(url)):
+        return None
+    first = urlsplit(url).path.strip("/").partition("/")[0].lower()
+    return first if first in _OF_MANY else None
+
+
+def is_shared_tenant(authority_url: str, tenant_id: str) -> bool:
+    """Return whether `tenant_id` stands for many tenants of Entra, the default of an empty address."""
+    is_entra = not authority_url or _ENTRA.fullmatch(_host(authority_url)) is not None
+    return is_entra and tenant_id.lower() in _OF_MANY
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
