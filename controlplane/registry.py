@@ -27,6 +27,7 @@ from controlplane.store.interface import (
     Retention,
     Ruleset,
 )
+from proxy.policy.visible import escaped, named, unseen_in
 from proxy.wire.audit_event import uuid7
 
 _LONGEST_NAME = 200
@@ -265,6 +266,9 @@ def only(found: Iterable[T], kind: str, reference: str) -> T:
 
 
 def valid_name(name: str) -> str:
+    unseen = unseen_in(name)
+    if unseen is not None:
+        raise InvalidName(f"a name holds {named(unseen)}, which cannot be seen: {escaped(name)}")
     if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
         raise InvalidName(
             f"a name is 1 to {_LONGEST_NAME} printable characters without spaces around them: {name!r}"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.config.given_text import NotUtf8, decoded
+from proxy.policy.visible import escaped
 from proxy.snapshot import App
 from proxy.stops import EVERYTHING_STOPPED, NOTHING_STOPPED, Stops
 
@@ -106,6 +107,8 @@ def parse_kill_file(text: str) -> KillOrder:
         kind, _, name = line.partition(" ")
         if kind not in named or not name.strip():
             return _all(f"line {number} is not understood")
+        if not name.isprintable():  # it would stop nothing, since no application or organisation is called so
+            return _all(f"line {number} holds a character that cannot be seen: {escaped(line)}")
         named[kind].append(name.strip())
     if not named["org"] and not named["app"]:
         return KillOrder(everything=True)

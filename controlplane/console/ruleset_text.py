@@ -12,7 +12,8 @@ from markupsafe import Markup, escape
 
 from controlplane.console.line_diff import same_lines
 from proxy.policy import yaml_document
-from proxy.wire.log_line import escaped
+from proxy.policy.scalars import as_text
+from proxy.policy.visible import escaped
 
 MAX_LISTED_LINES: Final = 10_000
 MAX_COMPARED_LINES: Final = 4000  # of either text; beyond, the comparison by rules has to do
@@ -26,11 +27,6 @@ _TOKEN: Final = re.compile(
     r"|(?P<string>(?<![^\s\[{,])(?:\"[^\"\\]*+(?>(?:\\.[^\"\\]*+)*)\"|'[^']*+(?>(?:''[^']*+)*)'))"
     r"|(?P<key>(?<![\w.$-])[A-Za-z_][\w.$-]*+(?=:(?:\s|$)))"
 )
-
-_WRITTEN_OUT: Final = {
-    char: escaped(char) for char in map(chr, range(0x2070)) if escaped(char) != char and char not in "\t\n\r"
-}
-_UNSAFE: Final = re.compile(f"[{''.join(_WRITTEN_OUT)}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +62,9 @@ def rule_places(text: str) -> tuple[RulePlace, ...]:
     rules: Any = value.get("rules") if isinstance(value, dict) else None
     return tuple(
         RulePlace(
-            str(rule.get("id")),
-            str(rule.get("verdict", "")),
-            as_it_is(str(rule.get("description") or "")),
+            str(as_text(rule.get("id"))),
+            str(as_text(rule.get("verdict", ""))),
+            as_it_is(str(as_text(rule.get("description")) or "")),
             document.mark(("rules", at), at_key=False)[0],
         )
         for at, rule in enumerate(rules if isinstance(rules, list) else ())
@@ -90,7 +86,7 @@ def listing(text: str, places: Iterable[RulePlace] = ()) -> tuple[Line, ...] | N
 
 def as_it_is(text: str) -> str:
     """What turns a line round, or hides some of it, is written out: who reviews rules sees what they say."""
-    return _UNSAFE.sub(lambda found: _WRITTEN_OUT[found[0]], text)
+    return escaped(text, keep="\t\n\r")
 
 
 def _coloured(line: str) -> Markup:

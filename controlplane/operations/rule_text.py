@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from proxy.policy.scalars import as_text
 from proxy.policy.yaml_document import InvalidYaml, parse
 
 
@@ -14,7 +15,7 @@ def rule_lines(text: str, rule_id: str) -> tuple[int, int] | None:
     rules = document.value.get("rules") if isinstance(document.value, dict) else None
     if not isinstance(rules, list):
         return None
-    ids = [rule.get("id") if isinstance(rule, dict) else None for rule in rules]
+    ids = [as_text(rule.get("id")) if isinstance(rule, dict) else None for rule in rules]
     if rule_id not in ids:
         return None
     at = ids.index(rule_id)

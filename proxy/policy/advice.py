@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from proxy.policy import yaml_document
 from proxy.policy.canonical import Name
+from proxy.policy.look_alikes import look_alikes
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
@@ -47,6 +48,7 @@ def ruleset_advice(text: str, ruleset: Ruleset) -> tuple[RulesetProblem, ...]:
         _settled_by_order_alone(ruleset),
         _without_version(ruleset),
         _unknown_methods(ruleset),
+        look_alikes(ruleset),
     )
     problems = [
         document_problem(document, where, message)

@@ -50,6 +50,7 @@ from proxy.policy.unknown import (
     partly_known_rules,
 )
 from proxy.policy.unserved import carries_query, names_method_override
+from proxy.policy.visible import escaped
 from proxy.policy.yaml_document import cut
 
 Held = Literal["no", "perhaps", "yes", "unreadable", "unknown"]
@@ -396,7 +397,8 @@ def _on_another_path(rule: Rule) -> Attempt:
 
 def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> Finding:
     """What is long may stand in every rule, and what is many be asked by every rule."""
-    return Finding(cut(part), cut(asked), held, tuple(map(cut, found[:_MOST_FOUND])))
+    values = tuple(cut(escaped(value)) for value in found[:_MOST_FOUND])
+    return Finding(cut(escaped(part)), cut(escaped(asked)), held, values)
 
 
 def _findings(
@@ -503,9 +505,10 @@ def _overrides_method(sample: SampleRequest) -> bool:
 
 
 def _path_of(name: Name) -> str:
-    return "/" + "/".join(
+    segments = [
         folded if exact is None else exact for folded, exact in zip(name.folded, name.exact, strict=True)
-    )
+    ]
+    return escaped("/" + "/".join(segments))
 
 
 def _without_hidden(decision: Decision, request: RequestFacts, answer: AnswerFacts) -> Filtered | None:

@@ -16,6 +16,7 @@ What is hidden, where the rules leave a choice:
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple, NoReturn, Union
@@ -409,7 +410,10 @@ class _Walk:
 
 
 def _fold(name: str) -> str:
-    folded = name.casefold()
+    if name.isascii():
+        return name.lower()
+    # An accent is a part of its letter or a character behind it: the same name (Unicode TR 15, NFC).
+    folded = unicodedata.normalize("NFC", name.casefold())
     # The Kelvin sign folds to k, the sharp s to ss: no property is spelled like that.
     return folded if folded.isascii() == name.isascii() else name
 

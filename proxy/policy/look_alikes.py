@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from proxy.policy.known_names import PROPERTIES, RESOURCES
@@ -18,7 +19,7 @@ _Where = tuple[int | str, ...]
 
 
 class _Place(NamedTuple):
-    """Where a text stands, and the names in it that Graph may know."""
+    """The place of a text, and the names in it that Graph may use."""
 
     where: _Where
     text: str
@@ -35,7 +36,7 @@ def look_alikes(ruleset: Ruleset) -> Iterator[tuple[_Where, str]]:
     properties = _Neighbours(PROPERTIES)
     resources = _Neighbours([*RESOURCES, *PROPERTIES])
     plain = _Neighbours(name for place in _places(ruleset) for name in place.names if name.isascii())
-    own = _Neighbours(())  # so far: of two that differ, the second is told
+    own = _Neighbours(())  # names before this place: a warning is for the second of two
     for place in _places(ruleset):
         message = _mixture(place.text) or _imitation(place, resources, plain)
         message = message or _near_miss(place, properties, resources, own)
@@ -129,7 +130,8 @@ def _places(ruleset: Ruleset) -> Iterator[_Place]:
 
 def _places_of(where: _Where, rule: Rule) -> Iterator[_Place]:
     for at, path in enumerate(rule.match.path):
-        words = tuple(word for word in path.split("/")[2:] if _is_word(word))
+        segments = takewhile(_names_no_files, path.split("/")[2:])
+        words = tuple(segment for segment in segments if _is_word(segment))
         yield _Place((*where, "match", "path", at), path, resources=words)
     if rule.transforms is not None:
         listed = {"strip_properties": rule.transforms.strip, "allow_properties": rule.transforms.allow or ()}
@@ -149,8 +151,12 @@ def _places_of(where: _Where, rule: Rule) -> Iterator[_Place]:
                 yield _Place((*of_condition, test.operator), test.operand)
 
 
+def _names_no_files(segment: str) -> bool:
+    return not segment.endswith(":")
+
+
 def _is_word(word: str) -> bool:
-    """Whether it may be the name of a resource: a file, an id or a call may be called anything."""
+    """Return True if it may be the name of a resource: a file, an id or a call can have any name."""
     return word.isalpha() and (word.isascii() or looks_like(word).isascii())
 
 

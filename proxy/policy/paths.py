@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from proxy.policy.canonical import MalformedTarget, Name, canonicalise
 from proxy.policy.odata import qualified_operation
+from proxy.policy.visible import escaped, named, unseen_in
 
 MAX_PATTERN_SEGMENTS = 32
 _MAX_CACHED_WORD = 64
@@ -110,6 +111,9 @@ _read_names_cached: Final = lru_cache(maxsize=1024)(_read_names)
 
 def _encoded(word: str) -> str:
     decoded = unquote(word, errors="strict") if "%" in word else word
+    unseen = unseen_in(decoded)
+    if unseen is not None:
+        raise InvalidPattern(f"`{escaped(word)}` holds {named(unseen)}, which cannot be seen: remove it")
     if "%" in decoded or "/" in decoded or not decoded.isprintable():
         raise InvalidPattern(f"{word!r}: write the segment as it reads when decoded")
     return "".join(

@@ -51,6 +51,7 @@ from proxy.policy.ruleset import (
 )
 from proxy.policy.scalars import Written, as_text, as_value
 from proxy.policy.transforms import Transforms
+from proxy.policy.visible import escaped, named
 from proxy.policy.yaml_document import MAX_PROBLEMS, cut
 
 MAX_RULES = 20_000
@@ -63,6 +64,7 @@ _SOURCES = (*REQUEST_SOURCES, *RESPONSE_SOURCES)
 _LIST_OPERATORS = ("in", "not_in")
 _NUMBER_OPERATORS = ("at_least", "at_most")
 _TEXT_OPERATORS = ("prefix", "suffix", "contains", "matches")
+_VALUE_OPERATORS = ("equals", "not_equals", *_LIST_OPERATORS, *_TEXT_OPERATORS)
 _OPERATORS = ("equals", "not_equals", *_LIST_OPERATORS, *_TEXT_OPERATORS, *_NUMBER_OPERATORS, "exists")
 _MOST_ERRORS = 4 * MAX_PROBLEMS  # of pydantic, which has one for each type that an operand isn't
 _LONGEST_COMPARED = 100  # of a misspelled word
@@ -104,20 +106,47 @@ def parse_ruleset(text: str) -> Ruleset:
     except yaml_document.InvalidYaml as error:
         raise InvalidRuleset([RulesetProblem(*one) for one in error.problems]) from None
     problems = [RulesetProblem(*one) for one in document.problems]
+    unseen = list(islice(_unseen_problems(document), MAX_PROBLEMS + 1))
+    problems += unseen
+    said = {(one.line, one.column) for one in unseen}  # the cause of any other problem there
     contradictions = (
         document_problem(document, where, message) for where, message in _contradictions(document.value)
     )
-    problems += islice(contradictions, MAX_PROBLEMS + 1)
+    more = (one for one in contradictions if (one.line, one.column) not in said)
+    problems += islice(more, MAX_PROBLEMS + 1)
     if len(problems) > MAX_PROBLEMS:  # the model of so much is large, and not needed
         raise InvalidRuleset(problems)
     model: _Ruleset | None = None
     try:
         model = read_shape(_Ruleset, document.value)
     except ValidationError as error:
-        problems += shape_problems(document, error, _SHAPES)
+        found = shape_problems(document, error, _SHAPES)
+        problems += (one for one in found if (one.line, one.column) not in said)
     if problems or model is None:
         raise InvalidRuleset(problems)
     return _to_plain(model)
+
+
+def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
+    """Names and values that nobody can check by eye. A description is free text, which displays escape."""
+    for each in document.unseen:
+        last = next((part for part in reversed(each.where) if isinstance(part, str)), "")
+        if last == "description" and not each.may_be_elsewhere:
+            continue
+        is_value = last in _VALUE_OPERATORS
+        if is_value and each.by_escape and not each.may_be_elsewhere:
+            continue
+        yield RulesetProblem(*yaml_document.problem(each.mark, each.where, _unseen_message(each, is_value)))
+
+
+def _unseen_message(found: yaml_document.Unseen, is_value: bool) -> str:
+    text = cut(found.text, _LONGEST_COMPARED)
+    message = f"`{text}` holds {named(found.char)}, which cannot be seen: remove it"
+    if is_value and not found.may_be_elsewhere:
+        return f"{message}, or write it as {escaped(found.char)} in double quotes"
+    if found.char.isspace():
+        return f"{message}, or write a plain space"
+    return message
 
 
 def ruleset_json_schema() -> dict[str, object]:

@@ -46,18 +46,18 @@ def _is_unseen(char: str) -> bool:
 
 
 def named(char: str) -> str:
-    """Code point and name of a character: `U+200B ZERO WIDTH SPACE`."""
+    """Code point and name of a character, such as U+200B ZERO WIDTH SPACE."""
     name = _OTHER_NAMES.get(char) or unicodedata.name(char, "")
     if not name:
         name = "a control character" if unicodedata.category(char) == "Cc" else "without a name"
     return f"U+{ord(char):04X} {name}"
 
 
-def escaped(text: str) -> str:
-    """The text for a display, each character that cannot be seen as `\\u200b`."""
+def escaped(text: str, keep: str = "") -> str:
+    """Return the text for a display, with an escape for each character that cannot be seen, except `keep`."""
     if unseen_in(text) is None:
         return text
-    return "".join(_escape(char) if _is_unseen(char) else char for char in text)
+    return "".join(_escape(char) if _is_unseen(char) and char not in keep else char for char in text)
 
 
 def _escape(char: str) -> str:
@@ -83,11 +83,13 @@ def _script(char: str) -> str:
     """By the first word of the character's name; empty for what belongs to every script."""
     if char.isascii():
         return "LATIN" if char.isalpha() else ""
-    if not unicodedata.category(char).startswith("L"):
+    if not unicodedata.category(char).startswith("L") or _first_word(char) in _NO_SCRIPT:
         return ""
-    name = unicodedata.name(unicodedata.normalize("NFKC", char)[0], "")
-    script = name.partition(" ")[0].partition("-")[0]
-    return "" if script in _NO_SCRIPT else script
+    return _first_word(unicodedata.normalize("NFKC", char)[0])
+
+
+def _first_word(char: str) -> str:
+    return unicodedata.name(char, "").partition(" ")[0].partition("-")[0]
 
 
 def looks_like(text: str) -> str:

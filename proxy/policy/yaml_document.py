@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from proxy.policy.scalars import read_plain
+from proxy.policy.visible import escaped, unseen_in
 
 MAX_CHARACTERS = 8 * 1024 * 1024
 MAX_NODES = 1_000_000  # aliases count as what they stand for
@@ -71,9 +72,22 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
+class Unseen:
+    """A scalar or key with a character that cannot be seen. `by_escape`: the source has an escape for it."""
+
+    mark: Mark
+    where: Where
+    char: str
+    text: str
+    by_escape: bool
+    may_be_elsewhere: bool  # an anchor: aliases may stand for it
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     root: _Node
     problems: tuple[Problem, ...]
+    unseen: tuple[Unseen, ...] = ()
 
     @property
     def value(self) -> object:
@@ -116,7 +130,7 @@ def spelled(where: Where) -> str:
 
 def problem(mark: Mark, where: Where, message: str) -> Problem:
     """What it quotes may be as long as the text, and quoted for each of its aliases."""
-    return (*mark, spelled(where), cut(message))
+    return (*mark, escaped(spelled(where)), cut(escaped(message)))
 
 
 def cut(text: str, most: int = _LONGEST_MESSAGE) -> str:
@@ -127,7 +141,7 @@ def parse(text: str) -> Document:
     """Raises InvalidYaml where there is no document to speak of."""
     if len(text) > MAX_CHARACTERS:
         raise InvalidYaml([(1, 1, "document", f"longer than {MAX_CHARACTERS} characters")])
-    builder = _Builder()
+    builder = _Builder(text)
     try:
         for event in _events(text):
             builder.take(event)
@@ -141,7 +155,7 @@ def parse(text: str) -> Document:
         raise builder.refused((1, 1), (), f"no YAML: {error}") from None
     if builder.root is None:
         raise InvalidYaml([(1, 1, "document", "the document is empty")])
-    return Document(builder.root, tuple(builder.problems))
+    return Document(builder.root, tuple(builder.problems), tuple(builder.unseen))
 
 
 def _events(text: str) -> Iterator[Any]:
@@ -149,9 +163,11 @@ def _events(text: str) -> Iterator[Any]:
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         self.root: _Node | None = None
         self.problems: list[Problem] = []
+        self.unseen: list[Unseen] = []
+        self._text = text
         self._open: list[_Open] = []
         self._anchors: dict[str, _Node] = {}
         self._nodes = 0
@@ -240,8 +256,20 @@ class _Builder:
     def _scalar(self, event: Any) -> _Node:
         self._check_tag(event)
         mark = _mark(event)
+        char = unseen_in(event.value)
+        if char is not None and len(self.unseen) <= MAX_PROBLEMS:
+            self._note_unseen(event, mark, char)
         is_text = event.tag.endswith(":str") if event.tag is not None else not event.implicit[0]
         return _Node(mark, event.value if is_text else read_plain(event.value), _NO_KEYS, _NOTHING_BELOW)
+
+    def _note_unseen(self, event: Any, mark: Mark, char: str) -> None:
+        source = self._text[event.start_mark.index : event.end_mark.index]
+        around = self._open[-1] if self._open else None
+        is_key = around is not None and around.is_mapping and around.key_is_next
+        where = (*self._where(), event.value) if is_key else self._where()
+        self.unseen.append(
+            Unseen(mark, where, char, event.value, unseen_in(source) is None, event.anchor is not None)
+        )
 
     def _aliased(self, event: Any) -> _Node:
         target = self._anchors.get(event.anchor)
