@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
@@ -88,6 +88,7 @@ def search(
         _print_page(page)
     else:
         _print_table(page, _names(cli))
+    _print_notes(page.notes)
 
 
 @app.command(context_settings=_FILTERED)
@@ -121,6 +122,7 @@ def facets(
         for each in facet.values
     ]
     print_list("events", rows, as_json=False)
+    _print_notes(found.notes)
     if not found.complete:
         sys.stdout.write(f"of the newest {found.counted} events\n")
 
@@ -149,6 +151,7 @@ def histogram(
         for bucket in found.buckets
     ]
     print_list("events", rows, as_json=False)
+    _print_notes(found.notes)
     if not found.complete:
         sys.stdout.write("of the newest events only: there are more\n")
 
@@ -203,11 +206,18 @@ def export(
     asked = operations.ExportEvents(_joined(filter_), org, from_, to, format_)
     with named_as_options(_OPTIONS), _written(output) as write, _counted() as count:
 
+        lines = 0
+
         def take(piece: bytes) -> None:
+            nonlocal lines
+            lines += piece.count(b"\n")
             write(piece)
             count(piece)
 
         cli.stream(operations.export, asked, take)
+    if lines <= (format_ == "csv"):  # the head alone
+        found = cli.call(operations.search, operations.SearchEvents(_joined(filter_), org, from_, to, 1))
+        _print_notes(("no event matches", *found.notes))
 
 
 @app.command(context_settings=_FILTERED)
@@ -259,7 +269,16 @@ def _print_page(page: EventPage) -> None:
     import msgspec
 
     events = b", ".join(map(bytes, page.events))
-    write_json(b'{"events": [%b], "next": %b}' % (events, msgspec.json.encode(page.next)))
+    notes = b', "notes": %b' % msgspec.json.encode(page.notes) if page.notes else b""
+    write_json(b'{"events": [%b], "next": %b%b}' % (events, msgspec.json.encode(page.next), notes))
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    """On standard error, so that what a program reads stays as it is."""
+    from proxy.wire.log_line import one_line
+
+    for note in notes:
+        typer.echo(one_line(note), err=True)
 
 
 def _print_table(page: EventPage, names: dict[str, str]) -> None:

@@ -207,6 +207,8 @@ def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
         print_json(facts_of(found))
         return
     _print(found.yaml.splitlines())
+    for note in found.notes:
+        typer.echo(_shown(note), err=True)
     if not found.complete:
         typer.echo("only the newest events of that time were looked at: name a shorter one", err=True)
 
@@ -398,6 +400,7 @@ def _replay_told(told: Replayed, seconds: float) -> Iterator[str]:
         yield f"  {told.unclear:{width},} unclear"
     if told.unasked:
         yield f"  {told.unasked:{width},} asked no rule: for tokens, or refused before"
+    yield from told.notes
     for change, title in _TITLES.items():
         groups = [group for group in told.groups if group.change == change]
         if groups:

@@ -113,7 +113,7 @@ class _Tried:
     refused: tuple[str, ...] = ()
 
 
-@page("GET", "/rulesets/new")
+@page("GET", "/rulesets/new", prefilled=True)
 async def begin(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     # A link may bring the app whose traffic the rules are to be for.
     form = {**dict(request.query), "yaml": _NEW_TEXT, "into": request.org.name if request.org else ""}
@@ -126,7 +126,7 @@ async def go_on(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redire
     return await _try(desk, actor, request, draft)
 
 
-@page("GET", "/rulesets/{org}/{name}/edit")
+@page("GET", "/rulesets/{org}/{name}/edit", prefilled=True)
 async def edit(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
     stored = await perform(rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org))

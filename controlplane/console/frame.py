@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -16,7 +16,8 @@ from controlplane.admin.gate import GATE, csrf_token
 from controlplane.admin.single_sign_on import BEGIN_PATH, is_offered, link_to_begin
 from controlplane.console import text
 from controlplane.console.areas import GROUPS, ROUTES, Entry
-from controlplane.console.pages import NO_FORM, Page, PageRequest, PageRoute, Redirect
+from controlplane.console.event_rows import shown
+from controlplane.console.pages import NO_FORM, Page, PageRequest, PageRoute, Redirect, understood
 from controlplane.console.rendering import environment, read_static
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
@@ -87,14 +88,20 @@ class Console:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
         reference = request.query.get("org")
         org = await self._desk.org(actor, "viewer", reference) if reference else None
-        asked = PageRequest(request.path, request.match_info, request.query, form, org, self._now_ms)
+        query, remarks = understood(route, request.query)
+        asked = PageRequest(request.path, request.match_info, query, form, org, self._now_ms)
         result = await route.handler(self._desk, actor, asked)
         if isinstance(result, Redirect):
             return _with_flash(_redirect(result.to), result.flash, secure=gate.secure)
-        return await self._framed(request, actor, asked, result)
+        return await self._framed(request, actor, asked, result, remarks)
 
     async def _framed(
-        self, request: web.Request, actor: Actor, asked: PageRequest, page: Page
+        self,
+        request: web.Request,
+        actor: Actor,
+        asked: PageRequest,
+        page: Page,
+        remarks: Sequence[str] = (),
     ) -> web.StreamResponse:
         flash = unquote(request.cookies.get(_FLASH_COOKIE, ""))
         orgs = await self._desk.orgs(actor)
@@ -109,6 +116,7 @@ class Console:
             "groups": _navigation(),
             "stops": (await perform(list_stops, self._desk, actor, Everything())).stops,
             "flash": flash,
+            "remarks": [shown(each) for each in (*remarks, *page.remarks)],
             "page": page,
             **page.values,
         }

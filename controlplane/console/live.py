@@ -9,7 +9,7 @@ import msgspec
 
 from controlplane.console.event_rows import EventRow, event_row
 from controlplane.console.pages import Page, PageRequest, page
-from controlplane.console.search import mistake_in, names_of
+from controlplane.console.search import mistake_in, names_of, sentences
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import InvalidFilter, SearchEvents, search
 from controlplane.operations.desk import Desk
@@ -21,7 +21,7 @@ _ROWS: Final = 50
 _NO_ROW: Final = EventRow(*("",) * len(EventRow.__slots__))
 
 
-@page("GET", "/live")
+@page("GET", "/live", "q", "paused")
 async def live(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     values: dict[str, object] = {
         "q": request.query.get("q", ""),
@@ -52,4 +52,4 @@ async def live(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "tail": f"/admin/v1/audit/tail?{query}",
         "names": msgspec.json.encode(names).decode(),
     }
-    return Page("live.html", "Live", values)
+    return Page("live.html", "Live", values, remarks=sentences(found.notes))

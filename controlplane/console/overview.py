@@ -8,7 +8,7 @@ from typing import Final
 
 from controlplane.console.event_rows import shown
 from controlplane.console.pages import Page, PageRequest, page
-from controlplane.console.traffic import PERIODS, Traffic, period_of, traffic
+from controlplane.console.traffic import PERIODS, Traffic, period_of, traffic, unknown_period
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
@@ -44,7 +44,7 @@ class Step:
     command: str
 
 
-@page("GET", "/")
+@page("GET", "/", "last")
 async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     org = request.org.org_id if request.org else None
     period = period_of(request)
@@ -63,7 +63,7 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "steps": [] if counted.total else await _steps(desk, actor, org, any_proxy=bool(fleet.proxies)),
         "done": [line for line in done.lines if not line.operation.startswith("session.")][:_TOP],
     }
-    return Page("overview.html", "Overview", values)
+    return Page("overview.html", "Overview", values, remarks=unknown_period(request))
 
 
 async def _steps(desk: Desk, actor: Actor, org: str | None, *, any_proxy: bool) -> list[Step]:

@@ -28,7 +28,7 @@ from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
-from multidict import MultiMapping
+from multidict import MultiDict, MultiMapping
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
@@ -67,6 +67,7 @@ class Page:
     values: Mapping[str, object] = field(default_factory=dict)
     crumbs: tuple[tuple[str, str], ...] = ()  # what is above it, as (text, path); the title comes last
     status: int = 200
+    remarks: tuple[str, ...] = ()  # sentences about the request, above the content
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,39 @@ class PageRoute:
     method: Method
     path: str
     handler: Handler
+    members: frozenset[str] | None = frozenset()  # of its query, besides `org`; None: any, as a form's fields
 
 
-def page(method: Method, path: str) -> Callable[[Handler], PageRoute]:
-    """Makes a route of a handler."""
-    return lambda handler: PageRoute(method, path, handler)
+def page(method: Method, path: str, *members: str, prefilled: bool = False) -> Callable[[Handler], PageRoute]:
+    """Make a route of a handler. `members` are the members of its query. A page with a `prefilled` form takes
+    every member as one of its fields."""
+    known = None if prefilled else frozenset(members)
+    return lambda handler: PageRoute(method, path, handler, known)
+
+
+_ALIASES: Final = {"filter": "q"}  # the admin API's name for what the console's links call `q`
+
+
+def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[str], tuple[str, ...]]:
+    """Return the members of a query that the page takes, and a sentence for each that it doesn't take: a
+    member that had no effect must not look as if it had narrowed the page."""
+    if route.members is None or route.method != "GET":
+        return MultiDict(query), ()
+    taken: MultiDict[str] = MultiDict()
+    remarks: list[str] = []
+    known = route.members | {"org"}
+    for name in dict.fromkeys(query):
+        values = query.getall(name)
+        alias = _ALIASES.get(name, name)
+        member = alias if alias in known and (alias == name or alias not in query) else name
+        if member not in known:
+            named = ", ".join(sorted(known))
+            remarks.append(f"This page does not know {name} and shows the same without it. It knows {named}.")
+            continue
+        taken.add(member, values[0])
+        if len(set(values)) > 1:
+            remarks.append(f"{name} is given {len(values)} times. This page takes the first: {values[0]}")
+    return taken, tuple(remarks)
 
 
 # What a person can mend in the form that was sent; anything else that is raised becomes an error's page.

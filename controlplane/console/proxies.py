@@ -73,7 +73,7 @@ class _Lane:
     strip: Markup
 
 
-@page("GET", "/proxies")
+@page("GET", "/proxies", "health")
 async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     return await _list(desk, actor, request)
 
@@ -182,7 +182,10 @@ async def _list(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[s
         "refused": refused,
         "form": request.form if refused else NO_FORM,
     }
-    return Page("proxies.html", "Proxies", values, status=422 if refused else 200)
+    remarks = []
+    if wanted not in ("", *_ORDER):
+        remarks.append(f"No proxy is {wanted}: health is one of {', '.join(_ORDER)}.")
+    return Page("proxies.html", "Proxies", values, status=422 if refused else 200, remarks=tuple(remarks))
 
 
 def _row(proxy: ProxyHealth) -> _Row:

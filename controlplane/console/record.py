@@ -27,7 +27,7 @@ _NAMES: Final = tuple(sorted(each.name for each in OPERATIONS if each.changes))
 _NOUNS: Final = tuple(sorted({name.partition(".")[0] for name in _NAMES}))
 
 
-@page("GET", "/record")
+@page("GET", "/record", "operator", "operation", "from", "to", "cursor")
 async def record(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     refused: tuple[str, ...] = ()
     found = RecordPage(lines=(), next=None)

@@ -97,7 +97,7 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     return Page("rulesets.html", "Rulesets", {"rows": rows, "place_of": place_of})
 
 
-@page("GET", "/rulesets/{org}/{name}")
+@page("GET", "/rulesets/{org}/{name}", "version")
 async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
     shown = await perform(
@@ -129,7 +129,7 @@ def _listed(text: str) -> tuple[tuple[RulePlace, ...], tuple[Line, ...] | None]:
     return places, ruleset_text.listing(text, places)
 
 
-@page("GET", "/rulesets/{org}/{name}/compare")
+@page("GET", "/rulesets/{org}/{name}/compare", "old", "new")
 async def compare(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
     history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
@@ -139,7 +139,7 @@ async def compare(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     return await _compared(desk, actor, request, old, new, "compare.html", "Compare versions")
 
 
-@page("GET", "/rulesets/{org}/{name}/rollback")
+@page("GET", "/rulesets/{org}/{name}/rollback", "to")
 async def consider(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     """What going back would change, before anybody does."""
     return await _way_back(desk, actor, request, _version(request.query, "to"))

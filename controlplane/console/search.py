@@ -89,7 +89,7 @@ class Mistake:
     message: str
 
 
-@page("GET", "/search")
+@page("GET", "/search", "q", "from", "to", "cursor", "counts")
 async def found(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     given = request.query.get
     asked = SearchEvents(**_members(request), limit=_PAGE, cursor=given("cursor") or None)
@@ -125,10 +125,15 @@ async def found(desk: Desk, actor: Actor, request: PageRequest) -> Page:
                 values["counts"] = await _counts(desk, actor, request)
         except TimeoutError:
             values["counts_at"] = request.link("/search/counts", **_state(request))
-    return Page("search.html", "Search", values)
+    return Page("search.html", "Search", values, remarks=sentences(events.notes))
 
 
-@page("GET", "/search/counts")
+def sentences(notes: Sequence[str]) -> tuple[str, ...]:
+    """What may be wrong with a search that found nothing, as the page shows it."""
+    return tuple(f"{note[:1].upper()}{note[1:]}{'' if note.endswith('?') else '.'}" for note in notes)
+
+
+@page("GET", "/search/counts", "q", "from", "to")
 async def counts_alone(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     """What the page leaves out if it takes too long, for a script to put in."""
     values = {"counts": await _counts(desk, actor, request), "verdicts": _FROM_BELOW}

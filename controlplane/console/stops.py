@@ -27,7 +27,7 @@ from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 
 
-@page("GET", "/stops")
+@page("GET", "/stops", "app")
 async def stops(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     return await _page(desk, actor, request)
 

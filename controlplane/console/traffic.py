@@ -111,8 +111,18 @@ class Traffic:
         return self.search("", rfc3339(start), rfc3339(start + self.interval_ms))
 
 
+_USUAL: Final = "24h"
+
+
+def unknown_period(request: PageRequest) -> tuple[str, ...]:
+    """A sentence for a period that the page has not, so that it does not look as if it were shown."""
+    wanted = request.query.get("last", _USUAL)
+    names = [each.name for each in PERIODS]
+    return () if wanted in names else (f"There is no period {wanted}: last is one of {', '.join(names)}.",)
+
+
 def period_of(request: PageRequest) -> Period:
-    wanted = request.query.get("last", "24h")
+    wanted = request.query.get("last", _USUAL)
     return next((each for each in PERIODS if each.name == wanted), PERIODS[1])
 
 

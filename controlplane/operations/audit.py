@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from controlplane.clock import LATEST_MS
 from controlplane.operations import times
+from controlplane.operations.absences import exclusions, notes_on
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.event_formats import FORMATS, Form, on_one_line
@@ -105,6 +106,7 @@ class EventPage(Answer):
     events: tuple[msgspec.Raw, ...]
     next: str | None
     behind: bool = False  # the index is being filled: events that were accepted may be missing
+    notes: tuple[str, ...] = ()  # what may be wrong with the question
 
 
 class CountValues(Selection):
@@ -129,6 +131,7 @@ class FacetList(Answer):
     facets: tuple[Facet, ...]
     counted: int
     complete: bool
+    notes: tuple[str, ...] = ()  # what may be wrong with the question, if nothing was found
 
 
 class Bucket(msgspec.Struct, rename="camel"):
@@ -144,6 +147,7 @@ class HistogramOfEvents(Answer):
     to: str | None
     buckets: tuple[Bucket, ...]
     complete: bool
+    notes: tuple[str, ...] = ()  # what may be wrong with the question, if nothing was found
 
 
 @operation("audit.search", "GET", "/audit/events")
@@ -157,7 +161,20 @@ async def search(desk: Desk, actor: Actor, request: SearchEvents) -> EventPage:
     query = await _query(desk, actor, request, request.limit, cursor)
     page = await _asked(desk, actor, lambda index: index.search(query))
     following = None if page.next is None else cursors.write(page.next)
-    return EventPage(tuple(map(msgspec.Raw, page.events)), following, desk.is_behind())
+    asked = query
+    if page.events:
+        asked = replace(query, filter=exclusions(query.filter), from_ms=None, to_ms=None)
+    notes: tuple[str, ...] = ()
+    if asked.filter.terms or not page.events:
+        notes = await why_nothing(desk, actor, request.org, asked)
+    if not page.events and following is not None:
+        notes = (*notes, "the time that one search has went by without an event: go on with `next`")
+    return EventPage(tuple(map(msgspec.Raw, page.events)), following, desk.is_behind(), notes)
+
+
+async def why_nothing(desk: Desk, actor: Actor, org: str | None, query: SearchQuery) -> tuple[str, ...]:
+    """Return notes on a question that found nothing."""
+    return await notes_on(desk, actor, query, org, await _names(desk, actor))
 
 
 @operation("audit.facets", "GET", "/audit/facets")
@@ -180,6 +197,7 @@ async def facets(desk: Desk, actor: Actor, request: CountValues) -> FacetList:
         ),
         found.counted,
         found.complete,
+        () if found.counted else await why_nothing(desk, actor, request.org, query),
     )
 
 
@@ -195,16 +213,21 @@ async def histogram(desk: Desk, actor: Actor, request: Selection) -> HistogramOf
         from_ms = span[0] if from_ms is None else from_ms
         to_ms = min(span[1] + 1, max(latest_ms, from_ms + 1)) if to_ms is None else to_ms
     if from_ms is None or to_ms is None:
-        return HistogramOfEvents(_SECOND, None, None, (), True)
+        return HistogramOfEvents(
+            _SECOND, None, None, (), True, await why_nothing(desk, actor, request.org, query)
+        )
     # In UTC, a time with an offset may be of a year that has no name.
     from_ms, to_ms = max(from_ms, 0), min(to_ms, LATEST_MS)
     if to_ms <= from_ms:
-        return HistogramOfEvents(_SECOND, None, None, (), True)
+        return HistogramOfEvents(
+            _SECOND, None, None, (), True, await why_nothing(desk, actor, request.org, query)
+        )
     interval_ms = _interval(to_ms - from_ms)
     bounded = replace(query, from_ms=from_ms, to_ms=to_ms)
     found = await _asked(desk, actor, lambda index: index.histogram(bounded, interval_ms))
     buckets = tuple(Bucket(rfc3339(start), count) for start, count in found.buckets)
-    return HistogramOfEvents(interval_ms, rfc3339(from_ms), rfc3339(to_ms), buckets, found.complete)
+    notes = () if buckets else await why_nothing(desk, actor, request.org, query)
+    return HistogramOfEvents(interval_ms, rfc3339(from_ms), rfc3339(to_ms), buckets, found.complete, notes)
 
 
 def _interval(span_ms: int) -> int:
@@ -363,7 +386,8 @@ async def tail(desk: Desk, actor: Actor, request: TailEvents) -> Streamed:
         listener = await stack.enter_async_context(following)
     except TooManyListeners as error:
         raise StoreBusy(str(error)) from None
-    return Streamed(EVENTS, _followed(listener, places, stack))
+    notes = await why_nothing(desk, actor, request.org, query) if request.after is None else ()
+    return Streamed(EVENTS, _followed(listener, places, stack, notes))
 
 
 def _wanted(query: SearchQuery) -> Callable[[Document], bool]:
@@ -375,11 +399,15 @@ def _wanted(query: SearchQuery) -> Callable[[Document], bool]:
     return wanted
 
 
-async def _followed(listener: Listener, places: Places, stack: AsyncExitStack) -> AsyncGenerator[bytes, None]:
+async def _followed(
+    listener: Listener, places: Places, stack: AsyncExitStack, notes: tuple[str, ...]
+) -> AsyncGenerator[bytes, None]:
     """Server-sent events (WHATWG HTML section 9.2); one of nothing but an id moves its reader on as well."""
     end = asyncio.get_running_loop().time() + LONGEST_TAIL_SECONDS
     async with stack:
         yield b"retry: 2000\n" + places.line(listener.position)
+        for note in notes:  # of a filter that no event may ever match
+            yield b"event: note\ndata: %b\n\n" % on_one_line(note.encode())
         if listener.has_gap:
             yield b"event: gap\ndata: events before this were passed over: search for them\n\n"
         while asyncio.get_running_loop().time() < end:

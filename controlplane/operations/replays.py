@@ -15,11 +15,12 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
-from controlplane.operations.audit import Places
+from controlplane.operations.audit import Places, why_nothing
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
 from controlplane.operations.rehearsals import Source, parsed, text_of
+from controlplane.search.interface import SearchQuery
 from controlplane.store.interface import BlockPlace, StoreBusy
 from proxy.policy.replay import CHANGES, MAX_GROUPS, MAX_SAMPLES, Group, Outcome, Replay, Tally, Unclear
 from proxy.wire.audit_event import rfc3339
@@ -95,6 +96,7 @@ class Replayed(Answer):
     looked_at: int  # also of other applications, or without the filter
     expected: int | None  # about how many there are to look at; with the first request alone
     next: str | None
+    notes: tuple[str, ...] = ()  # why there may be no event
 
 
 # A long replay asks again and again for the same draft.
@@ -131,7 +133,17 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
         looked_at=reading.read,
         expected=expected,
         next=await _cursor(desk, actor, selection, reading.next),
+        notes=await without_events(desk, actor, selection) if not tally.events and not reading.next else (),
     )
+
+
+async def without_events(desk: Desk, actor: Actor, selection: Selection) -> tuple[str, ...]:
+    """Return a note that there was no event, with what may be wrong with the question."""
+    of = ", ".join(app.name for app in selection.apps) or "any application"
+    span = f"{rfc3339(selection.from_ms)} and {rfc3339(selection.to_ms)}"
+    org = selection.org.org_id
+    query = SearchQuery((org,), selection.filter, selection.from_ms, selection.to_ms)
+    return f"no event of {of} between {span}", *await why_nothing(desk, actor, org, query)
 
 
 @contextmanager
@@ -269,7 +281,8 @@ def together(first: Replayed, then: Replayed) -> Replayed:
             continue
         groups[_group_key(group)] = group
     ranked = sorted(groups.values(), key=lambda group: (CHANGES.index(group.change), -group.count))
-    return msgspec.structs.replace(first, **counted, groups=tuple(ranked), next=then.next)
+    notes = () if counted["events"] else then.notes
+    return msgspec.structs.replace(first, **counted, groups=tuple(ranked), next=then.next, notes=notes)
 
 
 def _group_key(group: ChangeFacts) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from controlplane.operations.aside import aside
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Reading, Selection, select
-from controlplane.operations.replays import turn
+from controlplane.operations.replays import turn, without_events
 from controlplane.registry import InvalidName, valid_name
 from proxy.policy.replay import Outcome, Replay
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
@@ -53,6 +53,7 @@ class Suggested(Answer):
     blocked: int  # that were blocked and are not in it
     left_out: int  # that no rule can say
     complete: bool  # False: only the newest events of the time were looked at
+    notes: tuple[str, ...] = ()  # why there may be no event
 
 
 @operation("ruleset.suggest", "POST", "/rulesets/suggest", changes=False)
@@ -83,6 +84,7 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
         blocked=blocked,
         left_out=found.left_out,
         complete=reading.next is None,
+        notes=() if observed.count or blocked else await without_events(desk, actor, selection),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,17 @@ async def test_what_was_just_accepted_is_found_while_the_server_runs(tmp_path: P
             assert answer.status == 202
             page = await asyncio.to_thread(search, config, "verdict:allow")
             assert numbers(page) == list(reversed(range(number + 1)))
+
+
+def test_a_name_that_there_is_not_is_said_beside_an_empty_result(config: Path) -> None:
+    said = 'no app "crn"; did you mean "crm"?'
+    done = cli(config, "audit", "search", "app:crn")
+    assert (done.returncode, done.stderr.splitlines()) == (0, [said])
+    page = cli(config, "audit", "search", "app:crn", "--json")
+    assert json.loads(page.stdout) == {"events": [], "next": None, "notes": [said]}
+    assert json.loads(cli(config, "audit", "search", "app:crm", "--json").stdout).keys() == {"events", "next"}
+    for command in ("facets", "histogram"):
+        assert said in cli(config, "audit", command, "app:crn").stderr
+    for form in ("csv", "ndjson"):
+        exported = cli(config, "audit", "export", "app:crn", "--format", form)
+        assert (exported.returncode, exported.stderr.splitlines()) == (0, ["no event matches", said])

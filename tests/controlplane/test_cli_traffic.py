@@ -150,6 +150,19 @@ def test_a_stored_event_is_explained(folder: Path) -> None:
     assert (found["verdict"], found["fits"]) == ("block", False)
 
 
+def test_a_time_without_events_is_said(folder: Path) -> None:
+    span = ["--from", "2020-01-01", "--to", "2020-01-02"]
+    said = "no event of payroll between 2020-01-01T00:00:00.000Z and 2020-01-02T00:00:00.000Z"
+    draft = str(folder / "draft.yaml")
+    done = run(folder, "replay", draft, "--org", "acme", *span)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, said)
+    found = told(folder, "replay", draft, "--org", "acme", *span, "--filter", "reason:rul")
+    assert found["notes"] == [said, 'no reason "rul"; did you mean "rule"?']
+    assert told(folder, "replay", draft, "--org", "acme")["notes"] == []
+    done = run(folder, "suggest", "--app", "payroll", "--org", "acme", *span)
+    assert (done.returncode, done.stderr.splitlines()) == (0, [said])
+
+
 def without_settings(*arguments: str) -> subprocess.CompletedProcess[str]:
     return commands.run("ruleset", *arguments)
 
