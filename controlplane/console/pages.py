@@ -84,7 +84,7 @@ class PageRoute:
     method: Method
     path: str
     handler: Handler
-    members: frozenset[str] | None = frozenset()  # of its query, besides `org`; None: any, as a form's fields
+    members: frozenset[str] | None = frozenset()  # names in the query, besides `org`; None takes any
 
 
 def page(method: Method, path: str, *members: str, prefilled: bool = False) -> Callable[[Handler], PageRoute]:

@@ -129,7 +129,7 @@ async def found(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 def sentences(notes: Sequence[str]) -> tuple[str, ...]:
-    """What may be wrong with a search that found nothing, as the page shows it."""
+    """Write notes on an empty search as sentences."""
     return tuple(f"{note[:1].upper()}{note[1:]}{'' if note.endswith('?') else '.'}" for note in notes)
 
 

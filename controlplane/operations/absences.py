@@ -1,4 +1,4 @@
-"""Why a search for audit events may have found nothing: names, values and times that cannot be met.
+"""Notes on a search for audit events that found nothing: names, values and times that cannot be met.
 
 A removed application, or a rule of an earlier version, may still have events. So these are notes beside an
 empty result, and not errors. They name nothing that the actor may not look at.
@@ -81,8 +81,8 @@ def _ids_in(text: str) -> set[str]:
 
 
 def exclusions(wanted: Filter) -> Filter:
-    """Return the terms that exclude by name. If there is no such name they exclude nothing, and no empty
-    result says so."""
+    """Return the terms that exclude by name. A name that does not exist excludes nothing, and an empty
+    result never shows that."""
     return Filter(
         tuple(
             term

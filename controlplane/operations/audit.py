@@ -406,7 +406,7 @@ async def _followed(
     end = asyncio.get_running_loop().time() + LONGEST_TAIL_SECONDS
     async with stack:
         yield b"retry: 2000\n" + places.line(listener.position)
-        for note in notes:  # of a filter that no event may ever match
+        for note in notes:  # the filter may never match an event
             yield b"event: note\ndata: %b\n\n" % on_one_line(note.encode())
         if listener.has_gap:
             yield b"event: gap\ndata: events before this were passed over: search for them\n\n"

@@ -96,7 +96,7 @@ class Replayed(Answer):
     looked_at: int  # also of other applications, or without the filter
     expected: int | None  # about how many there are to look at; with the first request alone
     next: str | None
-    notes: tuple[str, ...] = ()  # why there may be no event
+    notes: tuple[str, ...] = ()  # reasons for an empty result
 
 
 # A long replay asks again and again for the same draft.
@@ -138,7 +138,7 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
 
 
 async def without_events(desk: Desk, actor: Actor, selection: Selection) -> tuple[str, ...]:
-    """Return a note that there was no event, with what may be wrong with the question."""
+    """Return a note on the absence of events, with what may be wrong with the question."""
     of = ", ".join(app.name for app in selection.apps) or "any application"
     span = f"{rfc3339(selection.from_ms)} and {rfc3339(selection.to_ms)}"
     org = selection.org.org_id

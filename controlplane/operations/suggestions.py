@@ -53,7 +53,7 @@ class Suggested(Answer):
     blocked: int  # that were blocked and are not in it
     left_out: int  # that no rule can say
     complete: bool  # False: only the newest events of the time were looked at
-    notes: tuple[str, ...] = ()  # why there may be no event
+    notes: tuple[str, ...] = ()  # reasons for an empty result
 
 
 @operation("ruleset.suggest", "POST", "/rulesets/suggest", changes=False)
