@@ -48,6 +48,7 @@ LIMIT_UPSTREAM_WAITING: Final = 35
 LIMIT_HELD_BYTES: Final = 36
 LIMIT_SLOW_READERS: Final = 37
 LIMIT_ANSWER_HEAD_BYTES: Final = 38
+FOREIGN_LINKS: Final = 39  # of responses, followed by SDKs, to hosts that are none of the upstream's
 
 VERDICTS: Final = (ALLOWED, BLOCKED, FILTERED, LOGGED_ONLY)
 
@@ -60,6 +61,7 @@ COUNTER_NAMES: Final = (
     "limit_idle_timeout", "limit_body_rate", "limit_upstream_connections", "limit_filter_bytes",
     "limit_response_timeout", "limit_token_checks", "limit_address_connections", "limit_token_failures",
     "limit_upstream_waiting", "limit_held_bytes", "limit_slow_readers", "limit_answer_head_bytes",
+    "foreign_links",
 )  # fmt: skip
 
 # Gauges: what is the case now.

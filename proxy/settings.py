@@ -319,6 +319,12 @@ class UpstreamSettings:
         parse=parse_origin,
         doc="Where judged requests go: scheme and host, no path.",
     )
+    other_base_urls: tuple[str, ...] = setting(
+        default=(),
+        parse=parse_origin,
+        doc="Other addresses of the same upstream, such as a region's, that links in its responses may have. "
+        "They are rewritten like those of `BaseUrl`; the proxy never connects to them.",
+    )
     ca_file: Path | None = setting(
         default=None,
         readable=True,
@@ -351,7 +357,8 @@ class UpstreamSettings:
         doc="Upstream statuses, or ranges of them, that applications see as 502 `upstreamError`.",
     )
     rewrite_links: bool = setting(
-        default=True, doc="Point `@odata.nextLink`, `@odata.deltaLink` and Location headers at the proxy."
+        default=True,
+        doc="Point `@odata.nextLink`, `@odata.deltaLink`, and the Location and Link headers at the proxy.",
     )
     interpretations: tuple[str, ...] = setting(
         default=GRAPH_NAMES,

@@ -244,6 +244,7 @@ class Worker:
             pool=pool,
             turn=turn,
             upstream_base=upstream.base_url,
+            other_bases=upstream.other_base_urls,
             statuses_as_502=upstream.statuses_as_502,
             rewrite_links=upstream.rewrite_links,
             interpretations=interpretations.bits(upstream.interpretations),

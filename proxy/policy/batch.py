@@ -33,7 +33,7 @@ _MOST_URL_BYTES: Final = MAX_PARTS * 16 * 1024  # of all parts together
 
 _PART_NAMES: Final = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
 _ANSWER_NAMES: Final = frozenset({"id", "status", "headers", "body"})
-_LOCATIONS: Final = frozenset({"location", "content-location", "operation-location"})
+_LOCATIONS: Final = frozenset({"location", "content-location", "operation-location", "link"})
 # Some SDKs write it into every part; the proxy's token is not the upstream's.
 _CREDENTIALS: Final = frozenset({"authorization"})
 _OF_THE_BODY: Final = frozenset({"content-length", "content-md5", "digest", "content-digest", "repr-digest"})

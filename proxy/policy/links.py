@@ -1,14 +1,18 @@
 """Links that an SDK follows, turned from the upstream to the proxy; every other byte stays.
 
 `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @, anywhere in a JSON body;
-`NextLink` and `DeltaLink` too, since there are SDKs that ignore case. In valid JSON a quote that is followed
-by a colon closes a name, so that the end of the name, the colon and the beginning of the link are told by
-standing together, and text within a string can't imitate them.
+`NextLink` and `DeltaLink` too, since there are SDKs that ignore case. `@nextLink` is OData 4.01's spelling of
+the name, `odata.nextLink` OData 3's. An address is recognised in every spelling that leads to the same host:
+letter case, escapes, percent-encoding, a dot at its end, either scheme, a default port.
+
+In valid JSON a quote that is followed by a colon closes a name, so that the end of the name, the colon and
+the beginning of the link are told by standing together, and text within a string can't imitate them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +23,8 @@ _MAX_SPACE: Final = 256
 _SPACE: Final = b"[ \\t\\r\\n]{0,%d}" % _MAX_SPACE
 _ESCAPED: Final = 6  # bytes of a character spelled as \u0040
 _LONGEST_NAME: Final = b"@odata.deltaLink"
-_DEFAULT_PORTS: Final = {b"https": b":443", b"http": b":80"}
+_MAX_ZEROS: Final = 3  # before a port
+_DEFAULT_PORTS: Final = b"(?::0{0,%d}(?:443|80))?" % _MAX_ZEROS
 
 # Linear in the text, whatever it holds, and where nothing is found ten times as fast as Python's own
 # expressions: RE2 leaps from one @ to the next (bench/test_filter.py, test_links_where_none_changes).
@@ -28,7 +33,16 @@ _OPTIONS.encoding = re2.Options.Encoding.LATIN1
 
 # The last escape of a name. Only a name with one needs the slower pattern.
 _NAME_WITH_ESCAPE: Final = re2.compile(rb'\\u00[^"\\]{2}[^"\\]*"' + _SPACE + b":", _OPTIONS)
-_MAY_BEGIN_A_NAME: Final = re.compile(rb"@(?:[o\\]|\Z)|\\(?:u|\Z)")
+_MAY_BEGIN_A_NAME: Final = re.compile(
+    rb"@(?:odata|next|delta|Next|Delta|[^\"]{0,5}\Z|[^\"]{0,5}\\)|\"(?:odata|[odat]{0,4}\Z|[odat]{0,4}\\)|\\(?:u|\Z)"
+)
+_BEGINS_A_NAME: Final = re2.compile(rb'@(?:odata\.|[nN]ext|[dD]elta)', _OPTIONS)
+_BEGINNINGS: Final = (b"@odata.", b"@next", b"@Next", b"@delta", b"@Delta", b'"odata.')
+_LONGEST_BEGINNING: Final = 7  # bytes of a name that the pattern above needs, less one
+_OF_ODATA_3: Final = b'"odata.'
+_ODATA_3_BEGINS: Final = 512  # bytes in which the first member of such a body lies
+_ODATA_3_ENDS: Final = 16384  # bytes of the last member with the longest link
+_ENDS_WITH_TEXT: Final = (b'"}', b'"}\n', b'"}\r\n', b'"\n}', b'"\r\n}', b'" }', b'"\n}\n', b'"\r\n}\r\n')
 # How every name without an escape ends. A short body that lacks it is not worth a call of RE2.
 _END_OF_NAME: Final = b'Link"'
 _SHORT: Final = 4096
@@ -36,36 +50,92 @@ _SHORT: Final = 4096
 _BACKSLASH: Final = 0x5C
 
 
+_NEXT_OR_DELTA: Final = b"(?:[Nn]ext|[Dd]elta)Link"
+_COLON: Final = b'"' + _SPACE + b":" + _SPACE + b'"'
+# Names as services write them; RE2 leaps from one @ to the next in the first, so it is asked first.
+_NAME: Final = rb"@(?:odata\.)?" + _NEXT_OR_DELTA + _COLON
+_NAME_OF_ODATA_3: Final = rb'"odata\.' + _NEXT_OR_DELTA + _COLON
+_ANY_NAME: Final = b"(?:" + _NAME + b"|" + _NAME_OF_ODATA_3 + b")"
+_HAS_NAME: Final = re2.compile(_NAME, _OPTIONS)
+_HAS_ANY_NAME: Final = re2.compile(_ANY_NAME, _OPTIONS)
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#\\]*).*", re.DOTALL)
+_MAX_HOST: Final = 300
+
+
 class _Patterns(NamedTuple):
     plain: Any  # of RE2, for names as every service writes them
+    of_odata_3: Any  # for these and the names of OData 3
+    escaped_names: Any  # for names with any letter as an escape, up to their link
     escaped: Any  # of RE2, for names with any letter as an escape
     longest: int  # bytes that a match of either can have, with the character that follows it
     header: re.Pattern[bytes]
+    in_link_header: re.Pattern[bytes]
 
 
 class LinkRewriter:
-    """Rewrites the links of one upstream to one address of the proxy."""
+    """Rewrites the links to one upstream, which may have several addresses, to one address of the proxy.
 
-    def __init__(self, upstream_base: bytes, proxy_base: bytes) -> None:
-        self._plain, self._escaped, self._longest, self._header = _patterns(upstream_base)
+    `foreign` receives the host of each link that an SDK follows past all known addresses of the upstream.
+    """
+
+    def __init__(
+        self,
+        upstream_base: bytes,
+        proxy_base: bytes,
+        others: tuple[bytes, ...] = (),
+        foreign: Callable[[str], None] | None = None,
+    ) -> None:
+        patterns = _patterns((upstream_base, *others))
+        self._plain, self._of_odata_3 = patterns.plain, patterns.of_odata_3
+        self._escaped_names, self._escaped = patterns.escaped_names, patterns.escaped
+        self._longest = patterns.longest
+        self._header, self._in_link_header = patterns.header, patterns.in_link_header
+        self._proxy_base = proxy_base
+        self._own_base = proxy_base.lower()
+        self._foreign = foreign
         self._replacement = rb"\g<1>" + proxy_base.replace(b"\\", rb"\\") + rb"\g<2>"
 
-    def rewrite(self, body: bytes) -> bytes | None:
+    def rewrite(self, body: bytes, *, is_odata_3: bool = False) -> bytes | None:
         """The body with its links turned, or None if there was none to turn."""
         if _BACKSLASH in body and _NAME_WITH_ESCAPE.search(body):
-            pattern = self._escaped
-        elif len(body) < _SHORT and body.find(_END_OF_NAME) < 0:
+            return self._turned(body, self._escaped_names, self._escaped)
+        if len(body) < _SHORT and body.find(_END_OF_NAME) < 0:
             return None
-        else:
-            pattern = self._plain
-        # Nearly always None, which RE2's wrapper finds in fewer steps than it replaces nothing in: 3 % of J3.
-        if pattern.search(body) is None:
+        if is_odata_3 or may_be_odata_3(body):
+            return self._turned(body, _HAS_ANY_NAME, self._of_odata_3)
+        return self._turned(body, _HAS_NAME, self._plain)
+
+    def _turned(self, body: bytes, names: Any, links: Any) -> bytes | None:
+        """Nearly always None: one search of RE2, which leaps from one @ to the next."""
+        found = names.search(body)
+        if found is None:
             return None
-        rewritten: bytes = pattern.sub(self._replacement, body)
-        return rewritten
+        pieces: list[bytes] = []
+        done = 0
+        while found is not None:
+            link = links.match(body, found.start())
+            if link is not None:
+                pieces.append(body[done : link.end(1)])
+                pieces.append(self._proxy_base)
+                done = link.start(2)
+            elif self._foreign is not None:
+                self._report_foreign(body[found.end() : found.end() + _MAX_HOST], self._foreign)
+            found = names.search(body, found.end())
+        if not done:
+            return None
+        pieces.append(body[done:])
+        return b"".join(pieces)
+
+    def _report_foreign(self, link: bytes, report: Callable[[str], None]) -> None:
+        """Reports the host of an absolute link to anywhere but the proxy."""
+        absolute = _ABSOLUTE.match(_without_escapes(link.partition(b'"')[0]).lower())
+        if absolute is not None and not absolute[0].startswith(self._own_base):
+            report(absolute[1].decode("ascii", "backslashreplace"))
 
     def header(self, value: bytes) -> bytes:
-        """The value of Location, Content-Location or Operation-Location."""
+        """The value of Location, Content-Location, Operation-Location or Link (RFC 8288 §3)."""
+        if value.startswith(b"<"):
+            return self._in_link_header.sub(self._replacement, value)
         return self._header.sub(self._replacement, value)
 
     def stream(self) -> LinkStream:
@@ -76,8 +146,8 @@ class LinkRewriter:
         decided = max(0, len(text) - self._longest)
         earliest = max(0, decided - self._longest)
         end = text[earliest:]
-        if end.find(b"@o") < 0 and _BACKSLASH not in end and not end.endswith(b"@"):
-            return len(text)  # as nearly always: the patterns would take as long as all the rest
+        if _BACKSLASH not in end and end.find(_OF_ODATA_3) < 0 and _BEGINS_A_NAME.search(end) is None:
+            return len(text) - _begun(end)
         for found in self._escaped.finditer(text, earliest):
             decided = max(decided, found.end())
         undecided = _MAY_BEGIN_A_NAME.search(text, decided)
@@ -90,49 +160,116 @@ class LinkStream:
     def __init__(self, rewriter: LinkRewriter) -> None:
         self._rewriter = rewriter
         self._waiting = b""
+        self._is_odata_3 = False  # until a piece says so
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be sent by now."""
         text = self._waiting + chunk if self._waiting else chunk
+        self._is_odata_3 = self._is_odata_3 or may_be_odata_3(text)
         end = self._rewriter.rewritable(text)
         if end == len(text):  # as nearly always, and compiled, a slice is a copy
             done, self._waiting = text, b""
         else:
             done, self._waiting = text[:end], text[end:]
-        return self._rewriter.rewrite(done) or done
+        return self._rewritten(done)
 
     def finish(self) -> bytes:
         done, self._waiting = self._waiting, b""
-        return self._rewriter.rewrite(done) or done
+        return self._rewritten(done)
+
+    def _rewritten(self, done: bytes) -> bytes:
+        return self._rewriter.rewrite(done, is_odata_3=self._is_odata_3) or done
+
+
+def _begun(text: bytes) -> int:
+    """How many bytes at the end of the text may be the beginning of a name."""
+    last = text[-_LONGEST_BEGINNING:]
+    for first in (last.rfind(b"@"), last.rfind(b'"')):
+        if first >= 0 and any(name.startswith(last[first:]) for name in _BEGINNINGS):
+            return len(last) - first
+    return 0
+
+
+def may_be_odata_3(body: bytes) -> bool:
+    """Whether a body has names of OData 3 where such a body has them: at its beginning or in its last member.
+
+    A search of the whole would take thirty times as long as the search for the names of OData 4.
+    """
+    if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0:
+        return True
+    return body.endswith(_ENDS_WITH_TEXT) and body.find(_OF_ODATA_3, max(0, len(body) - _ODATA_3_ENDS)) >= 0
 
 
 @lru_cache(maxsize=16)
-def _patterns(upstream_base: bytes) -> _Patterns:
-    origin, path, default_port = _split_base(upstream_base)
-    link = _spelled(origin) + (b"(?:" + _spelled(default_port) + b")?" if default_port else b"")
-    link += _spelled(path, fold=False)
+def _patterns(bases: tuple[bytes, ...]) -> _Patterns:
+    splits = [_split_base(base) for base in bases]
+    link = b"(?:" + b"|".join(_spelled_base(*each) for each in splits) + b")"
     boundary = rb"([\"?#/]|\\/|" + b"|".join(_escape(char) for char in (b"/", b"?", b"#")) + b")"
-    colon = b'"' + _SPACE + b":" + _SPACE + b'"'
     next_or_delta = b"|".join(
         _spelled_char(first, fold=True) + _spelled(rest, fold=False)
         for first, rest in ((b"n", b"ext"), (b"d", b"elta"))
     )
-    name = _spelled(b"@odata.", fold=False) + b"(?:" + next_or_delta + b")" + _spelled(b"Link", fold=False)
-    folded_origin = re.escape(origin) + (b"(?:" + default_port + b")?" if default_port else b"")
+    odata = _spelled(b"odata.", fold=False)
+    name = b"(?:" + _spelled(b"@", fold=False) + b"(?:" + odata + b')?|"' + odata + b")"
+    name += b"(?:" + next_or_delta + b")" + _spelled(b"Link", fold=False)
+    in_header = b"(?:" + b"|".join(_in_header(authority, path) for _, authority, path in splits) + b")"
+    longest_base = max(map(len, bases)) + len(b"https.:443/") + _MAX_ZEROS
     return _Patterns(
-        plain=re2.compile(rb"(@odata\.(?:[Nn]ext|[Dd]elta)Link" + colon + b")" + link + boundary, _OPTIONS),
-        escaped=re2.compile(b"(" + name + colon + b")" + link + boundary, _OPTIONS),
-        longest=_ESCAPED * len(_LONGEST_NAME + upstream_base + b":443/") + 2 * _MAX_SPACE + len(b'":"'),
-        header=re.compile(rb"(\A)(?i:" + folded_origin + b")" + re.escape(path) + rb"([/?#]|\Z)"),
+        plain=re2.compile(b"(" + _NAME + b")" + link + boundary, _OPTIONS),
+        of_odata_3=re2.compile(b"(" + _ANY_NAME + b")" + link + boundary, _OPTIONS),
+        escaped_names=re2.compile(name + _COLON, _OPTIONS),
+        escaped=re2.compile(b"(" + name + _COLON + b")" + link + boundary, _OPTIONS),
+        longest=_ESCAPED * (len(_LONGEST_NAME) + longest_base) + 2 * _MAX_SPACE + len(b'":"'),
+        header=re.compile(rb"(\A)(?:(?i:https?):)?//" + in_header + rb"([/?#]|\Z)"),
+        in_link_header=re.compile(rb"(<)(?:(?i:https?):)?//" + in_header + rb"([/?#>])"),
     )
 
 
+def _without_escapes(text: bytes) -> bytes:
+    plain = text.replace(b"\\/", b"/")
+    return re.sub(rb"\\u00([0-7][0-9A-Fa-f])", lambda found: bytes([int(found[1], 16)]), plain)
+
+
 def _split_base(base: bytes) -> tuple[bytes, bytes, bytes]:
-    """Scheme and host, path, and the port that may be written though it need not be (RFC 3986 §6.2.3)."""
+    """Scheme, host with its port if it is none of the default ones, and path."""
     scheme, _, rest = base.partition(b"://")
     host, slash, path = rest.partition(b"/")
-    has_port = re.search(rb":[0-9]+\Z", host)
-    return scheme + b"://" + host, slash + path, b"" if has_port else _DEFAULT_PORTS.get(scheme.lower(), b"")
+    return scheme, host, slash + path
+
+
+def _spelled_base(scheme: bytes, authority: bytes, path: bytes) -> bytes:
+    """A pattern for a base address in every spelling that leads to the same host, in a JSON string."""
+    either = _spelled(b"http") + b"(?:" + _spelled(b"s") + b")?" + _spelled(b"://")
+    return either + _spelled_authority(authority) + _spelled(path, fold=False)
+
+
+def _in_header(authority: bytes, path: bytes) -> bytes:
+    return _spelled_authority(authority) + re.escape(path)
+
+
+def _spelled_authority(authority: bytes) -> bytes:
+    """Host and port. The dot at the end names the root (RFC 3986 §3.2.2); a default port may be written."""
+    found = re.search(rb":([0-9]+)\Z", authority)
+    host = authority[: found.start()] if found else authority
+    port = _spelled(b":") + b"0{0,%d}" % _MAX_ZEROS + _spelled(found[1]) if found else _DEFAULT_PORTS
+    spelled = b"".join(_spelled_char(bytes([char]), fold=True, percent=True) for char in host)
+    if b"xn--" in host:
+        spelled = b"(?:" + spelled + b"|" + _spelled_unicode(host) + b")"
+    return spelled + b"(?:" + _spelled_char(b".", fold=False, percent=True) + b")?" + port
+
+
+def _spelled_unicode(host: bytes) -> bytes:
+    """The letters that a host in Punycode stands for, as they are or as JSON's escapes (RFC 5891 §5)."""
+    try:
+        text = host.decode("idna")
+    except UnicodeError:
+        return re.escape(host)
+    return b"".join(
+        _spelled_char(each.encode(), fold=True)
+        if each.isascii()
+        else b"(?:" + re.escape(each.encode()) + rb"|\\u(?i:%04x))" % ord(each)
+        for each in text
+    )
 
 
 def _spelled(text: bytes, *, fold: bool = True) -> bytes:
@@ -140,11 +277,13 @@ def _spelled(text: bytes, *, fold: bool = True) -> bytes:
     return b"".join(_spelled_char(bytes([char]), fold=fold) for char in text)
 
 
-def _spelled_char(char: bytes, *, fold: bool) -> bytes:
+def _spelled_char(char: bytes, *, fold: bool, percent: bool = False) -> bytes:
     variants = sorted({char.lower(), char.upper()}) if fold else [char]
     spellings = [re.escape(variant) for variant in variants] + [_escape(variant) for variant in variants]
     if char == b"/":
         spellings.append(rb"\\/")
+    if percent:
+        spellings += [rb"%(?i:" + variant.hex().encode() + b")" for variant in variants]
     return b"(?:" + b"|".join(spellings) + b")"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import re
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
-from proxy.counters import Counters
+from proxy.counters import FOREIGN_LINKS, Counters
 from proxy.policy.content_coding import acceptable
 from proxy.policy.filters import CompiledFilter, compile_filter
 from proxy.policy.links import LinkRewriter
@@ -29,6 +30,9 @@ from proxy.server.upstream import UpstreamPool
 if TYPE_CHECKING:
     from proxy.server.connection import ClientConnection
 
+log = logging.getLogger(__name__)
+
+MAX_FOREIGN_HOSTS: Final = 20  # that one process logs
 MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
 MAX_REMEMBERED_BYTES: Final = 512  # of one key that the application wrote
 MAX_VERIFYING: Final = (
@@ -95,6 +99,7 @@ class Context:
         trusted_proxies: tuple[Network, ...],
         executor: Executor,
         loop: asyncio.AbstractEventLoop,
+        other_bases: tuple[str, ...] = (),
     ) -> None:
         self.limits = limits
         self.deadlines = deadlines
@@ -104,6 +109,8 @@ class Context:
         self.pool = pool
         self.turn = turn
         self.upstream_base = upstream_base.encode("ascii")
+        self._other_bases = tuple([each.encode("ascii") for each in other_bases])
+        self._foreign_hosts: set[str] = set()
         self.upstream_host = self.upstream_base.partition(b"://")[2]
         self.statuses_as_502 = statuses_as_502
         self.rewrite_links = rewrite_links
@@ -181,10 +188,21 @@ class Context:
         base = self.own_base(scheme, host)
         rewriter = self._rewriters.get(base)
         if rewriter is None:
-            rewriter = LinkRewriter(self.upstream_base, base)
+            rewriter = LinkRewriter(self.upstream_base, base, self._other_bases, self.foreign_link)
             if len(self._rewriters) < MAX_REMEMBERED and len(base) <= MAX_REMEMBERED_BYTES:
                 self._rewriters[base] = rewriter
         return rewriter
+
+    def foreign_link(self, host: str) -> None:
+        """Counts a link that an application will follow past the proxy, and logs each host once."""
+        self.counters.values[FOREIGN_LINKS] += 1
+        if host not in self._foreign_hosts and len(self._foreign_hosts) < MAX_FOREIGN_HOSTS:
+            self._foreign_hosts.add(host)
+            log.warning(
+                "a next link leads to %s, past this proxy: add it to Upstream.OtherBaseUrls if it is the "
+                "upstream's",
+                host,
+            )
 
     def filter_for(self, transforms: Transforms) -> CompiledFilter:
         compiled = self._filters.get(transforms)

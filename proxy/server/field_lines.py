@@ -58,6 +58,7 @@ _KIND_OF: Final[dict[bytes, int]] = {
     b"location": LOCATION,
     b"content-location": LOCATION,
     b"operation-location": LOCATION,
+    b"link": LOCATION,
     b"request-id": REQUEST_ID,
     b"content-md5": BODY_DIGEST,
     b"digest": BODY_DIGEST,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from proxy.policy.links import LinkRewriter
 
-GRAPH = LinkRewriter(b"https://graph.microsoft.com", b"http://127.0.0.1:8080")
+GRAPH_BASE = b"https://graph.microsoft.com"
+GRAPH = LinkRewriter(GRAPH_BASE, b"http://127.0.0.1:8080")
 LOCAL = LinkRewriter(b"http://127.0.0.1:9000/graph", b"https://proxy.example")
 
 # What makes a body a long one: some members are like the names that count, some are not even UTF-8.
@@ -114,7 +115,6 @@ def test_a_link_that_an_sdk_follows_leads_to_the_proxy(body: bytes, rewritten: b
         b'{"@odata.nextLink":"https://graph.microsoft.com@evil.example/x"}',
         b'{"@odata.nextLink":"https://graph.microsoft.com:8443/x"}',
         b'{"@odata.nextLink":"https://graph.microsoft.com:4430/x"}',
-        b'{"@odata.nextLink":"http://graph.microsoft.com/x"}',
         b'{"@odata.nextLink":"https://graphXmicrosoft.com/x"}',
         b'{"@odata.nextLink":"https://evil.example/https://graph.microsoft.com/x"}',
         b'{"@odata.nextLink":"/v1.0/users"}',
@@ -161,6 +161,107 @@ def test_a_backslash_in_the_address_of_the_proxy_is_no_group() -> None:
     ],
 )
 def test_headers_that_lead_to_the_upstream_lead_to_the_proxy(value: bytes, rewritten: bytes) -> None:
+    assert GRAPH.header(value) == rewritten
+
+
+REGIONAL = (b"https://eu.graph.example", b"https://xn--bcher-kva.example")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://graph.microsoft.com",
+        "http://graph.microsoft.com:80",
+        "https://graph.microsoft.com:0443",
+        "https://graph.microsoft.com.",
+        "https://graph.microsoft.com.:443",
+        "https://gr%61ph.microsoft%2Ecom",
+        "HTTPS:\\/\\/GRAPH.MICROSOFT.COM",
+        "https\\u003a\\u002F\\u002fgraph\\u002emicrosoft.com",
+        "https://eu.graph.example",
+        "HTTPS://EU.GRAPH.EXAMPLE:443",
+        "https://xn--bcher-kva.example",
+        "https://b\u00fccher.example",
+        "https://b\\u00fccher.example",
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "@odata.nextLink",
+        "@odata.deltaLink",
+        "members@odata.nextLink",
+        "@nextLink",
+        "@deltaLink",
+        "members@nextLink",
+        "odata.nextLink",
+        "odata.deltaLink",
+        "\\u006fdata.nextLink",
+        "\\u0040nextLink",
+    ],
+)
+def test_every_spelling_of_every_address_leads_to_the_proxy(address: str, name: str) -> None:
+    foreign: list[str] = []
+    rewriter = LinkRewriter(GRAPH_BASE, b"https://proxy.example", REGIONAL, foreign.append)
+    body = f'{{"value":[],"{name}":"{address}/v1.0/users?$skiptoken=a%2Fb"}}'.encode()
+    rewritten = f'{{"value":[],"{name}":"https://proxy.example/v1.0/users?$skiptoken=a%2Fb"}}'.encode()
+    for many in (b"", *MANY):
+        assert rewriter.rewrite(many + body) == many + rewritten
+    assert streamed(rewriter, [bytes([byte]) for byte in body]) == rewritten
+    assert foreign == []
+
+
+@pytest.mark.parametrize(
+    ("link", "host"),
+    [
+        ("https://us.graph.example/v1.0/users", "us.graph.example"),
+        ("https://graph.microsoft.com.evil.example/x", "graph.microsoft.com.evil.example"),
+        ("https://graph.microsoft.com:8443/x", "graph.microsoft.com:8443"),
+        ("https:\\/\\/Us.Graph.Example\\/x", "us.graph.example"),
+        ("http://us.graph.example?x", "us.graph.example"),
+    ],
+)
+@pytest.mark.parametrize("name", ["@odata.nextLink", "odata.nextLink", "x@deltaLink"])
+def test_a_link_past_the_proxy_stays_and_is_reported(link: str, host: str, name: str) -> None:
+    foreign: list[str] = []
+    rewriter = LinkRewriter(b"https://graph.microsoft.com", b"https://proxy.example", (), foreign.append)
+    assert rewriter.rewrite(f'{{"{name}":"{link}"}}'.encode()) is None
+    assert foreign == [host]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"@odata.nextLink":"/v1.0/users"}',
+        b'{"@odata.nextLink":"users?$skiptoken=https://us.graph.example/"}',
+        b'{"@odata.nextLink":"https://graph.microsoft.com/x"}',
+        b'{"@odata.nextLink":"https://proxy.example/x"}',
+        b'{"@odata.context":"https://us.graph.example/x","uploadUrl":"https://us.graph.example/x"}',
+        b'{"xodata.nextLink":"https://us.graph.example/x","nextLink":"https://us.graph.example/x"}',
+    ],
+)
+def test_other_links_are_not_reported(body: bytes) -> None:
+    foreign: list[str] = []
+    LinkRewriter(b"https://graph.microsoft.com", b"https://proxy.example", (), foreign.append).rewrite(body)
+    assert foreign == []
+
+
+@pytest.mark.parametrize(
+    ("value", "rewritten"),
+    [
+        (b'<https://graph.microsoft.com/v1.0/x>; rel="next"', b'<http://127.0.0.1:8080/v1.0/x>; rel="next"'),
+        (
+            b'<https://docs.example/a>; rel="help", <HTTP://graph.microsoft.com.:80/x>; rel=next',
+            b'<https://docs.example/a>; rel="help", <http://127.0.0.1:8080/x>; rel=next',
+        ),
+        (b"</a>", b"</a>"),
+        (b"//graph.microsoft.com/x", b"http://127.0.0.1:8080/x"),
+        (b"http://graph.microsoft.com/x", b"http://127.0.0.1:8080/x"),
+        (b"https://gr%61ph.microsoft.com./x", b"http://127.0.0.1:8080/x"),
+        (b"///graph.microsoft.com/x", b"///graph.microsoft.com/x"),
+    ],
+)
+def test_every_spelling_in_a_header_leads_to_the_proxy(value: bytes, rewritten: bytes) -> None:
     assert GRAPH.header(value) == rewritten
 
 
