@@ -23,6 +23,7 @@ import aiohttp
 from bench.events import ORG, batch
 from proxy.wire.models import AUDIT_PATH
 from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
+from tests.standins.lifeline import end_with_parent
 
 BATCH = 500
 PROXIES = 4
@@ -110,7 +111,7 @@ def one_run(directory: Path, port: int, count: int, *, index: bool) -> tuple[flo
         made = batch(f"b{number}", BATCH, first=number * BATCH, proxy=keys[number % PROXIES]["proxyId"])
         shares[number % PROXIES].append(made.replace(ORG.encode(), org.encode()))
     address = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(command(config), stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(command(config), stderr=subprocess.DEVNULL, preexec_fn=end_with_parent)
     try:
         asyncio.run(ready(address))
         begun, spent = time.monotonic(), cpu_seconds(server.pid)

@@ -10,15 +10,23 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from bench.tools import ROOT
+from tests.standins.lifeline import end_with_parent
 
 START_SECONDS: Final = 20
 SETTLE_SECONDS: Final = 10
 _TICK: Final = 1_000_000 / os.sysconf("SC_CLK_TCK")  # of /proc, in microseconds
+
+
+def _on_core(core: int) -> None:
+    """In a child before its exec."""
+    os.sched_setaffinity(0, {core})
+    end_with_parent()
 
 
 class ServerFailed(Exception):
@@ -69,7 +77,7 @@ class Server:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+                preexec_fn=partial(_on_core, core),
             )
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from controlplane.own_process import make_directory, make_file, not_ours
 from proxy.config.given_text import decoded
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def read_master_key(text: str, path: Path) -> bytes:
     except FileNotFoundError:
         return _make(path)
     except OSError as error:
-        raise MasterKeyError(f"{path}: {error.strerror}") from None
+        raise MasterKeyError(not_ours(path) or f"{path}: {error.strerror}") from None
 
 
 def valid_master_key(text: str) -> str:
@@ -125,8 +126,8 @@ def _make(path: Path) -> bytes:
     """A new key file, whole or not at all: written beside, then linked; of two starts only one makes it."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        make_directory(path.parent)
+        descriptor = make_file(temporary, os.O_WRONLY)
         with os.fdopen(descriptor, "w") as file:
             file.write(f"{secrets.token_hex(_KEY_BYTES)}\n")
             file.flush()

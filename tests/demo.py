@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gzip
 import http.client
 import json
@@ -389,23 +390,30 @@ async def run(*, check: bool) -> int:
     except asyncio.CancelledError:
         return 1 if check else 0
     finally:
-        if keep_files:
-            console.print(f"settings, logs and database are kept in {directory}", soft_wrap=True)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
+        _clear_up(console, directory, keep_files=keep_files)
+
+
+def _clear_up(console: Console, directory: Path, *, keep_files: bool) -> None:
+    """Remove the files and say what ended; a terminal that was closed takes no text."""
+    if not keep_files:
+        shutil.rmtree(directory, ignore_errors=True)
+    left = f"kept {directory}: settings, logs and database" if keep_files else f"removed {directory}"
+    with contextlib.suppress(OSError):
+        console.print(f"demo: stopped the control plane and the proxy, {left}", soft_wrap=True)
 
 
 def _stop_once_on_signals() -> None:
     """The first signal ends whatever is going on; what comes later must not disturb the stopping."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last when its terminal is closed
 
     def stop() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.add_signal_handler(number, lambda: None)
         if task is not None:
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         loop.add_signal_handler(number, stop)
 
 

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from controlplane.own_process import make_directory, make_file, not_ours
 from controlplane.search.bodies import Bodies
 from controlplane.search.fair_turns import FairTurns
 from controlplane.search.interface import (
@@ -233,9 +234,13 @@ def _create_private(path: Path) -> None:
     A file that is there is not opened: closing it again would take away the POSIX locks that SQLite holds on
     it elsewhere in this process, and another process would remove the log under our feet.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    make_directory(path.parent)
+    try:
+        os.close(make_file(path, os.O_RDWR))
+    except FileExistsError:
+        files = (path, *(path.with_name(path.name + each) for each in ("-wal", "-shm")))
+        if problem := not_ours(*files):
+            raise IndexUnavailableError(problem) from None
 
 
 def _connect(path: Path, store: Path | None) -> sqlite3.Connection:

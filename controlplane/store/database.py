@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 
 import aiosqlite
 
+from controlplane.own_process import make_directory, make_file, not_ours, of_directory
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.migrate import migrate, what_to_do
 from controlplane.store.opening import open_in_thread
@@ -232,12 +233,13 @@ def _make_private(path: Path) -> None:
     process could then delete the log that our connections write.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        make_directory(path.parent)
+        os.close(make_file(path, os.O_RDWR))
     except FileExistsError:
-        return
+        if problem := not_ours(path, *(path.with_name(path.name + each) for each in ("-wal", "-shm"))):
+            raise StoreError(problem) from None
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from None
+        raise StoreError(f"{path}: {error.strerror}{of_directory(path)}") from None
 
 
 def _open(path: Path) -> _Opened:

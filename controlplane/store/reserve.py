@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from controlplane.own_process import make_file
+
 SIZE: Final = 8 * 1024 * 1024  # some hundred operations, each of them three commits to the log
 _PIECE: Final = 64 * 1024
 _PLENTY: Final = 4 * SIZE  # what has to be free beside it, so that it is not what fills a disk
@@ -30,7 +32,10 @@ class Reserve:
             disk = os.statvfs(self._path.parent)
             if disk.f_bavail * disk.f_frsize < _PLENTY:
                 return
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fd = make_file(self._path, os.O_RDWR)
+            except FileExistsError:
+                fd = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 os.posix_fallocate(fd, 0, SIZE)
             finally:

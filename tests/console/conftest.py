@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Response, StorageState, sync_playwright
 
 from tests.console.seed import PASSWORD, ROOT, Seeded, seed
+from tests.standins.lifeline import end_with_parent
 
 CHROMIUM: Final = Path("/usr/bin/chromium")
 ARGUMENTS: Final = [
@@ -92,6 +93,7 @@ def serving(config: Path) -> Iterator[tuple[str, str]]:
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=end_with_parent,
     )
     try:
         assert process.stderr is not None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.standins import commands
+from tests.standins.lifeline import end_with_parent
 
 ROOT = Path(__file__).parents[2]
 _LISTENING = re.compile(r"listening on (\S+)")
@@ -40,7 +41,10 @@ class Server:
 async def server(config: Path, module: str = "controlplane") -> AsyncIterator[Server]:
     """The server process, killed at the end if it still runs then."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, "--config", str(config), cwd=ROOT, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", module, "--config", str(config)),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=end_with_parent,
     )
     running = Server(process, "")
     following = None

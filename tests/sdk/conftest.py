@@ -20,6 +20,7 @@ import pytest_asyncio
 
 from tests.process.proxy_parts import LIMITS
 from tests.standins.graph import problem
+from tests.standins.lifeline import end_with_parent
 from tests.standins.server import Answer
 from tests.standins.system import ROOT, System
 from tests.standins.transfers import is_pre_authenticated
@@ -88,6 +89,7 @@ class Harness:
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
+                preexec_fn=end_with_parent,
             )
         )
 

@@ -28,6 +28,7 @@ from tests.standins.certificates import CertificateAuthority, ServerCertificate
 from tests.standins.graph import GraphStandIn
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
+from tests.standins.lifeline import end_with_parent
 from tests.standins.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
@@ -310,6 +311,7 @@ VaultRefreshSeconds = 0.5"""
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
         return self._child(module, process, log)
 
