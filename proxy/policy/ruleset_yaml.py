@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
-from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
@@ -50,6 +49,7 @@ from proxy.policy.ruleset import (
     TimeGate,
 )
 from proxy.policy.scalars import Written, as_text, as_value
+from proxy.policy.time_zones import checked_time_zone
 from proxy.policy.transforms import Transforms
 from proxy.policy.visible import escaped, named
 from proxy.policy.yaml_document import MAX_PROBLEMS, cut
@@ -247,10 +247,9 @@ def _checked_start(text: str) -> str:
 
 def _checked_timezone(text: str) -> str:
     try:
-        ZoneInfo(text)
-    except (ValueError, OSError, LookupError):
-        raise ValueError(cut(f"no time zone of the IANA database: {text!r}")) from None
-    return text
+        return checked_time_zone(text)
+    except ValueError as error:
+        raise ValueError(cut(str(error))) from None
 
 
 def _checked_method(text: str) -> str:
