@@ -76,6 +76,7 @@ def draft_of_refused(context: Context, received: bytes, peer: str) -> AuditDraft
     draft = AuditDraft(
         context.requests, int(now * 1000), head.method, head.target, address, head.client_request_id
     )
+    draft.trace_id = head.trace_id
     draft.caller = context.tokens.issued_to(head.authorization, now)
     return draft
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from proxy.policy.abridged import shortened
 from proxy.server.field_lines import joined
+from proxy.wire.trace_context import trace_id_of
 
 _LONGEST_METHOD: Final = 64  # characters of an event's method; registered ones have at most 17
 _UNREADABLE: Final = "-"  # stands for a method or target that the request line does not have
@@ -20,6 +21,7 @@ _ANY_AUTHORIZATION: Final = re.compile(rb"[\r\n][ \t]*authorization[ \t]*:", re.
 _AUTHORIZATION: Final = re.compile(rb"\r\nauthorization:([^\r\n]*)\r\n(?![ \t])", re.IGNORECASE)
 _CLIENT_REQUEST_ID: Final = re.compile(rb"\r\nclient-request-id:([^\r\n]*)\r\n", re.IGNORECASE)
 _FORWARDED_FOR: Final = re.compile(rb"\r\nx-forwarded-for:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
+_TRACEPARENT: Final = re.compile(rb"\r\ntraceparent:([^\r\n]*)(?=\r\n)", re.IGNORECASE)
 _NOT_VISIBLE: Final = re.compile(rb"[^!-~]")
 _USER_INFORMATION: Final = re.compile(rb"\A([^/?#]*//)[^/?#]*@")
 
@@ -33,6 +35,7 @@ class RefusedHead(NamedTuple):
     authorization: bytes | None
     client_request_id: bytes | None
     forwarded_for: bytes | None
+    trace_id: str | None
 
 
 def read_refused_head(received: bytes) -> RefusedHead:
@@ -45,12 +48,14 @@ def read_refused_head(received: bytes) -> RefusedHead:
     forwarded_for: bytes | None = None
     for value in _FORWARDED_FOR.findall(section):
         forwarded_for = joined(forwarded_for, value.strip(b" \t"))
+    traceparents = _TRACEPARENT.findall(section)
     return RefusedHead(
         shortened(_spelled(method), _LONGEST_METHOD),
         _spelled(_USER_INFORMATION.sub(rb"\1***@", target)),
         _authorization(section),
         None if client_request_id is None else client_request_id[1].strip(b" \t"),
         forwarded_for,
+        trace_id_of(traceparents[0]) if len(traceparents) == 1 else None,
     )
 
 

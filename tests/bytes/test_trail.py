@@ -196,6 +196,16 @@ async def test_the_event_has_the_trace_that_the_request_belongs_to(
         assert b"raceparent" in proxy.upstream.heads[0] or not fields
 
 
+async def test_a_request_that_is_refused_by_its_head_keeps_its_trace(tmp_path: Path) -> None:
+    trace = f"traceparent: 00-{TRACE}-{PARENT}-01\r\n".encode()
+    for fields, wanted in ((trace, TRACE), (trace * 2, None)):
+        (tmp_path / str(len(fields))).mkdir()
+        async with data_path(answering(ok(b"{}")), tmp_path / str(len(fields)), RULES) as proxy:
+            assert (await proxy.ask(proxy.request("/v1.0/users", "BREW", fields))).status == 400
+            (event,) = proxy.events()
+            assert (event["traceId"], event["ruleIds"], event["transforms"]) == (wanted, [], [])
+
+
 # -- parts of a batch
 
 
