@@ -66,7 +66,7 @@ async def build(directory: Path, count: int) -> None:
         ((have,),) = await store._database.fetch("SELECT position FROM last_position")
         for first in range(have, count, BATCH):
             body = batch(f"b{first}", BATCH, first=first)
-            await store.commit_batch(parse_batch("proxy-1", body)[0], LIMITS)
+            await store.commit_batch(parse_batch("proxy-1", body, time.time_ns() // 1_000_000)[0], LIMITS)
             if first % (BATCH * 16) == 0:
                 await forwarder.drain()
         await forwarder.drain()

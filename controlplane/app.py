@@ -58,7 +58,7 @@ def build_app(
     limits = RateLimits(org=settings.audit.rate_limit_org, proxy=settings.audit.rate_limit_proxy)
     api = AgentApi(
         store,
-        Ingest(store, limits, on_stored),
+        Ingest(store, limits, clock, on_stored),
         vault,
         clock,
         witnessed,
@@ -179,6 +179,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
             clock,
             store_path=settings.store.path,
             certificate=settings.control_plane.cert_file,
+            retention=retention,
         )
         drain_seconds = settings.control_plane.drain_seconds
         listeners.listen()

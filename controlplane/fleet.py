@@ -11,7 +11,7 @@ import msgspec
 from controlplane.curves import Window, restarts, windows
 from controlplane.fleet_health import Facts, Judgement, judge
 from controlplane.reports import Heartbeat, Metrics
-from controlplane.store.interface import LatestReports, Proxy, Report, Ruleset, SequenceState, Store
+from controlplane.store.interface import LatestReports, Losses, Proxy, Report, Ruleset, SequenceState, Store
 
 Enforcement = Literal["enforced", "behind", "missing", "unknown"]
 """Of one ruleset by one proxy: the version in force or a later one, an earlier one, none of it, or it doesn't
@@ -52,6 +52,7 @@ class ProxyState:
     rules: tuple[Enforced, ...]
     judgement: Judgement
     recent: tuple[Window, ...]  # of its metrics, oldest first
+    losses: Losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,13 @@ class Fleet:
         self, now_ms: int, proxies: Sequence[Proxy], *, windows: int = SPARK_WINDOWS
     ) -> list[ProxyState]:
         in_force = await self._store.rulesets(None)
-        latest = await self._store.latest_reports([proxy.proxy_id for proxy in proxies], windows)
-        return [await self._state(now_ms, each, in_force, latest[each.proxy_id]) for each in proxies]
+        ids = [proxy.proxy_id for proxy in proxies]
+        latest = await self._store.latest_reports(ids, windows)
+        losses = await self._store.losses(ids)
+        return [
+            await self._state(now_ms, each, in_force, latest[each.proxy_id], losses[each.proxy_id])
+            for each in proxies
+        ]
 
     async def history(self, proxy_id: str) -> ProxyHistory:
         heard = [_heard(report) for report in await self._store.heartbeats(proxy_id, HISTORY)]
@@ -87,13 +93,19 @@ class Fleet:
         )
 
     async def _state(
-        self, now_ms: int, proxy: Proxy, in_force: Iterable[Ruleset], latest: LatestReports
+        self,
+        now_ms: int,
+        proxy: Proxy,
+        in_force: Iterable[Ruleset],
+        latest: LatestReports,
+        losses: Losses,
     ) -> ProxyState:
         heard = None if latest.heartbeat is None else _heard(latest.heartbeat)
         own = [each for each in in_force if each.org_id in proxy.org_ids]
         rules = tuple(await self._rules(proxy, heard, own))
         recent = tuple(windows(_metrics(report.body) for report in latest.metrics))
-        return ProxyState(proxy, heard, rules, judge(now_ms, self._facts(now_ms, heard, rules)), recent)
+        judgement = judge(now_ms, replace(self._facts(now_ms, heard, rules), losses=losses))
+        return ProxyState(proxy, heard, rules, judgement, recent, losses)
 
     async def _rules(self, proxy: Proxy, heard: Heard | None, own: Iterable[Ruleset]) -> list[Enforced]:
         said = heard.said.rulesets if heard is not None else None

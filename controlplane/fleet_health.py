@@ -1,4 +1,8 @@
-"""Pure: what to think of a proxy, by the age of its last word and never by that word alone."""
+"""Pure: the health of a proxy, by the age of its last heartbeat and by the losses of its trail.
+
+`failed`: it does not do its work, or it is silent. `degraded`: it does, but something is late, doubtful or
+lost, and an operator has to look at it. Lost events count until an operator acknowledges them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from controlplane.reports import Check
+from controlplane.store.interface import NO_LOSSES, Losses
 
 Health = Literal["ok", "stale", "degraded", "failed", "never seen"]
 
@@ -32,6 +37,7 @@ class Facts:
     skew_ms: int | None = None  # its clock against ours; None: not measured
     oldest_unsent_ms: int = 0
     behind_ms: int = 0  # since the first version in force that it does not enforce; of now
+    losses: Losses = NO_LOSSES  # unacknowledged losses of its trail; current
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,11 @@ class Judgement:
 
 def judge(now_ms: int, facts: Facts) -> Judgement:
     if facts.heard_ms is None:
-        return Judgement("never seen", ("it has never sent a heartbeat",), lost=True)
+        lost = (reason for _, reason in _lost(facts))
+        return Judgement("never seen", ("it has never sent a heartbeat", *lost), lost=True)
     # Also where our own clock was set back since: what came "later" than now says nothing about now.
     silent_ms = abs(now_ms - facts.heard_ms)
-    found = [*_silence(silent_ms, facts), *_said(facts), *_measured(facts)]
+    found = [*_silence(silent_ms, facts), *_said(facts), *_measured(facts), *_lost(facts)]
     worst: Health = max((health for health, _ in found), key=_RANK.__getitem__, default="ok")
     return Judgement(
         worst, tuple(reason for _, reason in found), lost=silent_ms > LOST_AFTER * facts.interval_ms
@@ -76,6 +83,21 @@ def _measured(facts: Facts) -> Iterator[tuple[Health, str]]:
         yield "degraded", f"its oldest unsent event is {duration(facts.oldest_unsent_ms)} old"
     if facts.skew_ms is not None and abs(facts.skew_ms) > MOST_SKEW_MS:
         yield "degraded", f"its clock is {duration(abs(facts.skew_ms))} {direction(facts.skew_ms)}"
+
+
+def _lost(facts: Facts) -> Iterator[tuple[Health, str]]:
+    """A proxy that lost events does its work, but it is not well until an operator has acknowledged them."""
+    missing, repeated, implausible = facts.losses
+    if missing:
+        yield "degraded", f"{_events(missing)} never came: their sequence numbers are missing"
+    if repeated:
+        yield "degraded", f"{_events(repeated)} came under sequence numbers that others had before"
+    if implausible:
+        yield "degraded", f"{_events(implausible)} came with a time that can't be true"
+
+
+def _events(count: int) -> str:
+    return "1 event" if count == 1 else f"{count} events"
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:

@@ -64,6 +64,7 @@ class Forwarder:
         self._parsed: dict[int, Parsed] = {}  # by position
         self._parsed_bytes = 0
         self.problem: str | None = None  # why the index takes no events at present
+        self.left_out = 0  # events that the index could not take
 
     @property
     def position(self) -> int:
@@ -184,6 +185,7 @@ class Forwarder:
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             if len(events) == 1:
                 log.exception("event at position %d is left out of the index", events[0].position)
+                self.left_out += 1
                 return
             log.warning("%d events are written one half after the other: %s", len(events), error)
             middle = len(events) // 2

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import orjson
 from msgspec import Meta, Struct
 
-from controlplane.clock import EARLIEST_MS, LATEST_MS, milliseconds
+from controlplane.clock import EARLIEST_MS, LATEST_MS, Clock, milliseconds
 from controlplane.search.known_event import Event, Id, KnownEvent, Parsed
-from controlplane.store.interface import AuditStore, NewBatch, Outcome, RateLimits, Stored
+from controlplane.store.interface import (
+    MOST_AHEAD_MS,
+    MOST_BEHIND_MS,
+    AuditStore,
+    NewBatch,
+    Outcome,
+    RateLimits,
+    Stored,
+)
 from proxy.policy.json_text import refuse_deep
+from proxy.wire.audit_event import rfc3339
 
 _MOST_LEVELS: Final = 900  # of a batch with members that we don't know: what earlier versions stored
 
@@ -50,16 +59,21 @@ _decode_raw_events: Final = msgspec.json.Decoder(_RawEvents).decode
 
 class Ingest:
     def __init__(
-        self, store: AuditStore, limits: RateLimits, on_stored: Callable[[Parsed | None], None]
+        self,
+        store: AuditStore,
+        limits: RateLimits,
+        clock: Clock,
+        on_stored: Callable[[Parsed | None], None],
     ) -> None:
         """`on_stored` is given what was stored where all of it is as it was read."""
         self._store = store
         self._limits = limits
+        self._clock = clock
         self._on_stored = on_stored
 
     async def accept(self, proxy_id: str, allowed_orgs: Collection[str], body: bytes) -> tuple[str, Outcome]:
         """The batch's id, and what became of it. Where it was stored, it is on disk before this returns."""
-        batch, known = parse_batch(proxy_id, body)
+        batch, known = parse_batch(proxy_id, body, self._clock.wall_ms())
         if batch.org_id not in allowed_orgs:
             raise NotAuthorised
         outcome = await self._store.commit_batch(batch, self._limits)
@@ -73,7 +87,9 @@ class Ingest:
         return batch.batch_id, outcome
 
 
-def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
+def parse_batch(
+    proxy_id: str, body: bytes, received_ms: int
+) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
     """The batch, and its events as they were read if they are stored as they came and nothing else."""
     try:
         batch = _decode(body)
@@ -89,7 +105,16 @@ def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEve
     if min(times) < EARLIEST_MS or max(times) > LATEST_MS:
         raise InvalidBatch("UTC has no year for the time of an event")
     is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
-    known = batch.events if isinstance(batch, _KnownBatch) and not is_forged else None
+    marks = [implausible(time_ms, received_ms) for time_ms in times]
+    is_marked = any(marks)
+    is_known = isinstance(batch, _KnownBatch)
+    known = batch.events if isinstance(batch, _KnownBatch) and not is_forged and not is_marked else None
+    if is_forged:
+        events = _with_true_proxy(proxy_id, events)
+    if not is_known and _may_claim_marks(body):
+        events = _without_claims(events)
+    if is_marked:
+        events = [_marked(raw, mark, received_ms) for raw, mark in zip(events, marks, strict=True)]
     new = NewBatch(
         proxy_id,
         org_id,
@@ -97,9 +122,48 @@ def parse_batch(proxy_id: str, body: bytes) -> tuple[NewBatch, Sequence[KnownEve
         ids=[event.id for event in batch.events],
         seqs=[event.seq for event in batch.events],
         times=times,
-        events=_with_true_proxy(proxy_id, events) if is_forged else events,
+        events=events,
+        implausible=sum(mark is not None for mark in marks),
     )
     return new, known
+
+
+Implausible = Literal["future", "past"]
+_MARKS: Final = {"implausibleTime": "claimedImplausibleTime", "receivedAt": "claimedReceivedAt"}
+"""Members that the control plane alone writes, and what they are renamed to if a proxy sends them."""
+
+
+def implausible(time_ms: int, received_ms: int) -> Implausible | None:
+    """Return which way an event's own time can't be true, given when it came; None if it can."""
+    if time_ms > received_ms + MOST_AHEAD_MS:
+        return "future"
+    return "past" if time_ms < received_ms - MOST_BEHIND_MS else None
+
+
+def _marked(raw: bytes, mark: Implausible | None, received_ms: int) -> bytes:
+    """The event with the mark as its last members; every byte before them stays as it came."""
+    if mark is None:
+        return raw
+    text = bytes(raw).rstrip(b" \t\r\n").removesuffix(b"}")
+    return b'%b,"implausibleTime":"%b","receivedAt":"%b"}' % (
+        text, mark.encode(), rfc3339(received_ms).encode(),
+    )  # fmt: skip
+
+
+def _may_claim_marks(body: bytes) -> bool:
+    return b"\\u" in body or any(name.encode() in body for name in _MARKS)
+
+
+def _without_claims(events: Sequence[bytes]) -> Sequence[bytes]:
+    """Events that bring members of the control plane's own keep them under other names."""
+    kept = []
+    for raw in events:
+        event = orjson.loads(bytes(raw))
+        if _MARKS.keys().isdisjoint(event):
+            kept.append(raw)
+        else:
+            kept.append(_dumped({_MARKS.get(name, name): value for name, value in event.items()}))
+    return kept
 
 
 def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
@@ -110,12 +174,15 @@ def _with_true_proxy(proxy_id: str, events: Sequence[bytes]) -> Sequence[bytes]:
         if event.get("proxyId") in (None, proxy_id):
             kept.append(raw)
         else:
-            try:
-                told = orjson.dumps(event | {"proxyId": proxy_id, "claimedProxyId": event["proxyId"]})
-            except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
-                raise InvalidBatch("an event is nested too deeply") from None
-            kept.append(told)
+            kept.append(_dumped(event | {"proxyId": proxy_id, "claimedProxyId": event["proxyId"]}))
     return kept
+
+
+def _dumped(event: dict[str, object]) -> bytes:
+    try:
+        return orjson.dumps(event)
+    except orjson.JSONEncodeError:  # it reads deeper nesting than it writes
+        raise InvalidBatch("an event is nested too deeply") from None
 
 
 def _decode(body: bytes) -> _KnownBatch | Batch:

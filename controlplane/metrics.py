@@ -30,7 +30,9 @@ from prometheus_client.registry import Collector
 from controlplane import __version__
 from controlplane.clock import Clock
 from controlplane.forwarder import Forwarder
+from controlplane.retention import Retention
 from controlplane.store.interface import Store, StoreError, Tally
+from controlplane.store.reserve import missing_bytes
 from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each series, that nobody looks at
@@ -97,11 +99,13 @@ class Exposition:
         *,
         store_path: Path,
         certificate: Path | None,
+        retention: Retention,
     ) -> None:
         self._counts = counts
         self._store = store
         self._forwarder = forwarder
         self._clock = clock
+        self._retention = retention
         self._store_path = store_path
         self._ends_at = None if certificate is None else _end_of(certificate)
 
@@ -140,6 +144,21 @@ class Exposition:
         yield _gauge(
             "index_failing", "Whether the index takes no events", value=self._forwarder.problem is not None
         )
+        yield _gauge(
+            "retention_failing",
+            "Whether the last pass of retention failed",
+            value=self._retention.problem is not None,
+        )
+        yield _gauge(
+            "index_left_out_events",
+            "Events that the index could not take, since the start",
+            value=self._forwarder.left_out,
+        )
+        yield _gauge(
+            "reserve_missing_bytes",
+            "Room for operators on a full disk that is used up",
+            value=missing_bytes(self._store_path),
+        )
         if self._ends_at is not None:
             yield _gauge(
                 "certificate_expires_in_seconds",
@@ -148,6 +167,11 @@ class Exposition:
             )
         if tally is not None:
             lag = max(0, tally.newest_position - self._forwarder.position)
+            yield _gauge(
+                "broken_chains",
+                "Organisations with a mismatch in their chain of events, by its last verification",
+                value=tally.broken_chains,
+            )
             yield _gauge("index_lag_events", "Stored events that are not in the index yet", value=lag)
             yield from _of_each_proxy(tally)
 
@@ -169,6 +193,11 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
         "The proxy's latest signed message; where there was none, when it was made",
         label="proxy",
     )
+    losses = GaugeMetricFamily(
+        "graphward_controlplane_proxy_losses",
+        "Missing events, repeated numbers and implausible times that no operator has acknowledged",
+        labels=["proxy", "kind"],
+    )
     missing = _gauge(
         "proxy_missing_events", "Sequence numbers below the highest that never came", label="proxy"
     )
@@ -180,7 +209,10 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
         seen.add_metric([proxy.name], proxy.last_seen_ms / 1000)
         missing.add_metric([proxy.name], proxy.missing)
         repeated.add_metric([proxy.name], proxy.repeated)
+        for kind, count in proxy.losses._asdict().items():
+            losses.add_metric([proxy.name, kind], count)
     yield seen
+    yield losses
     yield missing
     yield repeated
 

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class PurgeableIndex(Protocol):
-    async def purge(self, org_id: str, before_ms: int, limit: int) -> int: ...
+    async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int: ...
 
 
 class WitnessedTime:
@@ -56,14 +56,17 @@ class Retention:
         self._clock = clock
         self._witnessed = witnessed
         self._interval_seconds = interval_seconds
+        self.problem: str | None = None  # why the last pass failed
 
     async def run(self) -> None:
         while True:
             try:
                 purged = await self.purge()
+                self.problem = None
                 if purged:
                     _log.info("retention: %d events purged", purged)
-            except Exception:
+            except Exception as error:
+                self.problem = str(error) or type(error).__name__
                 _log.exception("retention: not purged, will be tried again")
             await asyncio.sleep(
                 self._interval_seconds if self._witnessed.ms else min(60, self._interval_seconds)
@@ -77,9 +80,17 @@ class Retention:
             return 0
         purged = 0
         for org in await self._store.orgs():
+            if corrected := await self._store.correct_receipts(org.org_id, now_ms):
+                _log.warning(
+                    "%s: %d blocks of events were received at a time that is still to come: counted as"
+                    " received now", org.name, corrected,
+                )  # fmt: skip
             before_ms = now_ms - RETENTION_MS[org.retention]
+            newest = await self._store.received_before(org.org_id, before_ms)
             purged += await _in_steps(partial(self._store.purge_events, org.org_id, before_ms))
-            await _in_steps(partial(self._index.purge, org.org_id, before_ms), _INDEXED_AT_ONCE)
+            await _in_steps(
+                partial(self._index.purge, org.org_id, before_ms, newest=newest), _INDEXED_AT_ONCE
+            )
         await _in_steps(partial(self._store.purge_batches, self._clock.steady_ms() - _BATCH_IDS_MS))
         await _in_steps(partial(self._store.purge_record, now_ms - _RECORD_MS))
         return purged

@@ -17,6 +17,7 @@ from controlplane.cli.context import (
     Open,
     print_json,
     print_list,
+    print_text,
     this_user,
     with_org_names,
 )
@@ -63,8 +64,8 @@ def verify(
     json: Json = False,
 ) -> None:
     """Whether all events are as they were stored. Exit 1, naming the first that isn't, if not."""
-    from controlplane.operations.integrity import Verified, Verify
-    from controlplane.operations.integrity import verify as verified
+    from controlplane.operations.integrity import Verify, in_words, verified
+    from controlplane.operations.integrity import verify as verify_all
 
     cli: Cli = ctx.obj
     if head is not None and org is None:
@@ -73,16 +74,18 @@ def verify(
         )
     request = Verify(org=org, head=head, checkpoint=() if checkpoint is None else _read(checkpoint))
     if cli.is_remote:
-        verdicts = list(cli.call(verified, request).orgs)
+        verdicts = list(cli.call(verify_all, request).orgs)
     else:
         verdicts = cli.run(lambda opened: _walked(opened, request))
     intact = all(each.misfit is None for each in verdicts)
     if json:
-        print_json(Verified(intact=intact, orgs=tuple(verdicts)))
+        print_json(verified(verdicts))
         lines = []
     else:
         rows = with_org_names(cli, verdicts)
         print_list("orgs", list(map(_row, rows)), as_json=False)
+        for row, each in zip(rows, verdicts, strict=True):
+            print_text(f"{row['org']}: {'; but '.join(filter(None, in_words(each)))}")
         lines = [
             _told(row["org"], each.misfit) for row, each in zip(rows, verdicts, strict=True) if each.misfit
         ]

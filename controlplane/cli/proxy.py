@@ -1,4 +1,5 @@
-"""`proxy`, or `proxies`: add, list, show, wait, grant, revoke, rotate-secret, disable, enable."""
+"""`proxy`, or `proxies`: add, list, show, wait, acknowledge, grant, revoke, rotate-secret, disable and enable
+proxy instances."""
 
 from __future__ import annotations
 
@@ -119,6 +120,25 @@ def revoke(ctx: typer.Context, proxy: _Proxy, org: OneOrg, json: Json = False) -
 
 
 @app.command()
+def acknowledge(
+    ctx: typer.Context,
+    proxy: _Proxy,
+    note: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="Explanation of the losses, for the operator log.")
+    ],
+    org: AnyOrg = None,
+    json: Json = False,
+) -> None:
+    """Acknowledge the proxy's missing events, repeated numbers and implausible times: up to now they no
+    longer count against its health."""
+    from controlplane.operations import proxies
+
+    cli: Cli = ctx.obj
+    asked = proxies.AcknowledgeLosses(proxy=proxy, note=note, org=org)
+    print_facts(cli.call(proxies.acknowledge, asked), as_json=json)
+
+
+@app.command()
 def disable(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
     """Refuse the proxy's API key from now on."""
     from controlplane.operations import proxies
@@ -148,6 +168,7 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
         "version": proxy.version,
         "rules": f"{current} of {len(proxy.rulesets)}",
         "pending": proxy.audit_pending,
+        "missing": proxy.missing_events,
         "requests": _bars(proxy.requests_per_second[-10:]),
         "why": "; ".join(proxy.reasons),
         "proxyId": proxy.proxy_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controlplane.console.pages import Page, PageRequest, Redirect, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
-from controlplane.operations.integrity import HeadsAsked, Verify, checks, verify
+from controlplane.operations.integrity import HeadsAsked, Verify, checks, in_words, verify
 from controlplane.operations.perform import perform
 
 
@@ -20,5 +20,6 @@ async def integrity(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 async def verify_org(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     verified = await perform(verify, desk, actor, Verify(org=request.place["org_id"]))
     (verdict,) = verified.orgs
-    told = f"All {verdict.events} events fit." if verified.intact else "Something does not fit: see below."
+    found, absent = in_words(verdict)
+    told = f"{found[0].upper()}{found[1:]}.{f' But {absent}.' if absent else ''}"
     return Redirect(request.link("/audit/integrity"), told)

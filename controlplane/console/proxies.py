@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from markupsafe import Markup
 
 from controlplane.console import charts, text
@@ -71,6 +72,7 @@ class _Lane:
     org: str
     sequence: SequenceFacts
     strip: Markup
+    can_acknowledge: bool
 
 
 @page("GET", "/proxies", "health")
@@ -126,6 +128,24 @@ async def rotate(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     except Refusal as error:
         return await _details(desk, actor, request, problems(error))
     return _secrets_page(found.name, made, "has new secrets; the old ones are refused from now on")
+
+
+@page("POST", "/proxies/{proxy}/acknowledge")
+async def acknowledge(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    """The form says which losses were shown: others that came since are not acknowledged with them."""
+    try:
+        shown_losses = {kind: request.form.get(kind, "") for kind in ("missing", "repeated", "implausible")}
+        asked = filled(
+            proxies.AcknowledgeLosses,
+            {each: request.form.get(each, "") for each in ("note", "org")},
+            proxy=request.place["proxy"],
+            expected=shown_losses,
+        )
+        done = await perform(proxies.acknowledge, desk, actor, asked)
+    except Refusal as error:
+        return await _details(desk, actor, request, problems(error))
+    said = f"The losses of {done.name} up to now are acknowledged. Later ones count again."
+    return Redirect(request.link(f"/proxies/{done.proxy_id}"), said)
 
 
 @page("POST", "/proxies/{proxy}/grant")
@@ -241,7 +261,7 @@ async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tupl
         ],
         "facts": _facts(found),
         "charts": _charts(found.windows),
-        "lanes": [_lane(names[each.org_id], each) for each in found.sequences],
+        "lanes": [_lane(names[each.org_id], each, manageable) for each in found.sequences],
         "manages": found.whole and all(org in manageable for org in found.orgs) and bool(manageable),
         "grantable": [org for org in manageable if org not in found.orgs],
         "revocable": [org for org in found.orgs if org in manageable],
@@ -349,7 +369,7 @@ def _reach(window: WindowFacts) -> Mapping[str, str]:
     return {"from": window.start, "to": window.end}
 
 
-def _lane(org: str, sequence: SequenceFacts) -> _Lane:
+def _lane(org: str, sequence: SequenceFacts, manageable: Sequence[str]) -> _Lane:
     whole = sequence.highest_seq + sequence.undelivered
     stretches = [charts.Stretch("allow", 1, sequence.highest_seq, f"1 to {sequence.highest_seq}: arrived")]
     stretches += [
@@ -363,6 +383,6 @@ def _lane(org: str, sequence: SequenceFacts) -> _Lane:
         f"Event numbers 1 to {whole} of {org}: {sequence.missing_count} missing, "
         f"{sequence.undelivered} still at the proxy"
     )
-    return _Lane(
-        org, sequence, charts.strip(whole, stretches if sequence.highest_seq else stretches[1:], label)
-    )
+    strip = charts.strip(whole, stretches if sequence.highest_seq else stretches[1:], label)
+    is_lossy = any(msgspec.structs.astuple(sequence.unacknowledged))
+    return _Lane(org, sequence, strip, can_acknowledge=is_lossy and org in manageable)

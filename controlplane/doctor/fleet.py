@@ -15,13 +15,15 @@ from controlplane.doctor.opened import opened
 from controlplane.fleet_health import Facts, Judgement, direction, duration, judge
 from controlplane.reports import Heartbeat
 from controlplane.settings import Settings
+from controlplane.store.interface import Losses
+from controlplane.store.losses import all_losses_of
 from proxy.wire.finding import Finding
 
 _NOTICEABLE_MS: Final = 10_000
 _RECENT_INTERVALS: Final = 10
 _MOST_NAMED: Final = 5
 _NEWEST: Final = (
-    "SELECT name, received_ms, body, skew_ms FROM proxies LEFT JOIN heartbeats USING (proxy_id)"
+    "SELECT proxy_id, name, received_ms, body, skew_ms FROM proxies LEFT JOIN heartbeats USING (proxy_id)"
     " WHERE enabled AND (received_ms IS NULL OR received_ms = (SELECT max(received_ms)"
     " FROM heartbeats AS newer WHERE newer.proxy_id = proxies.proxy_id)) ORDER BY name"
 )
@@ -31,6 +33,7 @@ _NEWEST: Final = (
 class _Newest:
     """A proxy with its newest heartbeat."""
 
+    losses: Losses
     name: str
     received_ms: int | None
     body: str | None
@@ -41,7 +44,10 @@ def fleet(settings: Settings) -> list[Finding]:
     now_ms = time.time_ns() // 1_000_000
     try:
         with opened(settings.store.path) as connection:
-            newest = [_Newest(*row) for row in connection.execute(_NEWEST)]
+            newest = [
+                _Newest(all_losses_of(connection, proxy_id), *row)
+                for proxy_id, *row in connection.execute(_NEWEST).fetchall()
+            ]
     except sqlite3.Error:
         return []  # told of the store, or of an older release's
     interval_ms = settings.control_plane.sync_interval_seconds * 1000
@@ -88,7 +94,7 @@ def _proxies(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterat
 
 def _judged(newest: _Newest, now_ms: int, interval_ms: int) -> Judgement:
     if newest.received_ms is None or newest.body is None:
-        return judge(now_ms, Facts(interval_ms))
+        return judge(now_ms, Facts(interval_ms, losses=newest.losses))
     said = msgspec.json.decode(newest.body, type=Heartbeat)
     return judge(
         now_ms,
@@ -98,5 +104,6 @@ def _judged(newest: _Newest, now_ms: int, interval_ms: int) -> Judgement:
             checks=said.checks or {},
             skew_ms=newest.skew_ms,
             oldest_unsent_ms=round((said.oldest_pending_seconds or 0) * 1000),
+            losses=newest.losses,
         ),
     )

@@ -53,10 +53,21 @@ class ProxyHealth(Answer):
     oldest_pending_seconds: float | None
     rulesets: tuple[EnforcedFacts, ...]
     requests_per_second: tuple[float, ...]  # of the windows that it reported last, oldest first
+    missing_events: int | None  # that never came, repeated numbers, implausible times: not acknowledged
+    repeated_numbers: int | None
+    implausible_times: int | None
 
 
 class FleetList(Answer):
     proxies: tuple[ProxyHealth, ...]
+
+
+class Unacknowledged(Answer):
+    """Losses that count against a proxy's health, in events."""
+
+    missing: int
+    repeated: int
+    implausible: int
 
 
 class SequenceFacts(Answer):
@@ -70,6 +81,12 @@ class SequenceFacts(Answer):
     undelivered: int
     repeated_count: int  # events under numbers that others had before: an audit directory was lost, or shared
     repeated_at: str | None  # when the last of them came
+    implausible_count: int  # events with a time that can't be true
+    implausible_at: str | None  # when the last of them came
+    unacknowledged: Unacknowledged
+    acknowledged_at: str | None
+    acknowledged_by: str | None
+    acknowledged_note: str | None
 
 
 class WindowFacts(Answer):
@@ -237,6 +254,9 @@ class _View:
             "rulesets": tuple(
                 self._enforced(now_ms, each) for each in state.rules if each.ruleset.org_id in self._names
             ),
+            "missing_events": state.losses.missing if is_whole else None,
+            "repeated_numbers": state.losses.repeated if is_whole else None,
+            "implausible_times": state.losses.implausible if is_whole else None,
             "requests_per_second": (
                 tuple(round(each.requests_a_second, 3) for each in state.recent) if is_whole else ()
             ),
@@ -266,11 +286,12 @@ class _View:
     def sequences(
         self, proxy: Proxy, states: Iterable[SequenceState], last_seq: Mapping[str, int]
     ) -> Iterable[SequenceFacts]:
-        known = {state.org_id: state for state in states}
-        for org_id in sorted({*known, *(each for each in last_seq if each in proxy.org_ids)}):
+        by_org = {state.org_id: state for state in states}
+        for org_id in sorted({*by_org, *(each for each in last_seq if each in proxy.org_ids)}):
             if org_id not in self._names:
                 continue
-            state = known.get(org_id) or SequenceState(org_id, 0, (), 0)
+            state = by_org.get(org_id) or SequenceState(org_id, 0, (), 0)
+            known = state.acknowledged
             yield SequenceFacts(
                 org_id=org_id,
                 highest_seq=state.highest,
@@ -279,7 +300,13 @@ class _View:
                 unlisted_count=state.unlisted,
                 undelivered=max(0, last_seq.get(org_id, 0) - state.highest),
                 repeated_count=state.repeated,
-                repeated_at=None if state.repeated_ms is None else rfc3339(state.repeated_ms),
+                repeated_at=_time(state.repeated_ms),
+                implausible_count=state.implausible,
+                implausible_at=_time(state.implausible_ms),
+                unacknowledged=Unacknowledged(*state.losses),
+                acknowledged_at=None if known is None else rfc3339(known.acknowledged_ms),
+                acknowledged_by=None if known is None else known.acknowledged_by,
+                acknowledged_note=None if known is None else known.note,
             )
 
 
@@ -328,6 +355,10 @@ def _beat(heard: Heard) -> HeartbeatFacts:
         audit_pending=said.audit_pending,
         not_ok=tuple(name for name, check in (said.checks or {}).items() if check.status != "ok"),
     )
+
+
+def _time(ms: int | None) -> str | None:
+    return None if ms is None else rfc3339(ms)
 
 
 def _age(now_ms: int, heard: Heard | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -58,10 +58,17 @@ class Verdict(Answer):
     events: int  # that were looked at, and those of them that retention had taken
     purged: int
     misfit: Misfit | None
+    received_from: str | None  # the period in which these events were received; null: there are none
+    received_to: str | None
+    missing_events: int  # sequence numbers that proxies gave out and whose events never came
+    repeated_events: int  # under sequence numbers that others had before
 
 
 class Verified(Answer):
+    """Verdicts on all organisations. `intact`: no stored event changed. `complete`: no event is missing."""
+
     intact: bool
+    complete: bool
     orgs: tuple[Verdict, ...]
 
 
@@ -74,6 +81,10 @@ class Check(Answer):
     checked_at: str | None
     checked_events: int | None
     misfit: Misfit | None
+    received_from: str | None  # the period in which the events of that walk were received
+    received_to: str | None
+    missing_events: int  # sequence numbers whose events have never come
+    repeated_events: int
 
 
 class Checks(Answer):
@@ -93,6 +104,7 @@ async def checks(desk: Desk, actor: Actor, request: HeadsAsked) -> Checks:
     found = []
     for org in await desk.orgs(actor, request.org):
         check = await desk.store.chain_check(org.org_id)
+        absent = await desk.store.losses_of_org(org.org_id)
         found.append(
             Check(
                 org_id=org.org_id,
@@ -101,6 +113,10 @@ async def checks(desk: Desk, actor: Actor, request: HeadsAsked) -> Checks:
                 checked_at=None if check is None else rfc3339(check.checked_ms),
                 checked_events=None if check is None else check.events,
                 misfit=None if check is None else check.misfit,
+                received_from=await _time_of(desk, org.org_id, 1 if check and check.links else None),
+                received_to=await _time_of(desk, org.org_id, check.links if check else None),
+                missing_events=absent.missing,
+                repeated_events=absent.repeated,
             )
         )
     return Checks(orgs=tuple(found))
@@ -111,7 +127,32 @@ async def verify(desk: Desk, actor: Actor, request: Verify) -> Verified:
     """Whether every audit event is as it was stored, and none is gone but those that retention took."""
     async with aclosing(verification(desk, actor, request)) as steps:
         verdicts = [each async for each in steps if isinstance(each, Verdict)]
-    return Verified(intact=all(each.misfit is None for each in verdicts), orgs=tuple(verdicts))
+    return verified(verdicts)
+
+
+def verified(verdicts: Sequence[Verdict]) -> Verified:
+    return Verified(
+        intact=all(each.misfit is None for each in verdicts),
+        complete=not any(each.missing_events or each.repeated_events for each in verdicts),
+        orgs=tuple(verdicts),
+    )
+
+
+def in_words(verdict: Verdict | Check) -> tuple[str, str | None]:
+    """Return the finding with its period, and the losses; None if there are none."""
+    if verdict.misfit is not None:
+        found = "not everything is as it was stored"
+    elif verdict.received_from is None:
+        found = "no event was looked at"
+    else:
+        period = f"from {verdict.received_from} to {verdict.received_to}"
+        found = f"every stored event is as it was stored, of those received {period}"
+    absent = []
+    if verdict.missing_events:
+        absent.append(f"{verdict.missing_events} events never came: their sequence numbers are missing")
+    if verdict.repeated_events:
+        absent.append(f"{verdict.repeated_events} came under sequence numbers that others had before")
+    return found, "; ".join(absent) or None
 
 
 # -- on the way to a verdict -----------------------------------------------------------------------
@@ -159,26 +200,50 @@ async def verification(desk: Desk, actor: Actor, request: Verify) -> AsyncGenera
 def _of_nothing_left(org_id: str, known: Known) -> Verdict:
     """A link was kept, and there is neither the organisation nor a chain of it, or none that one may see."""
     text = "a link of this organisation's chain was kept, and nothing of it is here"
-    return Verdict(org_id=org_id, links=0, events=0, purged=0, misfit=Misfit("truncated", text, known.number))
+    return Verdict(
+        org_id=org_id,
+        links=0,
+        events=0,
+        purged=0,
+        misfit=Misfit("truncated", text, known.number),
+        received_from=None,
+        received_to=None,
+        missing_events=0,
+        repeated_events=0,
+    )
 
 
 async def _verdict(desk: Desk, org_id: str, known: Known | None) -> AsyncIterator[Progress | Verdict]:
     async with aclosing(walk(await desk.vault(), desk.store, org_id, known)) as steps:
+        begun: int | None = None  # number of the last link that was taken as looked at
         async for at in steps:
             reached = at.reached
+            begun = reached.number if begun is None else begun
             if not at.done:
                 yield Progress(org_id, reached.number, at.links)
                 continue
             if known is None:  # else who asks decides what is found, or is passed over
                 check = ChainCheck(desk.clock.wall_ms(), reached.number, reached.events, at.misfit)
                 await desk.store.note_chain_check(org_id, check)
+            any_walked = reached.number > begun
+            absent = await desk.store.losses_of_org(org_id)
             yield Verdict(
+                received_from=await _time_of(desk, org_id, begun + 1 if any_walked else None),
+                received_to=await _time_of(desk, org_id, reached.number if any_walked else None),
+                missing_events=absent.missing,
+                repeated_events=absent.repeated,
                 org_id=org_id,
                 links=reached.number,
                 events=reached.events,
                 purged=reached.purged,
                 misfit=at.misfit,
             )
+
+
+async def _time_of(desk: Desk, org_id: str, number: int | None) -> str | None:
+    """When the link of that number was made."""
+    link = None if number is None else await desk.store.chain_link(org_id, number)
+    return None if link is None else rfc3339(link.record.chained_ms)
 
 
 def _digest(member: str, text: str) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.registry import ProxySecrets
-from controlplane.store.interface import Proxy
+from controlplane.store.interface import Acknowledgement, Losses, Proxy
 from proxy.wire.audit_event import rfc3339
 
 
@@ -43,6 +45,28 @@ class OrgOfProxy(ProxyReference):
     org: str
 
 
+class ExpectedLosses(Request):
+    missing: int
+    repeated: int
+    implausible: int
+
+
+class AcknowledgeLosses(ProxyReference):
+    note: str  # what explains them, kept in the operator log
+    org: str | None = None  # all of the proxy's organisations, if left out
+    expected: ExpectedLosses | None = None  # refused if that organisation has other losses
+
+
+class Acknowledged(Answer):
+    """Losses that this request acknowledged, in events."""
+
+    proxy_id: str
+    name: str
+    missing: int
+    repeated: int
+    implausible: int
+
+
 @operation("proxy.add", "POST", "/proxies")
 async def add(desk: Desk, actor: Actor, request: AddProxy) -> NewProxySecrets:
     """Add a proxy instance. Its API key and HMAC secret are shown this once."""
@@ -66,6 +90,34 @@ async def revoke(desk: Desk, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
     org = await desk.org(actor, "admin", request.org)
     proxy = await desk.proxy(actor, "viewer", request.proxy)
     return await _facts(desk, actor, await desk.registry.revoke(proxy.proxy_id, org.org_id))
+
+
+@operation("proxy.acknowledge", "POST", "/proxies/{proxy}/acknowledge")
+async def acknowledge(desk: Desk, actor: Actor, request: AcknowledgeLosses) -> Acknowledged:
+    """Take the proxy's missing events, repeated numbers and implausible times as known and explained: up to
+    now they no longer count against its health."""
+    if not request.note.strip():
+        raise InvalidRequest("note: say what explains the losses")
+    proxy = await desk.proxy(actor, "viewer", request.proxy)
+    orgs = [
+        await desk.org(actor, "admin", org)
+        for org in (proxy.org_ids if request.org is None else (request.org,))
+    ]
+    given = Acknowledgement(desk.clock.wall_ms(), actor.name, request.note)
+    expected = None if request.expected is None else Losses(*msgspec.structs.astuple(request.expected))
+    if expected is not None and len(orgs) != 1:
+        raise InvalidRequest("expected: losses are those of one organisation: say which with org")
+    found = [
+        await desk.store.acknowledge_losses(proxy.proxy_id, org.org_id, given, expected) for org in orgs
+    ]
+    missing, repeated, implausible = (sum(each) for each in zip(*found, strict=True)) if found else (0, 0, 0)
+    return Acknowledged(
+        proxy_id=proxy.proxy_id,
+        name=proxy.name,
+        missing=missing,
+        repeated=repeated,
+        implausible=implausible,
+    )
 
 
 @operation("proxy.rotate-secret", "POST", "/proxies/{proxy}/rotate-secret")

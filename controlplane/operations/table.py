@@ -33,6 +33,7 @@ OPERATIONS: Final[tuple[Operation[Any, Any], ...]] = (
     proxies.add,
     proxies.grant,
     proxies.revoke,
+    proxies.acknowledge,
     proxies.rotate_secret,
     proxies.disable,
     proxies.enable,

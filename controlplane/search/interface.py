@@ -121,8 +121,12 @@ class SearchIndex(Protocol):
 
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram: ...
 
-    async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
-        """Removes up to `limit` events of the organisation from before `before_ms`; how many it were."""
+    async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
+        """Remove up to `limit` events of the organisation and return their number.
+
+        `newest` is the position of the last event that was received before `before_ms`; later ones stay. Of
+        the others, those go that happened before `before_ms`, and those with a time that can't be true.
+        """
         ...
 
     async def close(self) -> None: ...

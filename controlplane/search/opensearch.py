@@ -41,7 +41,7 @@ from controlplane.search.query import (
     TextTerm,
     fold,
 )
-from controlplane.store.interface import StoredEvent
+from controlplane.store.interface import MOST_AHEAD_MS, StoredEvent
 from proxy.config.tls import client_tls
 from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
@@ -77,6 +77,7 @@ INDEX_DEFINITION: Final = {
         "properties": {
             **{field.name: _TYPES[field.kind] for field in FIELDS.values()},
             "uid": {"type": "keyword"},
+            "position": {"type": "long"},
             "text": {"type": "text", "analyzer": "words", "norms": False},
             "body": {"type": "keyword", "index": False, "doc_values": False},
         },
@@ -199,9 +200,9 @@ class OpenSearchIndex:
         again = await self._bulk({uid: items[uid] for uid in uids[:middle]})
         return again | await self._bulk({uid: items[uid] for uid in uids[middle:]})
 
-    async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
-        older = {"range": {"time": {"lt": before_ms, "format": "epoch_millis"}}}
-        body = {"query": {"bool": {"filter": [{"term": {"org": org_id}}, older]}}, "max_docs": limit}
+    async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
+        of_org = {"term": {"org": org_id}}
+        body = {"query": {"bool": {"filter": [of_org, *_due(before_ms, newest)]}}, "max_docs": limit}
         path = f"{self._name}/_delete_by_query"
         await self.outbox_name()
         parameters = {"conflicts": "proceed", "refresh": "true"}
@@ -333,6 +334,21 @@ def _excerpt(answer: object) -> str:
 # -- documents -------------------------------------------------------------------------------------
 
 
+def _due(before_ms: int, newest: int | None) -> Iterator[Mapping[str, object]]:
+    """The conditions under which retention takes an event, for a bool query."""
+    older = {"range": {"time": {"lt": before_ms, "format": "epoch_millis"}}}
+    if newest is None:
+        yield older
+        return
+    ahead = {"range": {"time": {"gt": before_ms + MOST_AHEAD_MS, "format": "epoch_millis"}}}
+    received = {"range": {"position": {"lte": newest}}}
+    # Earlier releases indexed no positions: of their events the time alone is known.
+    unknown = {"bool": {"must_not": [{"exists": {"field": "position"}}], "filter": [older]}}
+    either = {"bool": {"should": [older, ahead], "minimum_should_match": 1}}
+    known = {"bool": {"filter": [received, either]}}
+    yield {"bool": {"should": [known, unknown], "minimum_should_match": 1}}
+
+
 def _uid(org_id: str, event_id: str) -> str:
     uid = f"{org_id}:{event_id}"
     return uid if len(uid.encode()) <= _MOST_ID_BYTES else hashlib.sha256(uid.encode()).hexdigest()
@@ -343,6 +359,7 @@ def _bulk_item(uid: str, document: Document) -> bytes:
         **document.values,
         "time": document.time_ms,
         "uid": uid,
+        "position": document.position,
         "text": [" ".join(listed) for listed in text_words(document.values)],
         "body": document.body.decode(),
     }

@@ -84,6 +84,7 @@ FIELDS: Final = MappingProxyType(
             Field("shadow", "shadowVerdict"),
             Field("shadowrule", "shadowRuleId"),
             Field("shadowruleset", "shadowRulesetVersion"),
+            Field("implausible", "implausibleTime", values=("future", "past")),
         )
     }
 )

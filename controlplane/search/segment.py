@@ -15,7 +15,7 @@ from itertools import accumulate, chain
 from typing import Final
 from urllib.parse import unquote
 
-from controlplane.search.column import Column, in_order, join, make_column, pick
+from controlplane.search.column import Column, Picker, in_order, join, make_column, pick
 from controlplane.search.document import Value
 from controlplane.search.query import FIELDS, WORD, WORD_CHARS, Kind, fold
 
@@ -164,7 +164,10 @@ def _sorted(segment: Segment) -> Segment:
     order = sorted(range(segment.count), key=keys.__getitem__)
     if order == list(range(segment.count)):
         return segment
-    picked = in_order(order)
+    return _picked(segment, in_order(order))
+
+
+def _picked(segment: Segment, picked: Picker) -> Segment:
     text = segment.text.split(b"\n")
     lines = picked(text)
     return Segment(
@@ -176,13 +179,20 @@ def _sorted(segment: Segment) -> Segment:
     )
 
 
-def without_oldest(segment: Segment, count: int) -> Segment:
-    cut = slice(count, None)
-    start = segment.lines[count]
+def only(segment: Segment, places: Sequence[int]) -> Segment:
+    """The segment with the events at these places, in order; one at least."""
+    first, last = places[0], places[-1]
+    if last - first + 1 == len(places):  # as retention leaves nearly every segment
+        return _part(segment, slice(first, last + 1))
+    return _picked(segment, in_order(places))
+
+
+def _part(segment: Segment, cut: slice) -> Segment:
+    start, end = segment.lines[cut.start], segment.lines[cut.stop]
     return Segment(
         segment.times[cut],
         segment.positions[cut],
         {name: pick(column, cut) for name, column in segment.columns.items()},
-        segment.text[start:],
-        array("I", [at - start for at in segment.lines[cut]]),
+        segment.text[start:end],
+        array("I", [at - start for at in segment.lines[cut.start : cut.stop + 1]]),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from array import array
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,9 +31,10 @@ from controlplane.search.segment import (
     Segment,
     join_segments,
     make_segment,
+    only,
     vocabulary,
-    without_oldest,
 )
+from controlplane.store.interface import MOST_AHEAD_MS
 
 log = logging.getLogger(__name__)
 
@@ -344,22 +344,46 @@ def _is_full(segments: Sequence[tuple[int, int]]) -> bool:
 # -- purging ---------------------------------------------------------------------------------------
 
 
-def purge_events(db: sqlite3.Connection, org_id: str, before_ms: int, limit: int) -> int:
+def purge_events(
+    db: sqlite3.Connection, org_id: str, before_ms: int, limit: int, newest: int | None = None
+) -> int:
+    """Remove events as retention takes them from the store; see `SearchIndex.purge`."""
+    ahead_ms = before_ms + MOST_AHEAD_MS if newest is not None else None
     rows = db.execute(
-        "SELECT s.segment FROM segments s JOIN orgs o ON o.org = s.org"
-        " WHERE o.org_id = ? AND s.least_ms < ? ORDER BY s.least_ms",
-        (org_id, before_ms),
+        "SELECT s.segment, s.count FROM segments s JOIN orgs o ON o.org = s.org"
+        " WHERE o.org_id = ?1 AND (s.least_ms < ?2 OR s.most_ms > ?3) ORDER BY s.least_ms",
+        (org_id, before_ms, ahead_ms),
     ).fetchall()
     purged = 0
-    for (number,) in rows:
+    for number, count in rows:
         if purged == limit:
             break
+        kept = _kept(db, number, count, (before_ms, ahead_ms, newest), limit - purged)
+        if len(kept) == count:
+            continue
         segment = _read_segment(db, number)
-        count = min(limit - purged, bisect_left(segment.times, before_ms))
         _delete_parts(db, number)
-        if count == segment.count:
-            _delete_segment(db, number)
+        if kept:
+            _write_segment(db, number, only(segment, kept))
         else:
-            _write_segment(db, number, without_oldest(segment, count))
-        purged += count
+            _delete_segment(db, number)
+        purged += count - len(kept)
     return purged
+
+
+@telling_damage()
+def _kept(
+    db: sqlite3.Connection, segment: int, count: int, due: tuple[int, int | None, int | None], most: int
+) -> list[int]:
+    """Places of the segment's events that stay, if `most` of those that are due go."""
+    before_ms, ahead_ms, newest = due
+    kept: list[int] = []
+    at = 0
+    for number in range(-(-count // STRETCH)):
+        for time_ms, position in zip(*read_numbers(db, segment, number), strict=True):
+            is_due = time_ms < before_ms or (ahead_ms is not None and time_ms > ahead_ms)
+            goes = is_due and (newest is None or position <= newest) and at - len(kept) < most
+            if not goes:
+                kept.append(at)
+            at += 1
+    return kept

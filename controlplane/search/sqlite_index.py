@@ -178,8 +178,8 @@ class SqliteIndex:
             self._incarnation = error.incarnation
             raise
 
-    async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
-        return await self._writer.run("BEGIN IMMEDIATE", purge_events, org_id, before_ms, limit)
+    async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
+        return await self._writer.run("BEGIN IMMEDIATE", purge_events, org_id, before_ms, limit, newest)
 
     async def search(self, query: SearchQuery) -> SearchPage:
         before = None if query.cursor is None else _read_cursor(query.cursor)

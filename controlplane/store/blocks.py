@@ -13,13 +13,14 @@ from typing import Final
 
 import msgspec
 
-from controlplane.clock import milliseconds
+from controlplane.clock import LATEST_MS, milliseconds
 from controlplane.store.chain_table import PURGED, Chain, decode_events
 from controlplane.store.database import one_row
-from controlplane.store.interface import BlockPlace, BlockSlice, NewBatch, StoredEvent
+from controlplane.store.interface import MOST_AHEAD_MS, BlockPlace, BlockSlice, NewBatch, StoredEvent
 
 MAX_READ_BYTES: Final = 16 * 1024 * 1024  # of events that are read at once, for the search index
 MAX_SLICE_BYTES: Final = 4 * 1024 * 1024  # for who reads all of a time, while others wait for the reader
+_LEAST_MS: Final = -(1 << 63)
 EVENTS: Final = 64  # of a block at most: searches read single events, and a block is read as a whole
 
 
@@ -57,6 +58,9 @@ def add_blocks(
     )
     if blocks:
         chain.add_blocks(connection, batch.org_id, batch.proxy_id, digest, blocks)
+        connection.executemany(
+            "INSERT INTO receipts VALUES (?, ?, ?)", [(at, batch.org_id, chain.now_ms) for at in blocks]
+        )
     connection.execute("UPDATE last_position SET position = ?", (position + len(events) - 1,))
     return len(events), position
 
@@ -177,28 +181,60 @@ def count_between(connection: sqlite3.Connection, org_id: str, from_ms: int, to_
 def purge_events(
     connection: sqlite3.Connection, org_id: str, before_ms: int, limit: int, chain: Chain
 ) -> int:
-    """Delete up to `limit` events of the organisation from before `before_ms`; how many it were."""
-    purged = 0
+    """Delete up to `limit` events that were received before `before_ms` and happened before it; return their
+    number. If an event came with a time that lies in the future, its receipt alone decides."""
+    purged, reached = 0, (_LEAST_MS, 0)
     while purged < limit:
         block = one_row(
             connection,
-            "SELECT position, body FROM blocks WHERE org_id = ? AND least_ms < ? ORDER BY least_ms LIMIT 1",
-            (org_id, before_ms),
+            "SELECT received_ms, receipts.position, body FROM receipts JOIN blocks USING (position)"
+            " WHERE receipts.org_id = ?1 AND received_ms < ?2 AND (received_ms, receipts.position) > (?4, ?5)"
+            " AND (least_ms < ?2 OR most_ms > received_ms + ?3) ORDER BY received_ms, position LIMIT 1",
+            (org_id, before_ms, MOST_AHEAD_MS, *reached),
         )
         if block is None:
             break
-        position, body = block
-        purged += _purge_block(connection, org_id, position, body, before_ms, limit - purged, chain)
+        received_ms, position, body = block
+        latest_ms = _latest_that_stays(connection, org_id, position, received_ms, before_ms, chain.now_ms)
+        if latest_ms is not None:
+            ends = before_ms, latest_ms
+            purged += _purge_block(connection, org_id, position, body, ends, limit - purged, chain)
+        reached = received_ms, position
     return purged
 
 
+def _latest_that_stays(
+    connection: sqlite3.Connection, org_id: str, position: int, received_ms: int, before_ms: int, now_ms: int
+) -> int | None:
+    """Return the time after which an event of the block can't be true, in ms; None if nothing may go yet.
+
+    The chain vouches for the time of receipt: a receipt that was edited takes nothing away.
+    """
+    row = one_row(
+        connection,
+        "SELECT kind, chained_ms FROM chain WHERE org_id = ? AND position = ? AND kind <> 'purge'",
+        (org_id, position),
+    )
+    if row is None:
+        return LATEST_MS
+    kind, chained_ms = row
+    if chained_ms > now_ms + MOST_AHEAD_MS:  # our clock was ahead then, and the receipt has been corrected
+        chained_ms = received_ms
+    if chained_ms < before_ms:
+        return int(chained_ms) + MOST_AHEAD_MS
+    return None if kind == "block" else LATEST_MS
+
+
 def _purge_block(
-    connection: sqlite3.Connection, org_id: str, position: int, body: bytes, before_ms: int, limit: int,
-    chain: Chain,
+    connection: sqlite3.Connection, org_id: str, position: int, body: bytes, ends: tuple[int, int],
+    limit: int, chain: Chain,
 ) -> int:  # fmt: skip
+    """Delete events of the block with a time before the first of `ends` or after the second."""
     kept, events = _decode_kept(body), decode_events(body)
     times = {at: milliseconds(event.time) for at, event in enumerate(kept) if event is not None}
-    gone = sorted((at for at, ms in times.items() if ms < before_ms), key=times.__getitem__)[:limit]
+    before_ms, latest_ms = ends
+    due = (at for at, ms in times.items() if ms < before_ms or ms > latest_ms)
+    gone = sorted(due, key=times.__getitem__)[:limit]
     ids = msgspec.json.encode([kept[at].id for at in gone]).decode()  # type: ignore[union-attr]
     connection.execute(
         "DELETE FROM event_ids WHERE org_id = ? AND id IN (SELECT value FROM json_each(?))", (org_id, ids)
@@ -210,10 +246,39 @@ def _purge_block(
     if times:
         left = _array(event if at in times else PURGED for at, event in enumerate(events))
         connection.execute(
-            "UPDATE blocks SET least_ms = ?, body = ? WHERE position = ?",
-            (min(times.values()), left, position),
+            "UPDATE blocks SET least_ms = ?, most_ms = ?, body = ? WHERE position = ?",
+            (min(times.values()), max(times.values()), left, position),
         )
     else:
-        connection.execute("DELETE FROM blocks WHERE position = ?", (position,))
-        connection.execute("DELETE FROM event_digests WHERE position = ?", (position,))
+        for table in ("blocks", "event_digests", "receipts"):
+            connection.execute(f"DELETE FROM {table} WHERE position = ?", (position,))  # noqa: S608
     return len(gone)
+
+
+def received_before(connection: sqlite3.Connection, org_id: str, before_ms: int) -> int:
+    """Position of the organisation's last event that was received before `before_ms`."""
+    row = one_row(
+        connection,
+        "SELECT position FROM receipts WHERE org_id = ? AND received_ms >= ?"
+        " ORDER BY received_ms, position LIMIT 1",
+        (org_id, before_ms),
+    )
+    return last_position(connection) if row is None else int(row[0]) - 1
+
+
+def received_at(connection: sqlite3.Connection, position: int) -> int | None:
+    row = one_row(
+        connection,
+        "SELECT received_ms FROM receipts WHERE position <= ? ORDER BY position DESC LIMIT 1",
+        (position,),
+    )
+    return None if row is None else int(row[0])
+
+
+def correct_receipts(connection: sqlite3.Connection, org_id: str, now_ms: int) -> int:
+    """Count blocks with a receipt that still lies ahead as received now: the control plane's own clock was
+    ahead when they came. Return their number."""
+    return connection.execute(
+        "UPDATE receipts SET received_ms = ?1 WHERE org_id = ?2 AND received_ms > ?1 + ?3",
+        (now_ms, org_id, MOST_AHEAD_MS),
+    ).rowcount

@@ -19,6 +19,10 @@ RETENTION_MS: Final[Mapping[Retention, int]] = {
     "1y": 366 * _DAY_MS,  # a year is a whole one, leap day included
     "7y": (7 * 365 + 2) * _DAY_MS,  # seven years hold two leap days at most
 }
+# An event's own time is implausible outside these bounds around its receipt. Signed requests allow clocks to
+# differ by 300 s. A backlog as old as the shortest tier has events that no tier of that length would keep.
+MOST_AHEAD_MS: Final = 300_000
+MOST_BEHIND_MS: Final = min(RETENTION_MS.values())
 IDEMPOTENCY_WINDOW_MS: Final = 48 * 3_600_000
 
 Role = Literal["viewer", "editor", "admin"]
@@ -61,6 +65,7 @@ class NewBatch:
     seqs: Sequence[int | None]
     times: Sequence[int]  # in ms
     events: Sequence[bytes]  # each as JSON
+    implausible: int = 0  # events that are marked because their time can't be true
 
 
 class StoredEvent(NamedTuple):
@@ -232,6 +237,26 @@ class Gap(NamedTuple):
     last: int
 
 
+class Losses(NamedTuple):
+    """Faults of a proxy's trail that no operator has acknowledged, in events."""
+
+    missing: int = 0  # sequence numbers below the highest that never came
+    repeated: int = 0  # events under numbers that others had before
+    implausible: int = 0  # events with a time that can't be true
+
+
+NO_LOSSES: Final = Losses()
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """An operator's word that what is wrong with a proxy's trail, up to then, is known and explained."""
+
+    acknowledged_ms: int
+    acknowledged_by: str
+    note: str
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceState:
     org_id: str
@@ -240,6 +265,10 @@ class SequenceState:
     unlisted: int  # missing numbers beyond the ranges that are kept
     repeated: int = 0  # events under numbers that others had before
     repeated_ms: int | None = None  # when the last of them came
+    implausible: int = 0  # events with a time that can't be true
+    implausible_ms: int | None = None  # when the last of them came
+    losses: Losses = NO_LOSSES
+    acknowledged: Acknowledgement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +291,14 @@ class ProxyTally(NamedTuple):
     last_seen_ms: int  # where it never was, when it was made
     missing: int  # sequence numbers below the highest that never came
     repeated: int  # events under numbers that others had before
+    losses: Losses  # unacknowledged ones
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     newest_position: int  # of any event
     proxies: tuple[ProxyTally, ...]
+    broken_chains: int = 0  # organisations with a mismatch in their chain at its last verification
 
 
 # Operators
@@ -413,8 +444,30 @@ class AuditStore(OutboxStore, Protocol):
         """Of each proxy its newest heartbeat and its newest windows of metrics, of one moment."""
 
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]: ...
+    async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
+        """Unacknowledged losses of each proxy, of all its organisations together."""
+
+    async def losses_of_org(self, org_id: str) -> Losses:
+        """Losses of the organisation's events at all proxies together, acknowledged ones included."""
+
+    async def acknowledge_losses(
+        self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
+    ) -> Losses:
+        """Acknowledge the current losses of the organisation and return them. Raise Conflict if they are not
+        the expected ones."""
+
     async def purge_events(self, org_id: str, before_ms: int, limit: int) -> int:
-        """Delete up to `limit` events; the number that were deleted."""
+        """Delete up to `limit` events that both happened and were received before `before_ms`, or that were
+        received before it with a time ahead of their receipt; return their number."""
+
+    async def received_before(self, org_id: str, before_ms: int) -> int:
+        """Position of the organisation's last event that was received before `before_ms`."""
+
+    async def received_at(self, position: int) -> int | None:
+        """Time at which the event at that position was received, in ms; None if it is gone."""
+
+    async def correct_receipts(self, org_id: str, now_ms: int) -> int:
+        """Count receipts that still lie ahead as received now; return the number of blocks corrected."""
 
     async def purge_batches(self, before_ms: int, limit: int) -> int:
         """Forget up to `limit` batch ids accepted before then; the number that were forgotten."""

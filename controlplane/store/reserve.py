@@ -18,11 +18,23 @@ _PIECE: Final = 64 * 1024
 _PLENTY: Final = 4 * SIZE  # what has to be free beside it, so that it is not what fills a disk
 
 
+def missing_bytes(database: Path) -> int:
+    """Bytes by which the reserve of the database of that path is short of its full size."""
+    try:
+        return max(0, SIZE - _reserve_of(database).stat(follow_symlinks=False).st_size)
+    except OSError:
+        return SIZE
+
+
+def _reserve_of(database: Path) -> Path:
+    return database.with_name(database.name + ".reserve")
+
+
 class Reserve:
     """Of the database of that path. Never an OSError: without a reserve all is as it would be without one."""
 
     def __init__(self, database: Path) -> None:
-        self._path = database.with_name(database.name + ".reserve")
+        self._path = _reserve_of(database)
 
     def fill(self) -> None:
         """To its full size if it is short of it and there is plenty of room."""

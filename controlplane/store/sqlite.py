@@ -8,6 +8,7 @@ from pathlib import Path
 from controlplane.clock import Clock
 from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import ProxyTally, Tally
+from controlplane.store.losses import all_losses_of
 from controlplane.store.sqlite_audit import AuditTables
 from controlplane.store.sqlite_operators import OperatorTables
 from controlplane.store.sqlite_registry import RegistryTables
@@ -38,14 +39,19 @@ class SqliteStore(AuditTables, RegistryTables, OperatorTables):
             (position,) = one_row(connection, "SELECT position FROM last_position")
             rows = all_rows(
                 connection,
-                "SELECT name, coalesce(last_seen_ms, created_ms),"
+                "SELECT proxy_id, name, coalesce(last_seen_ms, created_ms),"
                 " coalesce((SELECT sum(last - first + 1) FROM sequence_gaps AS g"
                 " WHERE g.proxy_id = p.proxy_id), 0)"
                 " + coalesce((SELECT sum(unlisted) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0),"
                 " coalesce((SELECT sum(repeated) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0)"
                 " FROM proxies AS p WHERE enabled",
             )
-            return Tally(position, tuple(ProxyTally(*row) for row in rows))
+            proxies = tuple(
+                ProxyTally(name, seen_ms, missing, repeated, all_losses_of(connection, proxy_id))
+                for proxy_id, name, seen_ms, missing, repeated in rows
+            )
+            (broken,) = one_row(connection, "SELECT count(*) FROM chain_checks WHERE misfit IS NOT NULL")
+            return Tally(position, proxies, broken)
 
         return await self._database.read(job)
 

@@ -12,16 +12,20 @@ from controlplane.rate_limits import WINDOW_MS, retry_after_seconds
 from controlplane.store.blocks import (
     add_blocks,
     blocks_between,
+    correct_receipts,
     count_between,
     events_after,
     find_event,
     last_position,
     purge_events,
+    received_at,
+    received_before,
 )
 from controlplane.store.chain_table import Chain
 from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import (
     IDEMPOTENCY_WINDOW_MS,
+    Acknowledgement,
     BlockPlace,
     BlockSlice,
     Duplicate,
@@ -29,6 +33,7 @@ from controlplane.store.interface import (
     Gap,
     LatestReports,
     Limited,
+    Losses,
     NewBatch,
     Outcome,
     RateLimits,
@@ -36,6 +41,14 @@ from controlplane.store.interface import (
     SequenceState,
     Stored,
     StoredEvent,
+)
+from controlplane.store.losses import (
+    acknowledge,
+    acknowledgement_of,
+    all_losses_of,
+    implausible_of,
+    losses_of,
+    losses_of_org,
 )
 from controlplane.store.sequences import fold, ranges, size
 from controlplane.store.sqlite_chain import ChainTables
@@ -71,6 +84,7 @@ class AuditTables(ChainTables):
             accepted, position = _store(connection, batch, digest, now, self._chain())
             wall_ms = self._clock.wall_ms()
             _fold_sequence(connection, batch, accepted, wall_ms)
+            _count_implausible(connection, batch, accepted, wall_ms)
             _seen(connection, batch.proxy_id, wall_ms)
             return Stored(accepted, position)
 
@@ -118,6 +132,15 @@ class AuditTables(ChainTables):
         return await self._database.write(
             lambda connection: purge_events(connection, org_id, before_ms, limit, self._chain())
         )
+
+    async def received_before(self, org_id: str, before_ms: int) -> int:
+        return await self._database.read(lambda connection: received_before(connection, org_id, before_ms))
+
+    async def received_at(self, position: int) -> int | None:
+        return await self._database.read(lambda connection: received_at(connection, position))
+
+    async def correct_receipts(self, org_id: str, now_ms: int) -> int:
+        return await self._database.write(lambda connection: correct_receipts(connection, org_id, now_ms))
 
     # Reports
 
@@ -172,18 +195,49 @@ class AuditTables(ChainTables):
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]:
         def job(connection: sqlite3.Connection) -> list[SequenceState]:
             states = []
-            for org_id, highest, unlisted, *repeated in all_rows(
+            for org_id, highest, unlisted, repeated, repeated_ms in all_rows(
                 connection,
-                "SELECT org_id, highest, unlisted, repeated, repeated_ms FROM sequences"
-                " WHERE proxy_id = ? ORDER BY org_id",
+                "SELECT org_id, highest, unlisted, repeated, repeated_ms FROM sequences WHERE proxy_id = ?1"
+                " UNION ALL SELECT org_id, 0, 0, 0, NULL FROM implausible_times AS i WHERE proxy_id = ?1"
+                " AND NOT EXISTS (SELECT 1 FROM sequences AS s"
+                " WHERE s.proxy_id = ?1 AND s.org_id = i.org_id) ORDER BY org_id",
                 (proxy_id,),
             ):
                 gaps = _gaps(connection, proxy_id, org_id, Gap(0, highest))
                 listed, hidden = tuple(gaps[:gap_limit]), size(gaps[gap_limit:])
-                states.append(SequenceState(org_id, highest, listed, unlisted + hidden, *repeated))
+                implausible, implausible_ms = implausible_of(connection, proxy_id, org_id)
+                states.append(
+                    SequenceState(
+                        org_id,
+                        highest,
+                        listed,
+                        unlisted + hidden,
+                        repeated,
+                        repeated_ms,
+                        implausible,
+                        implausible_ms,
+                        losses_of(connection, proxy_id, org_id),
+                        acknowledgement_of(connection, proxy_id, org_id),
+                    )
+                )
             return states
 
         return await self._database.read(job)
+
+    async def losses(self, proxy_ids: Sequence[str]) -> Mapping[str, Losses]:
+        return await self._database.read(
+            lambda connection: {each: all_losses_of(connection, each) for each in proxy_ids}
+        )
+
+    async def losses_of_org(self, org_id: str) -> Losses:
+        return await self._database.read(lambda connection: losses_of_org(connection, org_id))
+
+    async def acknowledge_losses(
+        self, proxy_id: str, org_id: str, acknowledgement: Acknowledgement, expected: Losses | None
+    ) -> Losses:
+        return await self._database.write_even_if_full(
+            lambda connection: acknowledge(connection, (proxy_id, org_id), acknowledgement, expected)
+        )
 
     async def _execute(self, sql: str, parameters: Sequence[Any]) -> int:
         def job(connection: sqlite3.Connection) -> int:
@@ -271,6 +325,16 @@ def _fold_sequence(connection: sqlite3.Connection, batch: NewBatch, accepted: in
             *(repeated, wall_ms),
         ),
     )
+
+
+def _count_implausible(connection: sqlite3.Connection, batch: NewBatch, accepted: int, wall_ms: int) -> None:
+    count = min(batch.implausible, accepted)  # events that had come before were counted before
+    if count:
+        connection.execute(
+            "INSERT INTO implausible_times VALUES (?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET count = count + excluded.count, latest_ms = excluded.latest_ms",
+            (batch.proxy_id, batch.org_id, count, wall_ms),
+        )
 
 
 def _gaps(connection: sqlite3.Connection, proxy_id: str, org_id: str, within: Gap) -> list[Gap]:

@@ -205,7 +205,7 @@ async def accept(store: SqliteStore, subject: Forwarder, *made: dict[str, Any]) 
             subject.take(parsed)
 
     body = orjson.dumps({"batchId": str(uuid.uuid4()), "events": made})
-    await Ingest(store, RateLimits(10**6, 10**6), stored).accept("proxy-1", {ORG}, body)
+    await Ingest(store, RateLimits(10**6, 10**6), FakeClock(START_MS), stored).accept("proxy-1", {ORG}, body)
 
 
 async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
@@ -216,7 +216,7 @@ async def test_what_was_read_at_ingestion_is_found_as_if_it_had_been_read_again(
     again = await SqliteIndex.open(tmp_path / "again.sqlite", tmp_path / "store.db")
     subject = Forwarder(store, index)
     full = {field.event_key: _VALUES[field.kind] for field in FIELDS.values()}
-    must_be = {"id", "time", "orgId", "proxyId", "seq", "status", "verdict"}
+    must_be = {"id", "time", "orgId", "proxyId", "seq", "status", "verdict", "implausibleTime"}
     given = {key: value for key, value in full.items() if key not in must_be}
     await accept(store, subject, event(0) | given, event(1), event(2) | given | {"rulesetVersion": 7})
     try:

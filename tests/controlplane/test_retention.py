@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from typing import Final
 
 import pytest
 
-from controlplane.retention import Retention, WitnessedTime
+from controlplane.forwarder import Forwarder
+from controlplane.retention import PurgeableIndex, Retention, WitnessedTime
+from controlplane.search import open_index
+from controlplane.search.interface import SearchQuery
+from controlplane.search.query import parse_filter
 from controlplane.store.interface import RETENTION_MS, NewRecord, Operator, RecordQuery
 from controlplane.store.interface import Retention as Tier
+from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, event
+
+DAY_MS: Final = 86_400_000
 
 
 class _Index:
     def __init__(self) -> None:
-        self.purged: list[tuple[str, int]] = []
+        self.purged: list[tuple[str, int, int | None]] = []
 
-    async def purge(self, org_id: str, before_ms: int, limit: int) -> int:
-        self.purged.append((org_id, before_ms))
+    async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
+        self.purged.append((org_id, before_ms, newest))
         return 0
 
 
-def _days_ago(clock: FakeClock, days: float) -> str:
-    return datetime.fromtimestamp(clock.wall / 1000 - days * 86400, UTC).isoformat()
+def _days_from(clock: FakeClock, days: float) -> str:
+    return rfc3339(clock.wall + round(days * DAY_MS))
+
+
+async def _purge(plane: Plane, index: PurgeableIndex | None = None) -> int:
+    """One pass, with a proxy whose clock agrees with the control plane's."""
+    witnessed = WitnessedTime()
+    witnessed.agree(plane.clock.wall)
+    return await Retention(plane.store, index or _Index(), plane.clock, witnessed, 60).purge()
+
+
+async def _seqs(plane: Plane) -> list[int]:
+    return [each["seq"] for _, each in await plane.stored()]
 
 
 @pytest.mark.parametrize(("tier", "days"), [("base", 30), ("90d", 90), ("1y", 366), ("7y", 2557)])
@@ -31,23 +50,79 @@ async def test_events_go_at_the_end_of_their_tier(
 ) -> None:
     org = await plane.org("acme", tier)
     proxy = await plane.proxy("edge-1", "acme")
-    ages = [days + 0.01, days - 0.01, 0, days * 2]
-    events = [event(org, number, time=_days_ago(clock, age)) for number, age in enumerate(ages)]
-    await proxy.audit({"batchId": "b1", "events": events})
-    index, witnessed = _Index(), WitnessedTime()
-    witnessed.agree(clock.wall)
-    assert await Retention(plane.store, index, clock, witnessed, 60).purge() == 2
-    assert [each["seq"] for _, each in await plane.stored()] == [1, 2]
-    assert index.purged == [(org, clock.wall - RETENTION_MS[tier])]
+    await proxy.audit({"batchId": "b1", "events": [event(org, 1), event(org, 2)]})
+    clock.advance(hours=1)
+    await proxy.audit(batch("b2", org, [3]))
+    clock.advance(hours=24 * days)
+    index = _Index()
+    assert await _purge(plane, index) == 2
+    assert await _seqs(plane) == [3]
+    assert index.purged == [(org, clock.wall - RETENTION_MS[tier], 2)]
+
+
+async def test_an_event_is_kept_for_its_tier_after_it_was_received(plane: Plane, clock: FakeClock) -> None:
+    """A proxy with a slow clock, or with an old backlog, must not shorten what the organisation pays for."""
+    org = await plane.org("acme")
+    proxy = await plane.proxy("edge-1", "acme")
+    late = [event(org, at, time=_days_from(clock, -age)) for at, age in enumerate((29, 31, 400, 20_000), 1)]
+    await proxy.audit({"batchId": "b1", "events": late})
+    clock.advance(hours=24 * 30 - 1)
+    assert await _purge(plane) == 0
+    assert await _seqs(plane) == [1, 2, 3, 4]
+    clock.advance(hours=2)
+    assert await _purge(plane) == 4
+
+
+async def test_receipt_decides_for_an_event_from_the_future(plane: Plane, clock: FakeClock) -> None:
+    """Else one proxy with a fast clock would have its events kept for ever."""
+    org = await plane.org("acme")
+    proxy = await plane.proxy("edge-1", "acme")
+    ahead = [event(org, at, time=_days_from(clock, days)) for at, days in enumerate((1, 400, 200_000), 1)]
+    await proxy.audit({"batchId": "b1", "events": [event(org, 4), *ahead]})
+    clock.advance(hours=24 * 30 - 1)
+    assert await _purge(plane) == 0
+    clock.advance(hours=2)
+    assert await _purge(plane) == 4
+    assert await _seqs(plane) == []
+
+
+async def test_the_index_loses_what_the_store_loses(plane: Plane, clock: FakeClock) -> None:
+    org = await plane.org("acme")
+    proxy = await plane.proxy("edge-1", "acme")
+    times = (0, -400, 400)
+    for first in (1, 4):
+        made = [event(org, first + at, time=_days_from(clock, days)) for at, days in enumerate(times)]
+        await proxy.audit({"batchId": f"b{first}", "events": made})
+        clock.advance(hours=24)
+    index = await open_index(plane.settings.search_index, plane.settings.store.path)
+    await Forwarder(plane.store, index).drain()
+    clock.advance(hours=24 * 28.5)
+    assert await _purge(plane, index) == 3
+    found = await index.search(SearchQuery((org,), parse_filter("")))
+    assert sorted(json.loads(each)["seq"] for each in found.events) == await _seqs(plane) == [4, 5, 6]
+    facets = await index.facets(SearchQuery((org,), parse_filter("")), ["implausible"])
+    assert dict(facets.fields["implausible"]) == {"future": 1, "past": 1}
+    await index.close()
+
+
+async def test_a_receipt_that_lies_ahead_is_corrected(plane: Plane, clock: FakeClock) -> None:
+    """The host's clock, and the proxy's with it, stood a year ahead and was set right again."""
+    org = await plane.org("acme")
+    proxy = await plane.proxy("edge-1", "acme")
+    right = clock.wall
+    clock.advance(hours=24 * 365)
+    await proxy.audit({"batchId": "b1", "events": [event(org, 1, time=_days_from(clock, 0))]})
+    clock.wall = right
+    assert await _purge(plane) == 0
+    clock.advance(hours=24 * 30 + 1)
+    assert await _purge(plane) == 1
 
 
 async def test_many_events_go_in_small_steps(plane: Plane, proxy: ProxyClient, clock: FakeClock) -> None:
-    old = _days_ago(clock, 31)
-    events = [event(proxy.org_ids[0], number, time=old) for number in range(1201)]
+    events = [event(proxy.org_ids[0], number) for number in range(1201)]
     await proxy.audit({"batchId": "b1", "events": events})
-    witnessed = WitnessedTime()
-    witnessed.agree(clock.wall)
-    assert await Retention(plane.store, _Index(), clock, witnessed, 60).purge() == 1201
+    clock.advance(hours=24 * 31)
+    assert await _purge(plane) == 1201
     assert await plane.stored() == []
 
 
@@ -55,10 +130,9 @@ async def test_each_organisation_has_its_own_tier(plane: Plane, clock: FakeClock
     short, long = await plane.org("short"), await plane.org("long", "7y")
     proxy = await plane.proxy("both", "short", "long")
     for org in (short, long):
-        await proxy.audit({"batchId": org, "events": [event(org, 1, time=_days_ago(clock, 40))]})
-    witnessed = WitnessedTime()
-    witnessed.agree(clock.wall)
-    await Retention(plane.store, _Index(), clock, witnessed, 60).purge()
+        await proxy.audit({"batchId": org, "events": [event(org, 1)]})
+    clock.advance(hours=24 * 40)
+    await _purge(plane)
     assert [org for org, _ in await plane.stored()] == [long]
 
 
@@ -97,7 +171,7 @@ async def test_positions_are_never_given_twice(plane: Plane, proxy: ProxyClient)
     """Else the outbox would pass over an event that came after a purge of the newest."""
     (org,) = proxy.org_ids
     await proxy.audit(batch("b1", org, [1, 2, 3]))
-    assert await plane.store.purge_events(org, plane.clock.wall, 10) == 3
+    assert await plane.store.purge_events(org, plane.clock.wall + 1, 10) == 3
     await proxy.audit(batch("b2", org, [4]))
     assert [stored.position for stored in await plane.store.events_after(0, 10)] == [4]
 

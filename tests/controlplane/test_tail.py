@@ -17,7 +17,7 @@ from controlplane.search.document import Document
 from controlplane.store.interface import RateLimits, StoredEvent
 from controlplane.store.sqlite import SqliteStore
 from controlplane.tail import CutOff, Listener, Tail, TooManyListeners
-from tests.controlplane.plane import FakeClock, event
+from tests.controlplane.plane import NOON_MS, FakeClock, event
 
 NEVER = 3600.0
 LIMITS = RateLimits(1 << 30, 1 << 30)
@@ -39,7 +39,7 @@ def tail(store: SqliteStore) -> Tail:
 async def keep(store: SqliteStore, first: int, count: int, org: str = "acme", **members: Any) -> None:
     events = [event(org, number, **members) for number in range(first, first + count)]
     body = json.dumps({"batchId": f"{org} {first}", "events": events}).encode()
-    await store.commit_batch(parse_batch("proxy-1", body)[0], LIMITS)
+    await store.commit_batch(parse_batch("proxy-1", body, NOON_MS)[0], LIMITS)
 
 
 def everything(document: Document) -> bool:
