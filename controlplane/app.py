@@ -149,7 +149,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
     """The whole control plane, between its start and its stop."""
     async with AsyncExitStack() as stack:
         listeners = Listeners(settings, stack.enter_context(ExitStack()))
-        store = await SqliteStore.open(settings.store.path, clock)
+        store = await SqliteStore.open(settings.store.path, clock, settings.secrets.key_file)
         stack.push_async_callback(store.close)
         vault = await open_vault(settings.secrets, store)
         await begin_chain(vault, store)

@@ -102,6 +102,11 @@ class SecretsSettings:
         doc="the key itself (64 hex digits), instead of MasterKeyFile",
     )
 
+    @property
+    def key_file(self) -> Path | None:
+        """The file that holds the master key; None if the settings hold the key itself."""
+        return None if self.master_key else self.master_key_file
+
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:

@@ -23,6 +23,7 @@ from controlplane.cli import (
     record,
     rehearsal,
     ruleset,
+    store,
     traffic,
 )
 from controlplane.cli.context import Cli, leave_standard_output
@@ -50,6 +51,7 @@ cli.add_typer(kill.lift, name="unkill", help="Lift an emergency stop.")
 audit.app.add_typer(integrity.app)
 cli.add_typer(audit.app, name="audit", help="Audit events.")
 cli.add_typer(doctor.app)
+cli.add_typer(store.app, name="store", help="The store: make a new one in place of one that was lost.")
 cli.add_typer(operator.app, name="operator", help="Operators: who may sign in, roles and API tokens.")
 cli.add_typer(record.app, name="record", help="The record of what operators did.")
 

@@ -168,7 +168,7 @@ class Cli:
 
         settings, clock = self.settings, SystemClock()
         async with AsyncExitStack() as stack:
-            store = await SqliteStore.open(settings.store.path, clock)
+            store = await SqliteStore.open(settings.store.path, clock, settings.secrets.key_file)
             stack.push_async_callback(store.close)
 
             async def vault() -> Vault:

@@ -23,7 +23,7 @@ def has_log(path: Path) -> bool:
 def opened(path: Path, *, seconds: float = 10.0) -> Iterator[sqlite3.Connection]:
     """Each statement ends with OperationalError (interrupted) once so many seconds are over."""
     # A file that nobody has open has no log, and SQLite would make one that a reader can't remove again.
-    how = "mode=ro" if has_log(path) else "immutable=1"
+    how = "mode=ro" if has_log(path) else "mode=ro&immutable=1"
     connection = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=_BUSY_SECONDS)
     ends = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)

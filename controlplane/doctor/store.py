@@ -12,6 +12,7 @@ from controlplane.doctor.opened import has_log, opened
 from controlplane.registry import MASTER_KEY_CHECK
 from controlplane.secrets import MasterKeyError, Vault, read_master_key
 from controlplane.settings import Settings
+from controlplane.store.beginning import StoreLost, require_store_or_first_start
 from controlplane.store.migrate import newest_known
 from proxy.wire.finding import Finding
 
@@ -25,7 +26,12 @@ _RESTORE: Final = "stop the server, restore a backup, remove the -wal and -shm f
 
 def store(settings: Settings) -> list[Finding]:
     path = settings.store.path
-    if not path.exists():
+    try:
+        require_store_or_first_start(path, settings.secrets.key_file)
+    except StoreLost as error:
+        fix = "restore the backup of the store, or begin again with `store new`"
+        return [Finding("store", "fail", str(error), fix), *_room(path)]
+    if not path.exists() or not path.stat().st_size:
         return [Finding("store", "ok", f"{path}: not there yet; the first start makes it"), *_room(path)]
     return [*_schema(path), *_whole(path), *_log(path), *_room(path), _backup(path)]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 
 from controlplane.clock import Clock
+from controlplane.store.beginning import require_store_or_first_start
 from controlplane.store.database import Database, all_rows, one_row
 from controlplane.store.interface import ProxyTally, Tally
 from controlplane.store.losses import all_losses_of
@@ -20,8 +22,10 @@ class SqliteStore(AuditTables, RegistryTables, OperatorTables):
         OperatorTables.__init__(self, database, clock)  # which hold something of their own
 
     @classmethod
-    async def open(cls, path: Path, clock: Clock) -> SqliteStore:
-        """Open the file, making or upgrading it where needed; StoreError if it can't be used."""
+    async def open(cls, path: Path, clock: Clock, master_key: Path | None = None) -> SqliteStore:
+        """Open the file, and make or upgrade it if needed. Raise StoreError if it can't be used, or if it is
+        lost while the file of the master key, or another file that belongs to it, is there."""
+        await asyncio.to_thread(require_store_or_first_start, path, master_key)
         database = await Database.open(path)
         try:
             ((newest_ms,),) = await database.fetch("SELECT coalesce(max(accepted_ms), 0) FROM rate_log")

@@ -133,6 +133,7 @@ class Audit:
         parts = self._parts
         if parts is not None and time.monotonic() - self._status_at > _STATUS_KEPT_SECONDS:
             journal, backlog, problem = await self._on_disk(self._look, parts)
+            rejected = await self._on_disk(parts.journal.rejected_files)
             self._status_at = time.monotonic()
             self._status = AuditStatus(
                 journal=journal,
@@ -140,6 +141,7 @@ class Audit:
                 stalled=self._disk_problem or problem or parts.collector.stalled,
                 not_going_out=parts.shipper.problems(),
                 set_aside=parts.shipper.set_aside(),
+                rejected_files=rejected,
             )
 
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:

@@ -41,6 +41,7 @@ class AuditStatus:
     stalled: str | None
     not_going_out: dict[str, str]  # per organisation, why
     set_aside: dict[str, str]  # per organisation, the latest refused batch
+    rejected_files: int = 0  # refused batches that lie on disk, also from before this start
 
     @property
     def pending(self) -> int:
@@ -144,6 +145,10 @@ class Health:
                 for org_id, what in status.set_aside.items()
             ),
         ]
+        if status.rejected_files and not status.set_aside:
+            details.append(f"{status.rejected_files} refused batches are still in rejected/")
+        if abs(self._clock() - status.journal.restarted_at) < _GAP_SHOWN_SECONDS:
+            details.append("the audit state was lost: sequence numbers began again at 1")
         if status.journal.unplaced:
             details.append(f"{status.journal.unplaced} events of unknown organisations are missing")
         if status.journal.lost_ends:

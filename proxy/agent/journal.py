@@ -67,6 +67,7 @@ class JournalStatus:
     rejected_batches: int
     dropped: int
     lost_ends: int
+    restarted_at: float = 0.0  # when numbers began again at 1 because the state was lost; 0: never
 
 
 def waiting(retention: Path) -> tuple[int, int | None]:
@@ -99,11 +100,8 @@ class Journal:
         elif any(self._files()):
             self._rebuild()
         else:
-            if self._state_file.exists():
-                log.error(
-                    "%s: the audit's state can't be read, and there are no journals; numbers begin anew",
-                    retention,
-                )
+            if self._has_history():
+                self._restart_numbers()
             self._save()  # from now on a journal without a state is one whose state was lost
 
     # What the collector does.
@@ -252,6 +250,13 @@ class Journal:
         self.done(org_id, batch)
         return path
 
+    def rejected_files(self) -> int:
+        """Number of batches that were refused for good and that nobody has removed or sent again."""
+        try:
+            return sum(name.endswith(".json") for name in os.listdir(self._rejected))
+        except OSError:  # the directory was removed, or the disk fails, which is reported elsewhere
+            return 0
+
     # What everybody asks.
 
     def status(self) -> JournalStatus:
@@ -266,6 +271,7 @@ class Journal:
             rejected_batches=self.state.rejected_batches,
             dropped=self.state.dropped,
             lost_ends=self.state.lost_ends,
+            restarted_at=self.state.restarted_at,
         )
 
     def verify_files(self) -> None:
@@ -477,6 +483,17 @@ class Journal:
                 os.truncate(path, length)
         self.verify_files()
 
+    def _has_history(self) -> bool:
+        """Return True if the directory was in use: a first start finds neither state nor what it leads to."""
+        return self._state_file.exists() or any(self._root.iterdir()) or any(self._rejected.glob("*.json"))
+
+    def _restart_numbers(self) -> None:
+        log.error(
+            "%s: the audit state is gone or can't be read, and no journal holds the last sequence numbers;"
+            " they begin again at 1", self._root.parent,
+        )  # fmt: skip
+        self.state.restarted_at = time.time()
+
     def _rebuild(self) -> None:
         """The state was lost: all that the journals hold is taken as unsent, numbers go on behind it."""
         log.error(
@@ -493,6 +510,9 @@ class Journal:
             organisation = self._organisation(names.get(path.parent.name, path.parent.name))
             organisation.files.append(JournalFile(int(path.stem), heads[-1], length, len(heads)))
             organisation.next_seq = heads[-1] + 1
+        known = {_directory_name(org_id) for org_id in self.state.organisations}
+        if any(path.name not in known for path in self._root.iterdir()):
+            self._restart_numbers()  # those of an organisation with all its events delivered
         self._save()
 
     def _files(self) -> Iterator[Path]:

@@ -87,6 +87,7 @@ class State(msgspec.Struct):
     unplaced: int = 0  # of these, the ones whose organisation nobody knows
     rejected_batches: int = 0
     dropped: int = 0  # events deleted unsent, under drop-oldest
+    restarted_at: float = 0.0  # when numbers began again at 1 because the state was lost; 0: never
     lost_ends: int = 0  # streams whose last segment was deleted, so that nobody knows what it held
 
 

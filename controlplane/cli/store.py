@@ -1,0 +1,42 @@
+"""`store new`: make a new store where one was lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from controlplane.cli.context import Cli, Json, print_facts
+from controlplane.cli.failure import FAILED, CommandFailed
+from controlplane.store.interface import StoreError
+
+app = typer.Typer()
+
+
+@app.callback()
+def about() -> None:
+    """The store itself."""
+
+
+@app.command()
+def new(ctx: typer.Context, json: Json = False) -> None:
+    """Make a new, empty store in place of one that is missing or empty. Refused if there is a store."""
+    from controlplane.store.beginning import is_store, put_aside_what_is_left
+    from controlplane.store.database import Database
+
+    cli: Cli = ctx.obj
+    path = cli.settings.store.path
+    if is_store(path):
+        raise CommandFailed(FAILED, f"{path}: a store is there already; move it away to begin again")
+
+    async def make() -> None:
+        await (await Database.open(path)).close()
+
+    try:
+        put_aside_what_is_left(path)
+        asyncio.run(make())
+    except OSError as error:
+        raise CommandFailed(FAILED, f"{error.filename or path}: {error.strerror}") from None
+    except StoreError as error:
+        raise CommandFailed(FAILED, str(error)) from None
+    print_facts({"store": str(path)}, as_json=json)

@@ -1,0 +1,72 @@
+"""First commands of a control plane, each killed one step later than the one before it, until none is.
+
+A step is an access to a file in the directory, or a migration. After each kill the same command is run again in
+the same directory; the exit statuses of these are printed, one a line.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from controlplane.cli import main
+from controlplane.store import migrate
+
+_EVENTS = frozenset({"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"})
+_MOST = 500
+
+
+class _Killer:
+    """Kills this process before a step."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self._folder = os.fsencode(folder)
+        self._left = steps
+        self._apply = migrate._apply
+        migrate._apply = self._applied
+        sys.addaudithook(self._audited)
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _audited(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _EVENTS and isinstance(arguments[0], str | bytes | Path):
+            if os.fsencode(arguments[0]).startswith(self._folder):
+                self._step()
+
+    def _applied(self, *arguments: Any) -> None:
+        self._step()
+        self._apply(*arguments)
+
+
+def _run(command: list[str], folder: Path, steps: int | None) -> int:
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if steps is not None:
+            _Killer(folder, steps)
+        os._exit(main(command))
+    return os.waitpid(pid, 0)[1]
+
+
+def _all(root: Path, settings: str) -> None:
+    for steps in range(_MOST):
+        folder = root / str(steps)
+        folder.mkdir()
+        config = folder / "controlplane.toml"
+        config.write_text(settings)
+        command = ["--config", str(config), "audit", "verify"]
+        status = _run(command, folder / "var", steps)
+        if os.WIFEXITED(status):
+            return
+        print(os.waitstatus_to_exitcode(_run(command, folder / "var", None)), flush=True)
+    sys.exit("it never came to its end")
+
+
+if __name__ == "__main__":
+    _all(Path(sys.argv[1]), Path(sys.argv[2]).read_text())
