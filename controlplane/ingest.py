@@ -107,11 +107,10 @@ def parse_batch(
     is_forged = any(event.proxy_id not in (None, proxy_id) for event in batch.events)
     marks = [implausible(time_ms, received_ms) for time_ms in times]
     is_marked = any(marks)
-    is_known = isinstance(batch, _KnownBatch)
     known = batch.events if isinstance(batch, _KnownBatch) and not is_forged and not is_marked else None
     if is_forged:
         events = _with_true_proxy(proxy_id, events)
-    if not is_known and _may_claim_marks(body):
+    if not isinstance(batch, _KnownBatch) and _may_claim_marks(body):
         events = _without_claims(events)
     if is_marked:
         events = [_marked(raw, mark, received_ms) for raw, mark in zip(events, marks, strict=True)]

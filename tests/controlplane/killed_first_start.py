@@ -1,7 +1,7 @@
 """First commands of a control plane, each killed one step later than the one before it, until none is.
 
-A step is an access to a file in the directory, or a migration. After each kill the same command is run again in
-the same directory; the exit statuses of these are printed, one a line.
+A step is an access to a file in the directory, or a migration. After each kill the same command is run again
+in the same directory. Its exit status is printed, one a line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 from controlplane.cli import main
 from controlplane.store import migrate
 
-_EVENTS = frozenset({"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"})
+_EVENTS = frozenset(
+    {"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
+)
 _MOST = 500
 
 
@@ -26,7 +28,7 @@ class _Killer:
         self._folder = os.fsencode(folder)
         self._left = steps
         self._apply = migrate._apply
-        migrate._apply = self._applied
+        migrate._apply = self._applied  # type: ignore[assignment]
         sys.addaudithook(self._audited)
 
     def _step(self) -> None:
@@ -35,9 +37,10 @@ class _Killer:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _audited(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _EVENTS and isinstance(arguments[0], str | bytes | Path):
-            if os.fsencode(arguments[0]).startswith(self._folder):
-                self._step()
+        if event not in _EVENTS or not isinstance(arguments[0], str | bytes | Path):
+            return
+        if os.fsencode(arguments[0]).startswith(self._folder):
+            self._step()
 
     def _applied(self, *arguments: Any) -> None:
         self._step()
