@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.callback()
 def about() -> None:
-    """The store itself."""
+    """Make a new store in place of one that was lost."""
 
 
 @app.command()
