@@ -360,6 +360,12 @@ def test_missing_events_are_named(config: Path) -> None:
             "undelivered": 2,
             "repeatedCount": 3,
             "repeatedAt": "1970-01-01T00:00:01.000Z",
+            "implausibleCount": 0,
+            "implausibleAt": None,
+            "unacknowledged": {"missing": 4, "repeated": 3, "implausible": 0},
+            "acknowledgedAt": None,
+            "acknowledgedBy": None,
+            "acknowledgedNote": None,
         }
     ]
 
