@@ -57,6 +57,7 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=60, connect=10)
 _MOST_KEYWORD: Final = 8191  # characters; Lucene takes 32766 bytes of a term
 _MOST_ID_BYTES: Final = 512  # of a document's _id
 _TOO_LARGE: Final = 413
+_LEAST_LIMIT: Final = 1024 * 1024  # bytes of a request; a cluster's own limit is 100 MB unless it was changed
 
 _KEYWORD: Final = {"type": "keyword", "ignore_above": _MOST_KEYWORD}
 _TYPES: Final[Mapping[str, Mapping[str, object]]] = {
@@ -159,23 +160,33 @@ class OpenSearchIndex:
     async def _write_chunk(self, items: Mapping[str, bytes]) -> None:
         pause = _FIRST_PAUSE_SECONDS
         left = items
+        too_large: set[str] = set()
         for attempt in range(_ITEM_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(pause)
                 pause *= 2
-            left = await self._bulk(left)
+            left = await self._bulk(left, too_large)
+            self._doubt_limit(items, too_large)
             if not left:
+                for uid in too_large:
+                    log.error("search index: event %s set aside, too large for the cluster", uid)
                 return
         raise self._unavailable(f"it is too busy for {len(left)} events")
 
-    async def _bulk(self, items: Mapping[str, bytes]) -> dict[str, bytes]:
-        """What the cluster asks to be sent again."""
+    def _doubt_limit(self, items: Mapping[str, bytes], too_large: set[str]) -> None:
+        """Raise IndexUnavailableError if 413 was the response to each event and one of them is small: then
+        something in between answers, and no event is left out of the index because of that."""
+        if too_large >= items.keys() and min(map(len, items.values())) < _LEAST_LIMIT:
+            raise self._unavailable("each event alone was answered 413, as by something in between")
+
+    async def _bulk(self, items: Mapping[str, bytes], too_large: set[str]) -> dict[str, bytes]:
+        """Return what the cluster asks for again; add to `too_large` what it refuses by its size."""
         body = b"".join(items.values())
         status, answer = await self._ask(
             "POST", f"{self._name}/_bulk", body, kind="application/x-ndjson", accept=(_TOO_LARGE,)
         )
         if status == _TOO_LARGE:
-            return await self._bulk_halves(items)
+            return await self._bulk_halves(items, too_large)
         try:
             results = [next(iter(result.values())) for result in answer["items"]]
             states = [(result["_id"], int(result["status"]), result.get("error")) for result in results]
@@ -191,14 +202,14 @@ class OpenSearchIndex:
                 log.error("search index: event %s set aside, status %d: %s", uid, status, _excerpt(error))
         return again
 
-    async def _bulk_halves(self, items: Mapping[str, bytes]) -> dict[str, bytes]:
+    async def _bulk_halves(self, items: Mapping[str, bytes], too_large: set[str]) -> dict[str, bytes]:
         if len(items) == 1:
-            log.error("search index: event %s set aside, too large for the cluster", next(iter(items)))
+            too_large.update(items)
             return {}
         uids = list(items)
         middle = len(uids) // 2
-        again = await self._bulk({uid: items[uid] for uid in uids[:middle]})
-        return again | await self._bulk({uid: items[uid] for uid in uids[middle:]})
+        again = await self._bulk({uid: items[uid] for uid in uids[:middle]}, too_large)
+        return again | await self._bulk({uid: items[uid] for uid in uids[middle:]}, too_large)
 
     async def purge(self, org_id: str, before_ms: int, limit: int, newest: int | None = None) -> int:
         of_org = {"term": {"org": org_id}}
@@ -207,7 +218,10 @@ class OpenSearchIndex:
         await self.outbox_name()
         parameters = {"conflicts": "proceed", "refresh": "true"}
         _, answer = await self._ask("POST", path, orjson.dumps(body), parameters)
-        return int(answer.get("deleted", 0))
+        try:
+            return int(answer["deleted"])
+        except (KeyError, TypeError, ValueError):
+            raise self._unavailable("its answer to _delete_by_query is not understood") from None
 
     # -- reading --
 

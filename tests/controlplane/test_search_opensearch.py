@@ -260,6 +260,43 @@ async def test_a_request_over_the_clusters_limit_is_halved_down_to_the_one_event
     assert f"event {uid(5)} set aside, too large" in caplog.text
 
 
+async def test_no_event_is_left_out_because_something_in_between_answers_413_to_everything(
+    index: OpenSearchIndex, standin: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit, standin.largest_bulk = standin.largest_bulk, 0
+    for events in (accepted(event(1)), accepted(*(event(n) for n in range(5)))):
+        with pytest.raises(IndexUnavailableError, match="something in between"):
+            await index.write(events)
+    assert "set aside" not in caplog.text
+    standin.largest_bulk = limit
+    await index.write(accepted(*(event(n) for n in range(5))))
+    assert len(standin.documents()) == 5
+
+
+async def test_an_event_that_no_cluster_takes_blocks_nothing_on_its_own(
+    index: OpenSearchIndex,
+    standin: Cluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opensearch, "_LEAST_LIMIT", 4000)
+    standin.largest_bulk = 4000
+    await index.write(accepted(event(1, path="/" + "x" * 4000)))
+    assert standin.documents() == {}
+    assert f"event {uid(1)} set aside, too large" in caplog.text
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"status":"queued"}', b'{"deleted":null}'])
+async def test_a_purge_that_was_answered_by_something_in_between_is_not_done(
+    index: OpenSearchIndex, standin: Cluster, body: bytes
+) -> None:
+    await index.write(accepted(event(1)))
+    standin.down = [web.Response(status=200, body=body, content_type="application/json")]
+    with pytest.raises(IndexUnavailableError, match="_delete_by_query"):
+        await index.purge(ORG, START_MS + 3_600_000, limit=10)
+    assert len(standin.documents()) == 1
+
+
 async def test_large_writes_go_in_several_requests(
     index: OpenSearchIndex, standin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
