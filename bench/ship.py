@@ -1,12 +1,13 @@
 """python -m bench.ship: what one audit event costs the agent, from a worker's spool to the control plane.
 
 Spool segments are written beforehand. The agent's collector, journal and shipper then take them to a server
-that answers 202 and does nothing else, in batches as the agent makes them while it catches up. The CPU of
-this process is the agent's; the server has a process of its own.
+that answers a signed 202 and does nothing else, in batches as the agent makes them while it catches up. The
+CPU of this process is the agent's; the server has a process of its own.
 """
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import resource
 import tempfile
@@ -22,15 +23,20 @@ from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.audit.payload import encode
 from proxy.audit.spool import SpoolWriter
 from proxy.config.tls import client_tls
+from proxy.wire.signing import SIGNATURE_HEADER, sign_response
 
 WORKERS = 2
+SECRET = b"s" * 32
 SEGMENT_BYTES = 4 << 20
 
 
 def answer_everything(port: int) -> None:
     async def accepted(request: web.Request) -> web.Response:
-        await request.read()
-        return web.Response(status=202, body=b"{}")
+        sent = json.loads(await request.read())
+        said = {"batchId": sent["batchId"], "accepted": len(sent["events"]), "duplicate": False}
+        body = json.dumps(said).encode()
+        signature = sign_response(SECRET, request.headers[SIGNATURE_HEADER], body)
+        return web.Response(status=202, body=body, headers={SIGNATURE_HEADER: signature})
 
     app = web.Application(client_max_size=8 << 20)
     app.add_routes([web.post("/audit", accepted)])
@@ -67,7 +73,7 @@ async def deliver(retention: Path, count: int, port: int, *, catch_up: bool) -> 
         catch_up=catch_up,
     )
     async with open_session(client_tls(None)) as session:
-        audit = Audit(options, ControlPlane(session, Identity("key", b"s" * 32)), lambda: "proxy-1")
+        audit = Audit(options, ControlPlane(session, Identity("key", SECRET)), lambda: "proxy-1")
         begun, spent = time.monotonic(), time.process_time()
         running = asyncio.create_task(audit.run())
         while True:

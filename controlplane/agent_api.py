@@ -1,13 +1,18 @@
-"""The four signed endpoints: verify, parse, call, answer.
+"""The four signed endpoints: verify, parse, call, answer, sign the answer.
 
 The checks of a signed request stand in the order of their cost, so that who can't sign learns nothing and
 pays more than we do: API key, timestamp and the signature's form from the head alone, then the body up to its
 cap, then the signature. Nothing is parsed before the signature holds.
+
+Every response to a request whose signature held is signed, errors included: a proxy deletes nothing on the
+word of something in between. Nothing else is signed, or a caller without the secret could have a signature
+made for a request of its choice. So a 413 has none: its body was not read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -21,7 +26,7 @@ from aiohttp import web
 from controlplane.clock import Clock
 from controlplane.errors import Refused
 from controlplane.fleet_health import clock_skew_ms
-from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised
+from controlplane.ingest import Ingest, InvalidBatch, MixedOrganisations, NotAuthorised, batch_id_of
 from controlplane.metrics import Counts
 from controlplane.reports import Heartbeat, Metrics
 from controlplane.requests import connection_of, no_continue_yet, read_body
@@ -46,6 +51,7 @@ from proxy.wire.models import (
     METRICS_PATH,
     SYNC_PATH,
     AuditAnswer,
+    ReportAnswer,
     SyncAnswer,
     SyncApp,
     SyncMetadata,
@@ -66,6 +72,8 @@ from proxy.wire.signing import (
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 _MAX_HEARTBEAT_BYTES: Final = 1024 * 1024  # 91 for each organisation with its ruleset: some 11,000 of them
 _MAX_METRICS_BYTES: Final = 256 * 1024  # they are a few kilobytes
 _MOST_LEVELS: Final = 32  # of a report
@@ -76,6 +84,14 @@ _SIGNATURE_LENGTH: Final = 64
 # its share of the writes that wait for the disk, whatever the rate limit says about accepted batches.
 _AT_ONCE: Final = 8
 _LOOKED_AGAIN_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A signature that holds, and the secret that it was made with."""
+
+    secret: bytes
+    signature: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +106,22 @@ class _Signed:
 
 
 _Handler = Callable[[web.Request, _Signed], Awaitable[web.Response]]
+_VERIFIED: Final = web.RequestKey("verified", _Verified)
+
+
+@web.middleware
+async def sign_answers(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Sign the response if the request's own signature held."""
+    response = await handler(request)
+    verified = request.get(_VERIFIED)
+    if verified is not None:
+        body = response.body if isinstance(response, web.Response) else None
+        assert body is None or isinstance(body, bytes)
+        signature = sign_response(verified.secret, verified.signature, body or b"")
+        response.headers[SIGNATURE_HEADER] = signature
+    return response
 
 
 class AgentApi:
@@ -150,6 +182,7 @@ class AgentApi:
             body = await read_body(request, cap, self._body_timeout_seconds, _too_large(cap))
             if not verify(secret, timestamp, body, signature):
                 raise Refused("invalidSignature")
+            request[_VERIFIED] = _Verified(secret, signature)
             if self._clock.steady_ms() - began_ms >= _LOOKED_AGAIN_MS:
                 # It waited for its turn, or its body dripped: a key that was taken back meanwhile is none.
                 proxy = await self._proxy(request)
@@ -183,7 +216,6 @@ class AgentApi:
         headers = {
             # Weak: an answer of the same version differs in generatedAt.
             "ETag": f'W/"{version}"',
-            SIGNATURE_HEADER: sign_response(signed.secret, signed.signature, body),
             "Cache-Control": "no-store",
         }
         if status == 304:
@@ -225,23 +257,37 @@ class AgentApi:
     async def _heartbeat(self, request: web.Request, signed: _Signed) -> web.Response:
         _parse_report(signed.body, Heartbeat)
         await self._store.add_heartbeat(signed.proxy.proxy_id, signed.body.decode(), signed.skew_ms)
-        return _json({"status": "ok"})
+        return _json(ReportAnswer("ok"))
 
     async def _metrics(self, request: web.Request, signed: _Signed) -> web.Response:
         metrics = _parse_report(signed.body, Metrics)
         await self._store.add_metrics(signed.proxy.proxy_id, metrics.window_start, signed.body.decode())
-        return _json({"status": "ok"})
+        return _json(ReportAnswer("ok"))
 
     async def _audit(self, request: web.Request, signed: _Signed) -> web.Response:
         try:
             batch_id, outcome = await self._accepted(signed)
         except Refused as refused:
             self._counts.batches.labels(refused.code).inc()
+            refused.batch_id = batch_id_of(signed.body)
             raise
-        is_duplicate = isinstance(outcome, Duplicate)
-        self._counts.batches.labels("duplicate" if is_duplicate else "stored").inc()
-        self._counts.events.inc(0 if is_duplicate else outcome.accepted)
-        return _json(AuditAnswer(batch_id, outcome.accepted, is_duplicate), status=202)
+        if isinstance(outcome, Duplicate):
+            return self._duplicate(signed, batch_id, outcome)
+        self._counts.batches.labels("stored").inc()
+        self._counts.events.inc(outcome.accepted)
+        return _json(AuditAnswer(batch_id, outcome.accepted), status=202)
+
+    def _duplicate(self, signed: _Signed, batch_id: str, outcome: Duplicate) -> web.Response:
+        answer = AuditAnswer(batch_id, outcome.accepted, duplicate=True)
+        if outcome.content_differs:
+            answer = msgspec.structs.replace(answer, content_differs=True)
+            _log.error(
+                "proxy %s used batch id %r again for other events: they are not stored, and a proxy of this "
+                "release sends them again under a new id",
+                *(signed.proxy.proxy_id, batch_id),
+            )
+        self._counts.batches.labels("reused" if outcome.content_differs else "duplicate").inc()
+        return _json(answer, status=202)
 
     async def _accepted(self, signed: _Signed) -> tuple[str, Stored | Duplicate]:
         try:

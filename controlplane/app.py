@@ -17,7 +17,7 @@ from aiohttp import web
 from controlplane.admin import api as admin_api
 from controlplane.admin.gate import GATE, Gate, gate_keeper
 from controlplane.admin.single_sign_on import add_single_sign_on
-from controlplane.agent_api import AgentApi
+from controlplane.agent_api import AgentApi, sign_answers
 from controlplane.clock import Clock, SystemClock
 from controlplane.connections import Connections, allow_all_descriptors
 from controlplane.console.frame import Console
@@ -71,7 +71,7 @@ def build_app(
         await store.ping()
         return web.json_response({"status": "ok"})
 
-    app = web.Application(middlewares=[counts.measured, answer_errors])
+    app = web.Application(middlewares=[counts.measured, sign_answers, answer_errors])
     app.on_response_prepare.append(strict_headers)
     app.add_routes([*api.routes(), web.get("/healthz", health)])
     return app

@@ -54,6 +54,7 @@ class Refused(Exception):
         self.message = message or _MESSAGES[code]
         self.problems = tuple(problems)
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.batch_id: str | None = None  # the audit batch that is refused, for the proxy
 
     @property
     def status(self) -> int:
@@ -65,7 +66,14 @@ class _Detail(ErrorDetail, frozen=True, omit_defaults=True):
 
 
 def error_response(refused: Refused) -> web.Response:
-    body = msgspec.json.encode(ErrorBody(_Detail(refused.code, refused.message, refused.problems)))
+    wait = refused.headers.get("Retry-After")
+    detail = _Detail(
+        refused.code,
+        refused.message,
+        msgspec.UNSET if wait is None else int(wait),
+        problems=refused.problems,
+    )
+    body = msgspec.json.encode(ErrorBody(detail, refused.batch_id or msgspec.UNSET))
     return web.Response(
         status=refused.status, body=body, content_type="application/json", headers=refused.headers
     )

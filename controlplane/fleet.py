@@ -104,7 +104,8 @@ class Fleet:
         own = [each for each in in_force if each.org_id in proxy.org_ids]
         rules = tuple(await self._rules(proxy, heard, own))
         recent = tuple(windows(_metrics(report.body) for report in latest.metrics))
-        judgement = judge(now_ms, replace(self._facts(now_ms, heard, rules), losses=losses))
+        facts = self._facts(now_ms, heard, rules, latest.reused_ms)
+        judgement = judge(now_ms, replace(facts, losses=losses))
         return ProxyState(proxy, heard, rules, judgement, recent, losses)
 
     async def _rules(self, proxy: Proxy, heard: Heard | None, own: Iterable[Ruleset]) -> list[Enforced]:
@@ -121,9 +122,11 @@ class Fleet:
         later = [each.created_ms for each in versions if each.version > (behind.version or 0)]
         return replace(behind, behind_since_ms=min(later, default=None))
 
-    def _facts(self, now_ms: int, heard: Heard | None, rules: tuple[Enforced, ...]) -> Facts:
+    def _facts(
+        self, now_ms: int, heard: Heard | None, rules: tuple[Enforced, ...], reused_ms: int | None
+    ) -> Facts:
         if heard is None:
-            return Facts(self._interval_ms)
+            return Facts(self._interval_ms, reused_ms=reused_ms)
         said = heard.said
         return Facts(
             self._interval_ms,
@@ -132,6 +135,7 @@ class Fleet:
             sync_age_ms=None if said.sync_age_seconds is None else round(said.sync_age_seconds * 1000),
             skew_ms=heard.skew_ms,
             oldest_unsent_ms=round((said.oldest_pending_seconds or 0) * 1000),
+            reused_ms=reused_ms,
             behind_ms=max(
                 (now_ms - each.behind_since_ms for each in rules if each.behind_since_ms is not None),
                 default=0,

@@ -21,6 +21,7 @@ LOST_AFTER: Final = 10  # without a heartbeat: nobody waits for it
 UNCONFIRMED_AFTER: Final = 3  # since its rules were last confirmed
 BEHIND_AFTER: Final = 3  # with an older version of a ruleset than the one in force
 UNSENT_AFTER: Final = 10  # since the oldest event that it has not delivered
+REUSE_TOLD_MS: Final = 86_400_000  # since a batch id came again with other events
 MOST_SKEW_MS: Final = 30_000  # a tenth of what signed requests are refused for
 _RANK: Final[Mapping[Health, int]] = {"ok": 0, "degraded": 1, "stale": 2, "failed": 3, "never seen": 4}
 _SECOND_MS: Final = 1000
@@ -38,6 +39,7 @@ class Facts:
     oldest_unsent_ms: int = 0
     behind_ms: int = 0  # since the first version in force that it does not enforce; of now
     losses: Losses = NO_LOSSES  # unacknowledged losses of its trail; current
+    reused_ms: int | None = None  # when a batch id of it last came again with other events, by our clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ def judge(now_ms: int, facts: Facts) -> Judgement:
     # Also where our own clock was set back since: what came "later" than now says nothing about now.
     silent_ms = abs(now_ms - facts.heard_ms)
     found = [*_silence(silent_ms, facts), *_said(facts), *_measured(facts), *_lost(facts)]
+    found += _reused(now_ms, facts)
     worst: Health = max((health for health, _ in found), key=_RANK.__getitem__, default="ok")
     return Judgement(
         worst, tuple(reason for _, reason in found), lost=silent_ms > LOST_AFTER * facts.interval_ms
@@ -98,6 +101,12 @@ def _lost(facts: Facts) -> Iterator[tuple[Health, str]]:
 
 def _events(count: int) -> str:
     return "1 event" if count == 1 else f"{count} events"
+
+
+def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
+    if facts.reused_ms is not None and abs(now_ms - facts.reused_ms) < REUSE_TOLD_MS:
+        ago = duration(abs(now_ms - facts.reused_ms))
+        yield "degraded", f"it used a batch id again for other events, {ago} ago"
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:

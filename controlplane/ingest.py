@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
+from hashlib import sha256
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -48,12 +50,18 @@ class _KnownBatch(Struct, rename="camel", forbid_unknown_fields=True):
     events: Annotated[list[KnownEvent], Meta(min_length=1)]
 
 
+class _Named(Struct, rename="camel"):
+    batch_id: Id
+
+
 class _RawEvents(Struct):
     events: list[msgspec.Raw]
 
 
 _decode_known: Final = msgspec.json.Decoder(_KnownBatch).decode
 _decode_batch: Final = msgspec.json.Decoder(Batch).decode
+_decode_name: Final = msgspec.json.Decoder(_Named).decode
+_NAME_FIRST: Final = re.compile(rb'\s*\{\s*"batchId"\s*:\s*"([!#-\[\]-~]{1,256})"\s*,')
 _decode_raw_events: Final = msgspec.json.Decoder(_RawEvents).decode
 
 
@@ -87,6 +95,15 @@ class Ingest:
         return batch.batch_id, outcome
 
 
+def batch_id_of(body: bytes) -> str | None:
+    """The batch id of a body that is refused; also if it stands first and what follows is not JSON."""
+    try:
+        return _decode_name(body).batch_id
+    except (ValueError, RecursionError):
+        found = _NAME_FIRST.match(body)
+        return None if found is None else found[1].decode()
+
+
 def parse_batch(
     proxy_id: str, body: bytes, received_ms: int
 ) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
@@ -94,6 +111,7 @@ def parse_batch(
     try:
         batch = _decode(body)
         events: Sequence[bytes] = _decode_raw_events(body).events
+        content = sha256(b"".join(events)).digest()
     except (ValueError, RecursionError) as error:
         raise InvalidBatch(_reason(error)) from None
     if b"\\u0000" in body and any("\0" in event.id for event in batch.events):
@@ -123,6 +141,7 @@ def parse_batch(
         times=times,
         events=events,
         implausible=sum(mark is not None for mark in marks),
+        content=content,
     )
     return new, known
 

@@ -204,6 +204,9 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     repeated = _gauge(
         "proxy_repeated_numbers", "Events under sequence numbers that others had before", label="proxy"
     )
+    reused = _gauge(
+        "proxy_reused_batch_ids", "Batches under an id used before for other events", label="proxy"
+    )
     proxies = sorted(tally.proxies, key=lambda proxy: proxy.last_seen_ms)[:MOST_PROXIES]
     for proxy in proxies:
         seen.add_metric([proxy.name], proxy.last_seen_ms / 1000)
@@ -211,10 +214,12 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
         repeated.add_metric([proxy.name], proxy.repeated)
         for kind, count in proxy.losses._asdict().items():
             losses.add_metric([proxy.name, kind], count)
+        reused.add_metric([proxy.name], proxy.reused)
     yield seen
     yield losses
     yield missing
     yield repeated
+    yield reused
 
 
 def _gauge(

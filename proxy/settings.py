@@ -219,7 +219,9 @@ class RuleSyncSettings:
         doc="Without a good sync for this long, traffic is refused with 503; 0 is no limit.",
     )
     require_signed_response: bool = setting(
-        default=True, doc="Take only rules that the control plane signed in answer to the very request."
+        default=True,
+        doc="Believe only responses that the control plane signed for this request: to syncs, heartbeats and "
+        "metrics reports.",
     )
 
 
@@ -232,6 +234,12 @@ class AuditSettings:
         url=True,
         doc=f"Control plane that takes audit events: base address or the whole `…{AUDIT_PATH}`; by default "
         "`RuleSync.SaasBaseUrl`.",
+    )
+    require_signed_response: bool = setting(
+        default=True,
+        doc="Delete events, set them aside or give them a new batch id only if the control plane signed its "
+        "response for this request and named the batch. `false` is for a control plane that does not sign: "
+        "then anything in between can make the proxy delete events.",
     )
     local_retention_path: Path = setting(
         default="var/audit", path=True, doc="Directory where events wait until they are delivered."

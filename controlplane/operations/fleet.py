@@ -87,6 +87,8 @@ class SequenceFacts(Answer):
     acknowledged_at: str | None
     acknowledged_by: str | None
     acknowledged_note: str | None
+    reused_count: int  # batches under an id that was used before for other events
+    reused_at: str | None  # when the last of them came
 
 
 class WindowFacts(Answer):
@@ -307,6 +309,8 @@ class _View:
                 acknowledged_at=None if known is None else rfc3339(known.acknowledged_ms),
                 acknowledged_by=None if known is None else known.acknowledged_by,
                 acknowledged_note=None if known is None else known.note,
+                reused_count=state.reused,
+                reused_at=_time(state.reused_ms),
             )
 
 

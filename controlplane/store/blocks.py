@@ -7,11 +7,12 @@ that the others keep their positions, until the whole block can go.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
 import msgspec
+import orjson
 
 from controlplane.clock import LATEST_MS, milliseconds
 from controlplane.store.chain_table import PURGED, Chain, decode_events
@@ -125,6 +126,36 @@ def find_event(connection: sqlite3.Connection, org_id: str, event_id: str) -> St
         if kept is not None and kept.id == event_id:
             return StoredEvent(at, org_id, bytes(raw))
     return None
+
+
+def holds_all(connection: sqlite3.Connection, batch: NewBatch) -> bool:
+    """Return True if each event of the batch is stored with the same content, however its JSON is written."""
+    try:
+        return _holds_all(connection, batch)
+    except RecursionError:  # nested deeper than can be compared
+        return False
+
+
+def _as_it_came(event: Mapping[str, object]) -> Mapping[str, object]:
+    """The event without what the control plane adds when it receives it."""
+    return {name: value for name, value in event.items() if name not in ("implausibleTime", "receivedAt")}
+
+
+def _holds_all(connection: sqlite3.Connection, batch: NewBatch) -> bool:
+    position, kept = -1, {}
+    for event_id, event in zip(batch.ids, batch.events, strict=True):
+        row = one_row(
+            connection, "SELECT block FROM event_ids WHERE org_id = ? AND id = ?", (batch.org_id, event_id)
+        )
+        if row is None:
+            return False
+        if row[0] != position:  # events of a batch lie side by side
+            position = row[0]
+            (body,) = one_row(connection, "SELECT body FROM blocks WHERE position = ?", (position,))
+            kept = {each["id"]: each for each in orjson.loads(body) if each is not None}
+        if _as_it_came(kept.get(event_id, {})) != _as_it_came(orjson.loads(bytes(event))):
+            return False
+    return True
 
 
 def hidden_event(

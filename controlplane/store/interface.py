@@ -66,6 +66,7 @@ class NewBatch:
     times: Sequence[int]  # in ms
     events: Sequence[bytes]  # each as JSON
     implausible: int = 0  # events that are marked because their time can't be true
+    content: bytes | None = None  # SHA-256 of the events as they came; None: replays are not compared
 
 
 class StoredEvent(NamedTuple):
@@ -107,6 +108,7 @@ class Stored:
 @dataclass(frozen=True, slots=True)
 class Duplicate:
     accepted: int
+    content_differs: bool = False  # this batch has events that were not stored under its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,8 @@ class SequenceState:
     implausible_ms: int | None = None  # when the last of them came
     losses: Losses = NO_LOSSES
     acknowledged: Acknowledgement | None = None
+    reused: int = 0  # batches under an id used before for other events
+    reused_ms: int | None = None  # when the last of them came
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +286,7 @@ class Report:
 class LatestReports:
     heartbeat: Report | None
     metrics: tuple[Report, ...]  # newest first
+    reused_ms: int | None = None  # when a batch id last came again with other events
 
 
 class ProxyTally(NamedTuple):
@@ -292,6 +297,7 @@ class ProxyTally(NamedTuple):
     missing: int  # sequence numbers below the highest that never came
     repeated: int  # events under numbers that others had before
     losses: Losses  # unacknowledged ones
+    reused: int  # batches under an id used before for other events
 
 
 @dataclass(frozen=True, slots=True)

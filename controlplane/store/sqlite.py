@@ -47,12 +47,13 @@ class SqliteStore(AuditTables, RegistryTables, OperatorTables):
                 " coalesce((SELECT sum(last - first + 1) FROM sequence_gaps AS g"
                 " WHERE g.proxy_id = p.proxy_id), 0)"
                 " + coalesce((SELECT sum(unlisted) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0),"
-                " coalesce((SELECT sum(repeated) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0)"
+                " coalesce((SELECT sum(repeated) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0),"
+                " coalesce((SELECT sum(reused) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0)"
                 " FROM proxies AS p WHERE enabled",
             )
             proxies = tuple(
-                ProxyTally(name, seen_ms, missing, repeated, all_losses_of(connection, proxy_id))
-                for proxy_id, name, seen_ms, missing, repeated in rows
+                ProxyTally(name, seen_ms, missing, repeated, all_losses_of(connection, proxy_id), reused)
+                for proxy_id, name, seen_ms, missing, repeated, reused in rows
             )
             (broken,) = one_row(connection, "SELECT count(*) FROM chain_checks WHERE misfit IS NOT NULL")
             return Tally(position, proxies, broken)

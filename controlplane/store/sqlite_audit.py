@@ -16,6 +16,7 @@ from controlplane.store.blocks import (
     count_between,
     events_after,
     find_event,
+    holds_all,
     last_position,
     purge_events,
     received_at,
@@ -77,7 +78,9 @@ class AuditTables(ChainTables):
 
         def job(connection: sqlite3.Connection) -> Outcome:
             now = self._clock.steady_ms()
-            outcome = _replayed(connection, batch.proxy_id, digest, now)
+            outcome = _replayed(connection, batch, digest, now)
+            if isinstance(outcome, Duplicate) and outcome.content_differs:
+                _note_reuse(connection, batch, self._clock.wall_ms())
             outcome = outcome or _limited(connection, batch, limits, now)
             if outcome is not None:
                 return outcome
@@ -187,7 +190,10 @@ class AuditTables(ChainTables):
             for proxy_id in proxy_ids:
                 beats = _reports(connection, "heartbeats", _OF_HEARTBEATS, proxy_id, 1)
                 metrics = _reports(connection, "metrics", _OF_METRICS, proxy_id, windows) if windows else ()
-                found[proxy_id] = LatestReports(beats[0] if beats else None, tuple(metrics))
+                (reused_ms,) = one_row(
+                    connection, "SELECT max(reused_ms) FROM sequences WHERE proxy_id = ?", (proxy_id,)
+                )
+                found[proxy_id] = LatestReports(beats[0] if beats else None, tuple(metrics), reused_ms)
             return found
 
         return await self._database.read(job)
@@ -195,10 +201,12 @@ class AuditTables(ChainTables):
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]:
         def job(connection: sqlite3.Connection) -> list[SequenceState]:
             states = []
-            for org_id, highest, unlisted, repeated, repeated_ms in all_rows(
+            for org_id, highest, unlisted, *counts in all_rows(
                 connection,
-                "SELECT org_id, highest, unlisted, repeated, repeated_ms FROM sequences WHERE proxy_id = ?1"
-                " UNION ALL SELECT org_id, 0, 0, 0, NULL FROM implausible_times AS i WHERE proxy_id = ?1"
+                "SELECT org_id, highest, unlisted, repeated, repeated_ms, reused, reused_ms"
+                " FROM sequences WHERE proxy_id = ?1"
+                " UNION ALL SELECT org_id, 0, 0, 0, NULL, 0, NULL FROM implausible_times AS i"
+                " WHERE proxy_id = ?1"
                 " AND NOT EXISTS (SELECT 1 FROM sequences AS s"
                 " WHERE s.proxy_id = ?1 AND s.org_id = i.org_id) ORDER BY org_id",
                 (proxy_id,),
@@ -206,6 +214,7 @@ class AuditTables(ChainTables):
                 gaps = _gaps(connection, proxy_id, org_id, Gap(0, highest))
                 listed, hidden = tuple(gaps[:gap_limit]), size(gaps[gap_limit:])
                 implausible, implausible_ms = implausible_of(connection, proxy_id, org_id)
+                repeated, repeated_ms, reused, reused_ms = counts
                 states.append(
                     SequenceState(
                         org_id,
@@ -218,6 +227,8 @@ class AuditTables(ChainTables):
                         implausible_ms,
                         losses_of(connection, proxy_id, org_id),
                         acknowledgement_of(connection, proxy_id, org_id),
+                        reused,
+                        reused_ms,
                     )
                 )
             return states
@@ -257,16 +268,28 @@ def _reports(
     return [Report(*row) for row in rows]
 
 
-def _replayed(connection: sqlite3.Connection, proxy_id: str, digest: bytes, now: int) -> Outcome | None:
+def _replayed(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int) -> Outcome | None:
     row = one_row(
         connection,
-        "SELECT accepted_ms, accepted FROM batches WHERE proxy_id = ? AND batch = ?",
-        (proxy_id, digest),
+        "SELECT accepted_ms, accepted, content FROM batches WHERE proxy_id = ? AND batch = ?",
+        (batch.proxy_id, digest),
     )
     if row is None:
         return None
-    accepted_ms, accepted = row
-    return Duplicate(accepted) if now - accepted_ms <= IDEMPOTENCY_WINDOW_MS else Expired()
+    accepted_ms, accepted, content = row
+    if now - accepted_ms > IDEMPOTENCY_WINDOW_MS:
+        return Expired()
+    # The same events may be written another way, by a client that makes its JSON again for each attempt.
+    is_same = content in (None, batch.content) or holds_all(connection, batch)
+    return Duplicate(accepted, content_differs=not is_same)
+
+
+def _note_reuse(connection: sqlite3.Connection, batch: NewBatch, wall_ms: int) -> None:
+    connection.execute(
+        "INSERT INTO sequences (proxy_id, org_id, highest, unlisted, reused, reused_ms)"
+        " VALUES (?1, ?2, 0, 0, 1, ?3) ON CONFLICT DO UPDATE SET reused = reused + 1, reused_ms = ?3",
+        (batch.proxy_id, batch.org_id, wall_ms),
+    )
 
 
 def _limited(connection: sqlite3.Connection, batch: NewBatch, limits: RateLimits, now: int) -> Outcome | None:
@@ -287,7 +310,10 @@ def _store(
     connection: sqlite3.Connection, batch: NewBatch, digest: bytes, now: int, chain: Chain
 ) -> tuple[int, int]:
     accepted, position = add_blocks(connection, batch, digest, chain)
-    connection.execute("INSERT INTO batches VALUES (?, ?, ?, ?)", (batch.proxy_id, digest, now, accepted))
+    connection.execute(
+        "INSERT INTO batches (proxy_id, batch, accepted_ms, accepted, content) VALUES (?, ?, ?, ?, ?)",
+        (batch.proxy_id, digest, now, accepted, batch.content),
+    )
     connection.execute(
         "DELETE FROM rate_log WHERE proxy_id = ? AND accepted_ms <= ?", (batch.proxy_id, now - WINDOW_MS)
     )
@@ -318,7 +344,8 @@ def _fold_sequence(connection: sqlite3.Connection, batch: NewBatch, accepted: in
     if unlisted or repeated < 0:  # of numbers that no range names, nobody knows
         repeated = 0
     connection.execute(
-        "INSERT INTO sequences VALUES (?1, ?2, ?3, ?4, ?5, iif(?5, ?6, NULL)) ON CONFLICT DO UPDATE SET"
+        "INSERT INTO sequences (proxy_id, org_id, highest, unlisted, repeated, repeated_ms)"
+        " VALUES (?1, ?2, ?3, ?4, ?5, iif(?5, ?6, NULL)) ON CONFLICT DO UPDATE SET"
         " highest = ?3, unlisted = ?4, repeated = repeated + ?5, repeated_ms = iif(?5, ?6, repeated_ms)",
         (
             *(*key, highest, unlisted + _drop_surplus(connection, key, added=len(after) > len(before))),

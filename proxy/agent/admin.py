@@ -3,7 +3,7 @@ order."""
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -39,12 +39,14 @@ class Admin:
         health: Health,
         audit: Callable[[], Awaitable[AuditStatus | None]],
         certificate: Path | None,
+        unsigned: Callable[[], Mapping[str, int]],
     ) -> None:
         self._counters = counters
         self._sync = sync
         self._health = health
         self._audit = audit
         self._certificate_ends_at = end_of(certificate)
+        self._unsigned = unsigned
 
     async def serve(self, listener: socket.socket) -> None:
         """Until it is cancelled."""
@@ -89,7 +91,12 @@ class Admin:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         text = exposition(
-            self._counters, self._sync, self._health, await self._audit(), self._certificate_ends_at
+            self._counters,
+            self._sync,
+            self._health,
+            await self._audit(),
+            self._certificate_ends_at,
+            self._unsigned(),
         )
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

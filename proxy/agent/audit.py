@@ -142,6 +142,7 @@ class Audit:
                 not_going_out=parts.shipper.problems(),
                 set_aside=parts.shipper.set_aside(),
                 rejected_files=rejected,
+                reused_ids=parts.shipper.reused_ids + parts.resender.reused_ids,
             )
 
     def _look(self, parts: _Parts) -> tuple[JournalStatus, int, str | None]:

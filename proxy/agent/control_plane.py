@@ -3,6 +3,7 @@
 import io
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -47,6 +48,11 @@ class Answer:
     body: bytes
     is_signed: bool  # by the holder of our secret, in answer to this very request
     request_signature: str
+    needs_signature: bool = True  # whether the settings ask for one
+
+    @property
+    def is_believed(self) -> bool:
+        return self.is_signed or not self.needs_signature
 
     @property
     def is_explained(self) -> bool:
@@ -82,9 +88,13 @@ class ControlPlane:
         session: aiohttp.ClientSession,
         identity: Identity,
         *,
+        require_signed: bool = True,
         timeout_seconds: float = _TIMEOUT_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`require_signed`: whether a response without a signature for its request proves nothing."""
+        self.unsigned: Counter[str] = Counter()  # responses without one, by the last part of the path
+        self._require_signed = require_signed
         self._session = session
         self._identity = identity
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=_CONNECT_SECONDS)
@@ -123,12 +133,16 @@ class ControlPlane:
             ) as response:
                 content = await _bounded(response, max_bytes)
                 answer_signature = response.headers.get(SIGNATURE_HEADER, "")
+                is_signed = verify_response(self._identity.hmac_secret, signature, content, answer_signature)
+                if not is_signed:
+                    self.unsigned[url.rpartition("/")[2]] += 1
                 return Answer(
                     response.status,
                     response.headers,
                     content,
-                    verify_response(self._identity.hmac_secret, signature, content, answer_signature),
+                    is_signed,
                     signature,
+                    self._require_signed,
                 )
         except TimeoutError:
             raise CallFailed("timed out") from None

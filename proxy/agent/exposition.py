@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from proxy import counters as c
 from proxy.agent.health import AuditStatus, Health
 from proxy.agent.sync import Sync
 from proxy.given_file import read_given_file
+from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 _GAUGES: Final = (
     ("connections_open", c.CONNECTIONS_OPEN, "Client connections"),
@@ -45,10 +46,11 @@ def exposition(
     health: Health,
     audit: AuditStatus | None,
     certificate_ends_at: float | None,
+    unsigned: Mapping[str, int],
 ) -> bytes:
     """The text that Prometheus scrapes."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(counters, sync, health, audit, certificate_ends_at))
+    registry.register(_Families(counters, sync, health, audit, certificate_ends_at, unsigned))
     return generate_latest(registry)
 
 
@@ -60,12 +62,14 @@ class _Families(Collector):
         health: Health,
         audit: AuditStatus | None,
         certificate_ends_at: float | None,
+        unsigned: Mapping[str, int],
     ) -> None:
         self._counters = counters
         self._sync = sync
         self._health = health
         self._audit = audit
         self._certificate_ends_at = certificate_ends_at
+        self._unsigned = unsigned
 
     def collect(self) -> Iterator[Metric]:
         yield CounterMetricFamily("graphward_requests", "Count of: requests", value=self._counters.requests)
@@ -79,6 +83,7 @@ class _Families(Collector):
         yield self._latency()
         yield from self._rules()
         yield from self._checks()
+        yield self._unsigned_responses()
         yield from self._vault()
         if self._certificate_ends_at is not None:
             yield GaugeMetricFamily(
@@ -124,6 +129,17 @@ class _Families(Collector):
         ready = 0 if self._health.not_ready() else 1
         yield GaugeMetricFamily("graphward_ready", "Whether traffic is served", value=ready)
 
+    def _unsigned_responses(self) -> Metric:
+        family = CounterMetricFamily(
+            "graphward_unsigned_responses",
+            "Responses to calls of the control plane that it did not sign for that request",
+            labels=["endpoint"],
+        )
+        for path in (SYNC_PATH, HEARTBEAT_PATH, AUDIT_PATH, METRICS_PATH):
+            endpoint = path.rpartition("/")[2]
+            family.add_metric([endpoint], self._unsigned.get(endpoint, 0))
+        return family
+
     def _vault(self) -> Iterator[Metric]:
         held = self._health.held
         if not held:
@@ -156,6 +172,7 @@ class _Families(Collector):
         totals = (
             ("missing", "Events that were lost", audit.journal.missing),
             ("dropped", "Events deleted unsent to make room", audit.journal.dropped),
+            ("reused_batch_ids", "Batch ids that the control plane had for other events", audit.reused_ids),
             ("rejected_batches", "Batches refused for good and set aside", audit.journal.rejected_batches),
         )
         for name, words, value in gauges:

@@ -9,6 +9,7 @@ from typing import Final
 
 from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.journal import JournalStatus
+from proxy.agent.report import Report
 from proxy.agent.statefile import Gap
 from proxy.agent.sync import Sync
 from proxy.agent.vault import Held
@@ -42,6 +43,7 @@ class AuditStatus:
     not_going_out: dict[str, str]  # per organisation, why
     set_aside: dict[str, str]  # per organisation, the latest refused batch
     rejected_files: int = 0  # refused batches that lie on disk, also from before this start
+    reused_ids: int = 0  # batches whose id the control plane had for other events, since the start
 
     @property
     def pending(self) -> int:
@@ -61,6 +63,7 @@ class Health:
         assignments: Assignments,
         held: Sequence[Held],
         audit: Callable[[], AuditStatus | str],
+        reports: Sequence[Report],
         *,
         workers: int,
         max_staleness: float,
@@ -73,6 +76,7 @@ class Health:
         self._assignments = assignments
         self.held = held  # of the vault
         self._audit = audit
+        self._reports = reports
         self._workers = workers
         self._max_staleness = max_staleness
         self._kill_file = kill_file
@@ -83,6 +87,7 @@ class Health:
         return {
             "sync": self._sync.check(),
             "audit": self._audit_check(),
+            "reports": self._reports_check(),
             "spool": self._spool_check(),
             **self._credential_checks(),
             "workers": self._workers_check(),
@@ -156,6 +161,10 @@ class Health:
         if status.stalled is not None:
             return Check("failed", "; ".join([f"events stay in the spool: {status.stalled}", *details]))
         return Check("degraded", "; ".join(details)) if details else Check("ok")
+
+    def _reports_check(self) -> Check:
+        late = [f"{each.name} not delivered: {each.problem}" for each in self._reports if each.problem]
+        return Check("degraded", "; ".join(late)) if late else Check("ok")
 
     def _gap_details(self, gaps: tuple[Gap, ...]) -> list[str]:
         now = self._clock()

@@ -1,7 +1,6 @@
 """Tells the control plane that this proxy lives, and the state of each concern, in one message."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -9,15 +8,13 @@ from typing import Final
 import msgspec
 
 from proxy import __version__
-from proxy.agent.control_plane import CallFailed, ControlPlane
 from proxy.agent.health import AuditStatus, Health
+from proxy.agent.report import Report
 from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
 from proxy.policy.abridged import shortened
 from proxy.snapshot import Snapshot
 from proxy.wire.models import Heartbeat
-
-log = logging.getLogger(__name__)
 
 _MAX_DETAIL: Final = 2000
 _LOOK_SECONDS: Final = 0.2
@@ -26,22 +23,19 @@ _LOOK_SECONDS: Final = 0.2
 class HeartbeatSender:
     def __init__(
         self,
-        control_plane: ControlPlane,
+        report: Report,
         *,
-        url: str,
         sync: Sync,
         health: Health,
         audit: Callable[[], Awaitable[AuditStatus | None]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._control_plane = control_plane
-        self._url = url
+        self._report = report
         self._sync = sync
         self._health = health
         self._audit = audit
         self._clock = clock
         self._started = time.monotonic()
-        self._failing = False
         self._enforced: Snapshot | None = None  # the last one that all workers were seen to enforce
 
     async def run(self) -> None:
@@ -65,16 +59,7 @@ class HeartbeatSender:
         return self._enforced
 
     async def once(self) -> bool:
-        body = msgspec.json.encode(await self.message())
-        try:
-            answer = await self._control_plane.post(self._url, body)
-            problem = None if answer.status == 200 else f"control plane answered {answer.described()}"
-        except CallFailed as failure:
-            problem = str(failure)
-        if problem is not None and not self._failing:
-            log.error("heartbeat failed: %s", problem)
-        self._failing = problem is not None
-        return problem is None
+        return await self._report.post(msgspec.json.encode(await self.message()))
 
     async def message(self) -> Heartbeat:
         status = await self._audit()

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final
 
@@ -22,6 +23,7 @@ from proxy.agent.credentials.sources import open_providers, open_vault, upstream
 from proxy.agent.health import Health
 from proxy.agent.heartbeat import HeartbeatSender
 from proxy.agent.metrics import MetricsReporter
+from proxy.agent.report import Report
 from proxy.agent.signing_keys import SigningKeyKeeper
 from proxy.agent.sync import Sync
 from proxy.agent.vault import Held, HeldSecret, Vault
@@ -104,6 +106,9 @@ class _Agent:
         secrets: Mapping[str, HeldSecret],
     ) -> None:
         base = settings.rule_sync.saas_base_url.rstrip("/")
+        heartbeats = Report(calls, base + HEARTBEAT_PATH, "heartbeat")
+        metrics = Report(calls, base + METRICS_PATH, "metrics report")
+        self._calls = calls, deliveries
         self._channels: list[Channel] = []
         self._old_channels: list[Channel] = []
         self._counters = counters
@@ -147,19 +152,19 @@ class _Agent:
             self._assignments,
             self._held,
             self._audit.last_status,
+            (heartbeats, metrics),
             workers=workers,
             max_staleness=settings.rule_sync.max_staleness_seconds,
             kill_file=settings.proxy.kill_file,
         )
         self._heartbeat = HeartbeatSender(
-            calls,
-            url=base + HEARTBEAT_PATH,
+            heartbeats,
             sync=self._sync,
             health=self._health,
             audit=self._audit.status,
         )
         self._metrics = MetricsReporter(
-            calls, counters, url=base + METRICS_PATH, sync=self._sync, audit=self._audit.status
+            metrics, counters, sync=self._sync, audit=self._audit.status
         )
         self._admin_address = settings.admin.listen
         self._certificate = settings.proxy.cert_file
@@ -185,8 +190,8 @@ class _Agent:
             settings,
             counters,
             len(channels),  # there are pages for twice as many, for the time of a reload
-            ControlPlane(calls, identity),
-            ControlPlane(deliveries, identity),
+            ControlPlane(calls, identity, require_signed=settings.rule_sync.require_signed_response),
+            ControlPlane(deliveries, identity, require_signed=settings.audit.require_signed_response),
             providers,
             vault,
             secrets,
@@ -223,7 +228,14 @@ class _Agent:
         await asyncio.sleep(0)  # the tasks begin: what is imported here is a tenth of a start
         from proxy.agent.admin import Admin
 
-        admin = Admin(self._counters, self._sync, self._health, self._audit.status, self._certificate)
+        admin = Admin(
+            self._counters,
+            self._sync,
+            self._health,
+            self._audit.status,
+            self._certificate,
+            lambda: sum((each.unsigned for each in self._calls), Counter[str]()),
+        )
         await admin.serve(listener)
 
     @staticmethod

@@ -1,7 +1,6 @@
 """Counters of all workers together, reported to the control plane as deltas."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from itertools import accumulate
@@ -10,14 +9,12 @@ from typing import Final
 import msgspec
 
 from proxy import counters as c
-from proxy.agent.control_plane import CallFailed, ControlPlane
 from proxy.agent.health import AuditStatus
+from proxy.agent.report import Report
 from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import Latency, Metrics
-
-log = logging.getLogger(__name__)
 
 _REPORTED: Final = (
     *c.VERDICTS,
@@ -28,28 +25,25 @@ _REPORTED: Final = (
 
 
 class MetricsReporter:
-    """Posts what was counted since the last post that arrived; until one does, the window stays open.
+    """Posts what was counted since the last post that provably arrived. Till then the window stays open.
 
     What was reported is kept on the agent's own page of counters, which outlives the agent.
     """
 
     def __init__(
         self,
-        control_plane: ControlPlane,
+        report: Report,
         counters: c.CounterPages,
         *,
-        url: str,
         sync: Sync,
         audit: Callable[[], Awaitable[AuditStatus | None]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._control_plane = control_plane
+        self._report = report
         self._counters = counters
-        self._url = url
         self._sync = sync
         self._audit = audit
         self._clock = clock
-        self._failing = False
         own = counters.agent.values
         if not own[c.REPORTED_UNTIL_MS]:
             own[c.REPORTED_UNTIL_MS] = int(clock() * 1000)
@@ -63,21 +57,13 @@ class MetricsReporter:
         status = await self._audit()
         until_ms = int(self._clock() * 1000)
         totals = {index: self._counters.total(index) for index in _REPORTED}
-        body = msgspec.json.encode(self._message(totals, until_ms, status))
-        try:
-            answer = await self._control_plane.post(self._url, body)
-            problem = None if answer.status == 200 else f"control plane answered {answer.described()}"
-        except CallFailed as failure:
-            problem = str(failure)
-        if problem is None:
-            own = self._counters.agent.values
-            for index, total in totals.items():
-                own[c.REPORTED_FIRST + index] = total
-            own[c.REPORTED_UNTIL_MS] = until_ms
-        elif not self._failing:
-            log.error("metrics report failed, its window stays open: %s", problem)
-        self._failing = problem is not None
-        return problem is None
+        if not await self._report.post(msgspec.json.encode(self._message(totals, until_ms, status))):
+            return False
+        own = self._counters.agent.values
+        for index, total in totals.items():
+            own[c.REPORTED_FIRST + index] = total
+        own[c.REPORTED_UNTIL_MS] = until_ms
+        return True
 
     def _message(self, totals: dict[int, int], until_ms: int, status: AuditStatus | None) -> Metrics:
         own = self._counters.agent.values

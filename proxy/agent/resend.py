@@ -16,8 +16,10 @@ import msgspec
 from proxy.agent import set_aside
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import new_batch_id
+from proxy.agent.lasting import LastingProblem
+from proxy.agent.proof import Accepted, Refused, audit_outcome, description
 from proxy.agent.set_aside import SetAside
-from proxy.agent.shipper import acceptance, asked_wait
+from proxy.agent.shipper import asked_wait
 from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
 from proxy.snapshot import write_by_rename
@@ -25,8 +27,6 @@ from proxy.wire.audit_event import rfc3339
 
 log = logging.getLogger(__name__)
 
-_TAKEN, _TOO_OLD, _LIMITED = 202, 409, 429
-_REFUSED: Final = {400, 403, 413}
 _ANSWER_CHARACTERS: Final = 4096
 
 
@@ -54,7 +54,8 @@ class Resender:
         self._url = url
         self._interval = interval
         self._all_taken = all_taken
-        self._problem: str | None = None  # the last that was told
+        self._trouble = LastingProblem(log)
+        self.reused_ids = 0  # batches whose id the control plane had for other events, since the start
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -84,26 +85,32 @@ class Resender:
 
     async def _after(self, path: Path, held: SetAside, answer: Answer) -> float:
         """What an answer means for the file; the seconds to wait before the next, 0 for none."""
-        if answer.status == _TAKEN:
-            if acceptance(answer.body).batch_id not in (None, _batch(held).batch_id):
-                return self._put_off("control plane answered 202 about another batch")
-            await self._taken(path, held)
-        elif answer.status == _TOO_OLD:
-            await asyncio.to_thread(write_by_rename, path, set_aside.encode(_under_a_new_id(held)))
-            return self._interval
-        elif answer.status in _REFUSED and answer.is_explained:
-            await self._refused(path, held, answer)
-        elif answer.status == _LIMITED:
-            wait = max(self._interval, asked_wait(answer, self._interval))
-            log.info(
-                "what is in %s waits %.0f s: control plane answered %s",
-                *(self._directory, wait, answer.described()),
-            )
-            return wait
-        else:
-            return self._put_off(f"control plane answered {answer.described()}")
-        self._problem = None
+        match audit_outcome(answer, _batch(held).batch_id):
+            case Accepted(content_differs=True):
+                self.reused_ids += 1
+                log.error("%s gets a new batch id: the control plane has other events under its own", path)
+                return await self._renewed(path, held)
+            case Accepted():
+                await self._taken(path, held)
+            case Refused(status=409):
+                return await self._renewed(path, held)
+            case Refused(status=400 | 403 | 413):
+                await self._refused(path, held, answer)
+            case outcome if answer.status == 429:
+                wait = max(self._interval, asked_wait(answer, outcome, self._interval))
+                text = description(answer)
+                self._trouble.met(
+                    text, "what is in %s waits %.0f s: %s", self._directory, wait, text, level=logging.INFO
+                )
+                return wait
+            case outcome:
+                return self._put_off(outcome.text)
+        self._trouble.over()
         return 0.0
+
+    async def _renewed(self, path: Path, held: SetAside) -> float:
+        await asyncio.to_thread(write_by_rename, path, set_aside.encode(_under_a_new_id(held)))
+        return self._interval
 
     async def _taken(self, path: Path, held: SetAside) -> None:
         await asyncio.to_thread(path.unlink)
@@ -119,12 +126,10 @@ class Resender:
         held.answer = shortened(answer.body.decode("utf-8", "replace"), _ANSWER_CHARACTERS)
         await asyncio.to_thread(write_by_rename, self._rejected / path.name, set_aside.encode(held))
         await asyncio.to_thread(path.unlink)
-        log.error("audit batch %s was refused again: %s", self._rejected / path.name, answer.described())
+        log.error("audit batch %s was refused again: %s", self._rejected / path.name, description(answer))
 
     def _put_off(self, problem: str) -> float:
-        if problem != self._problem:
-            log.error("what is in %s waits: %s", self._directory, problem)
-            self._problem = problem
+        self._trouble.met(problem, "what is in %s waits: %s", self._directory, problem)
         return self._interval
 
 
@@ -146,6 +151,7 @@ def _batch(held: SetAside) -> _Batch:
 
 
 def _under_a_new_id(held: SetAside) -> SetAside:
-    """The old one was used more than 48 hours ago. Events that are known already are so by their own ids."""
+    """The old one was used more than 48 hours ago, or for other events. Events that the control plane has
+    already are known to it by their own ids."""
     body = msgspec.json.encode(_Batch(new_batch_id(), _batch(held).events))
     return msgspec.structs.replace(held, batch=msgspec.Raw(body))

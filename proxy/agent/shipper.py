@@ -1,6 +1,6 @@
 """Delivers journals as signed batches, each organisation on its own: retry, back-off, split, set aside.
 
-The whole of what the control plane may answer is in `_after`; docs/audit.md has it as a table.
+The whole of what may be answered is in `_after`; docs/audit.md has it as a table.
 """
 
 import asyncio
@@ -9,35 +9,26 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-import msgspec
-
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import Journal
+from proxy.agent.lasting import LastingProblem
+from proxy.agent.proof import Accepted, AuditOutcome, Refused, audit_outcome, description
 from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
 from proxy.policy.abridged import shortened
-from proxy.policy.json_text import readable
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class _Acceptance(msgspec.Struct, rename="camel"):
-    batch_id: str | None = None
-    accepted: int | None = None
-    duplicate: bool = False
-
-
-_decode_acceptance: Final = msgspec.json.Decoder(_Acceptance).decode
-
 LARGEST_BODY: Final = 4_500_000  # of the 5 MiB that the control plane takes
-_STRANGERS_WAIT: Final = 300.0  # seconds, at most, that a 429 which is not the control plane's puts off
+_STRANGERS_WAIT: Final = 300.0  # seconds that an unproven 429 can delay the next attempt at most
 _SMALLEST_BODY: Final = 64 * 1024
 _ENVELOPE: Final = 128  # bytes of a body that are not events
 _LINGER_SECONDS: Final = 1.5  # per organisation: 40 batches a minute in all, well below an instance's 60
@@ -53,7 +44,7 @@ class _Delivery:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0  # attempts in a row that brought nothing
     largest_body: int = LARGEST_BODY
-    problem: str | None = None
+    trouble: LastingProblem = field(default_factory=lambda: LastingProblem(log))
     set_aside: str | None = None  # the latest batch that was refused for good
 
 
@@ -83,6 +74,7 @@ class Shipper:
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._stopping = asyncio.Event()
         self.delivered = 0  # events since the start
+        self.reused_ids = 0  # batches whose id the control plane had for other events, since the start
 
     def notify(self, pending: dict[str, int]) -> None:
         """Tells how many events each organisation has in its journal."""
@@ -99,7 +91,7 @@ class Shipper:
 
     def problems(self) -> dict[str, str]:
         """Per organisation, why its events do not go out at present."""
-        return {org_id: held.problem for org_id, held in self._deliveries.items() if held.problem}
+        return {org_id: held.trouble.text for org_id, held in self._deliveries.items() if held.trouble.text}
 
     def set_aside(self) -> dict[str, str]:
         """Per organisation, the latest batch that was refused for good since the start."""
@@ -178,34 +170,60 @@ class Shipper:
 
     async def _after(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
         """What an answer means for the batch; the seconds to wait before the next attempt."""
-        handler = _HANDLERS.get(answer.status)
-        if handler is None:
-            return self._put_off(delivery, f"control plane answered {answer.described()}")
-        return await handler(self, answer, delivery, batch, body)
+        match audit_outcome(answer, batch.batch_id):
+            case Accepted(content_differs=True):
+                return await self._reused(delivery, batch)
+            case Accepted() as accepted:
+                return await self._accepted(accepted, delivery, batch)
+            case Refused(status=400 | 403) as refused:
+                return await self._set_aside(answer, refused, delivery, batch, body)
+            case Refused(status=409):
+                return await self._expired(delivery, batch)
+            case outcome if answer.status == 413:
+                return await self._too_large(answer, outcome, delivery, batch, body)
+            case outcome if answer.status == 429:
+                return self._limited(answer, outcome, delivery)
+            case outcome:
+                return self._put_off(delivery, outcome.text)
 
-    async def _accepted(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        said = acceptance(answer.body)
-        if said.batch_id not in (None, batch.batch_id):
-            return self._put_off(delivery, "control plane answered 202 about another batch")
-        if not said.duplicate and said.accepted is not None and said.accepted < batch.count:
-            # After a 409 that is as it should be; else somebody has used these events' ids before us.
+    async def _accepted(self, accepted: Accepted, delivery: _Delivery, batch: Batch) -> float:
+        if not accepted.duplicate and accepted.count < batch.count:
+            # As it should be after a new batch id; else somebody has used these events' ids before us.
             log.warning(
                 "audit batch %s of organisation %s: %d of %d events were known by their ids",
-                batch.batch_id, delivery.org_id, batch.count - said.accepted, batch.count,
+                batch.batch_id, delivery.org_id, batch.count - accepted.count, batch.count,
             )  # fmt: skip
         await self._on_disk(self._journal.done, delivery.org_id, batch)
-        if delivery.problem:
+        if delivery.trouble.over():
             log.info("audit events of organisation %s go out again", delivery.org_id)
-        delivery.failures, delivery.problem = 0, None
+        delivery.failures = 0
         # What refused large ones may be gone; where it isn't, one of eleven is split.
         delivery.largest_body = min(LARGEST_BODY, delivery.largest_body + delivery.largest_body // 16)
         self.delivered += batch.count
         return 0.0
 
-    async def _refused(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        text = answer.described()
-        if not answer.is_explained:
-            return self._put_off(delivery, f"{text} without a control plane's reason")
+    async def _reused(self, delivery: _Delivery, batch: Batch) -> float:
+        """The control plane has other events under this id, so these would be lost with it."""
+        self.reused_ids += 1
+        log.error(
+            "audit batch %s of organisation %s: the control plane has other events under this id; "
+            "its %d events are sent again under a new one. Do two proxies run with one identity?",
+            batch.batch_id, delivery.org_id, batch.count,
+        )  # fmt: skip
+        return await self._renewed(delivery, batch, "control plane has other events under each new batch id")
+
+    async def _expired(self, delivery: _Delivery, batch: Batch) -> float:
+        """The id was used more than 48 hours ago. The events go out again under a new one."""
+        return await self._renewed(delivery, batch, "control plane answered 409 again")
+
+    async def _renewed(self, delivery: _Delivery, batch: Batch, if_again: str) -> float:
+        await self._on_disk(self._journal.renew, delivery.org_id, batch)
+        delivery.failures += 1
+        return 0.0 if delivery.failures == 1 else self._put_off(delivery, if_again)
+
+    async def _set_aside(
+        self, answer: Answer, refused: Refused, delivery: _Delivery, batch: Batch, body: bytes
+    ) -> float:
         path = await self._on_disk(
             self._journal.set_aside,
             delivery.org_id,
@@ -215,69 +233,65 @@ class Shipper:
             shortened(answer.body.decode("utf-8", "replace"), 4096),
         )
         delivery.failures = 0
-        delivery.problem = None
-        delivery.set_aside = f"{batch.count} events, seq {batch.first_seq}-{batch.last_seq}: {text}"
+        delivery.trouble.over()
+        delivery.set_aside = f"{batch.count} events, seq {batch.first_seq}-{batch.last_seq}: {refused.text}"
         log.error(
             "audit batch %s of organisation %s was refused for good and set aside in %s: %s",
-            batch.batch_id, delivery.org_id, path, text,
+            batch.batch_id, delivery.org_id, path, refused.text,
         )  # fmt: skip
         return 0.0
 
-    async def _too_large(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+    async def _too_large(
+        self,
+        answer: Answer,
+        outcome: AuditOutcome,
+        delivery: _Delivery,
+        batch: Batch,
+        body: bytes,
+    ) -> float:
+        """Send halves, whoever refused the whole: a gateway may have a limit of its own, and a control plane
+        that reads no further can't sign. That loses no event. Only a proven refusal sets one aside."""
         delivery.largest_body = max(_SMALLEST_BODY, min(delivery.largest_body, len(body) // 2))
         if await self._on_disk(self._journal.split, delivery.org_id, batch):
-            log.warning("audit batch %s of %d bytes was too large; split", batch.batch_id, len(body))
+            log.warning(
+                "audit batch %s of %d bytes was too large; split: %s",
+                batch.batch_id, len(body), description(answer),
+            )  # fmt: skip
             return 0.0
-        return await self._refused(answer, delivery, batch, body)
+        if isinstance(outcome, Refused):
+            return await self._set_aside(answer, outcome, delivery, batch, body)
+        return self._put_off(delivery, description(answer))
 
-    async def _expired(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        """The id was used more than 48 hours ago. The events go out again under a new one."""
-        await self._on_disk(self._journal.renew, delivery.org_id, batch)
-        delivery.failures += 1
-        return 0.0 if delivery.failures == 1 else self._put_off(delivery, "control plane answered 409 again")
-
-    async def _limited(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        delivery.problem = f"control plane answered {answer.described()}"
-        wait = max(asked_wait(answer, self._replay_interval), min(FIRST_BACKOFF, self._replay_interval))
-        log.info("audit events of organisation %s wait %.0f s: rate limit", delivery.org_id, wait)
+    def _limited(self, answer: Answer, outcome: AuditOutcome, delivery: _Delivery) -> float:
+        wait = max(
+            asked_wait(answer, outcome, self._replay_interval), min(FIRST_BACKOFF, self._replay_interval)
+        )
+        delivery.trouble.met(
+            description(answer),
+            "audit events of organisation %s wait %.0f s: %s", delivery.org_id, wait, description(answer),
+            level=logging.INFO if isinstance(outcome, Refused) else logging.ERROR,
+        )  # fmt: skip
         # Never sooner; a little later, so that a fleet does not come back at one instant.
         return wait + random.uniform(0, min(0.25, wait / 10))  # noqa: S311 - not a secret
 
     def _put_off(self, delivery: _Delivery, problem: str) -> float:
         """Keeps everything for the next attempt, at most one replay interval away."""
-        log.error("audit events of organisation %s are kept: %s", delivery.org_id, problem)
-        delivery.problem = problem
+        delivery.trouble.met(
+            problem, "audit events of organisation %s are kept: %s", delivery.org_id, problem
+        )
         wait = backoff(delivery.failures, self._replay_interval)
         delivery.failures += 1
         return wait
 
 
-def asked_wait(answer: Answer, interval: float) -> float:
-    """Seconds that a 429 asks for; where it doesn't say, one interval."""
+def asked_wait(answer: Answer, outcome: AuditOutcome, interval: float) -> float:
+    """Seconds that a 429 asks for; if it does not say, one interval. Retry-After itself is not signed."""
+    if isinstance(outcome, Refused) and outcome.retry_after is not None:
+        return outcome.retry_after
     asked = retry_after(answer.headers.get("Retry-After"), time.time())
     if asked is None:
         return interval
-    if answer.is_explained:
+    if isinstance(outcome, Refused):
         return asked
     # Something in between knows nothing of our limits.
     return min(asked, max(_STRANGERS_WAIT, interval))
-
-
-def acceptance(body: bytes) -> _Acceptance:
-    """What a 202 says, where it says anything: the specification lets it be silent."""
-    try:
-        return _decode_acceptance(readable(body))
-    except ValueError:
-        return _Acceptance()
-
-
-_Handler = Callable[[Shipper, Answer, _Delivery, Batch, bytes], Awaitable[float]]
-
-_HANDLERS: Final[dict[int, _Handler]] = {
-    202: Shipper._accepted,
-    400: Shipper._refused,
-    403: Shipper._refused,
-    409: Shipper._expired,
-    413: Shipper._too_large,
-    429: Shipper._limited,
-}

@@ -17,6 +17,8 @@ from typing import Final
 import msgspec
 
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
+from proxy.agent.lasting import LastingProblem
+from proxy.agent.proof import description
 from proxy.agent.retry import backoff, jittered
 from proxy.policy import json_text
 from proxy.policy.ruleset import Ruleset
@@ -98,7 +100,7 @@ class Sync:
         self._announce = announce  # (snapshot, whether it is another one than before); None: only stops
         self._clock = clock
         self._failures = 0
-        self._problem: str | None = None
+        self._trouble = LastingProblem(log)
         self._good_at = time.monotonic()  # of the last good sync, or the start
         self._changing = asyncio.Lock()  # what is held, here and on disk; not while somebody is asked
         self._stopped_beside = NOTHING_STOPPED
@@ -136,10 +138,10 @@ class Sync:
         return held.with_others(self._stopped_beside)
 
     def check(self) -> Check:
-        if self._problem is None:
+        if self._trouble.text is None:
             return Check("ok")
         lost = time.monotonic() - self._good_at > _FAILED_AFTER * self._configured_interval
-        return Check("failed" if self.snapshot is None or lost else "degraded", self._problem)
+        return Check("failed" if self.snapshot is None or lost else "degraded", self._trouble.text)
 
     async def run(self) -> None:
         while True:
@@ -158,23 +160,23 @@ class Sync:
             self._note_failure(error)
         except (SyncRefused, CallFailed, OSError) as error:
             self._note_failure(error)
-        return self._problem is None
+        return self._trouble.text is None
 
     def _put_in_force(self, fetched: _Fetched) -> None:
         if fetched.problem is not None:
-            log.error("the rules in force stay where they could not be read: %s", fetched.problem)
-        elif self._problem is not None:
+            line = "the rules in force stay where they could not be read: %s"
+            self._trouble.met(fetched.problem, line, fetched.problem)
+        elif self._trouble.over():
             log.info("sync works again")
-        self._failures, self._problem, self._good_at = 0, fetched.problem, time.monotonic()
+        self._failures, self._good_at = 0, time.monotonic()
         self.snapshot, self._confirmed_at = fetched.snapshot, self._good_at
         self._stopped_beside, self._ask_whole = NOTHING_STOPPED, False
         self._announce(fetched.snapshot, fetched.is_new)
 
     def _note_failure(self, error: Exception) -> None:
         self._failures += 1
-        self._problem = str(error)
         rules = "there are no rules yet" if self.snapshot is None else "the rules in force stay"
-        log.error("sync failed, %s: %s", rules, error)
+        self._trouble.met(str(error), "sync failed, %s: %s", rules, error)
 
     async def write_again(self) -> None:
         """A worker found no snapshot on disk, a damaged one or another than the one that is held here."""
@@ -241,7 +243,7 @@ class Sync:
         if answer.status == 304 and held is not None and held.etag is not None:
             return await self._unchanged(held, answer)
         if answer.status != 200:
-            raise SyncRefused(f"control plane answered {answer.described()}")
+            raise SyncRefused(description(answer))
         self._check_signature(answer)
         return await asyncio.to_thread(self._apply, answer)
 
@@ -264,7 +266,7 @@ class Sync:
 
     def _check_signature(self, answer: Answer) -> None:
         if self._require_signed and not answer.is_signed:
-            raise SyncRefused("the answer is not signed for this request")
+            raise SyncRefused(description(answer))
 
     def _apply(self, answer: Answer) -> _Fetched:
         """Everything that takes time or the disk: decode, check, parse, persist.

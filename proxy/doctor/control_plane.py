@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane, Identity, open_session
+from proxy.agent.proof import description
 from proxy.doctor.hosts import tls_context
 from proxy.policy.json_text import readable
 from proxy.settings import Settings
@@ -34,16 +35,18 @@ async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Fin
     identity = Identity(settings.agent.api_key, settings.agent.hmac_secret.encode())
     async with open_session(tls_context(settings.agent.ca_file)) as session:
         try:
-            answer = await ControlPlane(session, identity).get(url, headers, max_bytes=_MAX_BODY)
+            require_signed = settings.rule_sync.require_signed_response
+            calls = ControlPlane(session, identity, require_signed=require_signed)
+            answer = await calls.get(url, headers, max_bytes=_MAX_BODY)
         except CallFailed as failure:
             fix = "correct RuleSync.SaasBaseUrl, or let this machine reach it"
             return [Finding(_NAME, "fail", str(failure), fix)]
     if answer.status not in (200, 304):
         fix = _FIXES.get(_code(answer), "is RuleSync.SaasBaseUrl the control plane's address? See its log")
-        return [Finding(_NAME, "fail", f"it answered {answer.described()}", fix)]
-    if settings.rule_sync.require_signed_response and not answer.is_signed:
-        fix = "something between changes or makes answers: reach the control plane directly"
-        return [Finding(_NAME, "fail", "its answer is not signed with Agent.HmacSecret", fix)]
+        return [Finding(_NAME, "fail", description(answer), fix)]
+    if not answer.is_believed:
+        fix = "reach the control plane directly, or let what is in between pass its responses unchanged"
+        return [Finding(_NAME, "fail", description(answer), fix)]
     return [Finding(_NAME, "ok", "it takes the API key and the HMAC secret, and signs its answers")]
 
 

@@ -111,15 +111,25 @@ class AuditAnswer(msgspec.Struct, frozen=True, rename="camel"):
     batch_id: str
     accepted: int
     duplicate: bool = False
+    content_differs: bool | msgspec.UnsetType = msgspec.UNSET  # true: other events came under this id before
+
+
+class ReportAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """The response to a heartbeat or a metrics report that was stored."""
+
+    status: Literal["ok"]
 
 
 class ErrorDetail(msgspec.Struct, frozen=True, rename="camel"):
     code: str
     message: str
+    # The value of Retry-After. The header itself is not signed.
+    retry_after_seconds: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ErrorBody(msgspec.Struct, frozen=True, rename="camel"):
     error: ErrorDetail
+    batch_id: str | msgspec.UnsetType = msgspec.UNSET  # the audit batch that was refused
 
 
 ERROR_STATUS: Final = MappingProxyType(

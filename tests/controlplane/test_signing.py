@@ -11,7 +11,19 @@ import json
 import pytest
 from multidict import CIMultiDict
 
-from tests.controlplane.plane import AUDIT, HEARTBEAT, METRICS, SYNC, FakeClock, Plane, ProxyClient, batch
+from controlplane.store.interface import StoreError
+from controlplane.store.sqlite_audit import AuditTables
+from tests.controlplane.plane import (
+    AUDIT,
+    HEARTBEAT,
+    METRICS,
+    SYNC,
+    Answer,
+    FakeClock,
+    Plane,
+    ProxyClient,
+    batch,
+)
 
 
 @pytest.mark.parametrize("path", [SYNC, HEARTBEAT, AUDIT, METRICS])
@@ -233,3 +245,90 @@ async def test_signatures_are_compared_in_constant_time(
     headers["X-Hmac-Signature"] = hashlib.sha256(b"").hexdigest()
     assert (await proxy.send(SYNC, headers=headers)).status == 401
     assert compared == [headers["X-Hmac-Signature"]]
+
+
+# Responses
+
+
+def _is_signed(proxy: ProxyClient, sent: CIMultiDict[str], answer: Answer) -> bool:
+    """As a proxy looks at it: the key's holder made this body for this very request."""
+    signed = f"response.{sent['X-Hmac-Signature']}.".encode() + answer.body
+    expected = hmac.new(proxy.hmac_secret.encode(), signed, hashlib.sha256).hexdigest()
+    return answer.headers.get("X-Hmac-Signature") == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (SYNC, b"", 200),
+        (HEARTBEAT, b'{"version": "1"}', 200),
+        (HEARTBEAT, b"[]", 400),
+        (METRICS, b'{"windowStart": "2026-11-21T12:00:00.000Z"}', 200),
+        (METRICS, b"[]", 400),
+        (AUDIT, b"GOOD", 202),
+        (AUDIT, b"FOREIGN", 403),
+        (AUDIT, b'{"batchId": "b1", "events": []}', 400),
+        (AUDIT, b'{"batchId":"b1","events":[{"id": tru', 400),
+        (AUDIT, b"no JSON", 400),
+    ],
+)
+async def test_every_response_to_a_request_whose_signature_holds_is_signed(
+    proxy: ProxyClient, path: str, body: bytes, status: int
+) -> None:
+    if body in (b"GOOD", b"FOREIGN"):
+        org = proxy.org_ids[0] if body == b"GOOD" else "another"
+        body = json.dumps(batch("b1", org, [1])).encode()
+    sent = proxy.headers(body)
+    answer = await proxy.send(path, body, headers=sent)
+    assert answer.status == status
+    assert _is_signed(proxy, sent, answer)
+    assert len(answer.headers.getall("X-Hmac-Signature")) == 1  # type: ignore[attr-defined]
+    if path == AUDIT and b"b1" in body:
+        assert answer.json["batchId"] == "b1"
+
+
+async def test_an_expired_a_limited_and_a_failed_batch_are_answered_signed_and_by_name(
+    plane: Plane, proxy: ProxyClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sent(batch_id: str) -> Answer:
+        body = json.dumps(batch(batch_id, proxy.org_ids[0], [1])).encode()
+        headers = proxy.headers(body)
+        answer = await proxy.send(AUDIT, body, headers=headers)
+        assert _is_signed(proxy, headers, answer)
+        return answer
+
+    for number in range(60):
+        assert (await sent(f"b{number}")).status == 202
+    limited = await sent("b60")
+    assert (limited.status, limited.json["batchId"]) == (429, "b60")
+    assert str(limited.json["error"]["retryAfterSeconds"]) == limited.headers["Retry-After"]
+    clock.advance(hours=49)
+    expired = await sent("b1")
+    assert (expired.status, expired.json["batchId"]) == (409, "b1")
+
+    async def fails(*_: object) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(AuditTables, "commit_batch", fails)
+    assert (await sent("b61")).status == 503
+
+
+async def test_nothing_is_signed_for_a_request_that_was_not_verified(proxy: ProxyClient) -> None:
+    """Or a caller without the secret could have a response signed for a request of the proxy's."""
+    body = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
+    good = proxy.headers(body)
+    wrong = CIMultiDict({**good, "X-Hmac-Signature": "0" * 64})
+    late = CIMultiDict({**good, "X-Timestamp": "1"})
+    foreign = CIMultiDict({**good, "X-Api-Key": "another"})
+    too_large = body + b" " * (5 * 1024 * 1024)
+    for headers, sent, status in (
+        (wrong, body, 401),
+        (late, body, 401),
+        (foreign, body, 401),
+        (good, body + b" ", 401),
+        (good, too_large, 413),  # a recorded head before a body that nobody reads
+    ):
+        answer = await proxy.send(AUDIT, sent, headers=headers)
+        assert answer.status == status
+        assert "X-Hmac-Signature" not in answer.headers
+        assert "batchId" not in answer.json

@@ -26,7 +26,7 @@ from tests.process.proxy_parts import (
 )
 from tests.process.test_agent_shipper import Rig, journal_with, rig
 from tests.standins import commands
-from tests.standins.control_plane import ControlPlaneStandIn, error
+from tests.standins.control_plane import ControlPlaneStandIn, accepted, error, foreign
 from tests.standins.server import Answer
 from tests.standins.system import System
 
@@ -118,7 +118,10 @@ async def test_what_is_refused_again_goes_back_with_the_new_answer(
         Answer(503),
         Answer(429, (("Retry-After", "0"),)),
         Answer(403, (("Content-Type", "text/html"),), b"<html>no</html>"),
-        Answer(202, (("Content-Type", "application/json"),), b'{"batchId":"another"}'),
+        accepted(batchId="another"),
+        foreign(accepted(accepted=100)),
+        foreign(error(403, "notAuthorisedForTenant")),
+        foreign(error(409, "batchExpired")),
     ],
 )
 async def test_what_says_nothing_of_the_batch_keeps_it_for_the_next_time(
@@ -148,15 +151,19 @@ async def test_who_stands_in_between_puts_off_for_minutes_at_most(
         found.move_all()
         await until(lambda: not found.waiting)
         assert control.seqs("org-1") == list(range(1, 101))
-    assert f"what is in {tmp_path / 'resend'} waits 1 s: control plane answered 429" in caplog.text
+    assert f"what is in {tmp_path / 'resend'} waits 1 s: something between this proxy" in caplog.text
 
 
-async def test_after_48_hours_the_events_go_out_under_a_new_id(
+@pytest.mark.parametrize(
+    "answer", [error(409, "batchExpired"), accepted(duplicate=True, contentDiffers=True)]
+)
+async def test_after_48_hours_or_if_the_id_is_taken_the_events_go_out_under_a_new_one(
     tmp_path: Path,
     control: ControlPlaneStandIn,
+    answer: Answer,
 ) -> None:
     async with refused(tmp_path, control) as found:
-        control.audit_script.append(error(409, "batchExpired"))
+        control.audit_script.append(answer)
         found.move_all()
         await until(lambda: not found.waiting)
         first, second = control.bodies

@@ -25,8 +25,10 @@ from tests.standins.control_plane import (
     API_KEY,
     HMAC_SECRET,
     ControlPlaneStandIn,
+    accepted,
     break_off,
     error,
+    foreign,
     hang,
 )
 from tests.standins.server import Answer
@@ -67,7 +69,12 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    journal: Journal, control: ControlPlaneStandIn, *, timeout_seconds: float = 30.0, **changes: Any
+    journal: Journal,
+    control: ControlPlaneStandIn,
+    *,
+    timeout_seconds: float = 30.0,
+    require_signed: bool = True,
+    **changes: Any,
 ) -> AsyncIterator[Rig]:
     options: dict[str, Any] = {
         "url": control.base_url + "/api/v1/agent/audit",
@@ -79,7 +86,9 @@ async def rig(
     identity = Identity(API_KEY, HMAC_SECRET.encode())
     with one_thread() as disk:
         async with open_session(client_tls(None)) as session:
-            calls = ControlPlane(session, identity, timeout_seconds=timeout_seconds)
+            calls = ControlPlane(
+                session, identity, require_signed=require_signed, timeout_seconds=timeout_seconds
+            )
             shipper = Shipper(journal, disk, calls, **(options | changes))
             yield Rig(journal, shipper, control)
             await shipper.stop(0.0)
@@ -237,6 +246,102 @@ async def test_409_sends_the_same_events_under_a_new_id(tmp_path: Path, control:
         await parts.ship()
     first, second = control.attempts
     assert first[2] != second[2]
+    assert control.seqs("org-1") == list(range(1, 8))
+
+
+async def test_a_batch_id_that_the_control_plane_has_for_other_events_is_replaced(
+    tmp_path: Path, control: ControlPlaneStandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    control.audit_script.append(accepted(accepted=3, duplicate=True, contentDiffers=True))
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+        assert parts.shipper.reused_ids == 1
+    first, second = control.attempts
+    assert first[2] != second[2]
+    assert control.seqs("org-1") == list(range(1, 8))
+    assert "the control plane has other events under this id" in caplog.text
+
+
+FOREIGN = {
+    "an empty 202": Answer(202, (("Via", "1.1 gateway"), ("X", "y")), b" "),
+    "a 202 that names the batch": foreign(accepted(accepted=7)),
+    "a duplicate": foreign(accepted(duplicate=True)),
+    **{
+        f"a {status} without a signature": foreign(error(status, code))
+        for status, code in (
+            (400, "invalidPayload"),
+            (403, "notAuthorisedForTenant"),
+            (409, "batchExpired"),
+            (429, "rateLimited"),
+        )
+    },
+    "a signed 403 about another batch": error(403, "notAuthorisedForTenant", batchId="another"),
+    "a signed 409 about no batch": error(409, "batchExpired", batchId=None),
+    "a signed refusal as 202": error(202, "notAuthorisedForTenant"),
+    "a signed failure as 400": error(400, "unavailable"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+async def test_an_unproven_answer_leaves_the_batch_as_it_is(
+    tmp_path: Path, control: ControlPlaneStandIn, name: str
+) -> None:
+    control.audit_script.extend([FOREIGN[name]] * 2)
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship(lambda: len(control.attempts) == 2)
+        await parts.ship()
+        assert parts.shipper.problems() == {}
+    assert control.seqs("org-1") == list(range(1, 8))
+    assert len({batch_id for _, _, batch_id, _ in control.attempts}) == 1
+    assert list((tmp_path / "rejected").iterdir()) == []
+
+
+async def test_an_unproven_413_splits_and_sets_nothing_aside(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    """A gateway has a limit of its own, and a control plane can't sign for a body that it didn't read."""
+    control.audit_script.extend([foreign(error(413, "batchTooLarge"))] * 6)
+    journal = journal_with(tmp_path, {"org-1": 8})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    assert control.seqs("org-1") == list(range(1, 9))
+    assert list((tmp_path / "rejected").iterdir()) == []
+    assert len(next(iter(control.bodies.values()))) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "least", "most"),
+    [
+        (error(429, "rateLimited", ("Retry-After", "86400"), retryAfterSeconds=1), 1.0, 20.0),
+        (foreign(error(429, "rateLimited", ("Retry-After", "0"), retryAfterSeconds=86400)), 0.0, 20.0),
+    ],
+)
+async def test_of_two_waits_the_signed_one_counts(
+    tmp_path: Path, control: ControlPlaneStandIn, answer: Answer, least: float, most: float
+) -> None:
+    control.audit_script.append(answer)
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control) as parts:
+        await parts.ship()
+    (first, *_), (second, *_) = control.attempts
+    assert least <= second - first <= most
+
+
+async def test_without_required_signatures_what_names_the_batch_is_believed(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
+    """A control plane that follows the specification alone need not sign."""
+    control.sign_answers = False
+    html = Answer(202, (("Content-Type", "text/html"),), b"<html>one moment</html>")
+    control.audit_script.extend([html, foreign(accepted(batchId="another")), error(409, "batchExpired")])
+    journal = journal_with(tmp_path, {"org-1": 7})
+    async with rig(journal, control, require_signed=False) as parts:
+        await parts.ship()
+    ids = [batch_id for _, _, batch_id, _ in control.attempts]
+    assert ids == [ids[0]] * 3 + [ids[3]]
+    assert ids[3] != ids[0]
     assert control.seqs("org-1") == list(range(1, 8))
 
 

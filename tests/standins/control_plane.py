@@ -56,10 +56,17 @@ class ControlPlaneStandIn(StandIn):
         if handler is None:
             self.problems.append(f"unknown path {request.target}")
             return Answer(404)
-        answer = await handler(request)
+        answer = self._as_its_own(request, await handler(request))
         async with self._news:
             self._news.notify_all()
         return answer
+
+    def _as_its_own(self, request: Received, answer: Answer) -> Answer:
+        """Signed, unless it is signed already or is the answer of something in between."""
+        names = {name.lower() for name, _ in answer.headers}
+        if answer.stream is not None or not _is_json(answer) or {"x-hmac-signature", "via"} & names:
+            return answer
+        return self.signed(request, answer)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits for something to have been received."""
@@ -116,7 +123,7 @@ class ControlPlaneStandIn(StandIn):
         answer = await self._audit_answer(org_id)
         self.attempts.append((time.monotonic(), org_id, batch_id, answer.status))
         if answer.status != 202 or answer.body:
-            return answer
+            return _naming(batch_id, answer)
         duplicate = batch_id in self._counted
         if not duplicate:
             self._counted.add(batch_id)
@@ -131,7 +138,7 @@ class ControlPlaneStandIn(StandIn):
 
     async def _heartbeat(self, request: Received) -> Answer:
         self.heartbeats.append(json.loads(request.body))
-        return _json(200, {})
+        return _json(200, {"status": "ok"})
 
     async def _metrics(self, request: Received) -> Answer:
         if self.metrics_script:
@@ -139,7 +146,7 @@ class ControlPlaneStandIn(StandIn):
             if answer.status != 200:
                 return answer
         self.metrics.append(json.loads(request.body))
-        return _json(200, {})
+        return _json(200, {"status": "ok"})
 
 
 async def _next(script: deque[Script]) -> Answer:
@@ -147,8 +154,33 @@ async def _next(script: deque[Script]) -> Answer:
     return step if isinstance(step, Answer) else await step()
 
 
-def error(status: int, code: str, *headers: tuple[str, str]) -> Answer:
-    return _json(status, {"error": {"code": code, "message": f"stand-in says {code}"}}, *headers)
+def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Answer:
+    """`batchId` names another batch than the one that is answered; other members are the error's own."""
+    named = {name: members.pop(name) for name in list(members) if name == "batchId"}
+    detail = {"code": code, "message": f"stand-in says {code}", **members}
+    return _json(status, {"error": detail, **named}, *headers)
+
+
+def accepted(**members: Any) -> Answer:
+    """A 202 of the control plane, which names the batch that it answers unless told otherwise."""
+    return _json(202, {"accepted": 0, "duplicate": False} | members)
+
+
+def foreign(answer: Answer) -> Answer:
+    """The answer as something in between gives it: without a signature."""
+    return Answer(answer.status, (*answer.headers, ("Via", "1.1 gateway")), answer.body)
+
+
+def _is_json(answer: Answer) -> bool:
+    return ("Content-Type", "application/json") in answer.headers
+
+
+def _naming(batch_id: str, answer: Answer) -> Answer:
+    """As the control plane answers about a batch."""
+    if not _is_json(answer) or ("Via", "1.1 gateway") in answer.headers:
+        return answer
+    body = {"batchId": batch_id} | json.loads(answer.body)
+    return Answer(answer.status, answer.headers, json.dumps(body).encode())
 
 
 def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Answer:

@@ -1,0 +1,32 @@
+"""Log a lasting problem in few lines: one when it begins or changes, then one every ten minutes."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+_REPEATED_SECONDS: Final = 600.0
+
+
+class LastingProblem:
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._told_at = 0.0
+        self._untold = 0
+        self.text: str | None = None  # the present problem
+
+    def met(self, text: str, line: str, *arguments: object, level: int = logging.ERROR) -> None:
+        """The problem was met (again). `line` and `arguments` are what the log says of it."""
+        now = self._clock()
+        if text == self.text and now - self._told_at < _REPEATED_SECONDS:
+            self._untold += 1
+            return
+        again = f" (and {self._untold} times since the last line)" if text == self.text else ""
+        self._log.log(level, line + "%s", *arguments, again)
+        self.text, self._told_at, self._untold = text, now, 0
+
+    def over(self) -> bool:
+        """Forget the problem; return whether there was one."""
+        was, self.text = self.text, None
+        return was is not None

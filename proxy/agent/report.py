@@ -1,0 +1,35 @@
+"""Send one kind of report to the control plane, heartbeats or metrics, and keep why it does not arrive."""
+
+import logging
+
+from proxy.agent.control_plane import CallFailed, ControlPlane
+from proxy.agent.lasting import LastingProblem
+from proxy.agent.proof import report_problem
+
+log = logging.getLogger(__name__)
+
+
+class Report:
+    def __init__(self, control_plane: ControlPlane, url: str, name: str) -> None:
+        self._control_plane = control_plane
+        self._url = url
+        self.name = name
+        self._trouble = LastingProblem(log)
+
+    @property
+    def problem(self) -> str | None:
+        """Reason why the last report did not arrive; None if it did."""
+        return self._trouble.text
+
+    async def post(self, body: bytes) -> bool:
+        """Send one report; return whether the control plane provably took it."""
+        try:
+            problem = report_problem(await self._control_plane.post(self._url, body))
+        except CallFailed as failure:
+            problem = str(failure)
+        if problem is None:
+            if self._trouble.over():
+                log.info("the control plane takes %s again", self.name)
+            return True
+        self._trouble.met(problem, "%s not delivered: %s", self.name, problem)
+        return False

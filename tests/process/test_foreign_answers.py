@@ -1,0 +1,182 @@
+"""What stands between proxy and control plane answers in its place: nothing is lost, and somebody says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.agent.statefile import StateFile
+from tests.process.proxy_parts import (
+    LIMITS,
+    assert_no_gap,
+    client_of,
+    events,
+    log_of,
+    metrics,
+    readiness,
+    rules_file,
+    until,
+)
+from tests.standins.between import Between, Foreign
+from tests.standins.system import System
+
+pytestmark = pytest.mark.process
+
+HTML = b"<!DOCTYPE html>\n<html><title>One moment</title>Checking your browser</html>"
+FOREIGN = {
+    "an empty 202": Foreign(202),
+    "a 202 with a page": Foreign(202, HTML, "text/html; charset=utf-8"),
+    "a queue's 202": Foreign(202, b'{"status":"queued","id":"7f2c"}', "application/json"),
+    "a 202 in our form": Foreign(
+        202, b'{"batchId":"x","accepted":500,"duplicate":false}', "application/json"
+    ),
+    "a 200 with a page": Foreign(200, HTML, "text/html"),
+    "a 400 in our form": Foreign(
+        400, b'{"error":{"code":"invalidPayload","message":"no"}}', "application/json"
+    ),
+    "a 403 of a firewall": Foreign(403, b'{"error":{"code":"blocked","message":"WAF"}}', "application/json"),
+    "a 403 in our form": Foreign(
+        403, b'{"error":{"code":"notAuthorisedForTenant","message":"no"}}', "application/json"
+    ),
+    "a 409": Foreign(409, b'{"error":{"code":"batchExpired","message":"no"}}', "application/json"),
+    "a 413 in our form": Foreign(
+        413, b'{"error":{"code":"batchTooLarge","message":"no"}}', "application/json"
+    ),
+    "a 429 for a day": Foreign(429, HTML, "text/html", {"Retry-After": "0"}),
+}
+
+
+@asynccontextmanager
+async def with_between(directory: Path, *settings: str) -> AsyncIterator[tuple[System, Between]]:
+    """A whole system; `settings` are those that lead through what stands between."""
+    environment = {"Proxy__Workers": "1"}
+    system = System(
+        directory,
+        {"app": rules_file(directory)},
+        workers=1,
+        proxy_environment=environment,
+        control_plane_environment=LIMITS,
+    )
+    async with Between(system.control_plane_url, system.client_context()) as between:
+        environment.update(dict.fromkeys(settings, between.url))
+        async with system:
+            yield system, between
+
+
+def audit_check(system: System) -> dict[str, Any]:
+    found: dict[str, Any] = readiness(system)["checks"].get("audit", {})
+    return found
+
+
+def batch_ids(system: System) -> set[str]:
+    """Of the batches that the proxy has begun."""
+    state = StateFile(system.directory / "audit").load()
+    assert state is not None
+    return {each.batch_id for org in state.organisations.values() for each in org.batches}
+
+
+async def test_no_answer_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_path: Path) -> None:
+    async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
+        async with client_of(system) as client:
+            await until(lambda: len(events(system)) == 1)  # of the token
+            between.answers["audit"] = Foreign(202)
+            for number in range(5):
+                assert (await client.get(f"/v1.0/echo/{number}")).status == 200
+        await between.asked("audit")
+        ids = batch_ids(system)
+        assert len(ids) == 1
+        for name, foreign in FOREIGN.items():
+            between.answers["audit"] = foreign
+            await between.asked("audit", 2)
+            words = f"answered {foreign.status}"
+            await until(lambda: words in audit_check(system)["detail"])  # noqa: B023
+            assert audit_check(system)["status"] == "degraded", name
+            assert "something between this proxy and the control plane" in audit_check(system)["detail"]
+            if foreign.status != 413:  # which splits, and loses nothing by it
+                assert batch_ids(system) == ids, name
+            ids = batch_ids(system)
+            assert list((tmp_path / "audit" / "rejected").iterdir()) == [], name
+        assert len(events(system)) == 1
+        told = metrics(system)
+        assert told["graphward_audit_pending"] == 5
+        assert told['graphward_unsigned_responses_total{endpoint="audit"}'] >= 2 * len(FOREIGN)
+        shown = await system.cli("proxy", "show", "demo-proxy")
+        assert shown["health"] == "degraded"
+        assert any("something between" in reason for reason in shown["reasons"])
+        await passes(system, between)
+        assert log_of(system).count(" are kept: ") <= len(FOREIGN) + 1
+
+
+async def passes(system: System, between: Between) -> None:
+    """Nobody answers in the control plane's place any more: all events arrive, and it is well again."""
+    between.answers.clear()
+    await until(lambda: len(events(system)) == 6)
+    assert_no_gap(events(system))
+    await until(lambda: audit_check(system)["status"] == "ok")
+
+
+async def test_the_same_answer_again_and_again_is_one_line_of_the_log(tmp_path: Path) -> None:
+    async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
+        between.answers["audit"] = Foreign(202, HTML, "text/html")
+        async with client_of(system):
+            await between.asked("audit", 4)
+        kept = [line for line in log_of(system).splitlines() if " are kept: " in line]
+        assert len(kept) == 1
+        assert "answered 202 (text/html, an HTML page)" in kept[0]
+
+
+async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: Path) -> None:
+    """The signature does not cover the status line, nor the path of the request."""
+    async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
+        between.redirects, between.relabels = {"audit": "metrics"}, {400: 202}
+        async with client_of(system):
+            await between.asked("audit", 2)
+        assert events(system) == []
+        await system.cli("proxy", "revoke", "demo-proxy", "--org", system.org_id)
+        between.redirects, between.relabels = {}, {403: 202}
+        await between.asked("audit", 2)
+        assert metrics(system)["graphward_audit_pending"] == 1
+        await system.cli("proxy", "grant", "demo-proxy", "--org", system.org_id)
+        await until(lambda: len(events(system)) == 1)
+        assert list((tmp_path / "audit" / "rejected").iterdir()) == []
+
+
+def reported(system: System) -> int:
+    """Requests that the control plane was told of in all windows."""
+    with contextlib.closing(sqlite3.connect(system.directory / "controlplane.db", timeout=30)) as store:
+        bodies = [json.loads(body) for (body,) in store.execute("SELECT body FROM metrics")]
+    return sum(body["evaluated"] for body in bodies)
+
+
+async def test_no_window_of_metrics_is_lost_and_no_heartbeat_counts_as_delivered(tmp_path: Path) -> None:
+    async with with_between(tmp_path, "RuleSync__SaasBaseUrl") as (system, between):
+        for foreign in (Foreign(200), Foreign(200, b'{"status":"ok"}', "application/json")):
+            between.answers = {"heartbeat": foreign, "metrics": foreign}
+            async with client_of(system) as client:
+                for number in range(3):
+                    assert (await client.get(f"/v1.0/echo/{number}")).status == 200
+            await asyncio.gather(between.asked("metrics", 3), between.asked("heartbeat", 2))
+            check = readiness(system)["checks"]["reports"]
+            assert check["status"] == "degraded"
+            assert "heartbeat not delivered: something between" in check["detail"]
+            assert "metrics report not delivered: something between" in check["detail"]
+        assert reported(system) == 0
+        between.answers = {}
+        await until(lambda: reported(system) == 6)
+        await until(lambda: readiness(system)["checks"]["reports"]["status"] == "ok")
+        # A signed answer to the same bytes, of an endpoint that stored nothing of them.
+        between.redirects, between.relabels = {"metrics": "heartbeat"}, {400: 200}
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/9")).status == 200
+        await between.asked("metrics", 2)
+        assert readiness(system)["checks"]["reports"]["status"] == "degraded"
+        between.redirects, between.relabels = {}, {}
+        await until(lambda: reported(system) == 7)

@@ -1,0 +1,85 @@
+"""Something between proxy and control plane that answers some requests itself: a firewall, a gateway, a
+captive page. What it does not answer goes on as it came."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+from aiohttp import web
+
+_OWN_TO_A_CONNECTION: Final = {"host", "content-length", "transfer-encoding", "connection"}
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """An answer of its own."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "text/plain"
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class Between:
+    """`answers` says, by the last part of a path, what is answered here; `changes` what becomes of answers
+    that come back from behind."""
+
+    def __init__(self, behind: str = "", tls: ssl.SSLContext | None = None) -> None:
+        self.behind = behind
+        self.answers: dict[str, Foreign] = {}
+        self.relabels: dict[int, int] = {}  # status of the control plane -> the one that is passed on
+        self.redirects: dict[str, str] = {}  # last part of a path -> the endpoint that gets the request
+        self.counts: Counter[str] = Counter()  # requests, by the last part of the path
+        self._tls = tls
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(auto_decompress=False)
+        app = web.Application(client_max_size=16 << 20)
+        app.router.add_route("*", "/{path:.*}", self._relay)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        ((host, port),) = self._runner.addresses
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def asked(self, name: str, more: int = 2) -> None:
+        """Waits for so many more requests of an endpoint."""
+        target = self.counts[name] + more
+        async with asyncio.timeout(40):
+            while self.counts[name] < target:  # noqa: ASYNC110 - another process asks
+                await asyncio.sleep(0.02)
+
+    async def _relay(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        name = request.path.rpartition("/")[2]
+        self.counts[name] += 1
+        if foreign := self.answers.get(name):
+            return web.Response(
+                status=foreign.status,
+                body=foreign.body,
+                headers={"Content-Type": foreign.content_type, **foreign.headers},
+            )
+        path = request.path.removesuffix(name) + self.redirects.get(name, name)
+        sent = [(k, v) for k, v in request.headers.items() if k.lower() not in _OWN_TO_A_CONNECTION]
+        async with self._session.request(
+            request.method, self.behind + path, data=body or None, headers=sent, ssl=self._tls or True
+        ) as answer:
+            back = [(k, v) for k, v in answer.headers.items() if k.lower() not in _OWN_TO_A_CONNECTION]
+            status = self.relabels.get(answer.status, answer.status)
+            response = web.Response(status=status, body=await answer.read() or None)
+        response.headers.popall("Content-Type", None)
+        response.headers.extend(back)
+        return response
