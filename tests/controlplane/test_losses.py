@@ -20,6 +20,7 @@ from controlplane.store.interface import Conflict
 from proxy.wire.audit_event import rfc3339
 from tests.controlplane.plane import HEARTBEAT, FakeClock, Plane, ProxyClient, batch, desk, event, started
 from tests.controlplane.test_metrics import scraped
+from tests.controlplane.visitor import visiting
 from tests.standins.ports import free_port
 
 ADA = local_actor("ada")
@@ -225,3 +226,23 @@ async def test_a_whole_trail_is_intact_and_complete(plane: Plane, well: ProxyCli
     found = await perform(integrity.verify, desk(plane), ADA, integrity.Verify())
     assert (found.intact, found.complete) == (True, True)
     assert in_words(found.orgs[0])[1] is None
+
+
+async def test_the_console_shows_losses_and_takes_their_acknowledgement(
+    plane: Plane, well: ProxyClient
+) -> None:
+    (org,) = well.org_ids
+    ahead = rfc3339(plane.clock.wall + DAY_MS)
+    await well.audit({"batchId": "b2", "events": [event(org, 6, time=ahead)]})
+    page, form = f"/proxies/{well.proxy_id}", {"org": org, "note": "ticket 1", "repeated": "0"}
+    async with visiting(plane) as visitor:
+        assert "never came" in (await visitor.get("/proxies")).text
+        seen = await visitor.get(page)
+        assert (seen.status, "Acknowledge the losses" in seen.text) == (200, True)
+        stale = await visitor.post(f"{page}/acknowledge", {**form, "missing": "1", "implausible": "1"})
+        assert stale.status == 422
+        await visitor.post(f"{page}/acknowledge", {**form, "missing": "2", "implausible": "1"})
+        assert "ticket 1" in (await visitor.get(page)).text
+        await visitor.post(f"/audit/integrity/{org}", {})
+        assert "2 events never came" in (await visitor.get("/audit/integrity")).text
+    assert await _health(plane) == ("ok", ())
