@@ -48,7 +48,7 @@ class SqliteStore(AuditTables, RegistryTables, OperatorTables):
                 " WHERE g.proxy_id = p.proxy_id), 0)"
                 " + coalesce((SELECT sum(unlisted) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0),"
                 " coalesce((SELECT sum(repeated) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0),"
-                " coalesce((SELECT sum(reused) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0)"
+                " coalesce((SELECT sum(count) FROM reused_batch_ids AS r WHERE r.proxy_id = p.proxy_id), 0)"
                 " FROM proxies AS p WHERE enabled",
             )
             proxies = tuple(

@@ -191,7 +191,7 @@ class AuditTables(ChainTables):
                 beats = _reports(connection, "heartbeats", _OF_HEARTBEATS, proxy_id, 1)
                 metrics = _reports(connection, "metrics", _OF_METRICS, proxy_id, windows) if windows else ()
                 (reused_ms,) = one_row(
-                    connection, "SELECT max(reused_ms) FROM sequences WHERE proxy_id = ?", (proxy_id,)
+                    connection, "SELECT max(latest_ms) FROM reused_batch_ids WHERE proxy_id = ?", (proxy_id,)
                 )
                 found[proxy_id] = LatestReports(beats[0] if beats else None, tuple(metrics), reused_ms)
             return found
@@ -201,12 +201,11 @@ class AuditTables(ChainTables):
     async def sequences(self, proxy_id: str, gap_limit: int) -> list[SequenceState]:
         def job(connection: sqlite3.Connection) -> list[SequenceState]:
             states = []
-            for org_id, highest, unlisted, *counts in all_rows(
+            for org_id, highest, unlisted, repeated, repeated_ms in all_rows(
                 connection,
-                "SELECT org_id, highest, unlisted, repeated, repeated_ms, reused, reused_ms"
-                " FROM sequences WHERE proxy_id = ?1"
-                " UNION ALL SELECT org_id, 0, 0, 0, NULL, 0, NULL FROM implausible_times AS i"
-                " WHERE proxy_id = ?1"
+                "SELECT org_id, highest, unlisted, repeated, repeated_ms FROM sequences WHERE proxy_id = ?1"
+                " UNION ALL SELECT org_id, 0, 0, 0, NULL FROM (SELECT proxy_id, org_id FROM implausible_times"
+                " UNION SELECT proxy_id, org_id FROM reused_batch_ids) AS i WHERE proxy_id = ?1"
                 " AND NOT EXISTS (SELECT 1 FROM sequences AS s"
                 " WHERE s.proxy_id = ?1 AND s.org_id = i.org_id) ORDER BY org_id",
                 (proxy_id,),
@@ -214,7 +213,7 @@ class AuditTables(ChainTables):
                 gaps = _gaps(connection, proxy_id, org_id, Gap(0, highest))
                 listed, hidden = tuple(gaps[:gap_limit]), size(gaps[gap_limit:])
                 implausible, implausible_ms = implausible_of(connection, proxy_id, org_id)
-                repeated, repeated_ms, reused, reused_ms = counts
+                reused, reused_ms = _reused(connection, proxy_id, org_id)
                 states.append(
                     SequenceState(
                         org_id,
@@ -284,10 +283,19 @@ def _replayed(connection: sqlite3.Connection, batch: NewBatch, digest: bytes, no
     return Duplicate(accepted, content_differs=not is_same)
 
 
+def _reused(connection: sqlite3.Connection, proxy_id: str, org_id: str) -> tuple[int, int | None]:
+    row = one_row(
+        connection,
+        "SELECT count, latest_ms FROM reused_batch_ids WHERE proxy_id = ? AND org_id = ?",
+        (proxy_id, org_id),
+    )
+    return (0, None) if row is None else (row[0], row[1])
+
+
 def _note_reuse(connection: sqlite3.Connection, batch: NewBatch, wall_ms: int) -> None:
     connection.execute(
-        "INSERT INTO sequences (proxy_id, org_id, highest, unlisted, reused, reused_ms)"
-        " VALUES (?1, ?2, 0, 0, 1, ?3) ON CONFLICT DO UPDATE SET reused = reused + 1, reused_ms = ?3",
+        "INSERT INTO reused_batch_ids VALUES (?1, ?2, 1, ?3)"
+        " ON CONFLICT DO UPDATE SET count = count + 1, latest_ms = ?3",
         (batch.proxy_id, batch.org_id, wall_ms),
     )
 

@@ -360,6 +360,8 @@ def test_missing_events_are_named(config: Path) -> None:
             "undelivered": 2,
             "repeatedCount": 3,
             "repeatedAt": "1970-01-01T00:00:01.000Z",
+            "reusedCount": 0,
+            "reusedAt": None,
             "implausibleCount": 0,
             "implausibleAt": None,
             "unacknowledged": {"missing": 4, "repeated": 3, "implausible": 0},

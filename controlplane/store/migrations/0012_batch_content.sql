@@ -5,5 +5,10 @@ ALTER TABLE batches ADD COLUMN content BLOB;
 
 -- Batches that came under an id used before for other events: how many, and when the last of them.
 
-ALTER TABLE sequences ADD COLUMN reused INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE sequences ADD COLUMN reused_ms INTEGER;
+CREATE TABLE reused_batch_ids (
+    proxy_id  TEXT NOT NULL,
+    org_id    TEXT NOT NULL,
+    count     INTEGER NOT NULL,
+    latest_ms INTEGER NOT NULL,
+    PRIMARY KEY (proxy_id, org_id)
+) STRICT, WITHOUT ROWID;
