@@ -25,7 +25,7 @@ from controlplane.store.interface import (
 from proxy.policy.json_text import refuse_deep
 from proxy.wire.audit_event import rfc3339
 
-_MOST_LEVELS: Final = 900  # of a batch with members that we don't know: what earlier versions stored
+MOST_LEVELS: Final = 900  # of a batch with members that we don't know: what earlier versions stored
 
 
 class InvalidBatch(ValueError):
@@ -209,7 +209,7 @@ def _decode(body: bytes) -> _KnownBatch | Batch:
         return _decode_known(body)
     except msgspec.ValidationError:
         # Members that we don't know, or of other types, are skipped over by the typed pass.
-        refuse_deep(body, _MOST_LEVELS)
+        refuse_deep(body, MOST_LEVELS)
         orjson.loads(body)
         return _decode_batch(body)
 

@@ -25,7 +25,7 @@ ROWS: Final = [
 
 def default_of(name: str) -> Any:
     """Of a setting (`Proxy.MaxHeaderBytes`) or constant (`proxy.server.tokens.MAX_TOKEN_BYTES`)."""
-    if name.startswith("proxy."):
+    if name.startswith(("proxy.", "controlplane.")):
         module, _, constant = name.rpartition(".")
         return getattr(importlib.import_module(module), constant)
     section, _, key = name.partition(".")
