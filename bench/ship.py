@@ -24,6 +24,7 @@ from proxy.audit.payload import encode
 from proxy.audit.spool import SpoolWriter
 from proxy.config.tls import client_tls
 from proxy.wire.signing import SIGNATURE_HEADER, sign_response
+from tests.standins.lifeline import end_with_parent
 
 WORKERS = 2
 SECRET = b"s" * 32
@@ -31,6 +32,8 @@ SEGMENT_BYTES = 4 << 20
 
 
 def answer_everything(port: int) -> None:
+    end_with_parent()
+
     async def accepted(request: web.Request) -> web.Response:
         sent = json.loads(await request.read())
         said = {"batchId": sent["batchId"], "accepted": len(sent["events"]), "duplicate": False}

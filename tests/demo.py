@@ -376,8 +376,8 @@ def hints(demo: Demo) -> Iterator[str]:
 
 async def run(*, check: bool) -> int:
     console = Console(width=None if sys.stdout.isatty() else 180)
+    _stop_once_on_signals()  # before there is anything to clear up
     directory = Path(tempfile.mkdtemp(prefix="graphward-demo-"))
-    _stop_once_on_signals()
     keep_files = False
     try:
         applications = {HR: RULESETS / "hr-sync.yaml", REPORTING: RULESETS / "reporting.yaml"}

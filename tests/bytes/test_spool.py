@@ -36,6 +36,7 @@ from proxy.audit.spool import (
     spool_directory,
     used_bytes,
 )
+from tests.standins.lifeline import end_with_parent
 
 ORG = "0193a1b2-0000-7000-8000-000000000001"
 OTHER = "0193a1b2-0000-7000-8000-000000000002"
@@ -174,7 +175,9 @@ def test_sigkill_at_any_instant_loses_no_acknowledged_record(tmp_path: Path) -> 
         directory = tmp_path / str(attempt)
         directory.mkdir()
         child = subprocess.Popen(
-            [sys.executable, "-c", WRITE_AND_ACKNOWLEDGE, str(directory)], stdout=subprocess.PIPE
+            [sys.executable, "-c", WRITE_AND_ACKNOWLEDGE, str(directory)],
+            stdout=subprocess.PIPE,
+            preexec_fn=end_with_parent,
         )
         assert child.stdout is not None
         target = chance.randrange(1, 3000)

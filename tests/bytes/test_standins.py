@@ -27,6 +27,7 @@ from tests.standins.certificates import CertificateAuthority, client_certificate
 from tests.standins.examples import examples
 from tests.standins.graph import GraphStandIn, pattern_bytes
 from tests.standins.identity import ASSERTION_TYPE, CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn, Mode
+from tests.standins.lifeline import end_with_parent
 from tests.standins.server import RawAnswer, StandIn
 
 TOKEN = "upstream-token"
@@ -302,6 +303,7 @@ async def test_the_graph_runs_as_a_process_and_records_to_a_file(
         *[sys.executable, "-m", "tests.standins.graph", "--token", TOKEN, "--record", str(record)],
         *["--cert", str(server.cert_file), "--key", str(server.key_file)],
         stdout=asyncio.subprocess.PIPE,
+        preexec_fn=end_with_parent,
     )
     assert process.stdout is not None
     try:

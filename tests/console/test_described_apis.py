@@ -28,6 +28,7 @@ from schemathesis.specs.openapi.checks import (
 
 from controlplane.admin.openapi import description
 from tests.controlplane.plane import RULESET, write_settings
+from tests.standins.lifeline import end_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 PASSWORD: Final = "correct horse battery staple"
@@ -94,7 +95,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     facts("org", "add", "acme")
     facts("ruleset", "apply", str(folder / "hr.yaml"), "--org", "acme")
     proxy = facts("proxy", "add", "edge-1", "--org", "acme")
-    server = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=end_with_parent
+    )
     try:
         assert server.stderr is not None
         addresses: list[str] = []

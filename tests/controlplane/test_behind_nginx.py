@@ -12,6 +12,7 @@ import pytest
 
 from tests.controlplane.plane import event
 from tests.controlplane.test_admin_audit import Reader, Trail, trail  # noqa: F401 - a fixture
+from tests.standins.lifeline import end_with_parent
 from tests.standins.ports import free_port
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -32,7 +33,9 @@ async def nginx(folder: Path, behind: str) -> AsyncIterator[str]:
         f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {behind}; }} }} }}\n"
     )
     process = await asyncio.create_subprocess_exec(
-        *(NGINX, "-p", str(folder), "-c", str(config)), stderr=asyncio.subprocess.DEVNULL
+        *(NGINX, "-p", str(folder), "-c", str(config)),
+        stderr=asyncio.subprocess.DEVNULL,
+        preexec_fn=end_with_parent,
     )
     try:
         await _listening(port)

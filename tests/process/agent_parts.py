@@ -15,6 +15,7 @@ from proxy.agent.journal import Journal
 from proxy.audit.payload import encode
 from proxy.audit.record import Record
 from proxy.audit.spool import SpoolWriter
+from tests.standins.lifeline import end_with_parent
 
 MIB = 1024 * 1024
 
@@ -126,5 +127,7 @@ asyncio.run(main())
 
 async def start(program: str, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, *arguments, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", program, *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        preexec_fn=end_with_parent,
     )

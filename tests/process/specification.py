@@ -27,6 +27,7 @@ from urllib.parse import urlencode, urlsplit
 
 from tests.standins import commands
 from tests.standins.control_plane import API_KEY, HMAC_SECRET
+from tests.standins.lifeline import end_with_parent
 from tests.standins.server import RawAnswer
 from tests.standins.system import Application, System
 
@@ -220,6 +221,7 @@ class Process:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
 
     @property

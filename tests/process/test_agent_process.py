@@ -44,6 +44,7 @@ from tests.standins.certificates import CertificateAuthority
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml, sync_body
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
+from tests.standins.lifeline import end_with_parent
 from tests.standins.ports import free_port
 from tests.standins.server import Answer
 
@@ -147,6 +148,7 @@ class Running:
         self._process = process
 
     def _be_the_agent(self) -> None:
+        end_with_parent()
         os.dup2(os.open(self.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
         sys.stderr = os.fdopen(2, "w", buffering=1)
         asyncio.set_event_loop(None)

@@ -19,6 +19,7 @@ import yaml
 
 from tests.process.proxy_parts import LIMITS, Load, get, rules_file, until
 from tests.standins.identity import CLIENT_SECRET
+from tests.standins.lifeline import end_with_parent
 from tests.standins.ports import free_port
 from tests.standins.system import VAULT_SECRET, System
 from tests.test_alerts import ALERTS, CONF, DASHBOARD
@@ -81,6 +82,7 @@ class Prometheus:
                 f"--web.listen-address={self._url.removeprefix('http://')}",
                 stdout=log,
                 stderr=log,
+                preexec_fn=end_with_parent,
             )
         return self
 

@@ -22,6 +22,7 @@ import pytest
 
 from tests.process.proxy_parts import client_of, log_of, stored_paths, until, whole_system
 from tests.standins.certificates import CertificateAuthority
+from tests.standins.lifeline import end_with_parent
 from tests.standins.ports import free_port, this_program
 from tests.standins.system import ROOT
 
@@ -292,7 +293,9 @@ def test_a_reload_that_is_asked_for_amid_the_start_comes_after_it(config: Path) 
     config.unlink()
     os.mkfifo(config)  # so that the start waits for us where it reads its settings
     command = [sys.executable, "-m", "proxy", "--config", str(config)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=end_with_parent
+    ) as process:
         assert process.stderr is not None
         with config.open("wb") as pipe:
             process.send_signal(signal.SIGHUP)

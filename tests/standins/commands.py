@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Final, NoReturn
 
 import controlplane
+from tests.standins.lifeline import end_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_SECONDS: Final = 60
@@ -146,6 +147,7 @@ def _become(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if apart:
         os.setsid()
+        end_with_parent()
         os.write(status, b"%d\n" % os.getpid())
     os.dup2(out, 1)
     os.dup2(err, 2)
