@@ -15,7 +15,7 @@ from controlplane.operations.replays import turn, without_events
 from controlplane.registry import InvalidName, valid_name
 from proxy.policy.replay import Outcome, Replay
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
-from proxy.policy.suggest import Observations, Suggestion, blamed, loosened, suggest
+from proxy.policy.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 10_000_000  # events
@@ -119,37 +119,38 @@ async def _suggested(
     name: str,
     about: list[str],
 ) -> Suggestion:
-    """Filters that would block what was let through are loosened until none does."""
+    """Query guards that would block what was let through are taken off, and filters stay."""
     unguarded: frozenset[str] = frozenset()
-    unfiltered: frozenset[str] = frozenset()
     while True:
         try:
-            found = await aside(
-                actor, suggest, observed, name, about=about, unguarded=unguarded, unfiltered=unfiltered
-            )
+            found = await aside(actor, suggest, observed, name, about=about, unguarded=unguarded)
         except InvalidRuleset as error:
             raise InvalidRequest(f"name: {error.problems[0].message}") from None
-        blocking = (
-            await _blocking(desk, actor, selection, request, found) if found.has_filters else frozenset()
-        )
-        if not blocking:
-            return found
-        unguarded, unfiltered = loosened(found, blocking, unguarded, unfiltered)
+        blocked = await _blocked(desk, actor, selection, request, found)
+        if not blocked.unguarded:
+            break
+        unguarded |= blocked.unguarded
+    if not blocked.count:
+        return found
+    return await aside(
+        actor, suggest, observed, name, about=about, unguarded=unguarded, blocked=blocked.count
+    )
 
 
-async def _blocking(
+async def _blocked(
     desk: Desk, actor: Actor, selection: Selection, request: SuggestRuleset, found: Suggestion
-) -> frozenset[str]:
-    """The paths whose filters block what was let through."""
+) -> Blocked:
+    blocked = Blocked(found)
+    if not found.has_filters:
+        return blocked
     replay = await aside(actor, lambda: Replay(parse_ruleset(found.yaml)))
-    patterns: set[str] = set()
     async for event in Reading(desk, selection, None).events(request.limit):
         if event.rule_id is None or not event.lets_through:
             continue
         after = replay.judge(event)
         if isinstance(after, Outcome) and not after.lets_through:
-            patterns |= blamed(found, after.by)
-    return frozenset(patterns)
+            blocked.add(after.by, event.target)
+    return blocked
 
 
 def suggested_name(name: str) -> str:

@@ -18,13 +18,12 @@ from proxy.policy.replay import Outcome, Unclear, outcome_of
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.suggest import (
+    Blocked,
     Filter,
     Observations,
     Place,
     Suggestion,
     as_get,
-    blamed,
-    loosened,
     patterns,
     suggest,
 )
@@ -108,23 +107,24 @@ def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str
         observed.add(exchange.method, exchange.target, exchange.time)
     filters = _filters(observed, exchanges)
     unguarded: frozenset[str] = frozenset()
-    unfiltered: frozenset[str] = frozenset()
     while True:
-        found = suggest(
-            observed, name, about=about, filters=filters, unguarded=unguarded, unfiltered=unfiltered
-        )
-        blocking = _blocking(found, exchanges) if found.has_filters else frozenset()
-        if not blocking:
-            return found
-        unguarded, unfiltered = loosened(found, blocking, unguarded, unfiltered)
+        found = suggest(observed, name, about=about, filters=filters, unguarded=unguarded)
+        blocked = _blocked(found, exchanges)
+        if not blocked.unguarded:
+            break
+        unguarded |= blocked.unguarded
+    if not blocked.count:
+        return found
+    return suggest(observed, name, about=about, filters=filters, unguarded=unguarded, blocked=blocked.count)
 
 
-def _blocking(found: Suggestion, exchanges: Sequence[Exchange]) -> frozenset[str]:
-    patterns: set[str] = set()
-    for one in foresee(parse_ruleset(found.yaml), exchanges):
-        if isinstance(one.outcome, Outcome) and not one.outcome.lets_through:
-            patterns |= blamed(found, one.outcome.by)
-    return frozenset(patterns)
+def _blocked(found: Suggestion, exchanges: Sequence[Exchange]) -> Blocked:
+    blocked = Blocked(found)
+    if found.has_filters:
+        for one in foresee(parse_ruleset(found.yaml), exchanges):
+            if isinstance(one.outcome, Outcome) and not one.outcome.lets_through:
+                blocked.add(one.outcome.by, one.exchange.target)
+    return blocked
 
 
 def _filters(observed: Observations, exchanges: Sequence[Exchange]) -> dict[Place, Filter]:

@@ -37,6 +37,8 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # of a property
 _FEW: Final = 16
 _PLAIN: Final = re.compile(r"[A-Za-z/$](?:[A-Za-z0-9_./$-]*[A-Za-z0-9_/$])?")
+# Reasons of a refusal that filters may have: readings of a path, or answers, that they treat differently.
+_FOR_FILTERS: Final = frozenset(("ambiguousTarget", "filterFailed"))
 _NO_PROPERTY: Final = ("@odata.type",)  # which every filter keeps: a rule's list must not be empty
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -194,6 +196,11 @@ class Observations:
         if is_cut(target) or any(map(is_cut, transforms)):
             self.left_out += 1
             return
+        hidden = _transforms(tuple(transforms))
+        if transforms and hidden is None:
+            self.left_out += 1
+            self.unknown_filters += 1
+            return
         try:
             read = canonicalise(target)
         except MalformedTarget:
@@ -211,7 +218,7 @@ class Observations:
             seen = self.shapes.setdefault(shaped.shape, Seen(shaped.ids, [False] * len(shaped.ids)))
             seen.add_ids(shaped.ids)
             evidence = seen.by_method.setdefault(as_get(method), Evidence())
-            evidence.add(method, read, time, _transforms(tuple(transforms)), was_blocked=was_blocked)
+            evidence.add(method, read, time, hidden, was_blocked=was_blocked)
 
     def leave_out_filtered(self) -> None:
         """Count a request whose response was filtered, if nobody knows by what."""
@@ -318,49 +325,56 @@ def suggest(
     about: Sequence[str] = (),
     filters: Mapping[Place, Filter] | None = None,
     unguarded: Set[str] = frozenset(),
-    unfiltered: Set[str] = frozenset(),
+    blocked: int = 0,
 ) -> Suggestion:
     """Return a ruleset of that name. `about` are lines for its head. `filters` narrow a pattern for a method,
-    in addition to the filters that responses had. Patterns in `unguarded` get no query guard, and those in
-    `unfiltered` no filter. Raise InvalidRuleset if the name is not valid.
+    in addition to the filters that responses had. Patterns in `unguarded` get no query guard. Its head says
+    that it leaves out `blocked` requests. Raise InvalidRuleset if the name is not valid.
 
-    A filter also blocks paths that name what it hides. Evaluate rules that have filters on the same traffic,
-    and pass on what `loosened` returns, until nothing is blocked.
+    A filter also blocks paths and queries that name what it hides. Evaluate rules that have filters on the
+    same traffic, and pass on what `Blocked` finds, until it finds no more to unguard.
     """
     name = _plain(name)
 
     def kind_of(pattern: str, method: str, evidence: Evidence, *, is_general: bool) -> Filter | None:
-        if pattern in unfiltered:
-            return None
         found = (filters or {}).get((pattern.lower(), method)) or evidence.filter(is_general=is_general)
         return found._replace(guards=False) if found and pattern in unguarded else found
 
     rules = _rules(_paths(observed, kind_of))
-    text = _yaml(name, rules, about, observed)
+    text = _yaml(name, rules, about, observed, blocked)
     if hangs_on_order(parse_ruleset(text)):
         rules = _rules(_paths(observed, kind_of, all_in_order=True))
-        text = _yaml(name, rules, about, observed)
-    return Suggestion(text, tuple(rules), observed.count, observed.left_out)
+        text = _yaml(name, rules, about, observed, blocked)
+    return Suggestion(text, tuple(rules), observed.count, observed.left_out + blocked)
 
 
-def loosened(
-    found: Suggestion, blocking: Set[str], unguarded: Set[str], unfiltered: Set[str]
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Return `unguarded` and `unfiltered` for the next attempt, as little more as possible: a pattern whose
-    rule blocks loses its query guard first, and its filter only if it still blocks."""
-    guarded = {
-        path.pattern for rule in found.rules for path in rule.paths if rule.filter and rule.filter.guards
-    }
-    return frozenset(unguarded | (blocking & guarded)), frozenset(unfiltered | (blocking - guarded))
+class Blocked:
+    """What the filters of a suggestion block of the traffic that it was made of.
+
+    A rule loses its query guard for a query that was let through. It never loses its filter: without that it
+    would show more than was seen, so what the filter itself blocks is left out.
+    """
+
+    def __init__(self, found: Suggestion) -> None:
+        self._filters = {rule.id: rule for rule in found.rules if rule.filter is not None}
+        self.unguarded: set[str] = set()  # patterns that are to lose their query guard
+        self.count = 0  # requests that stay blocked
+
+    def add(self, by: str, target: str) -> None:
+        """Add a request that was let through, and that a rule or a reason now blocks."""
+        rule = self._filters.get(by)
+        if rule is not None and _is_probed(rule.filter, target):
+            self.unguarded.update(path.pattern for path in rule.paths)
+        elif rule is not None or (by in _FOR_FILTERS and self._filters):
+            self.count += 1
 
 
-def blamed(found: Suggestion, by: str) -> frozenset[str]:
-    """The patterns whose filters block a request that was let through: the rule's, or all of them where it is
-    refused since its readings would be filtered differently, or since its answer can't be filtered."""
-    rules = [rule for rule in found.rules if rule.id == by]
-    if by in ("ambiguousTarget", "filterFailed"):
-        rules = list(found.rules)
-    return frozenset(path.pattern for rule in rules if rule.filter is not None for path in rule.paths)
+def _is_probed(filter_: Filter | None, target: str) -> bool:
+    return (
+        filter_ is not None
+        and filter_.guards
+        and _guard(filter_.transforms).is_probed_by(canonicalise(target))
+    )
 
 
 def patterns(observed: Observations) -> dict[Shape, str]:
@@ -485,13 +499,24 @@ def _rule_id(path: SuggestedPath) -> str:
 # -- its text
 
 
-def _yaml(name: str, rules: Sequence[SuggestedRule], about: Sequence[str], observed: Observations) -> str:
+def _yaml(
+    name: str,
+    rules: Sequence[SuggestedRule],
+    about: Sequence[str],
+    observed: Observations,
+    blocked: int,
+) -> str:
     lines = [f"# {_plain(line)}" for line in about]
     if unsaid := observed.left_out - observed.unknown_filters:
         lines.append(f"# Left out, and so blocked: {_counted(unsaid, 'request')} that no rule says.")
     if observed.unknown_filters:
         filtered = _counted(observed.unknown_filters, "request")
         lines.append(f"# Left out, and so blocked: {filtered} filtered by rules that are not known now.")
+    if blocked:
+        lines.append(
+            f"# Left out, and so blocked: {_counted(blocked, 'request')} that a filter below blocks. "
+            "Without the filter, the rule would show more than was seen."
+        )
     lines += ["version: 1", f"name: {_scalar(name)}", "default: block"]
     lines.append("rules:" if rules else "rules: []")
     for rule in rules:

@@ -362,7 +362,7 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
     assert "name: all" in both.yaml
 
 
-async def test_a_filter_that_would_block_what_was_let_through_is_told_rather_than_suggested(
+async def test_what_a_suggested_filter_blocks_is_left_out_and_never_shown_whole(
     plane: Plane, traffic: Traffic
 ) -> None:
     """Somebody's id is the name of a property."""
@@ -372,10 +372,12 @@ async def test_a_filter_that_would_block_what_was_let_through_is_told_rather_tha
     at_desk = desk(plane)
     found = await suggest_ruleset.perform(at_desk, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
     verdicts = {rule.match.path[0]: rule.verdict for rule in parse_ruleset(found.yaml).rules}
-    assert verdicts == {"/v1.0/users/{user-id}": "allow", "/v1.0/groups": "filter"}
-    assert "# filtered 2 times: strip:mail" in found.yaml
+    assert verdicts == {"/v1.0/users/{user-id}": "filter", "/v1.0/groups": "filter"}
+    assert "# Left out, and so blocked: 1 request that a filter below blocks." in found.yaml
+    assert found.yaml.count("guard_queries: true") == 2
+    assert (found.requests, found.left_out) == (2, 1)
     told = await replayed(at_desk, source=Source(yaml=found.yaml))
-    assert [group.change for group in told.groups] == ["transforms"]
+    assert [(group.change, group.count) for group in told.groups] == [("newlyBlocked", 1)]
 
 
 async def test_a_suggested_filter_hides_what_its_rule_was_to_hide(plane: Plane, traffic: Traffic) -> None:

@@ -18,7 +18,7 @@ from proxy.policy.decision import Decision, RequestFacts
 from proxy.policy.explain import judged
 from proxy.policy.path_shapes import looks_like_id, shapes_of
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.suggest import Observations, Suggestion, blamed, loosened, suggest
+from proxy.policy.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.transforms import Transforms, covers
 from tests.pure.test_meaning import RESOURCES, spelled
 
@@ -263,17 +263,35 @@ def test_a_filter_that_nobody_knows_is_left_out_and_said() -> None:
     assert "# Left out, and so blocked: 1 request filtered by rules that are not known now.\n" in found.yaml
 
 
-def test_a_guard_that_blocks_goes_before_the_filter_does() -> None:
+def test_a_guard_that_blocks_goes_and_the_filter_stays() -> None:
     seen = Observations()
     seen.add("GET", "/v1.0/users/7", NOON, STRIPPED)
     seen.add("GET", "/v1.0/users/8?$orderby=mobilePhone", NOON)
     found = suggest(seen, "payroll")
-    unguarded, unfiltered = loosened(found, {"/v1.0/users/{user-id}"}, frozenset(), frozenset())
-    assert (list(unguarded), list(unfiltered)) == (["/v1.0/users/{user-id}"], [])
-    found = suggest(seen, "payroll", unguarded=unguarded)
+    blocked = Blocked(found)
+    blocked.add("users-get", "/v1.0/users/8?$orderby=mobilePhone")
+    assert (blocked.unguarded, blocked.count) == ({"/v1.0/users/{user-id}"}, 0)
+    found = suggest(seen, "payroll", unguarded=blocked.unguarded)
     (rule,) = parse_ruleset(found.yaml).rules
     assert (rule.verdict, rule.guard_queries) == ("filter", False)
-    assert loosened(found, unguarded, unguarded, unfiltered) == (unguarded, unguarded)
+
+
+def test_what_a_filter_blocks_is_left_out_and_the_filter_stays() -> None:
+    """Nor does the filter lose its query guard for a request that it blocks by its path."""
+    seen = Observations()
+    seen.add("GET", "/v1.0/users/7", NOON, STRIPPED)
+    seen.add("GET", "/v1.0/users/mobilePhone", NOON)
+    found = suggest(seen, "payroll")
+    blocked = Blocked(found)
+    blocked.add("users-get", "/v1.0/users/mobilePhone")
+    blocked.add("ambiguousTarget", "/v1.0/users/7%2Fx")
+    blocked.add("default", "/v1.0/groups")  # which was left out before
+    assert (blocked.unguarded, blocked.count) == (set(), 2)
+    found = suggest(seen, "payroll", blocked=blocked.count)
+    (rule,) = parse_ruleset(found.yaml).rules
+    assert (rule.verdict, rule.guard_queries) == ("filter", True)
+    assert (found.requests, found.left_out) == (2, 2)
+    assert "# Left out, and so blocked: 2 requests that a filter below blocks." in found.yaml
 
 
 @pytest.mark.parametrize("name", ["true", "1e3", "a: b", "æ#ø", '"', "\\", "a\u2028b", "- x", "~", "{a}"])
@@ -284,9 +302,9 @@ def test_any_name_is_text(name: str) -> None:
 @pytest.mark.parametrize(
     "names", [("strip:a b",), ("strip:",), ("other:a",), ("strip:a\nrules: []",), ("strip:a\0",)]
 )
-def test_a_property_that_no_rule_can_name_makes_no_filter(names: tuple[str, ...]) -> None:
-    (rule,) = parse_ruleset(seen_filtered(("/v1.0/users", names)).yaml).rules
-    assert rule.verdict == "allow"
+def test_a_request_whose_filter_no_rule_can_say_is_left_out(names: tuple[str, ...]) -> None:
+    found = seen_filtered(("/v1.0/users", names))
+    assert (found.rules, found.left_out) == ((), 1)
 
 
 def test_what_no_rule_can_say_is_counted() -> None:
@@ -341,12 +359,19 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
     kept = [request for request in requests if not seen_of([request]).left_out]
     found = suggest(seen_of(kept), "any")
     assert found.left_out == 0
-    unfiltered: frozenset[str] = frozenset()
-    while blocking := [one for one in verdicts(found, kept) if one[0] not in ("allow", "filter")]:
-        to_blame = frozenset().union(*(blamed(found, by) for _, by in blocking))
-        assert to_blame, "rules that allow block nothing"
-        unfiltered |= to_blame
-        found = suggest(seen_of(kept), "any", unfiltered=unfiltered)
+    unguarded: frozenset[str] = frozenset()
+    while True:
+        blocked = Blocked(found)
+        judged_so = list(verdicts(found, kept))
+        blocking = [(by, target) for verdict, by, target in judged_so if verdict not in ("allow", "filter")]
+        for by, target in blocking:
+            blocked.add(by, target)
+        if not blocked.unguarded:
+            break
+        assert not blocked.unguarded <= unguarded
+        unguarded |= blocked.unguarded
+        found = suggest(seen_of(kept), "any", unguarded=unguarded)
+    assert blocked.count == len(blocking), "rules that allow block nothing"
     # What was seen may have no version, and no filter reads what is not JSON.
     expected = {"version", "are not JSON"}
     if any(_is_ambiguous(method, target) for method, target, _ in kept):
@@ -357,7 +382,7 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
     assert [each for each in advice if not any(words in each.message for words in expected)] == []
     shuffled = list(kept)
     random.shuffle(shuffled)
-    assert rules(suggest(seen_of(shuffled), "any", unfiltered=unfiltered)) == rules(found)
+    assert rules(suggest(seen_of(shuffled), "any", unguarded=unguarded)) == rules(found)
 
 
 @settings(max_examples=150)
@@ -411,15 +436,15 @@ def _is_ambiguous(method: str, target: str) -> bool:
     return len(shapes_of(method, canonicalise(target)) or ()) > 1
 
 
-def verdicts(found: Suggestion, requests: Iterable[Request]) -> Iterator[tuple[str, str]]:
+def verdicts(found: Suggestion, requests: Iterable[Request]) -> Iterator[tuple[str, str, str]]:
     compiled = compile_ruleset(parse_ruleset(found.yaml))
     for method, target, _ in requests:
         request = RequestFacts(method, canonicalise(target), (), "192.0.2.1", NOON.timestamp())
         judgement = judged(compiled.plan(method, request.target), request, None)
         if isinstance(judgement, Decision):
-            yield judgement.verdict, judgement.rule_id
+            yield judgement.verdict, judgement.rule_id, target
         else:
-            yield "refused", judgement.reason
+            yield "refused", judgement.reason, target
 
 
 @settings(max_examples=40)
