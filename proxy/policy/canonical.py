@@ -120,7 +120,18 @@ class Target:
     readings are made only for those who ask.
     """
 
-    __slots__ = ("_options", "_readings", "cache_key", "path", "plain", "query", "raw")
+    __slots__ = (
+        "_as_taken",
+        "_options",
+        "_readings",
+        "cache_key",
+        "decodes_again",
+        "doubtful",
+        "path",
+        "plain",
+        "query",
+        "raw",
+    )
 
     def __init__(
         self,
@@ -138,6 +149,9 @@ class Target:
         self.cache_key = cache_key  # of readings that depend on nothing else
         self._readings = readings
         self._options: dict[str, tuple[str, ...]] | None = None
+        self._as_taken: Target | None = None
+        self.doubtful = _NO_NAMES  # in `as_taken`: options of which an upstream may trim the name, or not
+        self.decodes_again = False  # the upstream takes the interpretation `decoded-again`
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -158,6 +172,29 @@ class Target:
         if options is None:
             options = self._options = _options_of(self.path, self.query)
         return options
+
+    @property
+    def as_taken(self) -> Target:
+        """The same target without the query options and values that only a further decoding makes, if the
+        upstream never decodes twice."""
+        found = self._as_taken
+        if found is None:
+            found = self._as_taken = self if self.decodes_again else _taken(self)
+        return found
+
+
+def _taken(target: Target) -> Target:
+    query = target.query or ""
+    if "%" not in query and "+" not in query and "$$" not in query and "%" not in target.path:
+        return target
+    options = _parse_options(query, as_taken=True)
+    if options == target.options:
+        return target
+    taken = Target(target.raw, target.path, target.query, target.plain, target._readings, target.cache_key)
+    taken._options = options
+    taken.doubtful = _doubtful_names(query)
+    taken._as_taken = taken
+    return taken
 
 
 _FRAGMENT: Final = "a target has no fragment; encode '#' as %23"
@@ -206,6 +243,7 @@ def canonicalise(target: str, taken: int = GRAPH) -> Target:
             options = _options_of(path, query)
     if options is not None:
         found._options = options
+    found.decodes_again = taken & DECODED_AGAIN != 0
     return found
 
 
@@ -323,6 +361,7 @@ def _work_to_read(text: str) -> int:
     return folded_at_most(text) + _ARGUMENT * arguments
 
 
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 _known_readings: Final[dict[str, tuple[Reading, ...]]] = {}
 
 
@@ -681,15 +720,16 @@ def _query_within(path: str) -> str:
     return ""
 
 
-def _parse_options(query: str) -> dict[str, tuple[str, ...]]:
+def _parse_options(query: str, *, as_taken: bool = False) -> dict[str, tuple[str, ...]]:
+    """Of `as_taken`, without names and values that only a further decoding makes."""
     options: dict[str, tuple[str, ...]] = {}
     repeated: dict[str, list[str]] = {}
     for piece in query.split("&"):
         name, mark, value = piece.partition("=")
         if not name and not mark:
             continue
-        name = option_name(name)
-        values = _value_readings(value) if "%" in value or "+" in value else (value,)
+        name = _name_taken(name) if as_taken else option_name(name)
+        values = _value_readings(value, as_taken=as_taken) if "%" in value or "+" in value else (value,)
         if name not in options:
             options[name] = values
         elif name.startswith("@"):
@@ -737,9 +777,32 @@ def _written_out(
     return written
 
 
-def _value_readings(value: str) -> tuple[str, ...]:
+def _name_taken(name: str) -> str:
+    """The name of an option, decoded once: what only looks like `$top` is another option to the upstream."""
+    name = _name_decoded(name)
+    return (name if name.isascii() else unicodedata.normalize("NFC", name)).casefold().removeprefix("$")
+
+
+def _doubtful_names(query: str) -> frozenset[str]:
+    """Names that options have only without blanks, invisible characters and the like."""
+    found: set[str] = set()
+    for piece in query.split("&"):
+        name = piece.partition("=")[0]
+        trimmed_name = fold(_name_decoded(name)).strip().lstrip("$")
+        if trimmed_name != _name_taken(name):
+            found.add(trimmed_name)
+    return frozenset(found)
+
+
+def _name_decoded(name: str) -> str:
+    return _leniently_decoded(name.replace("+", " ")) if "%" in name or "+" in name else name
+
+
+def _value_readings(value: str, *, as_taken: bool = False) -> tuple[str, ...]:
     """A value as OData reads it, as a form would (`+` is a space), and decoded as often as it can be."""
     once = _leniently_decoded(value)
+    if as_taken:
+        return (once, _leniently_decoded(value.replace("+", " "))) if "+" in value else (once,)
     deepest = fully_decoded(once, MAX_DECODINGS - 1)
     if "+" not in value:
         return (once,) if deepest == once else (once, deepest)

@@ -15,6 +15,7 @@ from proxy.policy.conditions import (
     ValuesTest,
     compile_check,
     compile_values_test,
+    for_an_allow,
     for_the_log,
 )
 from proxy.policy.decision import NOTHING, Decision, Importance, Lane, Plan, Step
@@ -307,7 +308,14 @@ def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
     check = check_of(part)
     if rule.verdict == "log_only" and isinstance(part, Condition) and part.source in ("body", "property"):
         return for_the_log(check, of_answer=part.source == "property")
+    if isinstance(part, Condition) and asks_as_taken(rule, part):
+        return for_an_allow(check, part.name)
     return check
+
+
+def asks_as_taken(rule: Rule, part: Part) -> bool:
+    """Whether the part looks at the query as the upstream reads it, and at no other reading."""
+    return rule.verdict == "allow" and isinstance(part, Condition) and part.source == "query"
 
 
 def parameter_conditions(rule: Rule) -> list[Condition]:

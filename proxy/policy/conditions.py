@@ -154,6 +154,18 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
     return check
 
 
+def for_an_allow(check: Check, option: str) -> Check:
+    """The same check of a query option for a rule that allows: a reading of the query that the upstream never
+    takes counts neither for the rule nor against it."""
+    name = option_name(option)
+
+    def check_as_taken(request: RequestFacts, answer: AnswerFacts | None) -> int:
+        taken = request.as_taken()
+        return PERHAPS if name in taken.target.doubtful else check(taken, answer)
+
+    return check_as_taken
+
+
 def for_the_log(check: Check, *, of_answer: bool) -> Check:
     """The same for a rule that only logs: it lets nobody wait, and refuses nothing that it can't read."""
 

@@ -28,6 +28,7 @@ from proxy.policy.canonical import (
 from proxy.policy.compile import (
     Candidate,
     Part,
+    asks_as_taken,
     counts_for,
     importance_of,
     parameter_conditions,
@@ -423,7 +424,8 @@ def _findings(
             held = _HELD[check(request, answer)]
         except MalformedBody:
             held = "unreadable"
-        yield _finding(_part_name(part), _asked(part), held, _found(part, request, answer))
+        seen = request.as_taken() if asks_as_taken(rule, part) else request
+        yield _finding(_part_name(part), _asked(part), held, _found(part, seen, answer))
     if candidate.probed:
         probes = candidate.step.checks[-1](request, answer)  # after the rule's own
         query = request.target.query

@@ -86,6 +86,13 @@ class RequestFacts:
         self._looks = looks
         self._document: _Document | None = None
 
+    def as_taken(self) -> RequestFacts:
+        """As far as conditions on the query look: with the options as the upstream reads them."""
+        target = self.target.as_taken
+        if target is self.target:
+            return self
+        return RequestFacts(self.method, target, self.headers, self.client_ip, self.now)
+
     @property
     def document(self) -> object:
         """The body as JSON; None without a body. Raises MalformedBody and BodyNeeded."""

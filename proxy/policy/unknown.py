@@ -58,6 +58,22 @@ class PartlyKnownRequest(RequestFacts):
         self.unknown = unknown
         self.masks_secrets = masks_secrets  # MASK stands for a value in the query or in a header
 
+    def as_taken(self) -> RequestFacts:
+        target = self.target.as_taken
+        if target is self.target:
+            return self
+        return PartlyKnownRequest(
+            self.method,
+            target,
+            self.headers,
+            self.client_ip,
+            self.now,
+            None,
+            guesses=self.guesses,
+            unknown=self.unknown,
+            masks_secrets=self.masks_secrets,
+        )
+
 
 class PartlyKnownAnswer(AnswerFacts):
     __slots__ = ("unknown",)

@@ -177,3 +177,73 @@ def test_each_interpretation_has_a_name_for_the_settings() -> None:
     assert bits(map(parse_interpretation, names)) == EVERY
     with pytest.raises(ValueError, match="must be one of encoded-slash, backslash"):
         parse_interpretation("twice")
+
+
+OFF = "displayName eq '50%20off'"
+OFFER = f"""
+- id: offer
+  match: {{path: [/v1.0/groups]}}
+  conditions: [{{query: $filter, equals: "{OFF}"}}]
+  verdict: VERDICT
+"""
+
+
+@pytest.mark.parametrize(
+    ("ruling", "default", "taken", "expected"),
+    [
+        ("allow", "block", GRAPH, "allow"),
+        ("allow", "block", GRAPH | DECODED_AGAIN, "block"),  # which may ask for '50 off'
+        ("block", "allow", GRAPH, "block"),
+    ],
+)
+def test_a_text_with_a_percent_sign_is_one_text_to_graph(
+    ruling: str, default: str, taken: int, expected: str
+) -> None:
+    target = "/v1.0/groups?$filter=displayName%20eq%20'50%2520off'"
+    assert verdict(OFFER.replace("VERDICT", ruling), target, default, taken) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["$expand", "%24EXPAND", "%2524expand", "$$expand", "+$expand", "$exp%C2%ADand"]
+)
+def test_a_block_for_an_option_holds_for_every_spelling_of_its_name(name: str) -> None:
+    rules = """
+- {id: no, match: {path: [/v1.0/users]}, conditions: [{query: $expand, exists: true}], verdict: block}
+"""
+    assert verdict(rules, f"/v1.0/users?{name}=manager", "allow") == "block"
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("x=1", "allow"),
+        ("%2524expand=manager", "allow"),
+        ("+$expand=manager", "block"),
+        ("$expand=a", "block"),
+    ],
+)
+def test_an_option_that_only_looks_like_another_is_not_there(query: str, expected: str) -> None:
+    """To Graph, `%24expand` is a custom option that it ignores; blanks may be trimmed or not."""
+    rules = """
+- {id: plain, match: {path: [/v1.0/users]}, conditions: [{query: $expand, exists: false}], verdict: allow}
+"""
+    assert verdict(rules, f"/v1.0/users?{query}") == expected
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "$filter=startswith(mobile%2550hone,'555')",
+        "%2524filter=startswith(mobilePhone,'555')",
+        "+$filter=startswith(mobilePhone,'555')",
+    ],
+)
+def test_a_query_that_probes_only_when_decoded_again_is_blocked(query: str) -> None:
+    rules = """
+- id: hide
+  match: {path: [/v1.0/users]}
+  verdict: filter
+  transforms: {strip_properties: [mobilePhone]}
+  guard_queries: true
+"""
+    assert verdict(rules, f"/v1.0/users?{query}") == "block"
