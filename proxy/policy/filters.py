@@ -63,6 +63,7 @@ class CompiledFilter:
     def apply(self, body: bytes) -> Filtered:
         """The body without what is hidden. Raises FilterFailed where that can't be vouched for."""
         _refuse_deep(body)
+        _refuse_verbose(body)
         applied = self._apply_a_plan(body)
         if applied is None:
             if body.startswith(MARK):
@@ -149,6 +150,13 @@ def _refuse_deep(body: bytes) -> None:
         raise FilterFailed(str(error)) from error
 
 
+def _refuse_verbose(body: bytes) -> None:
+    """Raise FilterFailed for OData's verbose JSON: services of OData 2 give it the type of any JSON, and its
+    properties lie within `d`."""
+    if _VERBOSE.match(body) is not None:
+        raise FilterFailed("it is OData's verbose JSON, whose properties lie elsewhere")
+
+
 def _has_other_properties(body: bytes, start: int) -> bool:
     names = [member.name for member in json_text.members(body, start)]
     return any(not name.startswith("@") and _fold(name) != "value" for name in names)
@@ -171,6 +179,8 @@ _NEEDED_TO_READ = frozenset({"@odata.type", "@odata.etag", "@odata.context", "@r
 _NEEDED_TO_READ_A_PART = frozenset(
     {"odata.type", "odata.count", "odata.context", "odata.nextlink", "odata.deltalink"}
 )
+# OData 2.0 JSON Format §4: the only member of the document.
+_VERBOSE = re.compile(rb'(?:\xef\xbb\xbf)?\s*+\{\s*+"(?:d|\\u0064)"\s*+:\s*+[\[{]')
 _OPEN_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _NULL = b"{[]n"
 _MAX_CACHED_NAMES = 4096
 _MAX_KNOWN_NAMES = 256  # combinations of removed paths whose names are remembered
@@ -363,7 +373,7 @@ class _Walk:
         fate = document.decide_by_name("value")
         if fate is KEEP and document.allow is None:
             if first == _OPEN_OBJECT and document.value_fate is not None:
-                return document.value_fate
+                return document  # which fails if there is another `value` in it
             self.bare_value = first != _NULL
         elif fate is _NOT_ALLOWED:
             self.bare_value = first not in (_OPEN_OBJECT, _OPEN_ARRAY, _NULL)

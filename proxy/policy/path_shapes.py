@@ -54,6 +54,11 @@ class Shaped(NamedTuple):
     def ids(self) -> tuple[str, ...]:
         return tuple(text for word, text in zip(self.shape, self.spelled, strict=True) if word is None)
 
+    @property
+    def parent(self) -> Shaped:
+        """The path without its last segment."""
+        return Shaped(self.shape[:-1], self.spelled[:-1])
+
 
 def shapes_of(method: str, target: Target) -> list[Shaped] | None:
     """Of every reading that has to be allowed for the request to be; None where a rule can't say one.
@@ -138,6 +143,16 @@ def _is_id(before: str | None, word: str, method: str, *, last: bool) -> bool:
     return not (last and method == "POST")  # an action: a POST goes to no member of a collection
 
 
+def names_function(word: str) -> bool:
+    """Return True if a word, as it came, is spelled like the name of a function of Graph."""
+    return _FUNCTION.fullmatch(word) is not None
+
+
+def is_plural(folded: str) -> bool:
+    """Return True if a word is spelled like the name of a collection."""
+    return folded in _NAMES_WITH_PLURAL or (folded.endswith("s") and not folded.endswith(("ss", "us", "is")))
+
+
 def parameter(collection: str | None) -> str:
     name = re.sub(r"[^A-Za-z0-9]", "", collection or "")
     folded = fold(name)
@@ -147,7 +162,7 @@ def parameter(collection: str | None) -> str:
         name = name[:-3] + "y"
     elif folded.endswith(("sses", "shes", "ches", "xes")):
         name = name[:-2]
-    elif folded.endswith("s") and not folded.endswith(("ss", "us", "is")):
+    elif is_plural(folded):
         name = name[:-1]
     else:
         return "id"

@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from proxy.config.given_text import other_encoding, without_mark
+from proxy.config.given_text import without_mark
 from proxy.policy.canonical import Target
 from proxy.policy.compile import SINGLETONS
 from proxy.policy.filters import CompiledFilter, Filtered, FilterFailed, PlainValues
 from proxy.policy.hidden import HiddenProperties, Naming
-from proxy.policy.path_shapes import COLLECTIONS, shapes_of
+from proxy.policy.known_names import PROPERTIES, RESOURCES
+from proxy.policy.odata import fold
+from proxy.policy.path_shapes import COLLECTIONS, Shaped, is_plural, names_function, shapes_of
 from proxy.policy.transforms import Transforms
 
 _NUMBER: Final = re.compile(rb"[ \t\r\n]*[0-9]{1,19}[ \t\r\n]*")
@@ -26,10 +28,66 @@ _MOST_KNOWN_TYPES: Final = 256  # and bytes of one
 _COUNT: Final = "$count"
 _RAW: Final = "$value"
 _LEAST_SEGMENTS: Final = 3  # version, resource, and what is asked of it
-# Codings of pictures and sound; a drawing in SVG is XML, and is told from these by its text.
-_MEDIA: Final = ("image/", "audio/", "video/")
-_BEGINS_OTHER_TEXT: Final = b"{[<\"'"
-_SEPARATORS: Final = re.compile(rb"[\r\n\t,;|]")  # of rows and columns, which may hold a property
+_CAST: Final = "microsoft.graph."
+# Types of pictures and sound, and of any bytes. What such a body is, its first bytes have to prove.
+_MEDIA: Final = ("image/", "audio/", "video/", "application/octet-stream")
+_SIGNATURES: Final = (
+    b"\xff\xd8\xff",  # JPEG
+    b"\x89PNG\r\n\x1a\n",
+    b"GIF87a",
+    b"GIF89a",
+    b"II*\x00",  # TIFF
+    b"MM\x00*",
+    b"\x00\x00\x01\x00",  # ICO
+    b"OggS\x00",
+    b"fLaC\x00",
+    b"ID3\x02",  # MP3
+    b"ID3\x03",
+    b"ID3\x04",
+    b"\x1aE\xdf\xa3",  # Matroska, WebM
+)
+_CONTAINER: Final = re.compile(
+    rb"RIFF.{4}(?:WEBP|WAVE|AVI )|\x00.{3}ftyp|BM.{4}\x00{4}.{2}\x00\x00", re.DOTALL
+)
+_BEGINS_OTHER_TEXT: Final = "{[<\"'"
+# Of rows, columns and form fields, which may hold a property. "Larsen, Kim" has none of them.
+_SEPARATORS: Final = re.compile(r"[\t|&]|[,;](?! )")
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # more than one line, or no text
+_EXTENSION: Final = re.compile(r"extension_[0-9A-Fa-f]{32}_\w+")
+_WORD: Final = re.compile(r"\w+")
+
+_KNOWN_PROPERTIES: Final = frozenset(fold(name) for name in PROPERTIES)
+_KNOWN_RESOURCES: Final = frozenset(fold(name) for name in RESOURCES)
+# Of the names that are known as both: relations, which lead to objects.
+_RELATIONS: Final = frozenset(
+    (
+        "attachments",
+        "calendar",
+        "directreports",
+        "drive",
+        "manager",
+        "memberof",
+        "members",
+        "owners",
+        "photo",
+        "transitivememberof",
+    )
+)
+_OBJECTS: Final = COLLECTIONS | SINGLETONS | _RELATIONS | (_KNOWN_RESOURCES - _KNOWN_PROPERTIES)
+# Plurals that name one object.
+_NO_COLLECTIONS: Final = frozenset(
+    (
+        "analytics",
+        "auditlogs",
+        "communications",
+        "fields",
+        "insights",
+        "mailboxsettings",
+        "onpremisesextensionattributes",
+        "reports",
+        "settings",
+    )
+)
 
 
 Asked = tuple[str, Target]  # the request's method in capitals, and its target
@@ -88,64 +146,124 @@ def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: Pla
     if _NOTHING.fullmatch(without_mark(body)):
         return
     is_count = _NUMBER.fullmatch(without_mark(body)) is not None
-    for words in _ends(asked):
-        last = words[-1]
+    for path in _ends(asked):
+        last = path.shape[-1]
         if last == _COUNT and is_count:
             continue
-        if last is None or last in (_COUNT, *SINGLETONS) or last in COLLECTIONS:
-            raise plain  # an entity, a collection or a count, none of which has plain values
-        if last == _RAW and words[-2] is None:
+        if last == _RAW:
+            _require_property(transforms, asked, path.parent, plain)
+        elif asked[0] != "POST":
+            _require_property(transforms, asked, path, plain)
+        elif _has_plain_values(last):  # an action, which is no property
+            _refuse_stripped(transforms, path)
+        else:
             raise plain
-        if asked[0] != "POST":  # to an action, which is no property
-            _refuse_unlisted(transforms, words)
+
+
+def _has_plain_values(word: str | None) -> bool:
+    """Return False for an entity, a collection, a count and a reference."""
+    return not (word is None or word.startswith("$") or word in COLLECTIONS or word in SINGLETONS)
+
+
+def _require_property(transforms: Transforms, asked: Asked, path: Shaped, failure: FilterFailed) -> None:
+    """Raise unless the path leads to a property or function, and to none that the filter hides."""
+    if not asked[1].path.removesuffix(f"/{_RAW}").endswith(")"):  # else it ends in a call, not in a type
+        path = _without_cast(path)
+    last = path.shape[-1]
+    if not _has_plain_values(last) or len(path.shape) < _LEAST_SEGMENTS:
+        raise failure
+    _refuse_unlisted(transforms, path)
+    if transforms.allow is None and (last in _OBJECTS or _may_end_in_key(path)):
+        raise failure
+
+
+def _may_end_in_key(path: Shaped) -> bool:
+    """Return True if the path may ask for an entity by its key (OData 4.01 Part 2 §4.3.6)."""
+    words = path.shape
+    last, collection = path.spelled[-1], words[-2]
+    if collection is None or collection in COLLECTIONS or collection in SINGLETONS:
+        return False  # after a collection that is known, a key was told from a word
+    if collection in _NO_COLLECTIONS or names_function(last):
+        return False
+    is_known = collection in _KNOWN_PROPERTIES or collection in _KNOWN_RESOURCES
+    return is_plural(collection) or (len(words) == _LEAST_SEGMENTS and not is_known)
 
 
 def _require_raw(transforms: Transforms, asked: Asked, essence: str, body: bytes) -> None:
     """Raise unless the body is a count, one value of a property, or a picture or sound."""
     ends = _ends(asked)
     is_count = essence == "text/plain" and _NUMBER.fullmatch(without_mark(body)) is not None
-    if is_count and all(words[-1] == _COUNT for words in ends):
+    if is_count and all(path.shape[-1] == _COUNT for path in ends):
         return
-    if not all(words[-1] == _RAW for words in ends):
-        raise FilterFailed("it is not JSON")
-    if essence.startswith(_MEDIA) and _is_binary(body):
+    failed = FilterFailed("it is not JSON")
+    if not all(path.shape[-1] == _RAW for path in ends):
+        raise failed
+    if essence.startswith(_MEDIA) and _is_media(body):
+        for path in ends:
+            _refuse_unlisted(transforms, path.parent)
         return
-    if essence != "text/plain" or not _is_one_value(body):
-        raise FilterFailed("it is not JSON")
-    for words in ends:
-        if words[-2] is None:
-            raise FilterFailed("it is not JSON")
-        _refuse_unlisted(transforms, words[:-1])
+    if essence != "text/plain" or not _is_one_value(body, transforms):
+        raise failed
+    for path in ends:
+        _require_property(transforms, asked, path.parent, failed)
 
 
-def _ends(asked: Asked) -> list[tuple[str | None, ...]]:
-    """The words of the path in each interpretation that counts, None for an id. Raises FilterFailed."""
+def _ends(asked: Asked) -> list[Shaped]:
+    """The path in each interpretation that counts. Raises FilterFailed."""
     shapes = shapes_of(*asked)
     if not shapes or any(len(each.shape) < _LEAST_SEGMENTS for each in shapes):
         raise FilterFailed("it has no names, and may be the hidden property")
-    return [each.shape for each in shapes]
+    return [_with_extensions(each) for each in shapes]
 
 
-def _refuse_unlisted(transforms: Transforms, words: tuple[str | None, ...]) -> None:
+def _with_extensions(path: Shaped) -> Shaped:
+    """The path in which directory extensions are words: they hold an application's id, yet are properties."""
+    words = [
+        fold(text) if word is None and _EXTENSION.fullmatch(text) else word
+        for word, text in zip(path.shape, path.spelled, strict=True)
+    ]
+    return path._replace(shape=tuple(words))
+
+
+def _without_cast(path: Shaped) -> Shaped:
+    """The path before the name of a type, which asks for the same things (OData 4.01 Part 1 §11.2.2)."""
+    while (last := path.shape[-1]) is not None and last.startswith(_CAST):
+        path = path.parent
+    return path
+
+
+def _refuse_stripped(transforms: Transforms, path: Shaped) -> None:
+    """Raise NamesHidden if the path names something that the filter strips."""
+    if HiddenProperties(Transforms(transforms.strip)).named_within(_words(path)) is not Naming.NOTHING:
+        raise NamesHidden
+
+
+def _refuse_unlisted(transforms: Transforms, path: Shaped) -> None:
     """Raise NamesHidden unless the path names something that the filter shows."""
-    path = tuple(word or "/" for word in words)
     hidden = HiddenProperties(transforms)
-    if hidden.named_within(path) is not Naming.NOTHING:
+    if hidden.named_within(_words(path)) is not Naming.NOTHING:
         raise NamesHidden
-    if transforms.allow is not None and not hidden.lists(path):
+    if transforms.allow is not None and not hidden.lists(_words(path)):
         raise NamesHidden
 
 
-def _is_binary(body: bytes) -> bool:
-    """Whether no text can be read from it: text with a picture's type may be anything."""
+def _words(path: Shaped) -> tuple[str, ...]:
+    """The words of the path, with what no property is named for an id."""
+    return tuple(word or "/" for word in path.shape)
+
+
+def _is_media(body: bytes) -> bool:
+    """Whether it begins like a picture or sound. Its type alone proves nothing: any text may have it."""
+    return body.startswith(_SIGNATURES) or _CONTAINER.match(body) is not None
+
+
+def _is_one_value(body: bytes, transforms: Transforms) -> bool:
+    """Whether it is one line of text without fields and columns that names no hidden property."""
     try:
-        text = body.decode()
+        text = without_mark(body).decode().strip()
     except UnicodeDecodeError:
-        return not other_encoding(body)
-    return not text
-
-
-def _is_one_value(body: bytes) -> bool:
-    """Whether a text is one line that has neither fields nor columns."""
-    text = without_mark(body).strip()
-    return text[:1] not in [bytes([each]) for each in _BEGINS_OTHER_TEXT] and not _SEPARATORS.search(text)
+        return False
+    if text[:1] in set(_BEGINS_OTHER_TEXT) or _CONTROL.search(text) or _SEPARATORS.search(text):
+        return False
+    hidden = {fold(path.rpartition(".")[2]) for path in transforms.strip}
+    return hidden.isdisjoint(fold(word) for word in _WORD.findall(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from tests.bytes.data_path import DataPath, Reply, UpstreamPeer, answering, data_path
 
 SECRET = b"+47 555 90210"
+EXTENSION = "extension_b7d8e648520f41d3b9c0fdeb91768a0a_jobGroup"
 PICTURE = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(256))
 
 
@@ -53,6 +55,9 @@ PASSING = [
     ("POST", "/v1.0/users/1/revokeSignInSessions", answer(b'{"@odata.context":"c","value":true}')),
     ("GET", "/v1.0/users/1/displayName", answer(b'{"@odata.context":"c","value":"Kim"}')),
     ("GET", "/v1.0/users/1/displayName/$value", answer(b"Kim Larsen", b"text/plain; charset=utf-8")),
+    ("GET", "/v1.0/users/1/displayName/$value", answer(b"Larsen, Kim", b"text/plain")),
+    ("GET", "/v1.0/users/1/displayName/$value", answer("山田　太郎".encode(), b"text/plain")),
+    ("GET", "/v1.0/users/1/microsoft.graph.user/displayName", answer(b'{"value":"Kim"}')),
     ("GET", "/v1.0/users/1", answer(b"", status=b"200 OK")),
     ("GET", "/v1.0/users/1", b"HTTP/1.1 204 No Content\r\n\r\n"),
     ("GET", "/v1.0/users/1", b"HTTP/1.1 304 Not Modified\r\n\r\n"),
@@ -64,7 +69,16 @@ PASSING_WITHOUT_A_LIST = [
     ("GET", "/v1.0/users/1/businessPhones", answer(b'{"@odata.context":"c","value":["1","2"]}')),
     ("GET", "/v1.0/users/1/employeeOrgData", answer(b'{"value":null}')),
     ("GET", "/v1.0/users/1/accountEnabled", answer(b'{"value":true}')),
+    ("GET", f"/v1.0/users/1/{EXTENSION}", answer(b'{"value":"x"}')),
+    ("GET", "/v1.0/users/1/employeeOrgData/division", answer(b'{"value":"x"}')),
+    ("GET", "/v1.0/users/1/mailboxSettings/timeZone", answer(b'{"value":"UTC"}')),
+    ("GET", "/v1.0/users/1/manager/displayName", answer(b'{"value":"Kim"}')),
+    ("GET", "/v1.0/users/1/messages/2/inferenceClassification", answer(b'{"value":"focused"}')),
+    ("GET", "/v1.0/users/1/isManagedAppUserBlocked()", answer(b'{"value":false}')),
+    ("GET", "/v1.0/users/1/microsoft.graph.isManagedAppUserBlocked()", answer(b'{"value":false}')),
     ("GET", "/v1.0/users/1/photo/$value", answer(PICTURE, b"image/jpeg")),
+    ("GET", "/v1.0/users/1/photo/$value", answer(PICTURE, b"application/octet-stream")),
+    ("GET", "/v1.0/users/1/photo/$value", answer(b"RIFF\x24\x00\x00\x00WEBPVP8 ", b"image/webp")),
     ("GET", "/v1.0/users/1/photos/48x48/$value", answer(PICTURE, b"image/jpeg")),
 ]
 
@@ -116,6 +130,7 @@ async def test_a_path_that_names_what_is_hidden_is_blocked_by_its_rule(
 
 CSV = b"displayName,mobilePhone\r\nKim,%b\r\n" % SECRET
 OBJECT = b'{"mobilePhone":"%b"}' % SECRET
+LATIN_1 = '{"displayName":"Åse","mobilePhone":"'.encode("latin-1") + SECRET + b'"}'
 MAY_HOLD = [
     ("/v1.0/users/1", answer(b'{"value":"%b"}' % SECRET)),
     ("/v1.0/users/1", answer(b'["%b"]' % SECRET)),
@@ -140,6 +155,39 @@ MAY_HOLD = [
     ("/v1.0/users", answer(b"--x\r\n\r\n" + OBJECT, b"multipart/mixed; boundary=x")),
     ("/v1.0/users", answer(b'{"d":{"results":[%b]}}' % OBJECT, b"application/json;odata=verbose")),
     ("/v1.0/users", answer(OBJECT, b"")),
+    # Pictures by their type alone
+    ("/v1.0/users/1/photo/$value", answer(OBJECT + b"\xff", b"image/jpeg")),
+    ("/v1.0/users/1/photo/$value", answer(LATIN_1, b"image/jpeg")),
+    ("/v1.0/users/1/photo/$value", answer(gzip.compress(OBJECT), b"image/png")),
+    ("/v1.0/users/1/photo/$value", answer(LATIN_1, b"application/octet-stream")),
+    # Texts that are more than one value
+    ("/v1.0/users/1/report/$value", answer(OBJECT.decode().encode("utf-16"), b"text/plain")),
+    ("/v1.0/users/1/report/$value", answer(OBJECT.decode().encode("utf-16-le"), b"text/plain")),
+    ("/v1.0/users/1/report/$value", answer(b"mobilePhone=%b" % SECRET, b"text/plain")),
+    ("/v1.0/users/1/report/$value", answer(b"Kim;%b" % SECRET, b"text/plain")),
+    ("/v1.0/users/1/report/$value", answer(b"Kim\x0b%b" % SECRET, b"text/plain")),
+    # Entities, collections and references
+    ("/v1.0/me/$value", answer(SECRET, b"text/plain")),
+    ("/v1.0/users/$value", answer(SECRET, b"text/plain")),
+    ("/v1.0/users/1/manager/$value", answer(SECRET, b"text/plain")),
+    ("/v1.0/things/ada", answer(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/things/ada", answer(b'["%b"]' % SECRET)),
+    ("/v1.0/things/ada/$value", answer(SECRET, b"text/plain")),
+    ("/v1.0/users/1/things/ada", answer(b'"%b"' % SECRET)),
+    ("/v1.0/users/1/directReports", answer(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/1/drive", answer(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/users/delta", answer(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/delta()", answer(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/1/microsoft.graph.user", answer(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/groups/1/members/microsoft.graph.user", answer(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/groups/1/members/2/microsoft.graph.user", answer(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/users/1/manager/$ref", answer(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/users/$query", answer(b'{"value":["%b"]}' % SECRET)),
+    # Objects where no other service puts them
+    ("/v1.0/users", answer(b'{"d":{"results":[%b]}}' % OBJECT)),
+    ("/v1.0/users", answer(b'\xef\xbb\xbf{ "d" : [%b]}' % OBJECT)),
+    ("/v1.0/users/1", answer(b'{"d":%b}' % OBJECT)),
+    ("/v1.0/users", answer(b'{"value":{"value":[%b]}}' % OBJECT)),
 ]
 
 
@@ -184,3 +232,58 @@ async def test_parts_of_a_batch_are_filtered_as_if_they_came_alone(tmp_path: Pat
         assert [told[str(at)]["status"] for at in range(5)] == [each[4] for each in parts]
         assert told["0"]["body"] == "NDI="
         assert told["4"]["body"] == base64.b64encode(PICTURE).decode()
+
+
+MAY_HOLD_IN_PARTS = [
+    ("/users/1/photo/$value", "image/jpeg", OBJECT.decode()),
+    ("/users/1/photo/$value", "image/jpeg", json.dumps(base64.b64encode(LATIN_1).decode())),
+    ("/users/1/photo/$value", "text/plain", json.dumps(base64.b64encode(OBJECT).decode())),
+    ("/users/1/report/$value", "text/plain", json.dumps(f"mobilePhone={SECRET.decode()}")),
+    ("/me/$value", "text/plain", json.dumps(SECRET.decode())),
+    ("/things/ada", "application/json", json.dumps(SECRET.decode())),
+    ("/users/1/directReports", "application/json", json.dumps({"value": [SECRET.decode()]})),
+    ("/users/1/microsoft.graph.user", "application/json", json.dumps({"value": SECRET.decode()})),
+    ("/users", "application/json", (b'{"d":{"results":[%b]}}' % OBJECT).decode()),
+    ("/users", "application/json;odata=verbose", (b'{"d":%b}' % OBJECT).decode()),
+    ("/users", "application/json", (b'{"value":{"value":[%b]}}' % OBJECT).decode()),
+    ("/users", "text/csv", json.dumps(CSV.decode())),
+    ("/users", "application/octet-stream", OBJECT.decode()),
+]
+
+
+@pytest.mark.parametrize("transforms", [STRIP, ALLOW], ids=["strip", "allow"])
+async def test_no_part_of_a_batch_may_hold_a_hidden_property(tmp_path: Path, transforms: str) -> None:
+    responses = ",".join(
+        f'{{"id":"{at}","status":200,"headers":{{"Content-Type":"{kind}"}},"body":{body}}}'
+        for at, (_, kind, body) in enumerate(MAY_HOLD_IN_PARTS)
+    )
+    requests = [
+        {"id": str(at), "method": "GET", "url": url} for at, (url, _, _) in enumerate(MAY_HOLD_IN_PARTS)
+    ]
+    body = json.dumps({"requests": requests}).encode()
+    fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
+
+    async def script(peer: UpstreamPeer) -> None:
+        head = await peer.head()
+        asked = await peer.body(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        kept = {each["id"] for each in json.loads(asked)["requests"]}
+        left = [each for each in json.loads(f"[{responses}]") if each["id"] in kept]
+        peer.send(answer(json.dumps({"responses": left}).encode()))
+
+    async with data_path(script, tmp_path, rules(transforms, "/v1.0/**")) as proxy:
+        reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
+        told = reply.json()["responses"]
+        assert len(told) == len(MAY_HOLD_IN_PARTS)
+        for each in told:
+            assert SECRET.decode() not in json.dumps(each)
+            assert each["status"] in (403, 502) or (transforms == ALLOW and each["body"] == {})
+
+
+async def test_an_action_with_the_name_of_a_hidden_property_returns_nothing(tmp_path: Path) -> None:
+    """A response rule knows what it hides only when the response is there."""
+    text = rules(STRIP).replace("id: hide\n", "id: hide\n    when: response\n") + """\
+    conditions: [{status: true, at_least: 200}]
+"""
+    async with data_path(answering(answer(b'{"value":"%b"}' % SECRET)), tmp_path, text) as proxy:
+        reply = await ask(proxy, "/v1.0/users/1/mobilePhone", "POST")
+        assert (reply.status, SECRET in reply.body) == (403, False)
