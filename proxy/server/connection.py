@@ -72,6 +72,7 @@ class ClientExchange(Protocol):
     def request_body(self, chunk: bytes, last: bool) -> None: ...
     def refuse(self, refusal: Refusal) -> None: ...
     def client_left(self) -> None: ...
+    def fail(self) -> None: ...
     def waited_too_long(self) -> None: ...
     def pause_answer(self) -> None: ...
     def resume_answer(self) -> None: ...
@@ -209,17 +210,28 @@ class ClientConnection(asyncio.Protocol):
             self._context.turn.request_arrived(self)
         else:
             arrived, self._arrived = self._arrived, b""
-            self._take(arrived + data if arrived else data)
+            self._take_safely(arrived + data if arrived else data)
 
     def take_arrived(self) -> None:
         """When the loop's turn ends, or before anything else befalls the connection. Doesn't raise."""
         arrived = self._arrived
         if arrived:
             self._arrived = b""
-            try:
-                self._take(arrived)
-            except Exception as error:
-                self._context.turn.failed(self.transport, error)
+            self._take_safely(arrived)
+
+    def _take_safely(self, data: bytes) -> None:
+        try:
+            self._take(data)
+        except Exception as error:
+            self._context.turn.report(error)
+            self.fail()
+
+    def fail(self) -> None:
+        """A fault of the proxy ends the connection, and the exchange under way."""
+        exchange = self._exchange
+        self.abort(reset=exchange is not None and self._head.http10)
+        if exchange is not None:
+            exchange.fail()
 
     def _take(self, data: bytes) -> None:
         if self._body_remaining:
@@ -315,7 +327,7 @@ class ClientConnection(asyncio.Protocol):
         while self._may_begin() and self._begin_request():
             turns -= 1
             if not turns and self._may_begin():
-                self._context.loop.call_soon(self._serve_pending)
+                self._context.loop.call_soon(self._take_safely, b"")
                 break
         self._serving = False
         if self._crowded or len(self._pending) > PIPELINE_BYTES:

@@ -48,6 +48,7 @@ from proxy.server.request_head import RequestHead
 from proxy.server.shadow import Trial
 from proxy.server.tokens import RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.upstream import UpstreamConnection, UpstreamLost
+from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Plan
@@ -854,14 +855,21 @@ class Exchange:
 
     def client_left(self) -> None:
         """The client is gone; what is under way for it is cut."""
+        self._end_without_answer("clientAborted", STATUS_CLIENT_LEFT)
+
+    def fail(self) -> None:
+        """Ends the exchange for a fault of the proxy; its connection is cut already."""
+        self._end_without_answer("internalError", STATUS_FAULT)
+
+    def _end_without_answer(self, reason: str, status: int) -> None:
         if self._finished:
             return
         self._finished = True
-        self.draft.reason = "clientAborted"
+        self.draft.reason = reason
         self._let_go_of_upstream()
         if self._batch is not None:
             self._batch.withdraw()
-        self.record(self.draft.status if self.head_sent else 499)
+        self.record(self.draft.status if self.head_sent else status)
 
     def stop(self, stops: Stops) -> None:
         """An operator's stop doesn't wait for answers: one that has begun is cut, any other is a 403."""

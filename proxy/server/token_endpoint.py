@@ -30,7 +30,7 @@ from proxy.server.audit_draft import AuditDraft
 from proxy.server.errors import Refusal
 from proxy.server.request_head import RequestHead
 from proxy.server.tokens import STOPPED
-from proxy.wire.audit_event import STATUS_CLIENT_LEFT
+from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -125,6 +125,7 @@ class DocumentExchange:
         return 0  # it leaves no event
 
     def client_left(self) -> None: ...
+    def fail(self) -> None: ...
     def waited_too_long(self) -> None: ...
     def pause_answer(self) -> None: ...
     def resume_answer(self) -> None: ...
@@ -350,10 +351,17 @@ class TokenExchange:
         self._connection.exchange_done(close=close)
 
     def client_left(self) -> None:
+        self._end_without_answer("clientAborted", STATUS_CLIENT_LEFT)
+
+    def fail(self) -> None:
+        """Ends the exchange for a fault of the proxy; its connection is cut already."""
+        self._end_without_answer("internalError", STATUS_FAULT)
+
+    def _end_without_answer(self, reason: str, status: int) -> None:
         if not self._finished:
             self._finished = True
-            self._draft.status = STATUS_CLIENT_LEFT
-            self._draft.reason = "clientAborted"
+            self._draft.status = status
+            self._draft.reason = reason
             self._name_bearer()
             self._draft.write(self._context)
 

@@ -70,22 +70,23 @@ class Turn:
             try:
                 connection.send_held()
             except Exception as error:
-                self.failed(connection.transport, error)
+                self.report(error)
+                connection.fail()
         to_upstream, self._to_upstream = self._to_upstream, []
         for upstream in to_upstream:
             try:
                 upstream.send_held()
             except Exception as error:
-                self.failed(upstream.transport, error)
+                self.report(error)
+                upstream.fail(upstream.user)
 
     def end(self) -> None:
         """Both of them."""
         self.take()
         self.send()
 
-    def failed(self, transport: asyncio.Transport, error: Exception) -> None:
-        """What befell one connection closes it, and is no reason to leave out the others."""
-        transport.abort()
+    def report(self, error: Exception) -> None:
+        """Log a fault of the proxy that ends one connection, and leaves the others as they are."""
         self._loop.call_exception_handler({"message": "a connection failed", "exception": error})
 
     def _expect_end(self, pieces: int) -> None:

@@ -189,17 +189,30 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             # Together: what is beyond the end of an answer must not be taken for the next one's.
             arrived, self._arrived = self._arrived, b""
-            self._read(arrived + data if arrived else data)
+            self._read_safely(arrived + data if arrived else data)
 
     def take_arrived(self) -> None:
         """When the loop's turn ends, or before anything else befalls the connection. Doesn't raise."""
         arrived = self._arrived
         if arrived:
             self._arrived = b""
-            try:
-                self._read(arrived)
-            except Exception as error:
-                self._pool.turn.failed(self.transport, error)
+            self._read_safely(arrived)
+
+    def _read_safely(self, data: bytes) -> None:
+        user = self.user
+        try:
+            self._read(data)
+        except Exception as error:
+            self._pool.turn.report(error)
+            self.fail(user)
+
+    def fail(self, user: Exchange | None) -> None:
+        """A fault of the proxy ends the connection, and the exchange that it serves or served until now."""
+        if self.user is None or self.user is user:  # else another one has it by now, which is not to blame
+            self._pool.discard(self)
+            self.abandon()
+        if user is not None:
+            user.connection.fail()
 
     def _read(self, data: bytes) -> None:
         if self._awaiting_head:

@@ -18,6 +18,7 @@ VERDICTS: Final = ("allow", "filter", "block", "log_only")
 # What an app's shadow ruleset would have said. "unknown": it would have had to read a body that wasn't held.
 SHADOW_VERDICTS: Final = (*VERDICTS, "unknown")
 
+STATUS_FAULT: Final = 500  # a fault of the proxy before a response began; never sent, only recorded
 STATUS_CLIENT_LEFT: Final = 499  # the client left before an answer began; never sent, only recorded
 
 REASONS: Final = MappingProxyType(

@@ -1,0 +1,50 @@
+"""Faults that nobody has foreseen: the exchange ends at once, and its event says whose fault it was."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.bytes.data_path import CLIENT_ID, CLIENT_SECRET, answering, data_path, ok, until
+
+UNAUTHORISED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+
+
+def faults() -> list[dict[str, Any]]:
+    """What the event loop is told of faults, from now on."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    return told
+
+
+async def test_a_fault_while_a_response_is_read_is_the_proxys_own(tmp_path: Path) -> None:
+    def broken(generation: int) -> None:
+        raise RuntimeError("a fault")
+
+    async with data_path(answering(UNAUTHORISED, ok(b"{}")), tmp_path) as proxy:
+        told = faults()
+        proxy.credential._ask_for_another = broken
+        assert await asyncio.wait_for(proxy.raw(proxy.request()), 10) == b""
+        (event,) = proxy.events()
+        assert (event["status"], event["reason"], event["upstreamStatus"]) == (500, "internalError", 401)
+        assert [str(each["exception"]) for each in told] == ["a fault"]
+        await until(lambda: proxy.context.pool.open_connections == 0)
+
+
+async def test_a_fault_while_a_request_is_read_is_the_proxys_own(tmp_path: Path) -> None:
+    form = f"grant_type=client_credentials&client_id={CLIENT_ID}&client_secret={CLIENT_SECRET}".encode()
+    fields = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n" % len(form)
+    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+        told = faults()
+        proxy.context.executor.shutdown()
+        for pieces in ([form], [b"", form]):
+            reader, writer = await proxy.connect()
+            writer.write(proxy.request("/proxy/token", "POST", fields) + pieces[0])
+            if len(pieces) > 1:
+                await until(lambda: proxy.context.in_flight() == 1)
+                writer.write(pieces[1])
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+        assert [(each["status"], each["reason"]) for each in proxy.events()] == [(500, "internalError")] * 2
+        assert len(told) == 2
