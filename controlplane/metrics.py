@@ -31,13 +31,13 @@ from controlplane import __version__
 from controlplane.clock import Clock
 from controlplane.forwarder import Forwarder
 from controlplane.retention import Retention
-from controlplane.store.interface import Store, StoreError, Tally
+from controlplane.store.interface import ProxyTally, Store, StoreError, Tally
 from controlplane.store.reserve import missing_bytes
 from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a series for each series, that nobody looks at
 
-MOST_PROXIES: Final = 1000  # that a scrape names; beyond, those that have been silent longest
+MOST_PROXIES: Final = 1000  # that a scrape names, by their urgency
 _ENDPOINTS: Final = {
     SYNC_PATH: "sync",
     HEARTBEAT_PATH: "heartbeat",
@@ -187,7 +187,7 @@ class _Families(Collector):
 
 
 def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
-    """Of those that are enabled: a proxy that was cut off is silent for a reason."""
+    """Gauges of each proxy. The time of the last message is given for enabled ones alone."""
     seen = _gauge(
         "proxy_last_seen_timestamp_seconds",
         "The proxy's latest signed message; where there was none, when it was made",
@@ -207,9 +207,9 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     reused = _gauge(
         "proxy_reused_batch_ids", "Batches under an id used before for other events", label="proxy"
     )
-    proxies = sorted(tally.proxies, key=lambda proxy: proxy.last_seen_ms)[:MOST_PROXIES]
-    for proxy in proxies:
-        seen.add_metric([proxy.name], proxy.last_seen_ms / 1000)
+    for proxy in sorted(tally.proxies, key=_urgency)[:MOST_PROXIES]:
+        if proxy.enabled:
+            seen.add_metric([proxy.name], proxy.last_seen_ms / 1000)
         missing.add_metric([proxy.name], proxy.missing)
         repeated.add_metric([proxy.name], proxy.repeated)
         for kind, count in proxy.losses._asdict().items():
@@ -220,6 +220,11 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
     yield missing
     yield repeated
     yield reused
+
+
+def _urgency(proxy: ProxyTally) -> tuple[bool, bool, int]:
+    """Those that lost events come first, then those that have been silent longest."""
+    return not any(proxy.losses), not proxy.enabled, proxy.last_seen_ms
 
 
 def _gauge(

@@ -6,7 +6,7 @@ import asyncio
 
 import typer
 
-from controlplane.cli.context import Cli, Json, print_facts
+from controlplane.cli.context import Cli, Json, print_facts, this_user
 from controlplane.cli.failure import FAILED, CommandFailed
 from controlplane.store.interface import StoreError
 
@@ -21,16 +21,27 @@ def about() -> None:
 @app.command()
 def new(ctx: typer.Context, json: Json = False) -> None:
     """Make a new, empty store in place of one that is missing or empty. Refused if there is a store."""
+    from controlplane.clock import SystemClock
     from controlplane.store.beginning import is_store, put_aside_what_is_left
     from controlplane.store.database import Database
+    from controlplane.store.interface import NewRecord
+    from controlplane.store.sqlite import SqliteStore
 
     cli: Cli = ctx.obj
     path = cli.settings.store.path
     if is_store(path):
         raise CommandFailed(FAILED, f"{path}: a store is there already; move it away to begin again")
 
+    user = this_user()
+
     async def make() -> None:
-        await (await Database.open(path)).close()
+        store = SqliteStore(await Database.open(path), SystemClock())
+        try:
+            # So that the record of operators shows that there was a store before.
+            line = await store.begin_record(NewRecord(user.name, user.address, "store.new", "{}"))
+            await store.end_record(line, "done", ())
+        finally:
+            await store.close()
 
     try:
         put_aside_what_is_left(path)

@@ -14,7 +14,7 @@ from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.audit import CountValues, FacetList, ValueCount, facets
 from controlplane.operations.desk import Desk
-from controlplane.operations.fleet import ListFleet
+from controlplane.operations.fleet import ListFleet, ProxyHealth
 from controlplane.operations.fleet import list_all as list_fleet
 from controlplane.operations.perform import perform
 from controlplane.operations.record import SearchRecord
@@ -59,11 +59,18 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "blocked": {facet.field: _ranked(counted, facet.field, facet.values) for facet in blocked.facets},
         "blocked_counted": None if blocked.complete else blocked.counted,
         "proxies": fleet.proxies,
-        "unwell": [proxy for proxy in fleet.proxies if proxy.enabled and proxy.health != "ok"],
+        "unwell": [proxy for proxy in fleet.proxies if _is_unwell(proxy)],
         "steps": [] if counted.total else await _steps(desk, actor, org, any_proxy=bool(fleet.proxies)),
         "done": [line for line in done.lines if not line.operation.startswith("session.")][:_TOP],
     }
     return Page("overview.html", "Overview", values, remarks=unknown_period(request))
+
+
+def _is_unwell(proxy: ProxyHealth) -> bool:
+    """Of a disabled proxy only the losses count."""
+    if proxy.enabled:
+        return proxy.health != "ok"
+    return any((proxy.missing_events, proxy.repeated_numbers, proxy.implausible_times))
 
 
 async def _steps(desk: Desk, actor: Actor, org: str | None, *, any_proxy: bool) -> list[Step]:

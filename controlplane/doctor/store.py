@@ -26,6 +26,9 @@ _RESTORE: Final = "stop the server, restore a backup, remove the -wal and -shm f
 
 def store(settings: Settings) -> list[Finding]:
     path = settings.store.path
+    if path.is_dir():
+        fix = "let Store.Path name a file"
+        return [Finding("store", "fail", f"{path} is a directory", fix), *_room(path)]
     try:
         require_store_or_first_start(path, settings.secrets.key_file)
     except StoreLost as error:

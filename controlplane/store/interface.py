@@ -290,9 +290,10 @@ class LatestReports:
 
 
 class ProxyTally(NamedTuple):
-    """What of an enabled proxy is worth a look from outside."""
+    """What of a proxy is worth a look from outside."""
 
     name: str
+    enabled: bool
     last_seen_ms: int  # where it never was, when it was made
     missing: int  # sequence numbers below the highest that never came
     repeated: int  # events under numbers that others had before

@@ -15,6 +15,8 @@ class DatabaseTooNew(StoreError):
 
 def migrate(path: Path) -> None:
     """Bring the file up to this release, from whichever one wrote it; a new file gets everything."""
+    if path.is_dir():  # as a container makes for a missing file that is mounted
+        raise StoreError(f"{path} is a directory: Store.Path must name a file")
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)
     try:
         _refuse_newer(connection, path)  # before the first byte of it is changed

@@ -43,17 +43,20 @@ class SqliteStore(AuditTables, RegistryTables, OperatorTables):
             (position,) = one_row(connection, "SELECT position FROM last_position")
             rows = all_rows(
                 connection,
-                "SELECT proxy_id, name, coalesce(last_seen_ms, created_ms),"
+                "SELECT proxy_id, name, enabled, coalesce(last_seen_ms, created_ms),"
                 " coalesce((SELECT sum(last - first + 1) FROM sequence_gaps AS g"
                 " WHERE g.proxy_id = p.proxy_id), 0)"
                 " + coalesce((SELECT sum(unlisted) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0),"
                 " coalesce((SELECT sum(repeated) FROM sequences AS s WHERE s.proxy_id = p.proxy_id), 0),"
                 " coalesce((SELECT sum(count) FROM reused_batch_ids AS r WHERE r.proxy_id = p.proxy_id), 0)"
-                " FROM proxies AS p WHERE enabled",
+                " FROM proxies AS p",
             )
             proxies = tuple(
-                ProxyTally(name, seen_ms, missing, repeated, all_losses_of(connection, proxy_id), reused)
-                for proxy_id, name, seen_ms, missing, repeated, reused in rows
+                ProxyTally(
+                    *(name, bool(enabled), seen_ms, missing, repeated),
+                    *(all_losses_of(connection, proxy_id), reused),
+                )
+                for proxy_id, name, enabled, seen_ms, missing, repeated, reused in rows
             )
             (broken,) = one_row(connection, "SELECT count(*) FROM chain_checks WHERE misfit IS NOT NULL")
             return Tally(position, proxies, broken)

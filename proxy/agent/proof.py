@@ -13,6 +13,7 @@ import msgspec
 from proxy.agent.control_plane import Answer
 from proxy.policy.json_text import readable
 from proxy.wire.models import ERROR_STATUS, AuditAnswer, ErrorBody, ReportAnswer
+from proxy.wire.signing import SIGNATURE_HEADER
 
 _LONGEST_TYPE: Final = 60
 _LONGEST_WAIT: Final = 86400.0
@@ -82,8 +83,15 @@ def description(answer: Answer) -> str:
     older = ", or the control plane is of an earlier release" if _has_our_form(answer) else ""
     return (
         f"something between this proxy and the control plane answered {told} ({_kind(answer)}){older}: "
-        "the response is not signed for this request"
+        f"the response is not signed for this request: {_lack(answer)}"
     )
+
+
+def _lack(answer: Answer) -> str:
+    """The fault of a signature that is absent or does not fit."""
+    if SIGNATURE_HEADER not in answer.headers:
+        return f"it has no {SIGNATURE_HEADER} field"
+    return f"its {SIGNATURE_HEADER} does not fit this request and the body that came"
 
 
 def _acceptance(answer: Answer, batch_id: str) -> Accepted | Unproven:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -66,6 +67,19 @@ def test_a_lost_store_is_refused_by_everything_in_one_line(
     assert sorted(used.iterdir()) == before
 
 
+def test_a_directory_in_the_place_of_the_store_is_named(used: Path) -> None:
+    """A container makes one for a missing file that is mounted."""
+    store = used / "controlplane.db"
+    store.unlink()
+    store.mkdir()
+    config = write_settings(used.parent)
+    for arguments in (("org", "list"), ()):
+        done = _cli(config, *arguments)
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].endswith(f"{store} is a directory: Store.Path must name a file")
+    assert f"{store} is a directory" in _cli(config, "doctor").stdout
+
+
 @pytest.mark.parametrize("left", ["master.key", "controlplane.db.reserve", "controlplane.db.search.sqlite"])
 def test_each_file_that_belongs_to_a_store_tells_that_there_was_one(used: Path, left: str) -> None:
     for path in used.iterdir():
@@ -84,6 +98,8 @@ async def test_a_new_store_is_made_on_demand(used: Path, clock: FakeClock) -> No
     assert _cli(config, "store", "new").returncode == 0
     async with started(used.parent, clock) as plane:
         assert await plane.registry.proxies(None) == []
+    (line,) = json.loads(_cli(config, "record", "search", "--json").stdout)["lines"]
+    assert (line["operation"], line["outcome"]) == ("store.new", "done")
 
 
 def test_a_directory_without_anything_is_a_first_start(tmp_path: Path) -> None:

@@ -147,6 +147,38 @@ async def test_metrics_have_what_is_not_acknowledged(tmp_path: Path, clock: Fake
         assert found["proxy_missing_events", "edge-1"] == 2
 
 
+async def test_what_a_proxy_lost_stays_visible_after_it_was_disabled(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    listen = {"Metrics": f'Listen = "127.0.0.1:{free_port()}"'}
+    async with started(tmp_path, clock, **listen) as plane:
+        org = await plane.org("acme")
+        proxy = await plane.proxy("edge-1", "acme")
+        await proxy.audit(batch("b1", org, [1, 4]))
+        await plane.store.set_proxy_enabled(proxy.proxy_id, False)
+        found = await scraped(plane)
+        assert found["proxy_losses", "missing", "edge-1"] == 2
+        assert ("proxy_last_seen_timestamp_seconds", "edge-1") not in found
+        async with visiting(plane) as visitor:
+            assert "2 events never came" in (await visitor.get("/")).text
+            await _acknowledge(plane)
+            assert "2 events never came" not in (await visitor.get("/")).text
+
+
+async def test_a_scrape_that_names_not_every_proxy_names_those_with_losses(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.metrics.MOST_PROXIES", 1)
+    listen = {"Metrics": f'Listen = "127.0.0.1:{free_port()}"'}
+    async with started(tmp_path, clock, **listen) as plane:
+        org = await plane.org("acme")
+        await plane.proxy("edge-1", "acme")
+        clock.advance(seconds=5)
+        proxy = await plane.proxy("edge-2", "acme")
+        await proxy.audit(batch("b1", org, [1, 4]))
+        assert (await scraped(plane))["proxy_losses", "missing", "edge-2"] == 2
+
+
 # -- times that can't be true ----------------------------------------------------------------------
 
 

@@ -56,7 +56,7 @@ def test_every_field_is_in_the_operators_page() -> None:
         ),
         ("verdict:block,filter", (field("verdict", Exactly("block"), Exactly("filter")),)),
         ("-rule:r7", (field("rule", Exactly("r7"), negated=True),)),
-        ("ruleId:r7", (field("rule", Exactly("r7")),)),
+        ("ruleId:r7", (field("ruleid", Exactly("r7")),)),
         ("RULE:r7", (field("rule", Exactly("r7")),)),
         ('rule:"no mail, ever"', (field("rule", Exactly("no mail, ever")),)),
         (r'rule:"a \"quoted\" \\ one"', (field("rule", Exactly(r'a "quoted" \ one')),)),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from proxy.agent.statefile import StateFile
+from proxy.wire.signing import SIGNATURE_HEADER
 from tests.process.proxy_parts import (
     LIMITS,
     assert_no_gap,
@@ -180,3 +183,64 @@ async def test_no_window_of_metrics_is_lost_and_no_heartbeat_counts_as_delivered
         assert readiness(system)["checks"]["reports"]["status"] == "degraded"
         between.redirects, between.relabels = {}, {}
         await until(lambda: reported(system) == 7)
+
+
+def without_signature(response: web.Response) -> web.Response:
+    del response.headers[SIGNATURE_HEADER]
+    return response
+
+
+def signature_in_capitals(response: web.Response) -> web.Response:
+    response.headers[SIGNATURE_HEADER] = response.headers[SIGNATURE_HEADER].upper()
+    return response
+
+
+def another_signature_first(response: web.Response) -> web.Response:
+    true = response.headers.popall(SIGNATURE_HEADER)
+    response.headers.extend([(SIGNATURE_HEADER, each) for each in ["0" * 64, *true]])
+    return response
+
+
+def a_space_more(response: web.Response) -> web.Response:
+    body = response.body or b""
+    assert isinstance(body, bytes)
+    response.body = body + b" "
+    return response
+
+
+_NO_FIT = "its X-Hmac-Signature does not fit this request and the body that came"
+CHANGED: dict[str, tuple[Callable[[web.Response], web.Response], str]] = {
+    "no signature": (without_signature, "it has no X-Hmac-Signature field"),
+    "a signature in capitals": (signature_in_capitals, _NO_FIT),
+    "another signature before the true one": (another_signature_first, _NO_FIT),
+    "a space behind the body": (a_space_more, _NO_FIT),
+}
+
+
+def compressed(response: web.Response) -> web.Response:
+    if response.body:
+        assert isinstance(response.body, bytes)
+        response.body = gzip.compress(response.body)
+        response.headers["Content-Encoding"] = "gzip"
+    return response
+
+
+async def test_what_a_gateway_changes_in_the_control_planes_answers(tmp_path: Path) -> None:
+    """Only a change that leaves body and signature as they were leaves the answer proven."""
+    async with with_between(tmp_path, "Audit__IngestionUrl", "RuleSync__SaasBaseUrl") as (system, between):
+        for number, (name, (change, words)) in enumerate(CHANGED.items()):
+            between.changes = dict.fromkeys(("audit", "heartbeat", "metrics", "sync"), change)
+            await asyncio.gather(*(between.asked(each) for each in ("heartbeat", "metrics", "sync")))
+            async with client_of(system) as client:
+                assert (await client.get(f"/v1.0/echo/{number}")).status == 200
+            await between.asked("audit")
+            await until(lambda: words in audit_check(system)["detail"])  # noqa: B023
+            assert metrics(system)["graphward_audit_pending"] >= 1, name
+            checks = readiness(system)["checks"]
+            assert words in checks["reports"]["detail"], name
+            told = checks["sync"]["detail"]
+            assert words in told or "a 304 is not signed" in told, name
+        between.changes = dict.fromkeys(("audit", "heartbeat", "metrics", "sync"), compressed)
+        await until(lambda: metrics(system)["graphward_audit_pending"] == 0)
+        await until(lambda: all(each["status"] == "ok" for each in readiness(system)["checks"].values()))
+        assert_no_gap(events(system))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -35,6 +36,8 @@ class Between:
         self.answers: dict[str, Foreign] = {}
         self.relabels: dict[int, int] = {}  # status of the control plane -> the one that is passed on
         self.redirects: dict[str, str] = {}  # last part of a path -> the endpoint that gets the request
+        # What a gateway does to answers from behind, by the last part of the request's path.
+        self.changes: dict[str, Callable[[web.Response], web.Response]] = {}
         self.counts: Counter[str] = Counter()  # requests, by the last part of the path
         self._tls = tls
 
@@ -82,4 +85,5 @@ class Between:
             response = web.Response(status=status, body=await answer.read() or None)
         response.headers.popall("Content-Type", None)
         response.headers.extend(back)
-        return response
+        change = self.changes.get(name)
+        return response if change is None else change(response)
