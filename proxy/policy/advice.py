@@ -15,9 +15,11 @@ from proxy.policy.look_alikes import look_alikes
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem
+from proxy.policy.visible import looks_like, near
 from proxy.policy.yaml_document import MAX_PROBLEMS
 
 _VERSION = re.compile(r"v[0-9]+(\.[0-9]+)?|beta")
+_VERSIONS = ("v1.0", "beta")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_COMPARED = 2_000  # patterns: each is compared with each
 
@@ -102,8 +104,8 @@ def _unknown_methods(ruleset: Ruleset) -> _Advice:
     for at, rule in enumerate(ruleset.rules):
         for place, method in enumerate(rule.match.methods):
             if method.upper() not in _METHODS:
-                near = difflib.get_close_matches(method.upper(), _METHODS, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                close = difflib.get_close_matches(method.upper(), _METHODS, 1)
+                hint = f"; did you mean {close[0]}?" if close else ""
                 yield ("rules", at, "match", "methods", place), f"no method that Graph has{hint}"
 
 
@@ -270,13 +272,22 @@ def _without_version(ruleset: Ruleset) -> _Advice:
     bare = [(where, path) for where, path in paths if not _begins_with_version(path)]
     if bare and (len(bare) < len(paths) or ruleset.default == "allow"):
         where, path = bare[0]
+        meant = _version_meant(path)
+        hint = f"did you mean {meant}?" if meant else f"write /v1.0{path}, or /*{path} for every version"
         yield (
             where,
-            (
-                "a path of Microsoft Graph begins with its version, so this concerns nothing there: "
-                f"write /v1.0{path}, or /*{path} for every version"
-            ),
+            f"a path of Microsoft Graph begins with its version, so this concerns nothing there: {hint}",
         )
+
+
+def _version_meant(path: str) -> str | None:
+    """A path with one of Graph's versions, where the first segment looks like that version."""
+    _, first, *rest = path.split("/")
+    shown = looks_like(first)
+    for version in _VERSIONS:
+        if near(shown.replace("o", "0").replace("l", "1"), version) or near(shown, version):
+            return "/".join(("", version, *rest))
+    return None
 
 
 def _begins_with_version(path: str) -> bool:

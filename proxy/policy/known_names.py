@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _PROPERTIES: Final = """
-    accountEnabled ageGroup appDisplayName appId appRoles assignedLicenses assignedPlans assignedTo
+    aboutMe accountEnabled ageGroup appDisplayName appId appRoles assignedLicenses assignedPlans assignedTo
     attachments attendees bccRecipients birthday bodyPreview businessPhones calendar categories
     ccRecipients changeType childFolderCount city classification clientState companyName
     completedDateTime consentProvidedForMinor contentBytes contentType conversationId conversationIndex
@@ -56,5 +56,20 @@ _RESOURCES: Final = """
     tasks teams teamwork termsOfUse termStore thumbnails todo transitiveMemberOf transitiveMembers users
     versions workbook worksheets
 """
+# Names of Microsoft Graph that are one letter off from another of its names: no slip, and never suggested.
+_PAIRED: Final = """
+    address addresses altitude audio calls chart charts column columns contents contracts contentTypes devices
+    email emails extensions filters groups instance latitude license name names operations participant phone
+    phones places plans point points range ranges recipient reply resource resources roleAssignment
+    roleDefinition row rows rule rules scope scopes section sections sender set sets site sites street subject
+    table tables tab tabs tasks team teams template templates term terms title users value values version
+    versions video website websites workbook workbooks worksheet worksheets
+"""
+_ONLY_PROPERTIES: Final = """
+    application call contract device domain event extension group message notification owner permission plan
+    task user
+"""
+PAIRED: Final = frozenset(_PAIRED.split())
+PAIRED_PROPERTIES: Final = frozenset(_ONLY_PROPERTIES.split())  # in a path, the plural is meant
 PROPERTIES: Final = frozenset(_PROPERTIES.split())
 RESOURCES: Final = frozenset(_RESOURCES.split())

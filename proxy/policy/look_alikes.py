@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Final, NamedTuple
 
-from proxy.policy.known_names import PROPERTIES, RESOURCES
+from proxy.policy.known_names import PAIRED, PAIRED_PROPERTIES, PROPERTIES, RESOURCES
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.visible import looks_like, mixed_scripts, named, near
 
 _SHORTEST: Final = 5  # letters of a name that another may be taken for
 _LONGEST: Final = 64
 _DIGITS: Final = re.compile(r"[0-9]+")
+
+_LAWFUL: Final = frozenset(name.casefold() for name in RESOURCES | PROPERTIES | PAIRED)
+_LAWFUL_PROPERTIES: Final = frozenset(name.casefold() for name in PAIRED_PROPERTIES)
 
 _Where = tuple[int | str, ...]
 
@@ -72,9 +76,10 @@ def _near_miss(
 ) -> str | None:
     for name in place.names:
         known = properties if name in place.properties else resources
-        if resources.same(name.casefold()):
+        if name.casefold() in _LAWFUL or (name in place.properties and name.casefold() in _LAWFUL_PROPERTIES):
             continue
-        if meant := known.nearest(name):
+        plural = resources.same(f"{name.casefold()}s") if name in place.resources else None
+        if meant := plural or known.nearest(name):
             return f"`{name}` is one letter off from Microsoft Graph's `{meant}`: did you mean that?"
         if not own.same(name.casefold()) and (meant := own.nearest(name)):
             return f"`{name}` is one letter off from `{meant}`, which another rule names: did you mean that?"
@@ -130,7 +135,7 @@ def _places(ruleset: Ruleset) -> Iterator[_Place]:
 
 def _places_of(where: _Where, rule: Rule) -> Iterator[_Place]:
     for at, path in enumerate(rule.match.path):
-        segments = takewhile(_names_no_files, path.split("/")[2:])
+        segments = takewhile(_names_no_files, unicodedata.normalize("NFC", path).split("/")[2:])
         words = tuple(segment for segment in segments if _is_word(segment))
         yield _Place((*where, "match", "path", at), path, resources=words)
     if rule.transforms is not None:
@@ -161,4 +166,4 @@ def _is_word(word: str) -> bool:
 
 
 def _property_names(path: str) -> tuple[str, ...]:
-    return tuple(name for name in path.split(".") if name.isalnum())
+    return tuple(filter(None, unicodedata.normalize("NFC", path).split(".")))

@@ -10,7 +10,9 @@ from typing import Final
 from proxy.policy.odata import INVISIBLE
 
 _UNSEEN_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cs", "Zs", "Zl", "Zp"))
-_BLANK: Final = "\u2800"  # a braille pattern without dots: a symbol by its category, and white to the eye
+# Symbols by their category, and white to the eye: a braille pattern without dots, a note without a head, and
+# what stands for a picture that was not pasted.
+_BLANKS: Final = frozenset("\u2800\U0001d159\ufffc")
 _OTHER_NAMES: Final = {"\t": "TAB", "\n": "LINE FEED", "\r": "CARRIAGE RETURN"}
 
 # Scripts that one name mixes by right, as in Japanese, Korean and Chinese (Unicode TR 39, table 1a).
@@ -23,8 +25,8 @@ _NO_SCRIPT: Final = frozenset(("MICRO", "FEMININE", "MASCULINE", "MODIFIER", "ID
 _WORD: Final = re.compile(r"[^\W_]+")
 # Letters of other alphabets that look like one of Latin.
 _LOOKS_LIKE: Final = str.maketrans(
-    "аеорсухѕіјԁԛԝһӏѵԍАВЕКМНОРСТУХЅІЈԌԚԜαοιρνκυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧօոսհցıɡɑ",
-    "aeopcyxsijdqwhlvgABEKMHOPCTYXSIJGQWaoipvkuxABEZHIKMNOPTYXonuhgiga",
+    "аеорсухѕіјԁԛԝһӏѵԍАВЕКМНОРСТУХЅІЈԌԚԜαοιρνκυχΑΒΕΖΗΙΚΜΝΟΡΤΥΧօոսհցıɡɑᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ",
+    "aeopcyxsijdqwhlvgABEKMHOPCTYXSIJGQWaoipvkuxABEZHIKMNOPTYXonuhgigaabcdefghijklmnoprstuvwyz",
 )
 
 
@@ -39,7 +41,7 @@ def _is_unseen(char: str) -> bool:
     if char == " " or (char.isascii() and char.isprintable()):
         return False
     return (
-        char == _BLANK
+        char in _BLANKS
         or unicodedata.category(char) in _UNSEEN_CATEGORIES
         or INVISIBLE.fullmatch(char) is not None
     )

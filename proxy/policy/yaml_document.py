@@ -16,6 +16,7 @@ import yaml
 from proxy.policy.scalars import read_plain
 from proxy.policy.visible import escaped, unseen_in
 
+_NEXT_LINE = "\x85"
 MAX_CHARACTERS = 8 * 1024 * 1024
 MAX_NODES = 1_000_000  # aliases count as what they stand for
 MAX_DEPTH = 32
@@ -256,11 +257,17 @@ class _Builder:
     def _scalar(self, event: Any) -> _Node:
         self._check_tag(event)
         mark = _mark(event)
-        char = unseen_in(event.value)
+        char = unseen_in(event.value) or self._line_end_in(event)
         if char is not None and len(self.unseen) <= MAX_PROBLEMS:
             self._note_unseen(event, mark, char)
         is_text = event.tag.endswith(":str") if event.tag is not None else not event.implicit[0]
         return _Node(mark, event.value if is_text else read_plain(event.value), _NO_KEYS, _NOTHING_BELOW)
+
+    def _line_end_in(self, event: Any) -> str | None:
+        """A line end that no editor shows, of which YAML makes a space within quotes."""
+        if _NEXT_LINE not in self._text:
+            return None
+        return _NEXT_LINE if _NEXT_LINE in self._text[event.start_mark.index : event.end_mark.index] else None
 
     def _note_unseen(self, event: Any, mark: Mark, char: str) -> None:
         source = self._text[event.start_mark.index : event.end_mark.index]

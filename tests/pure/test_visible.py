@@ -37,6 +37,7 @@ UNSEEN = {
     "\u3000": "U+3000 IDEOGRAPHIC SPACE",
     "\u2028": "U+2028 LINE SEPARATOR",
     "\u2800": "U+2800 BRAILLE PATTERN BLANK",
+    "\ufffc": "U+FFFC OBJECT REPLACEMENT CHARACTER",
     "\x85": "U+0085 a control character",
     "\t": "U+0009 TAB",
     "\n": "U+000A LINE FEED",
@@ -304,3 +305,74 @@ rules:
     assert "/v1.0/b\\u200b" in told.accounts[0].paths
     found = [value for each in told.accounts[0].attempts for one in each.findings for value in one.found]
     assert "b\\u200b" in found
+
+
+def filter_of(name: str) -> str:
+    return (
+        "version: 1\nname: n\nrules:\n  - {id: a, match: {path: [/v1.0/users]}, verdict: filter, "
+        f"guard_queries: true, transforms: {{strip_properties: ['{name}']}}}}\n"
+    )
+
+
+def advised(text: str) -> list[str]:
+    return [each.message for each in ruleset_advice(text, parse_ruleset(text))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["phone", "contracts", "altitude", "values", "resources", "user", "createdBy.application", "owner"],
+)
+def test_a_lawful_name_beside_a_similar_one_is_no_slip(name: str) -> None:
+    assert advised(filter_of(name)) == []
+
+
+@pytest.mark.parametrize("segment", ["contracts", "charts", "workbooks", "team", "worksheet", "resources"])
+def test_nor_is_one_in_a_path(segment: str) -> None:
+    path = f"/v1.0/x/{{id}}/{segment}"
+    assert (
+        advised(f"version: 1\nname: n\nrules: [{{id: a, match: {{path: ['{path}']}}, verdict: block}}]\n")
+        == []
+    )
+
+
+@pytest.mark.parametrize("segment", ["user", "message", "group", "event"])
+def test_the_singular_of_a_collection_in_a_path_is_a_slip(segment: str) -> None:
+    path = f"/v1.0/{segment}/{{id}}"
+    (message,) = advised(
+        f"version: 1\nname: n\nrules: [{{id: a, match: {{path: ['{path}']}}, verdict: block}}]\n"
+    )
+    assert f"`{segment}` is one letter off" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("mobile\u0301Phone", "mobilePhone"),  # the accent behind its letter
+        ("mail-Nickname", "mailNickname"),
+        ("\u1d0dail", "mail"),  # a small capital
+        ("\u0251boutMe", "aboutMe"),
+    ],
+)
+def test_a_name_with_a_mark_or_another_letter_is_compared(name: str, meant: str) -> None:
+    (message,) = advised(filter_of(name))
+    assert f"`{meant}`" in message
+
+
+def test_a_line_end_that_nobody_sees_is_refused() -> None:
+    """Within quotes, YAML makes a space of it."""
+    text = 'version: 1\nname: n\nrules: [{id: a, match: {path: ["/v1.0/us\x85ers"]}, verdict: block}]\n'
+    with pytest.raises(InvalidRuleset, match=r"U\+0085"):
+        parse_ruleset(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [("/v1.O/users", "/v1.0/users"), ("/vl.0/users", "/v1.0/users"), ("/beat/users", "/beta/users")],
+)
+def test_a_version_that_only_looks_like_one_is_named(path: str, meant: str) -> None:
+    text = (
+        "version: 1\nname: n\ndefault: allow\n"
+        f"rules: [{{id: a, match: {{path: ['{path}', /v1.0/groups]}}, verdict: block}}]\n"
+    )
+    (message,) = advised(text)
+    assert message.endswith(f"did you mean {meant}?")
