@@ -47,7 +47,9 @@ _MAX_DECODINGS: Final = 8
 # What may stand in a target; the rest is percent-encoded as a client would that sends it alone.
 _TARGET_CHARS: Final = "%/?:@!$&'()*+,;=-._~[]"
 _STANDARD_BASE64: Final = bytes.maketrans(b"-_", b"+/")
-_DEFAULT_PORTS: Final = {"https": ":443", "http": ":80"}
+_DEFAULT_PORTS: Final = {"https": "443", "http": "80"}
+# Scheme, host and port of an absolute `url` (RFC 3986 §3.2): without user information, and in ASCII.
+_ORIGIN: Final = re.compile(r"((?i:https?))://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,8}))?(?=/|\Z)")
 
 
 class MalformedBatch(ValueError):
@@ -117,9 +119,9 @@ def envelope_decision(decision: Decision) -> Decision:
     return decision
 
 
-def parse_batch(body: bytes, version: str, *, upstream_base: str, proxy_base: str) -> tuple[BatchPart, ...]:
-    """The parts of the body of POST /{version}/$batch, in their order."""
-    bases = (upstream_base, proxy_base)
+def parse_batch(body: bytes, version: str, bases: tuple[str, ...]) -> tuple[BatchPart, ...]:
+    """The parts of the body of POST /{version}/$batch, in their order. An absolute `url` begins with one of
+    the `bases`, which are the addresses of the upstream and of the proxy."""
     _refuse_many_values(body)
     entries = [
         _Entry(raw, _PART_NAMES) for raw in _at_most(MAX_PARTS, _entries(body, "requests"), "requests")
@@ -299,7 +301,7 @@ def _string(value: bytes, name: str) -> str:
     return text
 
 
-def _part(entry: _Entry, version: str, bases: tuple[str, str]) -> BatchPart:
+def _part(entry: _Entry, version: str, bases: tuple[str, ...]) -> BatchPart:
     method, url = entry.string("method"), entry.string("url")
     part_id = entry.string("id")
     if not part_id:
@@ -400,7 +402,7 @@ def _refuse_cycles(dependencies: Mapping[str, Set[str]]) -> None:
 # Addresses
 
 
-def _relative_url(url: str, version: str, bases: tuple[str, str]) -> str:
+def _relative_url(url: str, version: str, bases: tuple[str, ...]) -> str:
     """The url as the upstream takes it, relative to the version's root."""
     if _SCHEME.match(url):
         url = _without_base(url, version, bases)
@@ -423,21 +425,24 @@ def _relative_url(url: str, version: str, bases: tuple[str, str]) -> str:
     return url
 
 
-def _without_base(url: str, version: str, bases: tuple[str, str]) -> str:
+def _without_base(url: str, version: str, bases: tuple[str, ...]) -> str:
+    """What follows the version in an absolute `url`. Host and port may be spelled otherwise than in a base,
+    as in links of responses: the request is sent to the upstream in any case."""
     for base in bases:
-        scheme, _, rest = base.partition("://")
-        host, slash, path = rest.partition("/")
-        origins = [f"{scheme}://{host}"]
-        if not re.search(r":[0-9]+\Z", host):
-            origins.append(origins[0] + _DEFAULT_PORTS.get(scheme.lower(), ""))
-        for origin in origins:
-            root = f"{origin}{slash}{path}/{version}/"
-            if (
-                url.casefold().startswith(f"{origin}/".casefold())
-                and url[: len(root)].casefold() == root.casefold()
-            ):
-                return url[len(root) - 1 :]
+        wanted, given = _ORIGIN.match(base), _ORIGIN.match(url)
+        if wanted is None or given is None or _origin(wanted) != _origin(given):
+            continue
+        root = f"{base[wanted.end() :]}/{version}/"
+        rest = url[given.end() :]
+        if rest[: len(root)].casefold() == root.casefold():
+            return rest[len(root) - 1 :]
     raise MalformedBatch("a `url` that leads elsewhere, or to another version")
+
+
+def _origin(found: re.Match[str]) -> tuple[str, str, str]:
+    """Scheme, host and port of a match of `_ORIGIN`. The dot at the end of a host names the root."""
+    scheme = found[1].lower()
+    return scheme, found[2].lower().removesuffix("."), (found[3] or _DEFAULT_PORTS[scheme]).lstrip("0")
 
 
 def _readings(path: str) -> Iterator[str]:

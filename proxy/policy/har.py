@@ -226,7 +226,7 @@ class _Reader:
             return
         version = read.readings[0].names[0].folded[0]
         try:
-            parts = parse_batch(whole.body, version, upstream_base=base, proxy_base=base)
+            parts = parse_batch(whole.body, version, (base,))
         except MalformedBatch:
             self._miss(whole.number, "the requests within the $batch", "can't be read")
             return

@@ -85,8 +85,7 @@ class Batch:
             parts = parse_batch(
                 body,
                 self._version,
-                upstream_base=self._context.upstream_base.decode("ascii"),
-                proxy_base=proxy_base.decode("latin-1"),
+                (*self._context.upstream_bases, proxy_base.decode("latin-1")),
             )
         except MalformedBatch as error:
             raise Refusal("badRequest", f"The batch is malformed: {error}.", "malformedBatch") from None

@@ -109,6 +109,7 @@ class Context:
         self.pool = pool
         self.turn = turn
         self.upstream_base = upstream_base.encode("ascii")
+        self.upstream_bases = (upstream_base, *other_bases)  # every address of the upstream that is known
         self._other_bases = tuple([each.encode("ascii") for each in other_bases])
         self._foreign_hosts: set[str] = set()
         self.upstream_host = self.upstream_base.partition(b"://")[2]

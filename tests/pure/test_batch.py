@@ -21,11 +21,12 @@ from proxy.policy.batch import (
 )
 
 UPSTREAM = "https://graph.microsoft.com"
+OTHER = "https://graph.example:8443"
 PROXY = "http://127.0.0.1:8080"
 
 
 def parsed(body: bytes, version: str = "v1.0") -> tuple[BatchPart, ...]:
-    return parse_batch(body, version, upstream_base=UPSTREAM, proxy_base=PROXY)
+    return parse_batch(body, version, (UPSTREAM, OTHER, PROXY))
 
 
 def batch(*parts: dict[str, Any]) -> bytes:
@@ -85,7 +86,15 @@ def test_a_url_is_relative_to_the_version(url: str, target: str) -> None:
 
 @pytest.mark.parametrize(
     "base",
-    [UPSTREAM, PROXY, "HTTPS://Graph.Microsoft.com", "https://graph.microsoft.com:443"],
+    [
+        UPSTREAM,
+        PROXY,
+        OTHER,
+        "HTTPS://Graph.Microsoft.com",
+        "https://graph.microsoft.com:443",
+        "https://graph.microsoft.com.:0443",
+        "https://GRAPH.example:08443",
+    ],
 )
 def test_an_absolute_url_of_ours_is_made_relative(base: str) -> None:
     raw = b'{"id":"1", "method":"GET","url": "' + base.encode() + b'/v1.0/users?$top=1","x":1.0}'
@@ -101,6 +110,13 @@ def test_an_absolute_url_of_ours_is_made_relative(base: str) -> None:
         "https://graph.microsoft.com.evil.example/v1.0/users",
         "https://graph.microsoft.com@evil.example/v1.0/users",
         "https://graph.microsoft.com:8443/v1.0/users",
+        "https://graph.example/v1.0/users",
+        "https://graph.microsoft.com:/v1.0/users",
+        "https://graph.microsoft.com\\\\@evil.example/v1.0/users",
+        "https://graph.microsoft.com%2eevil.example/v1.0/users",
+        "https:graph.microsoft.com/v1.0/users",
+        "https:///v1.0/users",
+        "http://graph.microsoft.com:443/v1.0/users",
         "https://graph.microsoft.com/beta/users",
         "https://graph.microsoft.com/v1.0",
         "https://graph.microsoft.com",

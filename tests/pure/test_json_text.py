@@ -64,10 +64,10 @@ def test_many_objects_side_by_side_are_not_deep() -> None:
 def test_a_batch_is_as_deep_as_any_body(levels: int) -> None:
     body = b'{"requests":[{"id":"1","method":"POST","url":"/x","body":' + nested(levels, b"[", b"]") + b"}]}"
     if levels < MAX_LEVELS - 3:
-        assert len(parse_batch(body, "v1.0", upstream_base="https://a", proxy_base="https://b")) == 1
+        assert len(parse_batch(body, "v1.0", ("https://a", "https://b"))) == 1
         return
     with pytest.raises(ValueError, match="512 levels"):
-        parse_batch(body, "v1.0", upstream_base="https://a", proxy_base="https://b")
+        parse_batch(body, "v1.0", ("https://a", "https://b"))
 
 
 def test_a_byte_order_mark_before_a_filtered_answer_is_kept_and_every_other_byte() -> None:
@@ -93,7 +93,7 @@ def test_only_one_mark_at_the_very_beginning_is_one(body: bytes) -> None:
 def test_a_batch_with_a_mark_keeps_it_on_its_way_up_and_down() -> None:
     requests = b'{"id":"1","method":"GET","url":"/users/1"},{"id":"2","method":"GET","url":"/me"}'
     body = MARK + b'{"requests":[' + requests + b"]}"
-    parts = parse_batch(body, "v1.0", upstream_base="https://a", proxy_base="https://b")
+    parts = parse_batch(body, "v1.0", ("https://a", "https://b"))
     assert [part.target for part in parts] == ["/v1.0/users/1", "/v1.0/me"]
     assert reduced_batch(body, parts, {"2"}) == (
         MARK + b'{"requests":[{"id":"2","method":"GET","url":"/me"}]}'

@@ -177,7 +177,7 @@ def test_what_is_blocked_is_blocked_as_a_part_of_a_batch(
     url = part_url(target, base, data.draw(st.booleans()))
     body = json.dumps({"requests": [{"id": "1", "method": "GET", "url": url}]}).encode()
     with contextlib.suppress(MalformedTarget, MalformedBatch):
-        (part,) = parse_batch(body, "v1.0", upstream_base=UPSTREAM, proxy_base=PROXY)
+        (part,) = parse_batch(body, "v1.0", (UPSTREAM, PROXY))
         assert verdict(BLOCKS[resource], part.target) == "block", (url, part.target)
 
 
@@ -189,7 +189,7 @@ def test_a_part_s_method_is_judged_in_any_letter_case(method: str, bits: int) ->
     raw = {"id": "1", "method": recased(method, bits), "url": "/me"}
     body = json.dumps({"requests": [raw]}).encode()
     with contextlib.suppress(MalformedBatch):
-        (part,) = parse_batch(body, "v1.0", upstream_base=UPSTREAM, proxy_base=PROXY)
+        (part,) = parse_batch(body, "v1.0", (UPSTREAM, PROXY))
         assert verdict(rules, part.target, part.method) == "block"
 
 
