@@ -29,6 +29,7 @@ from proxy.policy.ruleset_yaml import (
     shape_problems,
 )
 from proxy.policy.scalars import as_values
+from proxy.policy.visible import escaped, named
 from proxy.policy.yaml_document import MAX_PROBLEMS
 
 MAX_FAILURES = 1000  # told; each may quote a body
@@ -135,6 +136,7 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
     except yaml_document.InvalidYaml as error:
         raise InvalidRuleset([RulesetProblem(*one) for one in error.problems]) from None
     problems = [RulesetProblem(*one) for one in document.problems]
+    problems += islice(_unseen_problems(document), MAX_PROBLEMS + 1)
     try:
         cases = read_shape(_Cases, document.value)
     except ValidationError as error:
@@ -148,6 +150,19 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
     if problems:
         raise InvalidRuleset(problems)
     return document, cases
+
+
+def _unseen_problems(document: yaml_document.Document) -> Iterator[RulesetProblem]:
+    """Characters that nobody sees, and that would make the case another than the one that is read."""
+    for each in document.unseen:
+        keys = [part for part in each.where if isinstance(part, str)]
+        if each.by_escape or "body" in keys or keys[-1:] == ["name"]:
+            continue
+        message = (
+            f"`{each.text}` holds {named(each.char)}, which cannot be seen: remove it, "
+            f"or write it as {escaped(each.char)} in double quotes"
+        )
+        yield RulesetProblem(*yaml_document.problem(each.mark, each.where, message))
 
 
 def _sample(case: _Case) -> SampleRequest:

@@ -11,17 +11,25 @@ import msgspec
 
 from proxy.wire.audit_event import rfc3339
 
-# C0, DEL, C1, the separators that some viewers break lines at, what turns the direction of text, and lone
-# surrogates: none may forge a line, hide part of one, drive a terminal or break the reader.
+# C0, DEL, C1, the separators that some viewers break lines at, what turns the direction of text, what shows
+# nothing, and lone surrogates: none may forge a line, hide part of one, pass one name off as another, drive a
+# terminal or break the reader.
 _UNSAFE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 _LONGEST: Final = 8192  # characters
 
 
 def escaped(text: str) -> str:
     """Unsafe characters as JSON escapes, so that JSON text still means the same."""
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda found: _escape(ord(found[0])), text)
+
+
+def _escape(code: int) -> str:
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 | (code & 0x3FF):04x}"  # RFC 8259 §7
 
 
 def one_line(text: str) -> str:

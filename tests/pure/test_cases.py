@@ -172,3 +172,15 @@ def test_mistakes_in_very_many_cases_are_told_as_of_a_ruleset(headers: str) -> N
 def test_a_body_expected_of_no_answer_is_told_as_often_and_no_more() -> None:
     case = "  - &c {request: GET /x, expect: {verdict: allow, body: x}}\n"
     assert len(refusals("cases:\n" + case + "  - *c\n" * 300)) == MAX_PROBLEMS + 1
+
+
+def test_a_character_that_nobody_sees_makes_no_other_case() -> None:
+    """In a name or a body it is text, and an escape says that it is meant."""
+    text = """cases:
+  - {name: "a\u200b", request: "GET /\u200bc", expect: {verdict: block, rule: "hide\u200b"}}
+  - {request: POST /c, body: {x: "\u200b"}, expect: {verdict: filter, reason: "\\u200b"}}
+"""
+    (first, target), (second, rule) = refusals(text)
+    assert (first, second) == (2, 2)
+    assert target.startswith("`GET /\\u200bc` holds U+200B ZERO WIDTH SPACE, which cannot be seen: remove it")
+    assert rule.startswith("`hide\\u200b` holds U+200B")
