@@ -582,7 +582,7 @@ class Settings:
         derived = replace(
             given,
             authority_url=given.authority_url or cloud.authority_urls[0],
-            scope=given.scope or f"https://{urlsplit(self.upstream.base_url).hostname}/.default",
+            scope=given.scope or f"https://{_host_of(self.upstream.base_url)}/.default",
         )
         object.__setattr__(self, "credentials", derived)
 
@@ -610,25 +610,31 @@ def _listen_problems(proxy: ProxySettings, admin: AdminSettings) -> Iterator[tup
 
 def cloud_of(url: str) -> Cloud:
     """The cloud that a graph API's address or scope belongs to, the global one if no other is known."""
-    return _CLOUD_BY_HOST.get(urlsplit(url).hostname or "", _CLOUDS[0])
+    return _CLOUD_BY_HOST.get(_host_of(url), _CLOUDS[0])
+
+
+def _host_of(url: str) -> str:
+    """The host of an address as a scope spells it: in lower case, without the dot that names the root."""
+    host = (urlsplit(url).hostname or "").removesuffix(".")
+    return f"[{host}]" if ":" in host else host
 
 
 def _cloud_problems(
     upstream: UpstreamSettings, credentials: CredentialsSettings
 ) -> Iterator[tuple[str, str]]:
     """A token of one cloud is never accepted in another, so such settings can't ever work."""
-    host = urlsplit(upstream.base_url).hostname or ""
+    host = _host_of(upstream.base_url)
     if credentials.provider == "static" or host not in _CLOUD_BY_HOST:
         return
     cloud = _CLOUD_BY_HOST[host]
-    authority = urlsplit(credentials.authority_url).hostname
+    authority = _host_of(credentials.authority_url)
     for other in _CLOUDS:
         if other is not cloud and authority in {urlsplit(each).hostname for each in other.authority_urls}:
             yield (
                 "Credentials.AuthorityUrl",
                 f"{authority} issues no tokens for {host}: use {cloud.authority_urls[0]}",
             )
-    scope = urlsplit(credentials.scope).hostname or ""
+    scope = _host_of(credentials.scope)
     if scope in _CLOUD_BY_HOST and scope != host:
         yield "Credentials.Scope", f"{credentials.scope} is no scope of {host}: use https://{host}/.default"
 

@@ -515,6 +515,8 @@ def test_a_secret_file_in_utf16_is_refused_by_name(tmp_path: Path) -> None:
             "https://microsoftgraph.chinacloudapi.cn/.default",
         ),
         ("https://api.example:8443", "https://login.microsoftonline.com", "https://api.example/.default"),
+        ("https://GRAPH.microsoft.us.", "https://login.microsoftonline.us", "https://graph.microsoft.us/.default"),
+        ("http://[::1]:8080", "https://login.microsoftonline.com", "https://[::1]/.default"),
     ],
 )
 def test_scope_and_authority_follow_the_upstream(
