@@ -273,6 +273,11 @@ class AgentApi:
             raise
         if isinstance(outcome, Duplicate):
             return self._duplicate(signed, batch_id, outcome)
+        if outcome.content_differs:
+            _log.error(
+                "proxy %s used ids of events in batch %r again for other content: they are not stored",
+                *(signed.proxy.proxy_id, batch_id),
+            )
         self._counts.batches.labels("stored").inc()
         self._counts.events.inc(outcome.accepted)
         return _json(AuditAnswer(batch_id, outcome.accepted), status=202)

@@ -106,7 +106,7 @@ def _events(count: int) -> str:
 def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
     if facts.reused_ms is not None and abs(now_ms - facts.reused_ms) < REUSE_TOLD_MS:
         ago = duration(abs(now_ms - facts.reused_ms))
-        yield "degraded", f"it used a batch id again for other events, {ago} ago"
+        yield "degraded", f"it used the id of a batch or an event again for other content, {ago} ago"
 
 
 def clock_skew_ms(timestamp: int, arrived_ms: int) -> int:

@@ -205,7 +205,7 @@ def _of_each_proxy(tally: Tally) -> Iterator[Metric]:
         "proxy_repeated_numbers", "Events under sequence numbers that others had before", label="proxy"
     )
     reused = _gauge(
-        "proxy_reused_batch_ids", "Batches under an id used before for other events", label="proxy"
+        "proxy_reused_batch_ids", "Batches with an id used before for other content", label="proxy"
     )
     for proxy in sorted(tally.proxies, key=_urgency)[:MOST_PROXIES]:
         if proxy.enabled:

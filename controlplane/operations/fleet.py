@@ -87,7 +87,7 @@ class SequenceFacts(Answer):
     acknowledged_at: str | None
     acknowledged_by: str | None
     acknowledged_note: str | None
-    reused_count: int  # batches under an id that was used before for other events
+    reused_count: int  # batches with an id, their own or an event's, used before for other content
     reused_at: str | None  # when the last of them came
 
 

@@ -103,6 +103,7 @@ class RateLimits:
 class Stored:
     accepted: int
     position: int = field(default=0, compare=False)  # of the first
+    content_differs: bool = False  # events were left out whose ids are stored with other content
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,7 @@ class SequenceState:
     implausible_ms: int | None = None  # when the last of them came
     losses: Losses = NO_LOSSES
     acknowledged: Acknowledgement | None = None
-    reused: int = 0  # batches under an id used before for other events
+    reused: int = 0  # batches with an id, their own or an event's, used before for other content
     reused_ms: int | None = None  # when the last of them came
 
 
@@ -298,7 +299,7 @@ class ProxyTally(NamedTuple):
     missing: int  # sequence numbers below the highest that never came
     repeated: int  # events under numbers that others had before
     losses: Losses  # unacknowledged ones
-    reused: int  # batches under an id used before for other events
+    reused: int  # batches with an id, their own or an event's, used before for other content
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,10 +86,13 @@ class AuditTables(ChainTables):
                 return outcome
             accepted, position = _store(connection, batch, digest, now, self._chain())
             wall_ms = self._clock.wall_ms()
+            other_content = accepted < len(batch.ids) and not holds_all(connection, batch)
+            if other_content:
+                _note_reuse(connection, batch, wall_ms)
             _fold_sequence(connection, batch, accepted, wall_ms)
             _count_implausible(connection, batch, accepted, wall_ms)
             _seen(connection, batch.proxy_id, wall_ms)
-            return Stored(accepted, position)
+            return Stored(accepted, position, other_content)
 
         return await self._database.write(job)
 
@@ -151,6 +154,10 @@ class AuditTables(ChainTables):
         now = self._clock.wall_ms()
 
         def job(connection: sqlite3.Connection) -> None:
+            # Received while our clock was ahead: later ones would come after them.
+            connection.execute(
+                "DELETE FROM heartbeats WHERE proxy_id = ? AND received_ms > ?", (proxy_id, now)
+            )
             connection.execute(
                 "INSERT OR REPLACE INTO heartbeats (proxy_id, received_ms, body, skew_ms)"
                 " VALUES (?, ?, ?, ?)",
@@ -165,6 +172,10 @@ class AuditTables(ChainTables):
         now = self._clock.wall_ms()
 
         def job(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "UPDATE metrics SET received_ms = ?2 WHERE proxy_id = ?1 AND received_ms > ?2",
+                (proxy_id, now),
+            )
             connection.execute(
                 "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)", (proxy_id, window_start, now, body)
             )

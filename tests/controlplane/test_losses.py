@@ -65,6 +65,20 @@ async def test_a_proxy_with_missing_events_is_degraded_until_they_come(
     assert await _health(plane) == ("ok", ())
 
 
+async def test_a_clock_that_was_ahead_for_a_while_hides_no_later_report(
+    plane: Plane, well: ProxyClient
+) -> None:
+    """The control plane's own clock."""
+    plane.clock.wall += 400 * DAY_MS
+    beat = json.dumps({"checks": {"audit": {"status": "failed"}}}).encode()
+    assert (await well.send(HEARTBEAT, beat)).status == 200
+    assert (await _health(plane))[0] == "failed"
+    plane.clock.wall -= 400 * DAY_MS - 1000
+    beat = json.dumps({"checks": {"audit": {"status": "ok"}}}).encode()
+    assert (await well.send(HEARTBEAT, beat)).status == 200
+    assert await _health(plane) == ("ok", ())
+
+
 async def test_events_under_numbers_of_others_count_against_the_proxy(
     plane: Plane, well: ProxyClient
 ) -> None:

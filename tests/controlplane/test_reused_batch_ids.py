@@ -51,6 +51,21 @@ async def test_other_events_under_a_known_batch_id_are_told(
     assert answer.json["duplicate"] is False
 
 
+async def test_other_content_under_a_known_event_id_is_told(
+    plane: Plane, proxy: ProxyClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a batch of its own id, so that the batch is no replay."""
+    (org,) = proxy.org_ids
+    first = event(org, 1)
+    await proxy.audit(with_id("b1", first))
+    await proxy.audit(with_id("b2", first, event(org, 2)))
+    assert await reused(plane, proxy) == (0, None)  # sent again under a new batch id
+    answer = await proxy.audit(with_id("b3", {**first, "path": "/v1.0/groups"}, event(org, 3)))
+    assert answer.json == {"batchId": "b3", "accepted": 1, "duplicate": False}
+    assert await reused(plane, proxy) == (1, plane.clock.wall_ms())
+    assert f"proxy {proxy.proxy_id} used ids of events in batch 'b3' again for other content" in caplog.text
+
+
 async def test_a_replay_may_be_written_another_way(plane: Plane, proxy: ProxyClient) -> None:
     """A client that makes its JSON again for each attempt: other white space, order and escapes."""
     (org,) = proxy.org_ids
@@ -135,7 +150,9 @@ async def test_it_shows_in_metrics_and_in_the_proxy_s_health_for_a_day(
         assert found["batches_total", "reused"] == 1
         details = await shown(plane, "edge-1")
         assert details.health == "degraded"
-        assert details.reasons == ("it used a batch id again for other events, 0 s ago",)
+        assert details.reasons == (
+            "it used the id of a batch or an event again for other content, 0 s ago",
+        )
         assert (details.sequences[0].reused_count, bool(details.sequences[0].reused_at)) == (1, True)
         clock.advance(hours=24)
         await proxy.send(HEARTBEAT, b'{"version": "1"}')
