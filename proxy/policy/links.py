@@ -2,8 +2,9 @@
 
 `@odata.nextLink` and `@odata.deltaLink`, with or without a property before the @, anywhere in a JSON body;
 `NextLink` and `DeltaLink` too, since there are SDKs that ignore case. `@nextLink` is OData 4.01's spelling of
-the name, `odata.nextLink` OData 3's. An address is recognised in every spelling that leads to the same host:
-letter case, escapes, percent-encoding, a dot at its end, either scheme, a default port.
+the name, `odata.nextLink` OData 3's, and `__next` that of verbose JSON. An address is recognised in every
+spelling that leads to the same host: letter case, escapes, percent-encoding, a dot at its end, either scheme,
+a default port.
 
 In valid JSON a quote that is followed by a colon closes a name, so that the end of the name, the colon and
 the beginning of the link are told by standing together, and text within a string can't imitate them.
@@ -34,12 +35,16 @@ _OPTIONS.encoding = re2.Options.Encoding.LATIN1
 # The last escape of a name. Only a name with one needs the slower pattern.
 _NAME_WITH_ESCAPE: Final = re2.compile(rb'\\u00[^"\\]{2}[^"\\]*"' + _SPACE + b":", _OPTIONS)
 _MAY_BEGIN_A_NAME: Final = re.compile(
-    rb"@(?:odata|next|delta|Next|Delta|[^\"]{0,5}\Z|[^\"]{0,5}\\)|\"(?:odata|[odat]{0,4}\Z|[odat]{0,4}\\)|\\(?:u|\Z)"
+    rb"@(?:odata|next|delta|Next|Delta|[^\"]{0,5}\Z|[^\"]{0,5}\\)"
+    rb"|\"(?:odata|__next|[odat_nex]{0,5}\Z|[odat_nex]{0,5}\\)|\\(?:u|\Z)"
 )
 _BEGINS_A_NAME: Final = re2.compile(rb'@(?:odata\.|[nN]ext|[dD]elta)', _OPTIONS)
-_BEGINNINGS: Final = (b"@odata.", b"@next", b"@Next", b"@delta", b"@Delta", b'"odata.')
+_BEGINNINGS: Final = (b"@odata.", b"@next", b"@Next", b"@delta", b"@Delta", b'"odata.', b'"__next')
 _LONGEST_BEGINNING: Final = 7  # bytes of a name that the pattern above needs, less one
 _OF_ODATA_3: Final = b'"odata.'
+_OF_VERBOSE: Final = b'"__next'  # OData 2.0 JSON Format §6.2, and OData 3's verbose JSON
+_IS_VERBOSE: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*\{[ \t\r\n]*"d"[ \t\r\n]*:')
+_VERBOSE_BEGINS: Final = 64  # bytes with which verbose JSON begins, white space included
 _ODATA_3_BEGINS: Final = 512  # bytes in which the first member of such a body lies
 _ODATA_3_ENDS: Final = 16384  # bytes of the last member with the longest link
 _ENDS_WITH_TEXT: Final = (b'"}', b'"}\n', b'"}\r\n', b'"\n}', b'"\r\n}', b'" }', b'"\n}\n', b'"\r\n}\r\n')
@@ -54,7 +59,7 @@ _NEXT_OR_DELTA: Final = b"(?:[Nn]ext|[Dd]elta)Link"
 _COLON: Final = b'"' + _SPACE + b":" + _SPACE + b'"'
 # Names as services write them; RE2 leaps from one @ to the next in the first, so it is asked first.
 _NAME: Final = rb"@(?:odata\.)?" + _NEXT_OR_DELTA + _COLON
-_NAME_OF_ODATA_3: Final = rb'"odata\.' + _NEXT_OR_DELTA + _COLON
+_NAME_OF_ODATA_3: Final = rb'"(?:odata\.' + _NEXT_OR_DELTA + b"|__next)" + _COLON
 _ANY_NAME: Final = b"(?:" + _NAME + b"|" + _NAME_OF_ODATA_3 + b")"
 _HAS_NAME: Final = re2.compile(_NAME, _OPTIONS)
 _HAS_ANY_NAME: Final = re2.compile(_ANY_NAME, _OPTIONS)
@@ -99,7 +104,7 @@ class LinkRewriter:
         """The body with its links turned, or None if there was none to turn."""
         if _BACKSLASH in body and _NAME_WITH_ESCAPE.search(body):
             return self._turned(body, self._escaped_names, self._escaped)
-        if len(body) < _SHORT and body.find(_END_OF_NAME) < 0:
+        if len(body) < _SHORT and body.find(_END_OF_NAME) < 0 and body.find(_OF_VERBOSE) < 0:
             return None
         if is_odata_3 or may_be_odata_3(body):
             return self._turned(body, _HAS_ANY_NAME, self._of_odata_3)
@@ -146,7 +151,12 @@ class LinkRewriter:
         decided = max(0, len(text) - self._longest)
         earliest = max(0, decided - self._longest)
         end = text[earliest:]
-        if _BACKSLASH not in end and end.find(_OF_ODATA_3) < 0 and _BEGINS_A_NAME.search(end) is None:
+        if (
+            _BACKSLASH not in end
+            and end.find(_OF_ODATA_3) < 0
+            and end.find(_OF_VERBOSE) < 0
+            and _BEGINS_A_NAME.search(end) is None
+        ):
             return len(text) - _begun(end)
         for found in self._escaped.finditer(text, earliest):
             decided = max(decided, found.end())
@@ -161,10 +171,14 @@ class LinkStream:
         self._rewriter = rewriter
         self._waiting = b""
         self._is_odata_3 = False  # until a piece says so
+        self._beginning = b""  # of the body, up to what tells verbose JSON
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be sent by now."""
         text = self._waiting + chunk if self._waiting else chunk
+        if len(self._beginning) < _VERBOSE_BEGINS:
+            self._beginning += chunk[:_VERBOSE_BEGINS]
+            self._is_odata_3 = self._is_odata_3 or _IS_VERBOSE.match(self._beginning) is not None
         self._is_odata_3 = self._is_odata_3 or may_be_odata_3(text)
         end = self._rewriter.rewritable(text)
         if end == len(text):  # as nearly always, and compiled, a slice is a copy
@@ -191,11 +205,12 @@ def _begun(text: bytes) -> int:
 
 
 def may_be_odata_3(body: bytes) -> bool:
-    """Whether a body has names of OData 3 where such a body has them: at its beginning or in its last member.
+    """Whether a body is verbose JSON, or has names of OData 3 where such a body has them: at its beginning or
+    in its last member.
 
     A search of the whole would take thirty times as long as the search for the names of OData 4.
     """
-    if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0:
+    if body.find(_OF_ODATA_3, 0, _ODATA_3_BEGINS) >= 0 or _IS_VERBOSE.match(body) is not None:
         return True
     return body.endswith(_ENDS_WITH_TEXT) and body.find(_OF_ODATA_3, max(0, len(body) - _ODATA_3_ENDS)) >= 0
 
@@ -212,6 +227,7 @@ def _patterns(bases: tuple[bytes, ...]) -> _Patterns:
     odata = _spelled(b"odata.", fold=False)
     name = b"(?:" + _spelled(b"@", fold=False) + b"(?:" + odata + b')?|"' + odata + b")"
     name += b"(?:" + next_or_delta + b")" + _spelled(b"Link", fold=False)
+    name = b"(?:" + name + b'|"' + _spelled(b"__next", fold=False) + b")"
     in_header = b"(?:" + b"|".join(_in_header(authority, path) for _, authority, path in splits) + b")"
     longest_base = max(map(len, bases)) + len(b"https.:443/") + _MAX_ZEROS
     return _Patterns(

@@ -130,6 +130,29 @@ def test_everything_else_stays(body: bytes) -> None:
     assert all(GRAPH.rewrite(many + body + many) is None for many in MANY)
 
 
+@pytest.mark.parametrize("padding", [0, 100, 20_000])
+@pytest.mark.parametrize(
+    "document",
+    [
+        b'{"d":{"results":[{"id":1%b}],"__next":"https://graph.microsoft.com/v1.0/users?$skiptoken=1"}}',
+        b'{"d" : {"__next": "https://graph.microsoft.com/v1.0/users?$skiptoken=1", "results":[{"id":1%b}]}}',
+        b'\xef\xbb\xbf{\r\n"d":{"a":1%b,"__next":\t"https:\\/\\/GRAPH.microsoft.com/v1.0/x"}}',
+        b'{"d":{"a":1%b,"__\\u006eext":"https://graph.microsoft.com/v1.0/x"}}',
+    ],
+)
+def test_the_next_link_of_verbose_json_leads_to_the_proxy(document: bytes, padding: int) -> None:
+    body = document % (b"," + b" " * padding + b'"__nexus":"https://graph.microsoft.com/x"')
+    rewritten = GRAPH.rewrite(body)
+    assert rewritten is not None
+    assert b"http://127.0.0.1:8080/v1.0/" in rewritten
+    assert json.loads(rewritten.removeprefix(b"\xef\xbb\xbf"))["d"]
+    assert b'"__nexus":"https://graph.microsoft.com/x"' in rewritten
+    for size in (1, 7, 64, 4099):
+        stream = GRAPH.stream()
+        pieces = [stream.feed(body[at : at + size]) for at in range(0, len(body), size)]
+        assert b"".join([*pieces, stream.finish()]) == rewritten
+
+
 def test_a_base_with_port_and_path() -> None:
     assert LOCAL.rewrite(b'{"@odata.nextLink":"http://127.0.0.1:9000/graph/v1.0"}') == (
         b'{"@odata.nextLink":"https://proxy.example/v1.0"}'
