@@ -29,6 +29,7 @@ from proxy.policy.json_text import readable
 T = TypeVar("T")
 _SECONDS: Final = aiohttp.ClientTimeout(total=10)
 _MAX_BYTES: Final = 1024 * 1024
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEPT_MS: Final = 3_600_000
 _LOOKED_AGAIN_MS: Final = 60_000  # for a key that is not among the known ones
 _TEMPLATE: Final = re.compile(r"\{[^{}]*\}")
@@ -149,11 +150,16 @@ class Provider:
             signed_token.check_access_token(claims, header["alg"], access_token)
         return Proof(Claims("ID token", claims), access_token)
 
-    async def userinfo(self, proof: Proof) -> Claims | None:
-        """Claims of the same person at the userinfo endpoint (section 5.3); None if it can't be asked."""
+    async def userinfo(self, proof: Proof) -> Claims:
+        """Claims of the same person at the userinfo endpoint (section 5.3).
+
+        There are none if it can't be asked, and the name of their source says why.
+        """
         endpoint = (await self._discovered()).userinfo_endpoint
-        if not endpoint or not proof.access_token:
-            return None
+        if not endpoint:
+            return Claims("userinfo (not asked: discovery names no userinfo_endpoint)", {})
+        if not proof.access_token:
+            return Claims("userinfo (not asked: no bearer token came with the ID token)", {})
         headers = {
             "Authorization": f"Bearer {proof.access_token}",
             "Accept": "application/json, application/jwt",
@@ -279,8 +285,19 @@ class Provider:
                 method, url, headers=headers, data=data or None, allow_redirects=False
             ) as response:
                 text_bytes = await _bounded(response)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise SignInFailed(Cause.UNREACHABLE, f"{said(url)}: {error or type(error).__name__}") from None
+        except TimeoutError:
+            text = f"{said(url)}: no response within {_SECONDS.total:.0f} s"
+            raise SignInFailed(Cause.UNREACHABLE, text) from None
+        except (aiohttp.ClientError, ValueError) as error:
+            text = f"{said(url)}: {said(str(error)) or type(error).__name__}"
+            raise SignInFailed(Cause.UNREACHABLE, text) from None
+        if response.status in _REDIRECTS:
+            text = (
+                f"{said(url)}: answered {response.status} and leads to "
+                f"{said(response.headers.get('Location', 'nowhere'))}, which is not followed: "
+                "Console.OidcIssuer must be the provider's issuer, letter for letter"
+            )
+            raise SignInFailed(Cause.REGISTRATION, text)
         if text_bytes is None:
             raise SignInFailed(Cause.UNREACHABLE, f"{said(url)}: answered more than {_MAX_BYTES} bytes")
         challenge = response.headers.get("WWW-Authenticate", "")
@@ -301,7 +318,8 @@ def _decoded(response: _Response, cls: type[T]) -> T:
     try:
         return msgspec.json.decode(readable(response.text), type=cls)
     except ValueError as error:
-        raise SignInFailed(Cause.UNREACHABLE, f"{response.url}: {error}") from None
+        text = f"{response.url}: the response is no JSON that is understood here: {said(str(error))}"
+        raise SignInFailed(Cause.UNREACHABLE, f"{text} (Content-Type {said(response.media_type)})") from None
 
 
 def _tokens(response: _Response) -> dict[str, Any]:
@@ -311,7 +329,7 @@ def _tokens(response: _Response) -> dict[str, Any]:
     except ValueError:
         members = {}
     where = f"{response.url}: answered {response.status}"
-    if "error" in members:
+    if members.get("error") is not None:
         raise refused_by_provider(
             where, members["error"], members.get("error_description"), at_token_endpoint=True
         )

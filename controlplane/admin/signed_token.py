@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -99,7 +100,9 @@ def check_id_token(
     # Meant for others too, it must say that it was issued to us.
     if claims["aud"] not in (client_id, [client_id]) and claims.get("azp") != client_id:
         raise _refused("the ID token is for several clients, and `azp` does not name this console")
-    if not hmac.compare_digest(str(claims.get("nonce", "")).encode("utf-8", "replace"), nonce.encode()):
+    if claims.get("nonce") is None:
+        raise _refused("the ID token has no `nonce`: have the provider repeat the one that it is asked with")
+    if not hmac.compare_digest(str(claims["nonce"]).encode("utf-8", "replace"), nonce.encode()):
         raise SignInFailed(Cause.FORGED, "the ID token has another nonce: it belongs to another sign-in")
     _check_times(claims, now)
 
@@ -133,7 +136,7 @@ def check_access_token(claims: Mapping[str, Any], algorithm: str, access_token: 
 
 def _check_times(claims: Mapping[str, Any], now: float) -> None:
     expires, issued, begins = claims["exp"], claims["iat"], claims.get("nbf", 0)
-    if not all(isinstance(each, int | float) for each in (expires, issued, begins)):
+    if not all(_is_time(each) for each in (expires, issued, begins)):
         raise _refused("the ID token's times are not numbers")
     clocks = "compare this machine's clock with the provider's"
     if expires <= now - _LEEWAY_SECONDS:
@@ -142,6 +145,11 @@ def _check_times(claims: Mapping[str, Any], now: float) -> None:
         raise _refused(f"the ID token was issued {now - issued:.0f} s ago, and asked for just now: {clocks}")
     if max(issued, begins) > now + _LEEWAY_SECONDS:
         raise _refused(f"the ID token is valid only in {max(issued, begins) - now:.0f} s: {clocks}")
+
+
+def _is_time(claim: object) -> bool:
+    """Return whether a claim is a number that can be compared: JSON libraries read NaN and Infinity."""
+    return isinstance(claim, int | float) and not isinstance(claim, bool) and math.isfinite(claim)
 
 
 def _refused(text: str) -> SignInFailed:

@@ -144,8 +144,8 @@ class SingleSignOn:
         """The one operator that the claims name: the ID token's, or userinfo's too if those name nobody."""
         found = [proof.claims]
         operators = await self._gate.operators_known_as(proof.claims.names)
-        if not operators and (more := await self._provider.userinfo(proof)) is not None:
-            found.append(more)
+        if not operators:
+            found.append(await self._provider.userinfo(proof))
             operators = await self._gate.operators_known_as(name for each in found for name in each.names)
         if len(operators) == 1:
             return operators[0]

@@ -205,6 +205,10 @@ async def test_a_disabled_operator_stays_out(console: Console) -> None:
         {"exp": 1},
         {"exp": None},
         {"exp": "soon"},
+        {"exp": float("inf")},
+        {"exp": float("nan"), "iat": float("nan")},
+        {"exp": True},
+        {"nbf": float("nan")},
         {"iat": 1},
         {"iat": 9_999_999_999},
         {"nbf": 9_999_999_999},
@@ -501,6 +505,8 @@ async def test_who_is_nobody_here_is_told_which_names_were_looked_for(
         {"back": {"error": "access_denied"}},
         {"claims": {}},
         {"changed": {"aud": "another"}},
+        {"changed": {"nonce": None}},
+        {"discovery": {"userinfo_endpoint": ""}, "claims": {}},
         {"changed": {"iat": 9_999_999_999}},
         {"discovery": {"issuer": "https://login.example/{tenantid}/v2.0"}},
     ],
@@ -536,6 +542,42 @@ async def test_the_issuer_of_a_response_is_this_provider(console: Console, issue
 async def test_an_issuer_that_is_promised_must_come(console: Console) -> None:
     console.provider.people.discovery = {"authorization_response_iss_parameter_supported": True}
     assert (await console.sign_in())[0] == 401
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_provider_that_lives_elsewhere_is_a_fault_of_the_settings(
+    console: Console, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    people = console.provider.people
+    people.claims = {}
+    people.userinfo_answer = Answer(status, (("Location", "https://login.example/moved"),), b"")
+    found, page = await console.page()
+    assert (found, "not set up correctly" in page) == (503, True)
+    assert "leads to https://login.example/moved," in caplog.text
+    assert "Console.OidcIssuer must be the provider's issuer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"discovery": {"userinfo_endpoint": ""}}, "discovery names no userinfo_endpoint"),
+        ({"beside_tokens": {"token_type": "DPoP"}}, "no bearer token came with the ID token"),
+    ],
+)
+async def test_why_userinfo_was_not_asked_is_in_the_record(
+    console: Console, fault: dict[str, object], words: str
+) -> None:
+    people = console.provider.people
+    people.claims = {}
+    for name, value in fault.items():
+        setattr(people, name, value)
+    assert (await console.page())[0] == 401
+    assert f"userinfo (not asked: {words}): none" in (await console.last_record())["claims"]
+
+
+async def test_an_error_of_null_is_none(console: Console) -> None:
+    console.provider.people.beside_tokens = {"error": None}
+    assert (await console.sign_in())[0] == 303
 
 
 async def test_an_address_for_many_tenants_is_told_with_what_to_write(

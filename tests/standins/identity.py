@@ -230,6 +230,7 @@ class SignIns:
         self.discovery: dict[str, object] = {}  # members of the discovery document as they should not be
         self.back: dict[str, str] = {}  # what the browser brings back in place of a code, or beside it
         self.refusal: tuple[int, dict[str, object]] | None = None  # of the token endpoint
+        self.beside_tokens: dict[str, object] = {}  # members of the token response as they should not be
         self.userinfo: dict[str, object] = {}  # claims that are given there, and not in the ID token
         self.userinfo_answer: Answer | None = None  # in place of these
         self.told = 0  # how often userinfo was asked for
@@ -294,7 +295,8 @@ class SignIns:
         }
         kept = {name: value for name, value in claims.items() if value is not None}
         token = self.signed(kept)
-        return _json(200, {"token_type": "Bearer", "expires_in": 600, "id_token": token, "access_token": "-"})
+        given = {"token_type": "Bearer", "expires_in": 600, "id_token": token, "access_token": "-"}
+        return _json(200, {**given, **self.beside_tokens})
 
 
 def _json(status: int, body: dict[str, object], *headers: tuple[str, str]) -> Answer:
