@@ -33,22 +33,21 @@ def make_directory(path: Path) -> None:
     make_directory(path.parent)
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-        if os.geteuid() == 0:
-            above = path.parent.stat()
-            os.chown(path, above.st_uid, above.st_gid)
+        _give_to_owner_of(path.parent, path)
 
 
 def make_file(path: Path, flags: int) -> int:
     """Open a new file (mode 0600), which gets the owner of its directory if root makes it. Raises OSError."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        if os.geteuid() == 0:
-            above = path.parent.stat()
-            os.fchown(descriptor, above.st_uid, above.st_gid)
-    except OSError:
-        os.close(descriptor)
-        raise
+    _give_to_owner_of(path.parent, descriptor)
     return descriptor
+
+
+def _give_to_owner_of(directory: Path, made: Path | int) -> None:
+    if os.geteuid() == 0:
+        with suppress(OSError):  # root without CAP_CHOWN, or a file system without owners
+            above = directory.stat()
+            os.chown(made, above.st_uid, above.st_gid)
 
 
 def not_ours(*paths: Path) -> str | None:

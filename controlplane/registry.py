@@ -6,6 +6,7 @@ unknown as one that never was.
 
 from __future__ import annotations
 
+import os
 import secrets
 import uuid
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from controlplane.clock import Clock
-from controlplane.secrets import MasterKeyError, Vault, digest, hash_client_secret, mint, read_master_key
+from controlplane.secrets import (
+    KEY_BYTES,
+    MasterKeyError,
+    Vault,
+    digest,
+    hash_client_secret,
+    mint,
+    read_master_key,
+)
 from controlplane.settings import SecretsSettings
 from controlplane.store.interface import (
     EVERY_ORG,
@@ -58,12 +67,17 @@ class AppSecrets:
     client_secret: str
 
 
-async def open_vault(settings: SecretsSettings, store: RegistryStore) -> Vault:
-    """The vault, proved to be the one that the store's secrets were sealed in."""
+async def open_vault(settings: SecretsSettings, store: RegistryStore, *, reads: bool = False) -> Vault:
+    """The vault, proved to be the one that the store's secrets were sealed in.
+
+    `reads`: whether a missing master key stays missing. It is made otherwise.
+    """
     missing = not settings.master_key and not settings.master_key_file.exists()
     if missing and await store.has_master_key():
         what = "is missing, and the store has secrets: put the copy there that belongs to this store"
         raise MasterKeyError(f"{settings.master_key_file} {what}")
+    if missing and reads:
+        return Vault(os.urandom(KEY_BYTES))  # nothing is sealed yet
     vault = Vault(read_master_key(settings.master_key, settings.master_key_file))
     try:
         await opened_check(vault, store)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from argon2 import PasswordHasher
 
 _NONCE_BYTES: Final = 12
-_KEY_BYTES: Final = 32
+KEY_BYTES: Final = 32
 
 
 class MasterKeyError(Exception):
@@ -72,7 +72,7 @@ class Vault:
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        return HKDF(SHA256(), _KEY_BYTES, salt=None, info=purpose.encode()).derive(self._master_key)
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose.encode()).derive(self._master_key)
 
     def seal(self, owner: str, text: str) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
@@ -110,8 +110,8 @@ def _key(text: str) -> bytes:
         key = bytes.fromhex(text)
     except ValueError:
         key = b""
-    if len(key) != _KEY_BYTES:
-        raise ValueError(f"must hold {2 * _KEY_BYTES} hex digits")
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"must hold {2 * KEY_BYTES} hex digits")
     return key
 
 
@@ -129,7 +129,7 @@ def _make(path: Path) -> bytes:
         make_directory(path.parent)
         descriptor = make_file(temporary, os.O_WRONLY)
         with os.fdopen(descriptor, "w") as file:
-            file.write(f"{secrets.token_hex(_KEY_BYTES)}\n")
+            file.write(f"{secrets.token_hex(KEY_BYTES)}\n")
             file.flush()
             os.fsync(file.fileno())
         try:

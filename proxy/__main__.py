@@ -92,12 +92,14 @@ def _doctor(settings: Settings, config: Path, *, as_json: bool) -> int:
 
 def _run(config: Path, settings: Settings) -> int:
     gc.disable()  # while modules are loaded, which stay: walking them takes a tenth of the start
-    from proxy.check import certificate_problems
+    from proxy.check import certificate_problems, owner_problems
     from proxy.supervisor import StartError, Supervisor
 
     problems = certificate_problems(settings)
     if problems:
         return _complain(problems)
+    if foreign := list(owner_problems(settings)):
+        return _complain(foreign, status=FAILED)
     raise_open_files()
     log.configure(settings.log.level, settings.log.format, "supervisor")
     try:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from proxy.config import Address
 from proxy.config.tls import client_tls, server_tls
+from proxy.own_process import foreign
 from proxy.settings import Settings
 from proxy.signing_key import MIN_BYTES, key_in
 from proxy.snapshot import SnapshotDamaged, read_snapshot
@@ -24,6 +25,7 @@ def problems_of(settings: Settings) -> list[str]:
         *directory_problems(settings),
         *signing_key_problems(settings),
         *_snapshot(settings.rule_sync.cache_path),
+        *owner_problems(settings),
     ]
 
 
@@ -85,6 +87,22 @@ def directory_problems(settings: Settings) -> Iterator[str]:
             yield f"{key}: {nearest} is not a directory"
         elif not os.access(nearest, os.W_OK | os.X_OK):
             yield f"{key}: {nearest} is not writable"
+
+
+def owner_problems(settings: Settings) -> Iterator[str]:
+    """Files of somebody else, as a start by another user leaves them."""
+    retention, snapshot = settings.audit.local_retention_path, settings.rule_sync.cache_path
+    if problem := foreign([retention, *files_below(retention)], below=retention):
+        yield f"Audit.LocalRetentionPath: {problem}"
+    if problem := foreign([snapshot]):
+        yield f"RuleSync.CachePath: {problem}"
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield directories and files below a folder, as far as this user sees them."""
+    for directory, names, files in os.walk(folder):
+        for name in (*names, *files):
+            yield Path(directory, name)
 
 
 def signing_key_problems(settings: Settings) -> Iterator[str]:

@@ -21,6 +21,7 @@ import msgspec
 from proxy.config import Address
 from proxy.config.listening import not_listening
 from proxy.config.values import parse_address
+from proxy.own_process import foreign, foreign_above, make_directory
 
 # Any later format takes another name, beside which this one is still read.
 _VARIABLE: Final = "GRAPHWARD_HANDOVER_1"
@@ -180,10 +181,13 @@ def own_directory(directory: Path, held: int | None) -> int:
     supervisor alone: its children close it, so that none of them keeps a successor out.
     """
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise DirectoryOwned(f"Audit.LocalRetentionPath: {directory}: {error.strerror}") from None
+        problem = f"{directory}: {error.strerror}"
+        if isinstance(error, PermissionError):
+            problem = foreign([directory]) or foreign_above(directory) or problem
+        raise DirectoryOwned(f"Audit.LocalRetentionPath: {problem}") from None
     if held is not None and os.path.sameopenfile(fd, held):
         os.close(fd)
         return held

@@ -1,10 +1,14 @@
-"""What this process keeps to itself, its memory and the files that it makes, and how many it may open."""
+"""What this process keeps to itself, memory and files; their owner, and how many it may open."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import pwd
 import resource
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 _PR_SET_DUMPABLE: Final = 4
@@ -25,3 +29,56 @@ def raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, for their owner alone. Raises OSError.
+
+    If root makes them, each gets the owner of the directory that it lies in: a start by root must leave
+    nothing that the service, which runs as another user, can't open.
+    """
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            give_to_owner_of(path.parent, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def give_to_owner_of(directory: Path, descriptor: int) -> None:
+    """If root opened a file to write it, give it the owner of the directory that it lies in."""
+    if os.geteuid() == 0:
+        above, now = directory.stat(), os.fstat(descriptor)
+        if now.st_uid != above.st_uid:
+            with suppress(OSError):  # root without CAP_CHOWN, or a file system without owners
+                os.fchown(descriptor, above.st_uid, above.st_gid)
+
+
+def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
+    """Name the first path that this user may not read and write, its owner, and what to type.
+
+    `below`: the directory to give to this user with all that it holds, instead of the path alone.
+    """
+    for path in paths:
+        needed = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+        if path.exists() and not os.access(path, needed):
+            user, owner = _user(os.geteuid()), _user(path.stat().st_uid)
+            fix = f"chown {user} {path}" if below is None else f"chown -R {user} {below}"
+            return f"{path} belongs to {owner}, and this process runs as {user}: {fix}"
+    return None
+
+
+def foreign_above(path: Path) -> str | None:
+    """Check the nearest existing directory above a path as `foreign` does."""
+    return foreign([next(each for each in path.absolute().parents if each.exists())])
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)

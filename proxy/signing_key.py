@@ -9,6 +9,7 @@ from typing import Final
 
 from proxy.config.given_text import without_mark
 from proxy.given_file import read_given_file
+from proxy.own_process import foreign, foreign_above, give_to_owner_of, make_directory
 
 MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key of at least the hash's size
 
@@ -32,11 +33,14 @@ def signing_key(given: str, path: Path) -> bytes:
 
 def _from_file(path: Path) -> bytes:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(path.parent)
         _make_if_absent(path)
         return key_in(path)
     except OSError as error:
-        raise SigningKeyError(f"Token.SigningKeyFile {path}: {error.strerror}") from None
+        problem = f"{path}: {error.strerror}"
+        if isinstance(error, PermissionError):
+            problem = foreign([path]) or foreign_above(path) or problem
+        raise SigningKeyError(f"Token.SigningKeyFile: {problem}") from None
 
 
 def key_in(path: Path) -> bytes:
@@ -52,6 +56,7 @@ def _make_if_absent(path: Path) -> None:
     fd = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
+            give_to_owner_of(path.parent, fd)
             file.write(secrets.token_urlsafe(48).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

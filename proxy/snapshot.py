@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from proxy.own_process import give_to_owner_of, make_directory
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.stops import NOTHING_STOPPED, Stops
 
@@ -163,11 +164,12 @@ def mark_synced(path: Path, at: float) -> None:
 
 def write_by_rename(path: Path, content: bytes) -> None:
     """Replaces a file so that every reader, and a machine that crashes, finds the old content or the new."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(path.parent)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         try:
+            give_to_owner_of(path.parent, fd)
             write_at(fd, content, 0)
             os.fsync(fd)
         finally:

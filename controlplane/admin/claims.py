@@ -19,7 +19,7 @@ _OF_THE_TOKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Verified claims, and where they came from (`ID token` or `userinfo`, and why it was not asked)."""
+    """Verified claims, and where they came from (`ID token` or `userinfo`)."""
 
     source: str
     members: Mapping[str, Any]

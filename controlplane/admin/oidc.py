@@ -153,7 +153,7 @@ class Provider:
     async def userinfo(self, proof: Proof) -> Claims:
         """Claims of the same person at the userinfo endpoint (section 5.3).
 
-        There are none if it can't be asked, and the name of their source says why.
+        If it cannot be asked, the claims are empty and the name of their source says why.
         """
         endpoint = (await self._discovered()).userinfo_endpoint
         if not endpoint:
@@ -318,7 +318,7 @@ def _decoded(response: _Response, cls: type[T]) -> T:
     try:
         return msgspec.json.decode(readable(response.text), type=cls)
     except ValueError as error:
-        text = f"{response.url}: the response is no JSON that is understood here: {said(str(error))}"
+        text = f"{response.url}: the response cannot be read as JSON: {said(str(error))}"
         raise SignInFailed(Cause.UNREACHABLE, f"{text} (Content-Type {said(response.media_type)})") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from controlplane.cli.context import (
     write_json,
 )
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, named_as_options
+from controlplane.own_process import make_file
 
 if TYPE_CHECKING:
     from controlplane.operations.audit import EventPage
@@ -344,7 +346,8 @@ def _written(output: Path | None) -> Iterator[Callable[[bytes], None]]:
         whole = output.resolve()
         part = whole.with_name(f"{whole.name}.part")
         try:
-            with part.open("wb") as file:
+            part.unlink(missing_ok=True)
+            with os.fdopen(make_file(part, os.O_WRONLY), "wb") as file:
                 yield partial(_write_to, file)
             part.replace(whole)
         finally:

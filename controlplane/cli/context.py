@@ -124,7 +124,9 @@ class Cli:
         remote = self.remote
         if remote is not None:
             return remote.call(operation, asked)
-        return self.run(lambda opened: perform(operation, opened.desk, this_user(), asked))
+        return self.run(
+            lambda opened: perform(operation, opened.desk, this_user(), asked), reads=not operation.changes
+        )
 
     def stream(self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None]) -> None:
         """Give every piece of the stream's answer to `take`, as it comes."""
@@ -141,16 +143,19 @@ class Cli:
                 async for piece in streamed.pieces:
                     take(piece)
 
-        self.run(work)
+        self.run(work, reads=True)
 
-    def run(self, work: Callable[[Open], Awaitable[T]]) -> T:
-        """Do `work` with the store open, its failures told in one line each."""
+    def run(self, work: Callable[[Open], Awaitable[T]], *, reads: bool) -> T:
+        """Do `work` with the store open, its failures told in one line each.
+
+        `reads`: whether it only reads. A missing store or master key stays missing then.
+        """
 
         if not self.has_store:
             raise CommandFailed(INVALID_INPUT, "Missing option '--config', or '--url'.")
 
         async def opened() -> T:
-            async with self._open() as open_store:
+            async with self._open(reads=reads) as open_store:
                 return await work(open_store)
 
         try:
@@ -159,20 +164,23 @@ class Cli:
             raise _told(error) from None
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Open]:
+    async def _open(self, *, reads: bool) -> AsyncIterator[Open]:
         from controlplane.clock import SystemClock
         from controlplane.operations.desk import Desk
         from controlplane.registry import Registry, open_vault
+        from controlplane.store.beginning import require_store
         from controlplane.store.sqlite import SqliteStore
         from controlplane.tail import Tail
 
         settings, clock = self.settings, SystemClock()
         async with AsyncExitStack() as stack:
+            if reads:
+                await asyncio.to_thread(require_store, settings.store.path, settings.secrets.key_file)
             store = await SqliteStore.open(settings.store.path, clock, settings.secrets.key_file)
             stack.push_async_callback(store.close)
 
             async def vault() -> Vault:
-                return await open_vault(settings.secrets, store)
+                return await open_vault(settings.secrets, store, reads=reads)
 
             async def index() -> SearchIndex:
                 return await _filled_index(settings, store, stack)

@@ -76,7 +76,7 @@ def verify(
     if cli.is_remote:
         verdicts = list(cli.call(verify_all, request).orgs)
     else:
-        verdicts = cli.run(lambda opened: _walked(opened, request))
+        verdicts = cli.run(lambda opened: _walked(opened, request), reads=True)
     intact = all(each.misfit is None for each in verdicts)
     if json:
         print_json(verified(verdicts))

@@ -39,6 +39,16 @@ def require_store_or_first_start(store: Path, master_key: Path | None) -> None:
     )
 
 
+def require_store(store: Path, master_key: Path | None) -> None:
+    """Raise StoreError if the store is missing."""
+    require_store_or_first_start(store, master_key)
+    if not store.exists():
+        raise StoreError(
+            f"{store}: there is no store yet: the first start makes it, and so does the first command that"
+            " changes something"
+        )
+
+
 def _left_behind(store: Path, master_key: Path | None) -> list[Path]:
     """Files that only a store that was in use leaves."""
     beside = [store.with_name(store.name + suffix) for suffix in _BESIDE]

@@ -21,6 +21,7 @@ from proxy.agent.resend import Resender
 from proxy.agent.shipper import Shipper
 from proxy.agent.statefile import NewerState
 from proxy.audit.spool import WhenFull
+from proxy.own_process import give_to_owner_of, make_directory
 
 log = logging.getLogger(__name__)
 
@@ -190,9 +191,10 @@ class Audit:
         """This must be the only agent on the directory: two would give out numbers twice."""
         if self._lock_fd is not None:
             return
-        self._options.retention.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(self._options.retention)
         fd = os.open(self._options.retention / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            give_to_owner_of(self._options.retention, fd)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)

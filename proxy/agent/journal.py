@@ -32,6 +32,7 @@ from proxy.agent.statefile import (
     decode_state,
     encode_state,
 )
+from proxy.own_process import give_to_owner_of, make_directory
 from proxy.snapshot import sync_directory, write_at, write_by_rename
 from proxy.wire.audit_event import rfc3339, uuid7
 
@@ -90,8 +91,8 @@ class Journal:
         self._file_bytes = min(_MAX_FILE, max(_MIN_FILE, max_bytes // _FILES_IN_BUDGET))
         self._state_file = StateFile(retention)
         state = self._state_file.load()
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._rejected.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(self._root)
+        make_directory(self._rejected)
         self.state = State() if state is None else state
         self._saved = encode_state(self.state)
         self._lines: dict[str, list[bytes]] = {}  # not written yet
@@ -342,9 +343,10 @@ class Journal:
         if committed:
             fd = self._open_to_append(org_id, organisation, file, committed)
         else:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(path.parent)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            give_to_owner_of(path.parent, fd)
             write_at(fd, data, committed)
             os.fdatasync(fd)
         finally:

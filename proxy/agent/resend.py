@@ -20,6 +20,7 @@ from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import Accepted, Refused, audit_outcome, description
 from proxy.agent.set_aside import SetAside
 from proxy.agent.shipper import asked_wait
+from proxy.own_process import make_directory
 from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
 from proxy.snapshot import write_by_rename
@@ -48,7 +49,7 @@ class Resender:
         """`all_taken` is called when nothing is set aside any more. `interval`: seconds between two looks.
         Raises OSError where the directory can't be made."""
         self._directory = retention / "resend"
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(self._directory)
         self._rejected = retention / "rejected"
         self._control_plane = control_plane
         self._url = url

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from proxy.own_process import give_to_owner_of
 from proxy.snapshot import sync_directory, write_at
 
 FORMAT: Final = 1  # of the state, and of the journals that it speaks of
@@ -141,6 +142,7 @@ class StateFile:
         new = not slot.exists()
         fd = os.open(slot, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            give_to_owner_of(slot.parent, fd)
             size = -(-len(content) // _ROUND_TO) * _ROUND_TO
             if os.fstat(fd).st_size < size:
                 os.posix_fallocate(fd, 0, size)

@@ -38,6 +38,7 @@ from proxy.audit.segment import (
     header_of,
     parse_name,
 )
+from proxy.own_process import give_to_owner_of, make_directory
 
 WhenFull = Literal["refuse", "drop-oldest"]
 
@@ -117,6 +118,7 @@ def budget_lock(retention: Path) -> Iterator[None]:
     """Held while room is measured and taken, so that two processes never take the same room."""
     fd = os.open(retention / "budget.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        give_to_owner_of(retention, fd)
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
@@ -372,13 +374,14 @@ class SpoolWriter:
     def _prepare(self) -> _Segment:
         """A preallocated, mapped, populated file that counts for nothing yet; OSError if there is no room."""
         folder = spool_directory(self._directory)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(folder)
         number = self._next_number
         path = folder / str(SegmentName(self.stream, number))
         unfinished = path.with_suffix(".tmp")
         unfinished.unlink(missing_ok=True)
         fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
+            give_to_owner_of(folder, fd)
             fcntl.flock(fd, fcntl.LOCK_EX)
             with budget_lock(self._directory):
                 self._make_room()

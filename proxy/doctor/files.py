@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from proxy.check import certificate_problems, directory_problems, exposures, signing_key_problems
+from proxy.check import certificate_problems, directory_problems, exposures, files_below, signing_key_problems
 from proxy.doctor.hosts import EXPIRES_SOON_DAYS
 from proxy.kill_file import NO_ORDER, read_kill_file
 from proxy.settings import Settings
@@ -110,7 +110,7 @@ def _owned(settings: Settings) -> Iterator[Finding]:
     if os.geteuid() == 0:
         return
     retention = settings.audit.local_retention_path
-    found = [settings.rule_sync.cache_path, retention, *_below(retention)]
+    found = [settings.rule_sync.cache_path, retention, *files_below(retention)]
     foreign = [path for path in found if path.exists() and not os.access(path, os.W_OK)]
     if foreign:
         user = pwd.getpwuid(os.geteuid()).pw_name
@@ -118,12 +118,6 @@ def _owned(settings: Settings) -> Iterator[Finding]:
         what = f"{len(foreign)} files can't be written by {user}: {names}"
         fix = f"chown -R {user} {retention} {settings.rule_sync.cache_path}"
         yield Finding("file owners", "fail", what, fix)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for directory, names, files in os.walk(folder):
-        for name in (*names, *files):
-            yield Path(directory, name)
 
 
 def snapshot_of(settings: Settings) -> Snapshot | None:

@@ -6,14 +6,19 @@ in the same directory. Its exit status is printed, one a line.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
-from controlplane.cli import main
+from controlplane.clock import SystemClock
+from controlplane.registry import open_vault
+from controlplane.settings import read_settings
 from controlplane.store import migrate
+from controlplane.store.sqlite import SqliteStore
 
 _EVENTS = frozenset(
     {"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.truncate", "sqlite3.connect"}
@@ -47,13 +52,28 @@ class _Killer:
         self._apply(*arguments)
 
 
-def _run(command: list[str], folder: Path, steps: int | None) -> int:
+async def _begin(config: Path) -> None:
+    """What a first start does with the store and the master key, before it serves."""
+    settings = read_settings(config)
+    store = await SqliteStore.open(settings.store.path, SystemClock(), settings.secrets.key_file)
+    try:
+        await open_vault(settings.secrets, store)
+    finally:
+        await store.close()
+
+
+def _run(config: Path, folder: Path, steps: int | None) -> int:
     pid = os.fork()
     if pid == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if steps is not None:
             _Killer(folder, steps)
-        os._exit(main(command))
+        try:
+            asyncio.run(_begin(config))
+        except Exception:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
     return os.waitpid(pid, 0)[1]
 
 
@@ -63,11 +83,10 @@ def _all(root: Path, settings: str) -> None:
         folder.mkdir()
         config = folder / "controlplane.toml"
         config.write_text(settings)
-        command = ["--config", str(config), "audit", "verify"]
-        status = _run(command, folder / "var", steps)
+        status = _run(config, folder / "var", steps)
         if os.WIFEXITED(status):
             return
-        print(os.waitstatus_to_exitcode(_run(command, folder / "var", None)), flush=True)
+        print(os.waitstatus_to_exitcode(_run(config, folder / "var", None)), flush=True)
     sys.exit("it never came to its end")
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import ROOT, facts
+from tests.standins import commands
 
 NOBODY = 65534
+NO_STORE = (
+    "there is no store yet: the first start makes it, and so does the first command that changes something"
+)
 
 pytestmark = [
     pytest.mark.process,
@@ -21,17 +28,18 @@ pytestmark = [
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """Settings in a directory of the service's user."""
-    config = write_settings(tmp_path)
-    state = tmp_path / "state"
+def config() -> Iterator[Path]:
+    """Settings beside a directory of the service's user. Any user reaches them, unlike pytest's own."""
+    directory = Path(tempfile.mkdtemp(prefix="graphward-"))
+    config = write_settings(directory)
+    state = directory / "state"
     state.mkdir()
     config.write_text(config.read_text("utf-8").replace('"var/', '"state/var/'), "utf-8")
-    for each in (tmp_path, *tmp_path.parents):
-        if str(each).startswith("/tmp/pytest"):
-            each.chmod(0o755)
+    for each in (directory, config):
+        each.chmod(0o755)
     os.chown(state, NOBODY, NOBODY)
-    return config
+    yield config
+    shutil.rmtree(directory)
 
 
 def test_what_root_makes_belongs_to_the_owner_of_the_directory(config: Path) -> None:
@@ -41,6 +49,53 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(config: Path) -> 
     made = [config.parent / "state", *(config.parent / "state").rglob("*")]
     assert {each.name for each in made} >= {"var", "controlplane.db", "controlplane.db.search.sqlite"}
     assert {(each.stat().st_uid, each.stat().st_gid) for each in made} == {(NOBODY, NOBODY)}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["org", "list"],
+        ["audit", "search"],
+        ["audit", "verify"],
+        ["operator", "list"],
+        ["proxies", "list"],
+        ["audit", "export", "--org", "acme", "--output", "out.ndjson"],
+        ["doctor"],
+        ["doctor", "--json"],
+    ],
+)
+def test_a_command_that_only_reads_makes_no_store(config: Path, command: list[str]) -> None:
+    done = commands.run("--config", str(config), *command)
+    path = config.parent / "state" / "var" / "controlplane.db"
+    if command[0] != "doctor":
+        assert (done.returncode, done.stderr) == (1, f"{path}: {NO_STORE}\n")
+    assert list((config.parent / "state").rglob("*")) == []
+    assert not Path("out.ndjson").exists()
+
+
+def test_a_command_that_only_reads_makes_no_master_key(config: Path) -> None:
+    facts(config, "org", "add", "acme")
+    facts(config, "audit", "verify")
+    facts(config, "audit", "search")
+    assert not (config.parent / "state" / "var" / "master.key").exists()
+    facts(config, "proxy", "add", "edge-1", "--org", "acme")  # the store has no other key's mark
+    assert _as_nobody(config, "org", "list").returncode == 0
+
+
+def test_an_export_belongs_to_the_owner_of_its_directory(config: Path) -> None:
+    facts(config, "org", "add", "acme")
+    out = config.parent / "state" / "out.ndjson"
+    done = commands.run("--config", str(config), "audit", "export", "--org", "acme", "--output", str(out))
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_uid == NOBODY
+
+
+def test_the_service_starts_after_the_first_commands_were_roots(config: Path) -> None:
+    facts(config, "org", "add", "acme")
+    facts(config, "proxy", "add", "edge-1", "--org", "acme")
+    facts(config, "audit", "search")
+    assert _as_nobody(config, "audit", "search").returncode == 0
+    assert _as_nobody(config, "proxy", "add", "edge-2", "--org", "acme").returncode == 0
 
 
 @pytest.mark.parametrize("name", ["controlplane.db", "controlplane.db.search.sqlite", "master.key"])
@@ -64,8 +119,8 @@ def test_a_directory_of_somebody_else_is_named(config: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def _as_nobody(config: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "controlplane", "--config", str(config)]
+def _as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "controlplane", "--config", str(config), *arguments]
     return subprocess.run(
         ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command],
         cwd=ROOT,
