@@ -25,7 +25,7 @@ from controlplane.store.interface import (
 from proxy.policy.json_text import refuse_deep
 from proxy.wire.audit_event import rfc3339
 
-MOST_LEVELS: Final = 900  # of a batch with members that we don't know: what earlier versions stored
+MOST_LEVELS: Final = 900  # levels of a batch with unknown members; earlier versions stored as many
 
 
 class InvalidBatch(ValueError):

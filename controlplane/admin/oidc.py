@@ -33,7 +33,7 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEPT_MS: Final = 3_600_000
 _LOOKED_AGAIN_MS: Final = 60_000  # for a key that is not among the known ones
 _TEMPLATE: Final = re.compile(r"\{[^{}]*\}")
-_PARAMETER: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')  # in WWW-Authenticate (RFC 6750 section 3)
+_PARAMETER: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')  # RFC 6750 section 3
 _ENTRA_V1: Final = re.compile(
     r"https://login\.(?:microsoftonline\.(?:com|us|de)|partner\.microsoftonline\.cn|chinacloudapi\.cn)/([^/]+)"
 )

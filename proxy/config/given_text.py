@@ -50,7 +50,7 @@ def first_line(data: bytes) -> str:
 
 
 def surroundings(secret: str) -> str:
-    """What stands around a secret that the control plane minted, in words; empty if nothing does.
+    """Return in words what surrounds a secret that the control plane minted; empty if nothing does.
 
     Another product's secret may begin or end with any character, so it is never examined.
     """
@@ -82,7 +82,10 @@ def other_encoding(data: bytes) -> str:
 
 
 def _zeros(data: bytes) -> tuple[int, ...]:
-    """Which of the first bytes are zero. The first two characters of a given text are ASCII nearly always."""
+    """Return 1 for each of the first four bytes that is zero, else 0.
+
+    The first two characters of a given text are ASCII nearly always.
+    """
     return tuple(int(not each) for each in data[:4])
 
 

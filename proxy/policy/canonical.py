@@ -150,7 +150,7 @@ class Target:
         self._readings = readings
         self._options: dict[str, tuple[str, ...]] | None = None
         self._as_taken: Target | None = None
-        self.doubtful = _NO_NAMES  # in `as_taken`: options of which an upstream may trim the name, or not
+        self.doubtful = _NO_NAMES  # options of `as_taken` whose name an upstream may trim
         self.decodes_again = False  # the upstream takes the interpretation `decoded-again`
 
     @property

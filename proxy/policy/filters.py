@@ -189,7 +189,7 @@ _MAX_LESSONS = 64  # a filter whose answers come in ever new shapes stops making
 
 
 class _PlainItem(Exception):
-    """An item of the document's list is no object. The message says so."""
+    """An item of the document's list is not an object. The message says so."""
 
 
 class _Bare(Enum):
@@ -218,7 +218,7 @@ class _Level:
         self.allow = allow  # None: all is allowed
         self.bare = bare or (_Bare.STAYS if allow is None else _Bare.GOES)
         self.arrays_only = arrays_only
-        self.value_fate = value_fate  # of the document: the level of its items
+        self.value_fate = value_fate  # level of the items of a document's `value`
         # Members that need no decision: they stay, or go under an allow list.
         self.plain_run = json_text.run_of_members_but(self._names_to_decide_on())
         self._fates: dict[bytes, Fate | _Level] = {}

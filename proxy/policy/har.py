@@ -69,7 +69,7 @@ class Exchange:
     body: bytes | None
     unknown: frozenset[RequestPart]
     answer: AnswerFacts | None  # None: unknown
-    part: str = ""  # of a $batch: its id
+    part: str = ""  # id of a request within a $batch
 
     @property
     def answer_body(self) -> bytes | None:

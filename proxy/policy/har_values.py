@@ -51,7 +51,7 @@ class Body(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Header fields. A value that is unknown, or a credential, is MASK."""
+    """Header fields, with MASK for a value that is unknown and for a credential."""
 
     fields: Headers
     is_whole: bool  # False: there may be others

@@ -70,6 +70,6 @@ _ONLY_PROPERTIES: Final = """
     task user
 """
 PAIRED: Final = frozenset(_PAIRED.split())
-PAIRED_PROPERTIES: Final = frozenset(_ONLY_PROPERTIES.split())  # in a path, the plural is meant
+PAIRED_PROPERTIES: Final = frozenset(_ONLY_PROPERTIES.split())  # a path has the plural of each
 PROPERTIES: Final = frozenset(_PROPERTIES.split())
 RESOURCES: Final = frozenset(_RESOURCES.split())

@@ -1,4 +1,4 @@
-"""A filter on a response of any kind: JSON without what is hidden, and values that are no hidden property.
+"""A filter on a response of any kind: JSON without what is hidden, and values that are not a hidden property.
 
 A filter finds properties by their names. A number, a text or a list of them has no names, so only the path
 says what it is: OData returns plain values for a property that the path names, for a function or an action,
@@ -98,7 +98,7 @@ class NamesHidden(Exception):
 
 
 class MediaType(NamedTuple):
-    """What a Content-Type says."""
+    """The parts of a Content-Type that a filter looks at."""
 
     essence: str  # such as application/json, in lower case; empty without a Content-Type
     is_json: bool
@@ -154,7 +154,7 @@ def _require_plain(transforms: Transforms, asked: Asked, body: bytes, plain: Pla
             _require_property(transforms, asked, path.parent, plain)
         elif asked[0] != "POST":
             _require_property(transforms, asked, path, plain)
-        elif _has_plain_values(last):  # an action, which is no property
+        elif _has_plain_values(last):  # an action, not a property
             _refuse_stripped(transforms, path)
         else:
             raise plain
@@ -253,12 +253,15 @@ def _words(path: Shaped) -> tuple[str, ...]:
 
 
 def _is_media(body: bytes) -> bool:
-    """Whether it begins like a picture or sound. Its type alone proves nothing: any text may have it."""
+    """Return True if the body begins like a picture or sound.
+
+    Its type alone proves nothing: any text may have it.
+    """
     return body.startswith(_SIGNATURES) or _CONTAINER.match(body) is not None
 
 
 def _is_one_value(body: bytes, transforms: Transforms) -> bool:
-    """Whether it is one line of text without fields and columns that names no hidden property."""
+    """Return True if the body is one line without fields and columns that names no hidden property."""
     try:
         text = without_mark(body).decode().strip()
     except UnicodeDecodeError:

@@ -14,7 +14,10 @@ _INSTALL: Final = "install the package `tzdata` (of Debian or Alpine, or with pi
 
 
 def checked_time_zone(name: str) -> str:
-    """Return the name. Raises ValueError, which says whether the name or this host's database is at fault."""
+    """Return the name of a time zone that this host knows.
+
+    Raise ValueError otherwise; its text says whether the name or the host's database is at fault.
+    """
     try:
         ZoneInfo(name)
     except (ValueError, OSError, LookupError):
