@@ -162,7 +162,7 @@ class CompiledRuleset:
         return plan
 
     def plan_of_readings(self, method: str, readings: Iterable[Reading]) -> Plan:
-        """`method` in capitals."""
+        """The method in capitals, as rules compare it."""
         lanes: list[Lane] = []
         response_lanes: list[Lane] = []
         override_matters = override_reads_body = False

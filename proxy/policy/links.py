@@ -264,7 +264,7 @@ def _in_header(authority: bytes, path: bytes) -> bytes:
 
 
 def _spelled_authority(authority: bytes) -> bytes:
-    """Host and port. The dot at the end names the root (RFC 3986 §3.2.2); a default port may be written."""
+    """The host and its port, in lower case. The dot at the end names the root (RFC 3986 §3.2.2); a default port may be written."""
     found = re.search(rb":([0-9]+)\Z", authority)
     host = authority[: found.start()] if found else authority
     port = _spelled(b":") + b"0{0,%d}" % _MAX_ZEROS + _spelled(found[1]) if found else _DEFAULT_PORTS
