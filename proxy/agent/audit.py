@@ -46,6 +46,7 @@ class AuditOptions:
     max_batch_size: int
     replay_interval: float
     catch_up: bool
+    has_served: bool = False  # with this identity, before this agent: its numbers have begun
 
 
 @dataclasses.dataclass(slots=True)
@@ -203,7 +204,9 @@ class Audit:
 
     def _open(self) -> _Parts:
         options = self._options
-        journal = Journal(options.retention, max_bytes=options.max_disk_bytes)
+        journal = Journal(
+            options.retention, max_bytes=options.max_disk_bytes, has_served=options.has_served
+        )
         collector = Collector(
             options.retention,
             journal,

@@ -85,7 +85,8 @@ def waiting(retention: Path) -> tuple[int, int | None]:
 
 
 class Journal:
-    def __init__(self, retention: Path, *, max_bytes: int) -> None:
+    def __init__(self, retention: Path, *, max_bytes: int, has_served: bool = False) -> None:
+        """`has_served`: whether the proxy had rules before, so that a directory without a state lost it."""
         self._root = retention / _JOURNAL
         self._rejected = retention / "rejected"
         self._file_bytes = min(_MAX_FILE, max(_MIN_FILE, max_bytes // _FILES_IN_BUDGET))
@@ -101,7 +102,7 @@ class Journal:
         elif any(self._files()):
             self._rebuild()
         else:
-            if self._has_history():
+            if has_served or self._has_history():
                 self._restart_numbers()
             self._save()  # from now on a journal without a state is one whose state was lost
 

@@ -141,6 +141,7 @@ class _Agent:
                 max_batch_size=settings.audit.max_batch_size,
                 replay_interval=settings.audit.replay_interval_seconds,
                 catch_up=settings.audit.catch_up,
+                has_served=os.path.exists(settings.rule_sync.cache_path),
             ),
             deliveries,
             lambda: self._sync.proxy_id,

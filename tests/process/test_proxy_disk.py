@@ -368,3 +368,19 @@ async def test_a_directory_that_was_lost_leaves_a_trace(tmp_path: Path) -> None:
             assert (await client.get("/v1.0/echo/after")).status == 200
             await until(lambda: "/v1.0/echo/after" in stored_paths(system))
         assert shown(system)["sequences"][0]["repeatedCount"] > 0
+
+
+async def test_a_lost_audit_directory_is_named_by_proxy_and_control_plane(tmp_path: Path) -> None:
+    async with whole_system(tmp_path, workers=1) as system:
+        async with client_of(system) as client:
+            assert (await client.get("/v1.0/echo/1")).status == 200
+        await until(lambda: len(events(system)) == 2)
+        assert readiness(system)["checks"]["audit"]["status"] == "ok"
+        await system.proxy.stop()
+        shutil.rmtree(tmp_path / "audit")
+        await system.start_proxy()
+        await until(lambda: "numbers began again at 1" in readiness(system)["checks"]["audit"]["detail"])
+        async with client_of(system):
+            await until(lambda: len(events(system)) == 3)
+        shown = await system.cli("proxy", "show", "demo-proxy")
+        assert any("sequence numbers that others had before" in reason for reason in shown["reasons"])
