@@ -65,7 +65,7 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
     """
     for path in paths:
         needed = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
-        if path.exists() and not os.access(path, needed):
+        if path.exists() and not os.access(path, needed) and not _has_another_cause(path):
             user, owner = _user(os.geteuid()), _user(path.stat().st_uid)
             fix = f"chown {user} {path}" if below is None else f"chown -R {user} {below}"
             return f"{path} belongs to {owner}, and this process runs as {user}: {fix}"
@@ -75,6 +75,11 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
 def foreign_above(path: Path) -> str | None:
     """Check the nearest existing directory above a path as `foreign` does."""
     return foreign([next(each for each in path.absolute().parents if each.exists())])
+
+
+def _has_another_cause(path: Path) -> bool:
+    """Return True if a new owner would not help: it is this user's, or its file system is read-only."""
+    return path.stat().st_uid == os.geteuid() or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _user(number: int) -> str:
