@@ -366,7 +366,8 @@ class UpstreamSettings:
     )
     rewrite_links: bool = setting(
         default=True,
-        doc="Point `@odata.nextLink`, `@odata.deltaLink`, and the Location and Link headers at the proxy.",
+        doc="Point `@odata.nextLink`, `@odata.deltaLink`, and the Location and Link headers (with a "
+        "relation) at the proxy.",
     )
     interpretations: tuple[str, ...] = setting(
         default=GRAPH_NAMES,

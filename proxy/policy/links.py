@@ -48,6 +48,8 @@ _VERBOSE_BEGINS: Final = 64  # bytes with which verbose JSON begins, white space
 _ODATA_3_BEGINS: Final = 512  # bytes in which the first member of such a body lies
 _ODATA_3_ENDS: Final = 16384  # bytes of the last member with the longest link
 _ENDS_WITH_TEXT: Final = (b'"}', b'"}\n', b'"}\r\n', b'"\n}', b'"\r\n}', b'" }', b'"\n}\n', b'"\r\n}\r\n')
+# The rest of a link with a relation (RFC 8288 §3). Without one nothing says what the link is for: it stays.
+_HAS_RELATION: Final = rb"(?=[^>]*>[^<]*;[ \t]*(?i:rel)[ \t]*=)"
 # How every name without an escape ends. A short body that lacks it is not worth a call of RE2.
 _END_OF_NAME: Final = b'Link"'
 _SHORT: Final = 4096
@@ -237,7 +239,7 @@ def _patterns(bases: tuple[bytes, ...]) -> _Patterns:
         escaped=re2.compile(b"(" + name + _COLON + b")" + link + boundary, _OPTIONS),
         longest=_ESCAPED * (len(_LONGEST_NAME) + longest_base) + 2 * _MAX_SPACE + len(b'":"'),
         header=re.compile(rb"(\A)(?:(?i:https?):)?//" + in_header + rb"([/?#]|\Z)"),
-        in_link_header=re.compile(rb"(<)(?:(?i:https?):)?//" + in_header + rb"([/?#>])"),
+        in_link_header=re.compile(rb"(<)(?:(?i:https?):)?//" + in_header + rb"([/?#>])" + _HAS_RELATION),
     )
 
 
@@ -264,7 +266,10 @@ def _in_header(authority: bytes, path: bytes) -> bytes:
 
 
 def _spelled_authority(authority: bytes) -> bytes:
-    """The host and its port, in lower case. The dot at the end names the root (RFC 3986 §3.2.2); a default port may be written."""
+    """The host and its port, as a pattern.
+
+    The dot at the end names the root (RFC 3986 §3.2.2); a default port may be written.
+    """
     found = re.search(rb":([0-9]+)\Z", authority)
     host = authority[: found.start()] if found else authority
     port = _spelled(b":") + b"0{0,%d}" % _MAX_ZEROS + _spelled(found[1]) if found else _DEFAULT_PORTS

@@ -348,7 +348,7 @@ async def test_locations_in_the_parts_lead_back_to_the_proxy(tmp_path: Path) -> 
     async def script(peer: UpstreamPeer) -> None:
         head = await peer.head()
         base = b"http://" + head.split(b"Host: ")[1].split(b"\r\n")[0]
-        headers = b'{"Location":"%b/v1.0/groups/2","Link":"<%b/v1.0/>","X":"%b/v1.0/"}'
+        headers = b'{"Location":"%b/v1.0/groups/2","Link":"<%b/v1.0/>; rel=next","X":"%b/v1.0/"}'
         headers %= (base, base, base)
         peer.send(ok(b'{"responses":[{"id":"1","status":302,"headers":%b}], "more":1.0}' % headers))
         await asyncio.sleep(0)
@@ -359,7 +359,7 @@ async def test_locations_in_the_parts_lead_back_to_the_proxy(tmp_path: Path) -> 
         base = f"http://127.0.0.1:{proxy.upstream.port}"
         assert reply.body == (
             b'{"responses":[{"id":"1","status":302,"headers":{"Location":"http://proxy.example/v1.0/groups/2",'
-            b'"Link":"<http://proxy.example/v1.0/>","X":"%b/v1.0/"}}], "more":1.0}' % base.encode()
+            b'"Link":"<http://proxy.example/v1.0/>; rel=next","X":"%b/v1.0/"}}], "more":1.0}' % base.encode()
         )
 
 

@@ -45,6 +45,16 @@ async def test_a_next_link_leads_back_whatever_json_it_stands_in(
         assert proxy.context.counters.values[FOREIGN_LINKS] == 0
 
 
+async def test_a_link_without_a_relation_stays(tmp_path: Path) -> None:
+    link = b'Link: <http://HOST/v1.0/k>, <http://HOST/v1.0/n>; title="x"; rel=next, <http://HOST/v1.0/m>\r\n'
+    async with data_path(answering_with(b"text/plain", b"x", link), tmp_path) as proxy:
+        reply = await proxy.ask(proxy.request())
+        graph = f"http://127.0.0.1:{proxy.upstream.port}"
+        assert reply.value("link") == (
+            f'<{graph}/v1.0/k>, <http://proxy.example/v1.0/n>; title="x"; rel=next, <{graph}/v1.0/m>'
+        )
+
+
 async def test_a_next_link_to_another_host_stays_is_counted_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

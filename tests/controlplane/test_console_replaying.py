@@ -73,7 +73,7 @@ async def test_a_change_leads_to_a_search_that_finds_its_events(
     await traffic.send([group_path(1, "members")])
     (change,) = (await step(desk(plane))).changes
     (app,) = await plane.store.apps(None)
-    assert change.query == f"app:{app.app_id} verdict:allow rule:groups"
+    assert change.query == f"app:{app.app_id} verdict:allow ruleid:groups"
     assert (change.since, change.until) == ("2026-11-21T11:00:00.000Z", "2026-11-21T11:00:00.001Z")
 
 

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
@@ -706,7 +706,8 @@ def test_upstream_scopes_stay_declared_against_the_upstream(live: Live) -> None:
     """Upstream scopes remain declared against the upstream API (`.default` form)."""
     forms = [bytes(each.body).decode() for each in live.system.identity.requests if each.method == "POST"]
     assert forms
-    assert all("scope=https%3A%2F%2Fgraph.microsoft.com%2F.default" in form for form in forms)
+    scope = quote(f"https://{urlsplit(live.system.graph.base_url).hostname}/.default", safe="")
+    assert all(f"scope={scope}" in form for form in forms)
 
 
 def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
