@@ -53,7 +53,7 @@ def _give_to_owner_of(directory: Path, made: Path | int) -> None:
 def not_ours(*paths: Path) -> str | None:
     """Name the first file that exists and may not be read and written here, its owner, and what to type."""
     for path in paths:
-        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK) and not _has_another_cause(path):
             user = _user(os.geteuid())
             owner = _user(path.stat().st_uid)
             return f"{path} belongs to {owner}, and this process runs as {user}: chown {user} {path}"
@@ -63,11 +63,16 @@ def not_ours(*paths: Path) -> str | None:
 def of_directory(path: Path) -> str:
     """Return the end of an error about a file that can't be made: the directory's owner, and what to type."""
     folder = next(each for each in path.absolute().parents if each.exists())
-    if os.access(folder, os.W_OK | os.X_OK):
+    if os.access(folder, os.W_OK | os.X_OK) or _has_another_cause(folder):
         return ""
     user = _user(os.geteuid())
     owner = _user(folder.stat().st_uid)
     return f"; {folder} belongs to {owner}, and this process runs as {user}: chown {user} {folder}"
+
+
+def _has_another_cause(path: Path) -> bool:
+    """Return True if a new owner would not help: it is this user's, or its file system is read-only."""
+    return path.stat().st_uid == os.geteuid() or bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _user(number: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from controlplane.own_process import not_ours, of_directory
 from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import ROOT, facts
 from tests.standins import commands
@@ -129,3 +130,14 @@ def _as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProcess[str
         timeout=60,
         check=False,
     )
+
+
+def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a read-only file system, for example, where another owner could not write either."""
+    file = tmp_path / "control.db"
+    file.touch()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert not_ours(file) is None
+    assert of_directory(file) == ""
