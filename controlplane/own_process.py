@@ -53,10 +53,10 @@ def _give_to_owner_of(directory: Path, made: Path | int) -> None:
 def not_ours(*paths: Path) -> str | None:
     """Name the first file that exists and may not be read and written here, its owner, and what to type."""
     for path in paths:
-        if path.exists() and not os.access(path, os.R_OK | os.W_OK) and not _has_another_cause(path):
-            user = _user(os.geteuid())
-            owner = _user(path.stat().st_uid)
-            return f"{path} belongs to {owner}, and this process runs as {user}: chown {user} {path}"
+        with suppress(FileNotFoundError):  # SQLite's -wal and -shm go when another process closes the file
+            if not os.access(path, os.R_OK | os.W_OK) and not _has_another_cause(path):
+                user, owner = _user(os.geteuid()), _user(path.stat().st_uid)
+                return f"{path} belongs to {owner}, and this process runs as {user}: chown {user} {path}"
     return None
 
 

@@ -65,10 +65,11 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
     """
     for path in paths:
         needed = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
-        if path.exists() and not os.access(path, needed) and not _has_another_cause(path):
-            user, owner = _user(os.geteuid()), _user(path.stat().st_uid)
-            fix = f"chown {user} {path}" if below is None else f"chown -R {user} {below}"
-            return f"{path} belongs to {owner}, and this process runs as {user}: {fix}"
+        with suppress(FileNotFoundError):  # a spool file goes when its events are collected
+            if not os.access(path, needed) and not _has_another_cause(path):
+                user, owner = _user(os.geteuid()), _user(path.stat().st_uid)
+                fix = f"chown {user} {path}" if below is None else f"chown -R {user} {below}"
+                return f"{path} belongs to {owner}, and this process runs as {user}: {fix}"
     return None
 
 

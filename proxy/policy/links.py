@@ -44,6 +44,7 @@ _LONGEST_BEGINNING: Final = 7  # bytes of a name that the pattern above needs, l
 _OF_ODATA_3: Final = b'"odata.'
 _OF_VERBOSE: Final = b'"__next'  # OData 2.0 JSON Format §6.2, and OData 3's verbose JSON
 _IS_VERBOSE: Final = re.compile(rb'(?:\xef\xbb\xbf)?[ \t\r\n]*\{[ \t\r\n]*"d"[ \t\r\n]*:')
+_MEMBER_D: Final = b'"d"'
 _VERBOSE_BEGINS: Final = 64  # bytes with which verbose JSON begins, white space included
 _ODATA_3_BEGINS: Final = 512  # bytes in which the first member of such a body lies
 _ODATA_3_ENDS: Final = 16384  # bytes of the last member with the longest link
@@ -106,8 +107,10 @@ class LinkRewriter:
         """The body with its links turned, or None if there was none to turn."""
         if _BACKSLASH in body and _NAME_WITH_ESCAPE.search(body):
             return self._turned(body, self._escaped_names, self._escaped)
-        if len(body) < _SHORT and body.find(_END_OF_NAME) < 0 and body.find(_OF_VERBOSE) < 0:
-            return None
+        if len(body) < _SHORT and body.find(_END_OF_NAME) < 0:
+            may_be_verbose = is_odata_3 or body.find(_MEMBER_D, 0, _VERBOSE_BEGINS) >= 0
+            if not may_be_verbose or body.find(_OF_VERBOSE) < 0:
+                return None
         if is_odata_3 or may_be_odata_3(body):
             return self._turned(body, _HAS_ANY_NAME, self._of_odata_3)
         return self._turned(body, _HAS_NAME, self._plain)

@@ -16,6 +16,7 @@ from controlplane.own_process import not_ours, of_directory
 from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import ROOT, facts
 from tests.standins import commands
+from tests.standins.readable import as_if_all_could_read_the_checkout
 
 NOBODY = 65534
 NO_STORE = (
@@ -122,8 +123,9 @@ def test_a_directory_of_somebody_else_is_named(config: Path) -> None:
 
 def _as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "controlplane", "--config", str(config), *arguments]
+    readable = as_if_all_could_read_the_checkout(config.parent / "mounts")
     return subprocess.run(
-        ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command],
+        [*readable, "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -22,6 +22,7 @@ from typing import Final
 import pytest
 
 from tests.process.proxy_parts import client_of, processes, stored_paths, until, whole_system
+from tests.standins.readable import as_if_all_could_read_the_checkout
 from tests.standins.system import ROOT, System
 
 pytestmark = pytest.mark.process
@@ -129,25 +130,6 @@ def nobodys_directory() -> Iterator[Path]:
         os.chown(each, nobody.pw_uid, nobody.pw_gid)
     yield directory
     shutil.rmtree(directory)
-
-
-def as_if_all_could_read_the_checkout(scratch: Path) -> list[str]:
-    """The start of a command that shows the checkout and its Python to all users, in its own mount namespace.
-
-    It is empty unless a directory above them, a home directory of mode 0700 for example, keeps users out.
-    """
-    needed = [Path(each).resolve() for each in (ROOT, sys.prefix, sys.base_prefix)]
-    closed = {above for each in needed for above in each.parents if not above.stat().st_mode & stat.S_IXOTH}
-    if not closed:
-        return []
-    scratch.mkdir()
-    script = ["set -e"]
-    for at, each in enumerate(needed):
-        (scratch / str(at)).mkdir()
-        script.append(f"mount --bind {each} {scratch / str(at)}")
-    script += [f"mount -t tmpfs -o mode=0755 none {each}" for each in sorted(closed)[:1]]
-    script += [f"mkdir -p {each}; mount --bind {scratch / str(at)} {each}" for at, each in enumerate(needed)]
-    return ["unshare", "--mount", "sh", "-c", "; ".join([*script, 'exec "$@"']), "sh"]
 
 
 LOOK: Final = """
