@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ async def test_a_batch_that_an_earlier_release_stored_is_not_compared(
 ) -> None:
     (org,) = proxy.org_ids
     await proxy.audit(with_id("b1", event(org, 1)))
-    with sqlite3.connect(plane.settings.store.path) as connection:
+    with closing(sqlite3.connect(plane.settings.store.path)) as connection, connection:
         connection.execute("UPDATE batches SET content = NULL")
     answer = await proxy.audit(with_id("b1", event(org, 2)))
     assert answer.json == {"batchId": "b1", "accepted": 1, "duplicate": True}
