@@ -1,0 +1,28 @@
+"""The checkout and its Python, shown to a user that may not look into the home directory above them."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+from tests.standins.system import ROOT
+
+
+def as_if_all_could_read_the_checkout(scratch: Path) -> list[str]:
+    """The start of a command that shows the checkout and its Python to all users, in its own mount namespace.
+
+    It is empty unless a directory above them, a home directory of mode 0700 for example, keeps users out.
+    """
+    needed = [Path(each).resolve() for each in (ROOT, sys.prefix, sys.base_prefix)]
+    closed = {above for each in needed for above in each.parents if not above.stat().st_mode & stat.S_IXOTH}
+    if not closed:
+        return []
+    scratch.mkdir(exist_ok=True)
+    script = ["set -e"]
+    for at, each in enumerate(needed):
+        (scratch / str(at)).mkdir(exist_ok=True)
+        script.append(f"mount --bind {each} {scratch / str(at)}")
+    script += [f"mount -t tmpfs -o mode=0755 none {each}" for each in sorted(closed)[:1]]
+    script += [f"mkdir -p {each}; mount --bind {scratch / str(at)} {each}" for at, each in enumerate(needed)]
+    return ["unshare", "--mount", "sh", "-c", "; ".join([*script, 'exec "$@"']), "sh"]
