@@ -5,8 +5,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.samples import ONE_USER, USERS
 from proxy.policy.filters import compile_filter
-from proxy.policy.links import LinkRewriter
 from proxy.policy.transforms import Transforms
+from proxy.server.content.links import LinkRewriter
 
 STRIP = Transforms(strip=("mobilePhone", "businessPhones", "otherMails"))
 ALLOW = Transforms(allow=("id", "displayName", "mail", "jobTitle"))

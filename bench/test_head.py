@@ -5,8 +5,8 @@ from itertools import cycle
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.samples import ANSWER_HEAD, REQUEST
-from proxy.server.answer_head import parse_answer_head
-from proxy.server.request_head import parse_request_head
+from proxy.server.http1.request_head import parse_request_head
+from proxy.server.http1.response_head import parse_answer_head
 
 
 def test_request_head_of_known_lines(benchmark: BenchmarkFixture) -> None:

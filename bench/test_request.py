@@ -14,9 +14,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.samples import ANSWER, REQUEST, TOKEN, rules
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.server.connection import ClientConnection
-from proxy.server.shadow import ShadowRules
-from proxy.server.upstream import UpstreamConnection
+from proxy.server.client.connection import ClientConnection
+from proxy.server.exchange.shadow import ShadowRules
+from proxy.server.upstream.pool import UpstreamConnection
 from tests.bytes.data_path import DataPath, answering, data_path
 
 _QUIET = os.eventfd(0)  # a descriptor with nothing to read, as an idle connection's is

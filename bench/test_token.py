@@ -4,8 +4,8 @@ import time
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from proxy.server.rulebook import Caller, Rulebook
-from proxy.server.tokens import TokenKeeper, TokenSettings
+from proxy.server.callers.rulebook import Caller, Rulebook
+from proxy.server.callers.token_keeper import TokenKeeper, TokenSettings
 
 
 def keeper_and_token() -> tuple[TokenKeeper, Rulebook, bytes]:

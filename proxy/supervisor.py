@@ -771,7 +771,7 @@ def _own(settings: Settings, held: int | None) -> int:
 
 def form_of_data_path() -> str:
     """`compiled` where `./dev compile` made what runs, else `interpreted`."""
-    found = importlib.util.find_spec("proxy.server.exchange")
+    found = importlib.util.find_spec("proxy.server.exchange.exchange")
     return "interpreted" if found is None or str(found.origin).endswith(".py") else "compiled"
 
 

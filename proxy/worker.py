@@ -55,15 +55,15 @@ from proxy.counters import (
 from proxy.kill_file import NO_ORDER, KillOrder, read_kill_file
 from proxy.policy import interpretations
 from proxy.policy.gates import parse_network
-from proxy.server.connection import ClientConnection
+from proxy.server.callers.rulebook import Rulebook, build_rulebook
+from proxy.server.callers.token_keeper import TokenKeeper, TokenSettings
+from proxy.server.client.connection import ClientConnection
+from proxy.server.client.tls_listener import TlsListener
 from proxy.server.context import Context, Limits
-from proxy.server.credentials import UpstreamCredentials
-from proxy.server.deadlines import Deadlines
-from proxy.server.rulebook import Rulebook, build_rulebook
-from proxy.server.tls_listener import TlsListener
-from proxy.server.tokens import TokenKeeper, TokenSettings
-from proxy.server.turn import Turn
-from proxy.server.upstream import UpstreamPool, UpstreamSettings
+from proxy.server.loop.deadlines import Deadlines
+from proxy.server.loop.iteration import Turn
+from proxy.server.upstream.credentials import UpstreamCredentials
+from proxy.server.upstream.pool import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
 from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
 from proxy.stops import NOTHING_STOPPED, Stops

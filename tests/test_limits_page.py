@@ -24,7 +24,7 @@ ROWS: Final = [
 
 
 def default_of(name: str) -> Any:
-    """Of a setting (`Proxy.MaxHeaderBytes`) or constant (`proxy.server.tokens.MAX_TOKEN_BYTES`)."""
+    """Return the default of a setting (`Proxy.MaxHeaderBytes`) or the value of a constant with its module."""
     if name.startswith(("proxy.", "controlplane.")):
         module, _, constant = name.rpartition(".")
         return getattr(importlib.import_module(module), constant)

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Final
 from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
 from proxy.counters import FOREIGN_LINKS, Counters
-from proxy.policy.content_coding import acceptable
 from proxy.policy.filters import CompiledFilter, compile_filter
-from proxy.policy.links import LinkRewriter
 from proxy.policy.transforms import Transforms
-from proxy.server.abuse import Connections, Failures
-from proxy.server.deadlines import Deadlines
+from proxy.server.callers.rulebook import Rulebook
+from proxy.server.callers.token_keeper import TokenKeeper
+from proxy.server.client.address_counts import Connections, Failures
+from proxy.server.content.content_coding import acceptable
+from proxy.server.content.links import LinkRewriter
 from proxy.server.errors import NO_ROOM
-from proxy.server.held import HeldMemory
-from proxy.server.known_secrets import KnownSecrets
-from proxy.server.rulebook import Rulebook
-from proxy.server.tokens import TokenKeeper
-from proxy.server.turn import Turn
-from proxy.server.upstream import UpstreamPool
+from proxy.server.loop.deadlines import Deadlines
+from proxy.server.loop.held_memory import HeldMemory
+from proxy.server.loop.iteration import Turn
+from proxy.server.token_endpoint.known_secrets import KnownSecrets
+from proxy.server.upstream.pool import UpstreamPool
 
 if TYPE_CHECKING:
-    from proxy.server.connection import ClientConnection
+    from proxy.server.client.connection import ClientConnection
 
 log = logging.getLogger(__name__)
 

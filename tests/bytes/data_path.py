@@ -24,14 +24,14 @@ from proxy.counters import CounterPages
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.interpretations import GRAPH
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.server.connection import ClientConnection
+from proxy.server.callers.rulebook import Caller, Rulebook
+from proxy.server.callers.token_keeper import TokenKeeper, TokenSettings
+from proxy.server.client.connection import ClientConnection
 from proxy.server.context import Context, Limits
-from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential
-from proxy.server.deadlines import Deadlines
-from proxy.server.rulebook import Caller, Rulebook
-from proxy.server.tokens import TokenKeeper, TokenSettings
-from proxy.server.turn import Turn
-from proxy.server.upstream import UpstreamPool, UpstreamSettings
+from proxy.server.loop.deadlines import Deadlines
+from proxy.server.loop.iteration import Turn
+from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential
+from proxy.server.upstream.pool import UpstreamPool, UpstreamSettings
 
 UPSTREAM_TOKEN = "upstream-token-that-no-application-may-see"
 CLIENT_ID = "client-1"

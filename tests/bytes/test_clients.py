@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.server import connection as connection_module
-from proxy.server.exchange import Exchange
+from proxy.server.client import connection as connection_module
+from proxy.server.exchange.exchange import Exchange
 from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply, until
 
 RULES = """

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from proxy.counters import UNAUTHENTICATED, UPSTREAM_ERRORS, VERDICTS
-from proxy.server.answer_reader import AnswerReader
-from proxy.server.exchange import Exchange
+from proxy.server.exchange.exchange import Exchange
+from proxy.server.exchange.held_response import AnswerReader
 from tests.bytes.data_path import (
     CLIENT_ID,
     ORG_ID,
@@ -1176,7 +1176,7 @@ async def _drip(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def test_a_proxy_without_rules_answers_503_and_says_why(tmp_path: Path) -> None:
-    from proxy.server.rulebook import Rulebook
+    from proxy.server.callers.rulebook import Rulebook
 
     async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
         proxy.context.use(Rulebook())
@@ -1190,7 +1190,7 @@ async def test_a_proxy_without_rules_answers_503_and_says_why(tmp_path: Path) ->
 async def test_a_known_application_s_request_leaves_its_event_while_the_proxy_is_not_ready(
     tmp_path: Path,
 ) -> None:
-    from proxy.server.rulebook import Rulebook
+    from proxy.server.callers.rulebook import Rulebook
 
     forged = b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer x.y.z\r\n\r\n"
     async with data_path(answering(ok(b"{}")), tmp_path, max_staleness=1) as proxy:

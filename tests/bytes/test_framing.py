@@ -2,12 +2,12 @@
 
 import pytest
 
-from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, parse_answer_head
-from proxy.server.chunked import ChunkedDecoder
 from proxy.server.errors import MalformedBody, MalformedHead
-from proxy.server.field_lines import nominated_fields
-from proxy.server.heads import KEPT, head_for_client
-from proxy.server.request_head import RequestHead, parse_request_head
+from proxy.server.http1.chunked import ChunkedDecoder
+from proxy.server.http1.field_lines import nominated_fields
+from proxy.server.http1.forwarded_headers import KEPT, head_for_client
+from proxy.server.http1.request_head import RequestHead, parse_request_head
+from proxy.server.http1.response_head import CHUNKED, UNTIL_CLOSE, parse_answer_head
 
 HOST = b"Host: proxy.example\r\n"
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from proxy.server.exchange import Exchange
-from proxy.server.upstream import MAX_AGE_SECONDS, STALE_SECONDS
+from proxy.server.exchange.exchange import Exchange
+from proxy.server.upstream.pool import MAX_AGE_SECONDS, STALE_SECONDS
 from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, answering, data_path, ok, read_reply
 from tests.standins.certificates import CertificateAuthority
 

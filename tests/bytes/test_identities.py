@@ -11,8 +11,8 @@ from pathlib import Path
 
 from proxy.identities import Assignments
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
-from proxy.server.rulebook import Rulebook, build_rulebook
+from proxy.server.callers.rulebook import Rulebook, build_rulebook
+from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
 from proxy.snapshot import App, Snapshot, SnapshotRuleset
 from tests.bytes.data_path import ALLOW_ALL, DataPath, UpstreamPeer, data_path, ok, read_reply
 

@@ -18,10 +18,10 @@ from urllib.parse import urlencode
 import pytest
 
 from proxy import counters as c
-from proxy.server import connection as connection_module
-from proxy.server.abuse import MAX_REMEMBERED, WINDOW_SECONDS, Failures, network_of
-from proxy.server.connection import ClientConnection
-from proxy.server.held import HeldMemory
+from proxy.server.client import connection as connection_module
+from proxy.server.client.address_counts import MAX_REMEMBERED, WINDOW_SECONDS, Failures, network_of
+from proxy.server.client.connection import ClientConnection
+from proxy.server.loop.held_memory import HeldMemory
 from tests.bytes.data_path import (
     CLIENT_ID,
     CLIENT_SECRET,

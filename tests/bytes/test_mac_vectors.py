@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from proxy.server.tokens import TokenKeeper, UnknownToken
+from proxy.server.callers.token_keeper import TokenKeeper, UnknownToken
 from proxy.wire.signing import sign, sign_response, verify, verify_response
 from tests.bytes.data_path import ALLOW_ALL, CALLER, TOKEN_KEY, TOKEN_SETTINGS, rulebook
 

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from proxy.policy.abridged import without_secrets
-from proxy.server import answer_head, field_lines, heads, request_head
-from proxy.server.answer_head import parse_answer_head
-from proxy.server.credentials import UpstreamCredential
 from proxy.server.errors import MalformedHead
-from proxy.server.request_head import RequestFields, parse_request_head
+from proxy.server.http1 import field_lines, request_head
+from proxy.server.http1 import forwarded_headers as heads
+from proxy.server.http1 import response_head as answer_head
+from proxy.server.http1.request_head import RequestFields, parse_request_head
+from proxy.server.http1.response_head import parse_answer_head
+from proxy.server.upstream.credentials import UpstreamCredential
 from tests.bytes.data_path import UpstreamPeer, answering, data_path, ok, read_reply
 
 NAMES = (

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from proxy.policy.canonical import MalformedTarget, canonicalise
-from proxy.server.chunked import ChunkedDecoder
 from proxy.server.errors import MalformedBody, MalformedHead
-from proxy.server.request_head import parse_request_head
+from proxy.server.http1.chunked import ChunkedDecoder
+from proxy.server.http1.request_head import parse_request_head
 from tests.bytes.data_path import answering, data_path, ok
 
 

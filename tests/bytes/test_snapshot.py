@@ -13,8 +13,8 @@ from proxy.identities import Assignments
 from proxy.policy.canonical import canonicalise
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.server.credentials import UpstreamCredentials
-from proxy.server.rulebook import Rulebook, build_rulebook
+from proxy.server.callers.rulebook import Rulebook, build_rulebook
+from proxy.server.upstream.credentials import UpstreamCredentials
 from proxy.snapshot import (
     App,
     Snapshot,

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy.server.rulebook import Rulebook
+from proxy.server.callers.rulebook import Rulebook
 from proxy.stops import NOTHING_STOPPED, Stops
 from tests.bytes.data_path import (
     CLIENT_ID,

@@ -16,7 +16,7 @@ import pytest
 from proxy import counters
 from proxy.certificates import without_system_authorities
 from proxy.config.tls import client_tls, server_tls
-from proxy.server.tls_listener import TlsListener
+from proxy.server.client.tls_listener import TlsListener
 from tests.bytes.data_path import DataPath, Reply, answering, data_path, ok, read_reply, until
 from tests.standins.certificates import CertificateAuthority, speak_old_tls
 

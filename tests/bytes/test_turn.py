@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.server.connection import ClientConnection
-from proxy.server.exchange import Exchange
-from proxy.server.turn import MOST_TOGETHER
-from proxy.server.upstream import UpstreamConnection
+from proxy.server.client.connection import ClientConnection
+from proxy.server.exchange.exchange import Exchange
+from proxy.server.loop.iteration import MOST_TOGETHER
+from proxy.server.upstream.pool import UpstreamConnection
 from tests.bytes.data_path import DataPath, Script, UpstreamPeer, answering, data_path, ok, read_reply, until
 
 BLOCK_SECRETS = """

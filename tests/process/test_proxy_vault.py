@@ -158,7 +158,7 @@ def test_a_disabled_version_of_the_signing_key_is_refused(live: Live) -> None:
 
 
 def _kid_of(key: str) -> str:
-    from proxy.server.tokens import kid_of
+    from proxy.server.callers.token_keeper import kid_of
 
     return kid_of(key.encode())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.policy.charset import is_utf8
+from proxy.server.content.charset import is_utf8
 
 ASCII = b'{"a":"b"}'
 OTHER = '{"a":"ö"}'.encode()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.policy.content_coding import ContentCodingError, StreamDecoder, acceptable, decode
+from proxy.server.content.content_coding import ContentCodingError, StreamDecoder, acceptable, decode
 
 LIMIT = 1 << 20
 TEXT = b'{"value":[{"id":"1","displayName":"Ada"}]}' * 50

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.policy.links import LinkRewriter
+from proxy.server.content.links import LinkRewriter
 
 GRAPH_BASE = b"https://graph.microsoft.com"
 GRAPH = LinkRewriter(GRAPH_BASE, b"http://127.0.0.1:8080")

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from proxy.counters import LIMIT_FILTER_BYTES
-from proxy.policy.content_coding import ContentCodingError, StreamDecoder, UnfoldsTooFar, decode
-from proxy.policy.links import LinkStream
-from proxy.server.answer_head import AnswerHead
+from proxy.server.content.content_coding import ContentCodingError, StreamDecoder, UnfoldsTooFar, decode
+from proxy.server.content.links import LinkStream
 from proxy.server.errors import filter_failed, overloaded, unreadable_answer
+from proxy.server.http1.response_head import AnswerHead
 
 if TYPE_CHECKING:
-    from proxy.server.exchange import Exchange
+    from proxy.server.exchange.exchange import Exchange
 
 HOLD_BYTES: Final = 256 * 1024  # of a JSON answer that is held back until it is known whether a link changes
 HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same while compressed: it can't be changed once begun

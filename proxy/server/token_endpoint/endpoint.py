@@ -24,20 +24,20 @@ from proxy.counters import (
     TOKENS_REFUSED,
     UNKNOWN_CLIENTS,
 )
-from proxy.server import answers
-from proxy.server.abuse import network_of
-from proxy.server.audit_draft import AuditDraft
+from proxy.server.callers.token_keeper import STOPPED
+from proxy.server.client.address_counts import network_of
 from proxy.server.errors import Refusal
-from proxy.server.request_head import RequestHead
-from proxy.server.tokens import STOPPED
+from proxy.server.http1 import own_responses as answers
+from proxy.server.http1.request_head import RequestHead
+from proxy.server.record.request_record import AuditDraft
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from proxy.server.connection import ClientConnection
+    from proxy.server.callers.rulebook import Caller
+    from proxy.server.client.connection import ClientConnection
     from proxy.server.context import Context
-    from proxy.server.rulebook import Caller
     from proxy.stops import Stops
 
 logger = logging.getLogger(__name__)

@@ -32,17 +32,17 @@ from proxy.counters import (
     LIMIT_SLOW_READERS,
     UNAUTHENTICATED,
 )
-from proxy.server import answers
-from proxy.server.abuse import network_of
-from proxy.server.audit_draft import draft_of_refused
-from proxy.server.chunked import ChunkedDecoder
+from proxy.server.client.address_counts import network_of
 from proxy.server.context import plain_address
-from proxy.server.deadlines import NEVER
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
-from proxy.server.exchange import Exchange
-from proxy.server.request_head import RequestFields, RequestHead, parse_request_head
-from proxy.server.token_endpoint import token_exchange_for
-from proxy.server.turn import WAITING_BYTES
+from proxy.server.exchange.exchange import Exchange
+from proxy.server.http1 import own_responses as answers
+from proxy.server.http1.chunked import ChunkedDecoder
+from proxy.server.http1.request_head import RequestFields, RequestHead, parse_request_head
+from proxy.server.loop.deadlines import NEVER
+from proxy.server.loop.iteration import WAITING_BYTES
+from proxy.server.record.request_record import draft_of_refused
+from proxy.server.token_endpoint.endpoint import token_exchange_for
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT
 
 if TYPE_CHECKING:

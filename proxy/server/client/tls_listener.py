@@ -9,7 +9,7 @@ import socket
 import ssl
 from typing import Final
 
-from proxy.server.connection import Admission, ClientConnection, admit
+from proxy.server.client.connection import Admission, ClientConnection, admit
 from proxy.server.context import Context
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from proxy.server.answer_head import CHUNKED, AnswerHead
-from proxy.server.field_lines import (
+from proxy.server.http1.field_lines import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
     BODY_DIGEST,
@@ -21,7 +20,8 @@ from proxy.server.field_lines import (
     RANGE,
     TRANSFER_ENCODING,
 )
-from proxy.server.request_head import RequestFields, RequestHead, UpstreamForm
+from proxy.server.http1.request_head import RequestFields, RequestHead, UpstreamForm
+from proxy.server.http1.response_head import CHUNKED, AnswerHead
 
 _OF_THE_BODY: Final = frozenset({CONTENT_ENCODING, BODY_DIGEST})
 KEPT: Final = -3  # a body as long as the upstream said, if it said so

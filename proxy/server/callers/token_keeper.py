@@ -19,9 +19,9 @@ from typing import Final
 import jwt
 import msgspec
 
-from proxy.server.claims import Claims, Header
+from proxy.server.callers.claims import Claims, Header
+from proxy.server.callers.rulebook import Caller, Rulebook
 from proxy.server.errors import Refusal
-from proxy.server.rulebook import Caller, Rulebook
 
 ALGORITHM: Final = "HS256"
 MAX_TOKEN_BYTES: Final = 4096  # ours have some 450; a longer one is refused before any cryptography

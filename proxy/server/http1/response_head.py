@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from proxy.server.errors import MalformedHead
-from proxy.server.field_lines import (
+from proxy.server.http1.field_lines import (
     CONNECTION,
     CONTENT_ENCODING,
     CONTENT_LENGTH,

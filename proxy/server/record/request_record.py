@@ -26,13 +26,13 @@ from proxy.counters import (
 )
 from proxy.policy.abridged import without_secrets
 from proxy.server.errors import Refusal
-from proxy.server.refused_head import read_refused_head
+from proxy.server.http1.refused_head import read_refused_head
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Decision
+    from proxy.server.callers.rulebook import Caller
     from proxy.server.context import Context
-    from proxy.server.rulebook import Caller
-    from proxy.server.shadow import Trial
+    from proxy.server.exchange.shadow import Trial
 
 _VERDICT_COUNTER: Final = {
     "allow": ALLOWED,

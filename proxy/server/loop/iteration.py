@@ -14,8 +14,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from proxy.server.connection import ClientConnection
-    from proxy.server.upstream import UpstreamConnection
+    from proxy.server.client.connection import ClientConnection
+    from proxy.server.upstream.pool import UpstreamConnection
 
 MOST_TOGETHER: Final = 64  # pieces, so that with many connections the first doesn't wait long for the last
 WAITING_BYTES: Final = 16 * 1024  # of a piece: longer ones would push each other out of the caches

@@ -6,7 +6,7 @@ import hashlib
 import secrets
 from typing import Final
 
-from proxy.server.rulebook import Caller
+from proxy.server.callers.rulebook import Caller
 
 MAX_REMEMBERED: Final = 10_000
 

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Final, cast
 from aiohappyeyeballs import start_connection
 
 from proxy.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
-from proxy.server.answer_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head
-from proxy.server.chunked import ChunkedDecoder
-from proxy.server.deadlines import NEVER, Deadlines
 from proxy.server.errors import MalformedBody, MalformedHead
-from proxy.server.turn import WAITING_BYTES, Turn
+from proxy.server.http1.chunked import ChunkedDecoder
+from proxy.server.http1.response_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head
+from proxy.server.loop.deadlines import NEVER, Deadlines
+from proxy.server.loop.iteration import WAITING_BYTES, Turn
 
 if TYPE_CHECKING:
-    from proxy.server.exchange import Exchange
+    from proxy.server.exchange.exchange import Exchange
 
 MAX_INFORMATIONAL: Final = 16  # 1xx answers before one final answer; more is a flood
 MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are

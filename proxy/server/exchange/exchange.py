@@ -21,8 +21,6 @@ from proxy.counters import (
 )
 from proxy.policy.batch import MalformedBatch, envelope_decision, is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.charset import is_utf8
-from proxy.policy.content_coding import ContentCodingError, UnfoldsTooFar, decode
 from proxy.policy.decision import (
     AnswerFacts,
     BodyNeeded,
@@ -32,30 +30,32 @@ from proxy.policy.decision import (
     blocked_by_path,
 )
 from proxy.policy.filters import FilterFailed
-from proxy.policy.links import LinkRewriter
 from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.unserved import carries_query
-from proxy.server import answers
-from proxy.server.answer_head import CHUNKED, AnswerHead
-from proxy.server.answer_reader import AnswerReader, decoded_answer, split_codings
-from proxy.server.audit_draft import AuditDraft
-from proxy.server.batches import Batch, version_of
-from proxy.server.chunked import CHUNK_END, END_WITH_LAST_CHUNK, LAST_CHUNK
-from proxy.server.deadlines import NEVER
+from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
+from proxy.server.content.charset import is_utf8
+from proxy.server.content.content_coding import ContentCodingError, UnfoldsTooFar, decode
+from proxy.server.content.links import LinkRewriter
 from proxy.server.errors import NO_ROOM, Refusal, filter_failed, overloaded
-from proxy.server.heads import KEPT, head_for_client, head_for_upstream
-from proxy.server.request_head import RequestHead
-from proxy.server.shadow import Trial
-from proxy.server.tokens import RefusedToken, StoppedCaller, UnknownToken
-from proxy.server.upstream import UpstreamConnection, UpstreamLost
+from proxy.server.exchange.batch import Batch, version_of
+from proxy.server.exchange.held_response import AnswerReader, decoded_answer, split_codings
+from proxy.server.exchange.shadow import Trial
+from proxy.server.http1 import own_responses as answers
+from proxy.server.http1.chunked import CHUNK_END, END_WITH_LAST_CHUNK, LAST_CHUNK
+from proxy.server.http1.forwarded_headers import KEPT, head_for_client, head_for_upstream
+from proxy.server.http1.request_head import RequestHead
+from proxy.server.http1.response_head import CHUNKED, AnswerHead
+from proxy.server.loop.deadlines import NEVER
+from proxy.server.record.request_record import AuditDraft
+from proxy.server.upstream.pool import UpstreamConnection, UpstreamLost
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Plan
-    from proxy.server.connection import ClientConnection
+    from proxy.server.client.connection import ClientConnection
     from proxy.server.context import Context
-    from proxy.server.credentials import UpstreamCredential
-    from proxy.server.shadow import ShadowRules
+    from proxy.server.exchange.shadow import ShadowRules
+    from proxy.server.upstream.credentials import UpstreamCredential
     from proxy.stops import Stops
 
 REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from proxy.policy.compile import CompiledRuleset, Entry, compile_in_slices
 from proxy.policy.paths import Node, take_apart
 from proxy.policy.ruleset import Ruleset
-from proxy.server.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
-from proxy.server.shadow import ShadowRules
+from proxy.server.exchange.shadow import ShadowRules
+from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
 from proxy.snapshot import Snapshot
 from proxy.stops import NOTHING_STOPPED, Stops
 

@@ -10,7 +10,7 @@ import re
 from typing import Final, NamedTuple
 
 from proxy.policy.abridged import shortened
-from proxy.server.field_lines import joined
+from proxy.server.http1.field_lines import joined
 from proxy.wire.trace_context import trace_id_of
 
 _LONGEST_METHOD: Final = 64  # characters of an event's method; registered ones have at most 17

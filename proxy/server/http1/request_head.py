@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import httptools
 
 from proxy.server.errors import MalformedHead
-from proxy.server.field_lines import (
+from proxy.server.http1.field_lines import (
     AUTHORIZATION,
     CLIENT_REQUEST_ID,
     CONNECTION,
@@ -41,7 +41,7 @@ from proxy.server.field_lines import (
     length_of,
     nominated_fields,
 )
-from proxy.server.request_line import HOST_AND_PORT, absolute_form, method_not_allowed, unknown_method
+from proxy.server.http1.request_line import HOST_AND_PORT, absolute_form, method_not_allowed, unknown_method
 from proxy.wire.trace_context import trace_id_of
 
 MAX_REMEMBERED: Final = 512  # spellings; then all are forgotten, and the common ones are back at once
