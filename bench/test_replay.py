@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from proxy.policy.replay import Event, Replay, Tally
+from controlplane.rehearsal.replay import Event, Replay, Tally
 from proxy.policy.ruleset_yaml import parse_ruleset
 
 RULES = """

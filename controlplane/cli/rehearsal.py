@@ -75,7 +75,7 @@ def explain(
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
     from controlplane.operations.explanations import explained
     from controlplane.operations.rehearsals import field_lines, known_address
-    from proxy.policy.explain import Explainer, SampleRequest
+    from controlplane.rehearsal.explain import Explainer, SampleRequest
 
     if event is not None:
         if target is not None or org is None:
@@ -166,7 +166,7 @@ def diff(
 ) -> None:
     """Which rules of B are new, gone, changed or moved against A. Exit 0 if none, 1 if any."""
     from controlplane.operations.rehearsals import difference
-    from proxy.policy.ruleset_diff import diff_rulesets
+    from controlplane.rehearsal.ruleset_diff import diff_rulesets
 
     found = difference(diff_rulesets(ruleset_of(ctx.obj, old, org), ruleset_of(ctx.obj, new, org)))
     if json:
@@ -270,7 +270,7 @@ def complaining() -> Iterator[None]:
 
 
 def _moment(text: str | None) -> float:
-    from proxy.policy.cases import parse_moment
+    from controlplane.rehearsal.cases import parse_moment
 
     moment = clock.time() if text is None else parse_moment(text)
     if moment is None:

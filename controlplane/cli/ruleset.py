@@ -103,7 +103,7 @@ def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
 def _read(file: Path) -> _Read:
     """Raises CommandFailed with every error in the file."""
     from controlplane.operations.rehearsals import name_problems
-    from proxy.policy.advice import ruleset_advice
+    from controlplane.rehearsal.advice import ruleset_advice
 
     text = read_text(file)
     ruleset = parsed(str(file), text)

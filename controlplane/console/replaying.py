@@ -19,8 +19,8 @@ from controlplane.operations.perform import perform
 from controlplane.operations.recorded import within_time
 from controlplane.operations.rehearsals import Source
 from controlplane.operations.replays import ChangeFacts, OutcomeFacts, Replayed, ReplayRuleset, together
+from controlplane.rehearsal.replay import CHANGES, MAX_GROUPS
 from controlplane.search.query import rfc3339_ms
-from proxy.policy.replay import CHANGES, MAX_GROUPS
 from proxy.wire.audit_event import rfc3339
 
 JUDGED_APPS: Final = "judged"

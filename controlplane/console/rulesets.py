@@ -28,8 +28,8 @@ from controlplane.operations.rulesets import (
     ShowRuleset,
     VersionFacts,
 )
+from controlplane.rehearsal.ruleset_diff import diff_rulesets
 from controlplane.store.interface import NotFound
-from proxy.policy.ruleset_diff import diff_rulesets
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _MOST_OUTLINED: Final = 500  # rules; the text has them all

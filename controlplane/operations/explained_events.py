@@ -12,10 +12,10 @@ from controlplane.operations.operation import InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, decoded
 from controlplane.operations.rehearsals import Source, parsed, text_of
 from controlplane.operations.replays import OutcomeFacts, outcome_facts
+from controlplane.rehearsal.explain import Explainer, Explanation
+from controlplane.rehearsal.replay import Event, Outcome, outcome_of, sample_of
 from controlplane.store.interface import NotFound, Org
 from proxy.policy.abridged import is_cut
-from proxy.policy.explain import Explainer, Explanation
-from proxy.policy.replay import Event, Outcome, outcome_of, sample_of
 from proxy.wire.audit_event import REASONS
 
 

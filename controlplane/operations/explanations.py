@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from controlplane.operations.operation import Answer
-from proxy.policy.cases import REFUSED
+from controlplane.rehearsal.cases import REFUSED
+from controlplane.rehearsal.explain import Account, Attempt, Explanation, Judgement, Refused
 from proxy.policy.decision import Decision
-from proxy.policy.explain import Account, Attempt, Explanation, Judgement, Refused
 
 
 class RefusedFacts(msgspec.Struct, rename="camel"):

@@ -18,11 +18,11 @@ from controlplane.operations.aside import aside
 from controlplane.operations.audit import InvalidFilter, resolver
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest
+from controlplane.rehearsal.replay import Event, Outcome, Rules
 from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
 from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter
 from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
-from proxy.policy.replay import Event, Outcome, Rules
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _HOUR_MS: Final = 3_600_000

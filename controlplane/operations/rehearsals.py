@@ -13,15 +13,15 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.registry import InvalidName, valid_name
+from controlplane.rehearsal.advice import ruleset_advice
+from controlplane.rehearsal.cases import parse_moment, run_cases
+from controlplane.rehearsal.explain import Explainer, SampleRequest
+from controlplane.rehearsal.ruleset_diff import RulesetDiff, diff_rulesets
 from controlplane.store.interface import NotFound
 from proxy.policy import yaml_document
-from proxy.policy.advice import ruleset_advice
-from proxy.policy.cases import parse_moment, run_cases
-from proxy.policy.explain import Explainer, SampleRequest
 from proxy.policy.facts import AnswerFacts
 from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
-from proxy.policy.ruleset_diff import RulesetDiff, diff_rulesets
 from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, document_problem, parse_ruleset
 
 _LONGEST_LABEL: Final = 200

@@ -20,9 +20,18 @@ from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
 from controlplane.operations.rehearsals import Source, parsed, text_of
+from controlplane.rehearsal.replay import (
+    CHANGES,
+    MAX_GROUPS,
+    MAX_SAMPLES,
+    Group,
+    Outcome,
+    Replay,
+    Tally,
+    Unclear,
+)
 from controlplane.search.interface import SearchQuery
 from controlplane.store.interface import BlockPlace, StoreBusy
-from proxy.policy.replay import CHANGES, MAX_GROUPS, MAX_SAMPLES, Group, Outcome, Replay, Tally, Unclear
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 1_000_000  # events that one request has judged

@@ -11,8 +11,8 @@ from controlplane.operations.aside import in_earnest
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.rehearsals import ProblemFacts, name_problems, parsed, problem_line
+from controlplane.rehearsal.advice import ruleset_advice
 from controlplane.store.interface import NotFound, Ruleset, RulesetVersion
-from proxy.policy.advice import ruleset_advice
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
 from proxy.wire.audit_event import rfc3339
 

@@ -13,9 +13,9 @@ from controlplane.operations.operation import Answer, InvalidRequest, Request, o
 from controlplane.operations.recorded import FormerRules, Reading, Selection, select
 from controlplane.operations.replays import turn, without_events
 from controlplane.registry import InvalidName, valid_name
-from proxy.policy.replay import Outcome, Replay
+from controlplane.rehearsal.replay import Outcome, Replay
+from controlplane.rehearsal.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
-from proxy.policy.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 10_000_000  # events

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.policy.advice import _never_reached, ruleset_advice
-from proxy.policy.explain import Explainer, SampleRequest
+from controlplane.rehearsal.advice import _never_reached, ruleset_advice
+from controlplane.rehearsal.explain import Explainer, SampleRequest
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.yaml_document import MAX_PROBLEMS

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.rehearsal.explain import Account, Attempt, Explainer, Explanation, SampleRequest
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import AnswerFacts, Decision, RequestFacts, Verdict
-from proxy.policy.explain import Account, Attempt, Explainer, Explanation, SampleRequest
 from proxy.policy.ruleset import Comparison, Condition, IpGate, Match, Rule, Ruleset, TimeGate
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.transforms import Transforms

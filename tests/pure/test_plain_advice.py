@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.policy.advice import ruleset_advice
+from controlplane.rehearsal.advice import ruleset_advice
 from proxy.policy.ruleset_yaml import parse_ruleset
 
 TEXT = """\

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.rehearsal.explain import SampleRequest, judged
+from controlplane.rehearsal.replay import Event, Group, Outcome, Replay, Rules, Tally, Unclear
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import AnswerFacts, Decision, RequestFacts
-from proxy.policy.explain import SampleRequest, judged
-from proxy.policy.replay import Event, Group, Outcome, Replay, Rules, Tally, Unclear
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from tests.pure.rules import THURSDAY_NOON_UTC
@@ -324,7 +324,8 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
         transforms=None if decided is None or decided.transforms is None else decided.transforms.names,
     )
     replay = Replay(ruleset)
-    with patch("proxy.policy.unknown.MAX_WAYS", 20_000), patch("proxy.policy.replay._MOST_TOLD", 20_000):
+    most_told = patch("controlplane.rehearsal.replay._MOST_TOLD", 20_000)
+    with patch("proxy.policy.unknown.MAX_WAYS", 20_000), most_told:
         for _ in range(2):  # the second time out of memory
             after = replay.judge(stored)
             possible = (after,) if isinstance(after, Outcome) else after.possible

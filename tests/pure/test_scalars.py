@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.rehearsal.cases import run_cases
+from controlplane.rehearsal.explain import Explainer, SampleRequest
 from proxy.policy import yaml_document
 from proxy.policy.canonical import canonicalise
-from proxy.policy.cases import run_cases
 from proxy.policy.conditions import compile_check, compile_values_test
 from proxy.policy.decision import RequestFacts
-from proxy.policy.explain import Explainer, SampleRequest
 from proxy.policy.ruleset import Condition, Ruleset
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.policy.scalars import Written, as_values, read_plain, text_of

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.policy.advice import ruleset_advice
+from controlplane.rehearsal.advice import ruleset_advice
+from controlplane.rehearsal.explain import judged
+from controlplane.rehearsal.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import Decision, RequestFacts
-from proxy.policy.explain import judged
 from proxy.policy.path_shapes import looks_like_id, shapes_of
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.transforms import Transforms, covers
 from tests.pure.test_meaning import RESOURCES, spelled
 

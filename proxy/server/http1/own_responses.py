@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import base64
-import time
+from datetime import UTC, datetime
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
@@ -65,7 +65,7 @@ def error_body(refusal: Refusal, *, request_id: str, client_request_id: str | No
     error["innerError"] = {
         "request-id": request_id,
         "client-request-id": client_request_id or request_id,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)),
+        "date": datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%S"),
     }
     return orjson.dumps({"error": error})
 

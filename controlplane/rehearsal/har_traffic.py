@@ -7,17 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.explain import Explainer, SampleRequest
-from proxy.policy.filters import FilterFailed, compile_filter
-from proxy.policy.har import Exchange
-from proxy.policy.json_text import readable
-from proxy.policy.path_shapes import shapes_of
-from proxy.policy.queries import QueryGuard
-from proxy.policy.replay import Outcome, Unclear, outcome_of
-from proxy.policy.ruleset import Ruleset
-from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.policy.suggest import (
+from controlplane.rehearsal.explain import Explainer, SampleRequest
+from controlplane.rehearsal.har import Exchange
+from controlplane.rehearsal.replay import Outcome, Unclear, outcome_of
+from controlplane.rehearsal.suggest import (
     Blocked,
     Filter,
     Observations,
@@ -27,6 +20,13 @@ from proxy.policy.suggest import (
     patterns,
     suggest,
 )
+from proxy.policy.canonical import MalformedTarget, Target, canonicalise
+from proxy.policy.filters import FilterFailed, compile_filter
+from proxy.policy.json_text import readable
+from proxy.policy.path_shapes import shapes_of
+from proxy.policy.queries import QueryGuard
+from proxy.policy.ruleset import Ruleset
+from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.transforms import Transforms
 from proxy.policy.unknown import PartlyKnownAnswer
 

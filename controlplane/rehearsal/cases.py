@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
+from controlplane.rehearsal.explain import Account, Explainer, Explanation, SampleRequest
 from proxy.policy import yaml_document
 from proxy.policy.decision import AnswerFacts
-from proxy.policy.explain import Account, Explainer, Explanation, SampleRequest
 from proxy.policy.gates import is_address
 from proxy.policy.json_text import readable
 from proxy.policy.ruleset import Ruleset

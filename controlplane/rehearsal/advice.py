@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
+from controlplane.rehearsal.look_alikes import look_alikes
 from proxy.policy import yaml_document
 from proxy.policy.canonical import Name
-from proxy.policy.look_alikes import look_alikes
 from proxy.policy.paths import PathTree, Pattern, parse_pattern
 from proxy.policy.ruleset import Rule, Ruleset
 from proxy.policy.ruleset_yaml import RulesetProblem, at_most, document_problem

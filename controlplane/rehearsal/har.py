@@ -15,19 +15,8 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from proxy.policy.abridged import MASK
-from proxy.policy.batch import (
-    BatchAnswer,
-    MalformedBatch,
-    as_if_alone,
-    is_batch,
-    parse_batch,
-    parse_batch_answer,
-)
-from proxy.policy.canonical import MalformedTarget, canonicalise
-from proxy.policy.facts import AnswerFacts
-from proxy.policy.har_text import InvalidHar, read_entries
-from proxy.policy.har_values import (
+from controlplane.rehearsal.har_text import InvalidHar, read_entries
+from controlplane.rehearsal.har_values import (
     Body,
     Fields,
     Headers,
@@ -43,6 +32,17 @@ from proxy.policy.har_values import (
     status_of,
     values_of,
 )
+from proxy.policy.abridged import MASK
+from proxy.policy.batch import (
+    BatchAnswer,
+    MalformedBatch,
+    as_if_alone,
+    is_batch,
+    parse_batch,
+    parse_batch_answer,
+)
+from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.facts import AnswerFacts
 from proxy.policy.unknown import AnswerPart, PartlyKnownAnswer, RequestPart
 
 DEFAULT_BASE: Final = "https://graph.microsoft.com"

@@ -13,12 +13,12 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
+from controlplane.rehearsal.cases import REFUSED
+from controlplane.rehearsal.explain import Judgement, SampleRequest, judged
 from proxy.policy.abridged import is_cut
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.cases import REFUSED
 from proxy.policy.decision import Decision, Plan
-from proxy.policy.explain import Judgement, SampleRequest, judged
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
 from proxy.policy.transforms import Transforms
 from proxy.policy.unknown import (
