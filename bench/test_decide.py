@@ -8,7 +8,7 @@ from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import Decision, RequestFacts
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.server.exchange.shadow import ShadowRules, Trial
+from proxy.server.callers.shadow import ShadowRules, Trial
 
 TARGET = "/v1.0/users/ada@contoso.com?$select=id,displayName"
 HEADERS = ((b"Accept", b"application/json"), (b"ConsistencyLevel", b"eventual"))

@@ -14,8 +14,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from bench.samples import ANSWER, REQUEST, TOKEN, rules
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.server.callers.shadow import ShadowRules
 from proxy.server.client.connection import ClientConnection
-from proxy.server.exchange.shadow import ShadowRules
 from proxy.server.upstream.pool import UpstreamConnection
 from tests.bytes.data_path import DataPath, answering, data_path
 

@@ -15,16 +15,16 @@ from proxy.audit.spool import SpoolWriter
 from proxy.counters import FOREIGN_LINKS, Counters
 from proxy.policy.filters import CompiledFilter, compile_filter
 from proxy.policy.transforms import Transforms
+from proxy.server.callers.known_secrets import KnownSecrets
 from proxy.server.callers.rulebook import Rulebook
 from proxy.server.callers.token_keeper import TokenKeeper
-from proxy.server.client.address_counts import Connections, Failures
+from proxy.server.client_limits import Connections, Failures
 from proxy.server.content.content_coding import acceptable
 from proxy.server.content.links import LinkRewriter
 from proxy.server.errors import NO_ROOM
 from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.held_memory import HeldMemory
 from proxy.server.loop.iteration import Turn
-from proxy.server.token_endpoint.known_secrets import KnownSecrets
 from proxy.server.upstream.pool import UpstreamPool
 
 if TYPE_CHECKING:

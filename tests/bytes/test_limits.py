@@ -19,8 +19,8 @@ import pytest
 
 from proxy import counters as c
 from proxy.server.client import connection as connection_module
-from proxy.server.client.address_counts import MAX_REMEMBERED, WINDOW_SECONDS, Failures, network_of
 from proxy.server.client.connection import ClientConnection
+from proxy.server.client_limits import MAX_REMEMBERED, WINDOW_SECONDS, Failures, network_of
 from proxy.server.loop.held_memory import HeldMemory
 from tests.bytes.data_path import (
     CLIENT_ID,

@@ -14,7 +14,7 @@ from proxy.policy.canonical import Target
 from proxy.policy.compile import CompiledRuleset, compile_ruleset
 from proxy.policy.decision import Plan
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.server.exchange.shadow import ShadowRules
+from proxy.server.callers.shadow import ShadowRules
 from tests.bytes.data_path import (
     CLIENT_ID,
     DataPath,

@@ -22,9 +22,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from proxy.server.callers.known_secrets import KnownSecrets
 from proxy.server.callers.rulebook import Rulebook
 from proxy.server.callers.token_keeper import TokenKeeper, UnknownToken, kid_of
-from proxy.server.token_endpoint.known_secrets import KnownSecrets
 from tests.bytes.data_path import (
     ALLOW_ALL,
     CALLER,

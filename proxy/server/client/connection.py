@@ -32,7 +32,7 @@ from proxy.counters import (
     LIMIT_SLOW_READERS,
     UNAUTHENTICATED,
 )
-from proxy.server.client.address_counts import network_of
+from proxy.server.client_limits import network_of
 from proxy.server.context import plain_address
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
 from proxy.server.exchange.exchange import Exchange
@@ -40,7 +40,7 @@ from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.chunked import ChunkedDecoder
 from proxy.server.http1.request_head import RequestFields, RequestHead, parse_request_head
 from proxy.server.loop.deadlines import NEVER
-from proxy.server.loop.iteration import WAITING_BYTES
+from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection
 from proxy.server.record.request_record import draft_of_refused
 from proxy.server.token_endpoint.endpoint import token_exchange_for
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT
@@ -109,12 +109,11 @@ def admit(context: Context, address: str) -> Admission:
     return Admission(network, LIMIT_ADDRESS_CONNECTIONS if over else None)
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(BatchedConnection):
     """One connection of an application."""
 
     __slots__ = (
         "_admission",
-        "_arrived",
         "_awaited_until",
         "_begins_at",
         "_body_bytes",
@@ -128,7 +127,6 @@ class ClientConnection(asyncio.Protocol):
         "_fields",
         "_head",
         "_head_under_way",
-        "_held",
         "_last_announced",
         "_lingering",
         "_paused",
@@ -139,14 +137,11 @@ class ClientConnection(asyncio.Protocol):
         "_unsent",
         "client_ip",
         "continue_awaited",
-        "deadline",
         "made",
         "scheme",
-        "transport",
         "write_paused",
     )
 
-    transport: asyncio.Transport
     _head: RequestHead
 
     def __init__(self, context: Context, *, secure: bool, admission: Admission | None = None) -> None:
@@ -211,13 +206,6 @@ class ClientConnection(asyncio.Protocol):
         else:
             arrived, self._arrived = self._arrived, b""
             self._take_safely(arrived + data if arrived else data)
-
-    def take_arrived(self) -> None:
-        """When the loop's turn ends, or before anything else befalls the connection. Doesn't raise."""
-        arrived = self._arrived
-        if arrived:
-            self._arrived = b""
-            self._take_safely(arrived)
 
     def _take_safely(self, data: bytes) -> None:
         try:
@@ -298,11 +286,7 @@ class ClientConnection(asyncio.Protocol):
             self.deadline = self._awaited_until
         exchange.resume_answer()
 
-    def on_deadline(self, now: float) -> None:
-        if self._arrived:
-            self.take_arrived()
-            if self.deadline > now:
-                return  # it came in time
+    def _on_due(self, now: float) -> None:
         exchange = self._exchange
         if self.write_paused or self.transport.is_closing():
             self._judge_reader(now)
@@ -558,13 +542,6 @@ class ClientConnection(asyncio.Protocol):
             self._context.turn.send_answer(self)
         else:
             self.transport.writelines((head, body))
-
-    def send_held(self) -> None:
-        """At the end of the loop's turn, or before anything else is written or the connection closes."""
-        held = self._held
-        if held:
-            self._held = b""
-            self.transport.write(held)
 
     def write_framed(self, before: bytes, chunk: bytes, behind: bytes) -> None:
         """A piece of an answer's body between what frames it."""

@@ -27,9 +27,9 @@ from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
 from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.unserved import carries_query, names_method_override
+from proxy.server.callers.shadow import Trial
 from proxy.server.content.charset import is_utf8
 from proxy.server.errors import NO_ROOM, Refusal
-from proxy.server.exchange.shadow import Trial
 from proxy.server.http1.own_responses import error_body
 from proxy.server.record.request_record import AuditDraft
 from proxy.wire.trace_context import trace_id_of

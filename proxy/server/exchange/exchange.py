@@ -32,6 +32,7 @@ from proxy.policy.decision import (
 from proxy.policy.filters import FilterFailed
 from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.unserved import carries_query
+from proxy.server.callers.shadow import Trial
 from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.content.charset import is_utf8
 from proxy.server.content.content_coding import ContentCodingError, UnfoldsTooFar, decode
@@ -39,7 +40,6 @@ from proxy.server.content.links import LinkRewriter
 from proxy.server.errors import NO_ROOM, Refusal, filter_failed, overloaded
 from proxy.server.exchange.batch import Batch, version_of
 from proxy.server.exchange.held_response import AnswerReader, decoded_answer, split_codings
-from proxy.server.exchange.shadow import Trial
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.chunked import CHUNK_END, END_WITH_LAST_CHUNK, LAST_CHUNK
 from proxy.server.http1.forwarded_headers import KEPT, head_for_client, head_for_upstream
@@ -52,9 +52,9 @@ from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 if TYPE_CHECKING:
     from proxy.policy.decision import Plan
+    from proxy.server.callers.shadow import ShadowRules
     from proxy.server.client.connection import ClientConnection
     from proxy.server.context import Context
-    from proxy.server.exchange.shadow import ShadowRules
     from proxy.server.upstream.credentials import UpstreamCredential
     from proxy.stops import Stops
 

@@ -11,14 +11,54 @@ Answers are taken first, so that the connections they free are there for the req
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from proxy.server.client.connection import ClientConnection
-    from proxy.server.upstream.pool import UpstreamConnection
+from typing import Final
 
 MOST_TOGETHER: Final = 64  # pieces, so that with many connections the first doesn't wait long for the last
 WAITING_BYTES: Final = 16 * 1024  # of a piece: longer ones would push each other out of the caches
+
+
+class BatchedConnection(asyncio.Protocol):
+    """A connection whose reads are taken, and whose writes leave, when the loop iteration ends."""
+
+    __slots__ = ("_arrived", "_held", "deadline", "transport")
+
+    transport: asyncio.Transport
+    deadline: float  # monotonic seconds
+    _arrived: bytes  # read in this loop iteration, and not taken yet
+    _held: bytes  # written in this loop iteration, and not sent yet
+
+    def take_arrived(self) -> None:
+        """Take what arrived: when the loop iteration ends, and before any other event of the connection. It
+        does not raise."""
+        arrived = self._arrived
+        if arrived:
+            self._arrived = b""
+            self._take_safely(arrived)
+
+    def send_held(self) -> None:
+        """Send what is queued: when the loop iteration ends, and before any other write or the close."""
+        held = self._held
+        if held:
+            self._held = b""
+            self.transport.write(held)
+
+    def on_deadline(self, now: float) -> None:
+        """Take what arrived, and act on the deadline if it is still in the past."""
+        if self._arrived:
+            self.take_arrived()
+            if self.deadline > now:
+                return  # it came in time
+        self._on_due(now)
+
+    def fail(self) -> None:
+        """End the connection, and the exchange that it serves, after a fault of the proxy."""
+        raise NotImplementedError
+
+    def _take_safely(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _on_due(self, now: float) -> None:
+        raise NotImplementedError
 
 
 class Turn:
@@ -29,27 +69,27 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._scheduled = False
-        self._answered: list[UpstreamConnection] = []
-        self._asking: list[ClientConnection] = []
-        self._to_clients: list[ClientConnection] = []
-        self._to_upstream: list[UpstreamConnection] = []
+        self._answered: list[BatchedConnection] = []
+        self._asking: list[BatchedConnection] = []
+        self._to_clients: list[BatchedConnection] = []
+        self._to_upstream: list[BatchedConnection] = []
 
-    def answer_arrived(self, upstream: UpstreamConnection) -> None:
+    def answer_arrived(self, upstream: BatchedConnection) -> None:
         """Its `take_arrived` is called when this turn ends, or sooner."""
         self._answered.append(upstream)
         self._expect_end(len(self._answered))
 
-    def request_arrived(self, connection: ClientConnection) -> None:
+    def request_arrived(self, connection: BatchedConnection) -> None:
         """The same of the beginning of a request."""
         self._asking.append(connection)
         self._expect_end(len(self._asking))
 
-    def send_request(self, upstream: UpstreamConnection) -> None:
+    def send_request(self, upstream: BatchedConnection) -> None:
         """Its `send_held` is called when this turn ends, or sooner."""
         self._to_upstream.append(upstream)
         self._expect_end(len(self._to_upstream))
 
-    def send_answer(self, connection: ClientConnection) -> None:
+    def send_answer(self, connection: BatchedConnection) -> None:
         """The same of an answer."""
         self._to_clients.append(connection)
         self._expect_end(len(self._to_clients))
@@ -78,7 +118,7 @@ class Turn:
                 upstream.send_held()
             except Exception as error:
                 self.report(error)
-                upstream.fail(upstream.user)
+                upstream.fail()
 
     def end(self) -> None:
         """Both of them."""

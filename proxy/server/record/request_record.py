@@ -31,8 +31,8 @@ from proxy.server.http1.refused_head import read_refused_head
 if TYPE_CHECKING:
     from proxy.policy.decision import Decision
     from proxy.server.callers.rulebook import Caller
+    from proxy.server.callers.shadow import Trial
     from proxy.server.context import Context
-    from proxy.server.exchange.shadow import Trial
 
 _VERDICT_COUNTER: Final = {
     "allow": ALLOWED,

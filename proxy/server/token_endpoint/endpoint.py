@@ -25,7 +25,7 @@ from proxy.counters import (
     UNKNOWN_CLIENTS,
 )
 from proxy.server.callers.token_keeper import STOPPED
-from proxy.server.client.address_counts import network_of
+from proxy.server.client_limits import network_of
 from proxy.server.errors import Refusal
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.request_head import RequestHead

@@ -23,7 +23,7 @@ from proxy.server.errors import MalformedBody, MalformedHead
 from proxy.server.http1.chunked import ChunkedDecoder
 from proxy.server.http1.response_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head
 from proxy.server.loop.deadlines import NEVER, Deadlines
-from proxy.server.loop.iteration import WAITING_BYTES, Turn
+from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, Turn
 
 if TYPE_CHECKING:
     from proxy.server.exchange.exchange import Exchange
@@ -63,17 +63,15 @@ class UpstreamSettings:
     max_header_bytes: int
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection(BatchedConnection):
     """One connection to the upstream."""
 
     __slots__ = (
-        "_arrived",
         "_awaiting_head",
         "_buffer",
         "_decoder",
         "_early",
         "_ended",
-        "_held",
         "_informational",
         "_keep_alive",
         "_paused",
@@ -81,16 +79,13 @@ class UpstreamConnection(asyncio.Protocol):
         "_remaining",
         "_unread",
         "closed",
-        "deadline",
         "idle_since",
         "opened_at",
         "request_done",
-        "transport",
         "used",
         "user",
     )
 
-    transport: asyncio.Transport
     _unread: select.poll
 
     def __init__(self, pool: UpstreamPool) -> None:
@@ -189,24 +184,20 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             # Together: what is beyond the end of an answer must not be taken for the next one's.
             arrived, self._arrived = self._arrived, b""
-            self._read_safely(arrived + data if arrived else data)
+            self._take_safely(arrived + data if arrived else data)
 
-    def take_arrived(self) -> None:
-        """When the loop's turn ends, or before anything else befalls the connection. Doesn't raise."""
-        arrived = self._arrived
-        if arrived:
-            self._arrived = b""
-            self._read_safely(arrived)
-
-    def _read_safely(self, data: bytes) -> None:
+    def _take_safely(self, data: bytes) -> None:
         user = self.user
         try:
             self._read(data)
         except Exception as error:
             self._pool.turn.report(error)
-            self.fail(user)
+            self._fail_with(user)
 
-    def fail(self, user: Exchange | None) -> None:
+    def fail(self) -> None:
+        self._fail_with(self.user)
+
+    def _fail_with(self, user: Exchange | None) -> None:
         """A fault of the proxy ends the connection, and the exchange that it serves or served until now."""
         if self.user is None or self.user is user:  # else another one has it by now, which is not to blame
             self._pool.discard(self)
@@ -260,11 +251,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self.user is not None:
             self.user.upstream_drained()
 
-    def on_deadline(self, now: float) -> None:
-        if self._arrived:
-            self.take_arrived()
-            if self.deadline > now:
-                return  # it came in time
+    def _on_due(self, now: float) -> None:
         user = self.user
         self.deadline = NEVER
         if user is not None and not self._owes(user):
