@@ -16,6 +16,7 @@ from proxy.policy.compile import compile_ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.server.callers.shadow import ShadowRules
 from proxy.server.client.connection import ClientConnection
+from proxy.server.router import handler_for
 from proxy.server.upstream.pool import UpstreamConnection
 from tests.bytes.data_path import DataPath, answering, data_path
 
@@ -49,7 +50,7 @@ class _Transport:
 def _one_request(proxy: DataPath) -> Callable[[], None]:
     context = proxy.context
     client, upstream = _Transport(), _Transport()
-    connection = ClientConnection(context, secure=False)
+    connection = ClientConnection(context, handler_for, secure=False)
     connection.connection_made(cast(asyncio.Transport, client))
     backend = UpstreamConnection(context.pool)
     backend.connection_made(cast(asyncio.Transport, upstream))

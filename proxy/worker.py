@@ -62,6 +62,7 @@ from proxy.server.client.tls_listener import TlsListener
 from proxy.server.context import Context, Limits
 from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.iteration import Turn
+from proxy.server.router import handler_for
 from proxy.server.upstream.credentials import UpstreamCredentials
 from proxy.server.upstream.pool import UpstreamPool, UpstreamSettings
 from proxy.settings import Settings
@@ -278,10 +279,12 @@ class Worker:
         context = self._context
         if tls is not None:
             timeout = self._settings.proxy.head_timeout_seconds
-            return [TlsListener(context, listener.dup(), tls, timeout) for listener in listeners]
+            return [TlsListener(context, handler_for, listener.dup(), tls, timeout) for listener in listeners]
         return [
             await loop.create_server(
-                lambda: ClientConnection(context, secure=False), sock=listener.dup(), backlog=BACKLOG
+                lambda: ClientConnection(context, handler_for, secure=False),
+                sock=listener.dup(),
+                backlog=BACKLOG,
             )
             for listener in listeners
         ]

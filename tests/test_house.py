@@ -134,14 +134,53 @@ def test_imports_point_down_the_house() -> None:
 
 
 def test_no_module_leads_back_to_itself() -> None:
+    """Imports for types count: who names a class knows it."""
     graph: dict[str, set[str]] = {}
     for each in OWN_IMPORTS:
-        if each.at_module_level:
+        if each.imported != each.importer:
             graph.setdefault(each.importer, set()).add(each.imported)
+    _assert_no_circle(graph)
+
+
+@pytest.mark.parametrize("package", ["proxy", "proxy.server"])
+def test_no_room_leads_back_to_itself(package: str) -> None:
+    """Between the rooms of a package, imports for types included."""
+    depth = package.count(".") + 2
+    graph: dict[str, set[str]] = {}
+    for each in OWN_IMPORTS:
+        if _within(each.importer, package) and _within(each.imported, package):
+            importer, imported = (_first(name, depth) for name in (each.importer, each.imported))
+            if importer != imported and package not in (importer, imported):
+                graph.setdefault(importer, set()).add(imported)
+    _assert_no_circle(graph)
+
+
+def _first(module: str, depth: int) -> str:
+    return ".".join(module.split(".")[:depth])
+
+
+def _assert_no_circle(graph: dict[str, set[str]]) -> None:
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(f"imports in a circle: {' -> '.join(error.args[1])}")
+
+
+def _server_rooms() -> list[str]:
+    """Rooms of the data path as ARCHITECTURE.md lists them, top to bottom."""
+    house = (ROOT / "ARCHITECTURE.md").read_text("utf-8").partition("\n  server/ ")[2]
+    listed = house.partition("\n  agent/ ")[0]
+    return [f"proxy.server.{name}" for name in re.findall(r"^    (\w+)(?:\.py|/) ", listed, re.M)]
+
+
+def test_imports_point_down_the_data_path() -> None:
+    rooms = _server_rooms()
+    own = [
+        (each, rooms.index(_first(each.importer, 3)), rooms.index(_first(each.imported, 3)))
+        for each in OWN_IMPORTS
+        if each.importer.startswith("proxy.server.") and each.imported.startswith("proxy.server.")
+    ]
+    assert [str(each) for each, importer, imported in own if importer > imported] == []
 
 
 def test_the_control_plane_imports_only_the_pure_parts_of_the_proxy() -> None:

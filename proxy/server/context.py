@@ -8,7 +8,7 @@ import logging
 import re
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
@@ -24,11 +24,9 @@ from proxy.server.content.links import LinkRewriter
 from proxy.server.errors import NO_ROOM
 from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.held_memory import HeldMemory
-from proxy.server.loop.iteration import Turn
+from proxy.server.loop.iteration import BatchedConnection, Turn
 from proxy.server.upstream.pool import UpstreamPool
-
-if TYPE_CHECKING:
-    from proxy.server.client.connection import ClientConnection
+from proxy.stops import Stops
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +74,38 @@ def plain_address(address: str) -> str:
 
 
 LEAST_RESERVED: Final = 64 * MAX_FRAME  # bytes of records for which the spool keeps room in any case
+
+
+class OpenConnection(BatchedConnection):
+    """A client connection, as the context names it: what the worker needs to know of all that are open."""
+
+    __slots__ = ()
+
+    @property
+    def busy(self) -> bool:
+        """Return True if a request is under way."""
+        raise NotImplementedError
+
+    @property
+    def record_bytes(self) -> int:
+        """About as many bytes as the records of the request under way will take in the spool."""
+        raise NotImplementedError
+
+    def stop(self, stops: Stops) -> None:
+        """End what is under way for an application that is stopped."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """Close now if idle, after the response otherwise."""
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        """End what is under way."""
+        raise NotImplementedError
+
+    def record_unfinished(self) -> None:
+        """Write the records of what is under way: the worker ends now."""
+        raise NotImplementedError
 
 
 class Context:
@@ -127,7 +157,7 @@ class Context:
         self.synced_at = 0.0  # monotonic: when the control plane last confirmed the rules
         self.draining = False
         self.requests = 0  # numbers the requests of this worker; a part of every request id
-        self.connections: set[ClientConnection] = set()
+        self.connections: set[OpenConnection] = set()
         self.handshakes = 0  # under way, for connections to be
         self.addresses = Connections()
         self.memory = HeldMemory(limits.max_held_bytes)

@@ -30,6 +30,7 @@ from proxy.server.client.connection import ClientConnection
 from proxy.server.context import Context, Limits
 from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.iteration import Turn
+from proxy.server.router import handler_for
 from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential
 from proxy.server.upstream.pool import UpstreamPool, UpstreamSettings
 
@@ -363,7 +364,9 @@ async def data_path(
     )
     book = rulebook(ruleset, credential)
     context.use(book)
-    server = await loop.create_server(lambda: ClientConnection(context, secure=False), "127.0.0.1", 0)
+    server = await loop.create_server(
+        lambda: ClientConnection(context, handler_for, secure=False), "127.0.0.1", 0
+    )
     port = server.sockets[0].getsockname()[1]
     token = keeper.issue(book.callers[CLIENT_ID], now=time.time(), token_id="t")
     try:

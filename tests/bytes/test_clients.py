@@ -158,8 +158,9 @@ async def test_a_client_that_reads_again_does_not_hurry_an_upstream_that_takes_n
         await asyncio.sleep(0.05)
         exchange = served._exchange
         assert isinstance(exchange, Exchange)
-        assert exchange._upstream is not None
-        assert exchange._upstream.transport.get_write_buffer_size() < 1_000_000
+        assert exchange._call is not None
+        assert exchange._call.upstream is not None
+        assert exchange._call.upstream.transport.get_write_buffer_size() < 1_000_000
         sending.cancel()
         client.close()
 

@@ -345,7 +345,8 @@ def unsent_to_upstream(proxy: DataPath) -> int:
     (connection,) = proxy.connections
     exchange = connection._exchange
     assert isinstance(exchange, Exchange)
-    upstream = exchange._upstream
+    assert exchange._call is not None
+    upstream = exchange._call.upstream
     return 0 if upstream is None else upstream.transport.get_write_buffer_size()
 
 

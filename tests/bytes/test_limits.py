@@ -22,6 +22,7 @@ from proxy.server.client import connection as connection_module
 from proxy.server.client.connection import ClientConnection
 from proxy.server.client_limits import MAX_REMEMBERED, WINDOW_SECONDS, Failures, network_of
 from proxy.server.loop.held_memory import HeldMemory
+from proxy.server.router import handler_for
 from tests.bytes.data_path import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -127,7 +128,7 @@ async def test_whoever_comes_through_a_load_balancer_is_judged_by_his_own_addres
             else socket.create_server(("127.0.0.1", 0))
         )
         server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(proxy.context, secure=False), sock=listening
+            lambda: ClientConnection(proxy.context, handler_for, secure=False), sock=listening
         )
         async with server:
             proxy.port = listening.getsockname()[1]

@@ -17,6 +17,7 @@ from proxy import counters
 from proxy.certificates import without_system_authorities
 from proxy.config.tls import client_tls, server_tls
 from proxy.server.client.tls_listener import TlsListener
+from proxy.server.router import handler_for
 from tests.bytes.data_path import DataPath, Reply, answering, data_path, ok, read_reply, until
 from tests.standins.certificates import CertificateAuthority, speak_old_tls
 
@@ -76,7 +77,7 @@ class Listener:
         self._port = listening.getsockname()[1]
         self._client = client_tls(authority.ca_file)
         self._silent: list[asyncio.StreamWriter] = []
-        self._served = TlsListener(proxy.context, listening, tls, handshake_timeout)
+        self._served = TlsListener(proxy.context, handler_for, listening, tls, handshake_timeout)
 
     async def __aenter__(self) -> Self:
         return self

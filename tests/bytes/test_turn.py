@@ -267,7 +267,8 @@ def silent(asked: list[UpstreamPeer]) -> Script:
 def upstream_of(proxy: DataPath) -> UpstreamConnection:
     """The one that serves a request."""
     exchanges = [each._exchange for each in proxy.connections]
-    (upstream,) = [each._upstream for each in exchanges if isinstance(each, Exchange) and each._upstream]
+    calls = [each._call for each in exchanges if isinstance(each, Exchange)]
+    (upstream,) = [each.upstream for each in calls if each is not None and each.upstream is not None]
     return upstream
 
 

@@ -13,8 +13,9 @@ import logging
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, cast
 
 from proxy.audit.record import request_id
 from proxy.config import Address
@@ -33,21 +34,16 @@ from proxy.counters import (
     UNAUTHENTICATED,
 )
 from proxy.server.client_limits import network_of
-from proxy.server.context import plain_address
+from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
-from proxy.server.exchange.exchange import Exchange
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.chunked import ChunkedDecoder
 from proxy.server.http1.request_head import RequestFields, RequestHead, parse_request_head
 from proxy.server.loop.deadlines import NEVER
-from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection
+from proxy.server.loop.iteration import WAITING_BYTES
 from proxy.server.record.request_record import draft_of_refused
-from proxy.server.token_endpoint.endpoint import token_exchange_for
+from proxy.stops import Stops
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT
-
-if TYPE_CHECKING:
-    from proxy.server.context import Context
-    from proxy.stops import Stops
 
 logger = logging.getLogger(__name__)
 
@@ -65,22 +61,51 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
 _TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a record that holds one (RFC 8446 §5.1)
 
 
-class ClientExchange(Protocol):
-    """What a connection asks of the exchange under way."""
+class RequestHandler:
+    """What a connection calls of the handler of the request under way."""
 
-    def begin(self) -> None: ...
-    def request_body(self, chunk: bytes, last: bool) -> None: ...
-    def refuse(self, refusal: Refusal) -> None: ...
-    def client_left(self) -> None: ...
-    def fail(self) -> None: ...
-    def waited_too_long(self) -> None: ...
-    def pause_answer(self) -> None: ...
-    def resume_answer(self) -> None: ...
-    def stop(self, stops: Stops) -> None: ...
+    __slots__ = ()
+
+    def begin(self) -> None:
+        """Handle the request, whose head is whole."""
+        raise NotImplementedError
+
+    def request_body(self, chunk: bytes, last: bool) -> None:
+        """Take a piece of the body; `last` ends it."""
+        raise NotImplementedError
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End the request with a response of ours, or abort a response that has begun."""
+        raise NotImplementedError
+
+    def client_left(self) -> None:
+        """End the request without a response: the client is gone."""
+        raise NotImplementedError
+
+    def fail(self) -> None:
+        """End the request for a fault of the proxy, after its connection was aborted."""
+        raise NotImplementedError
+
+    def waited_too_long(self) -> None:
+        """Act on the deadline that the handler has set."""
+        raise NotImplementedError
+
+    def pause_answer(self) -> None:
+        """Stop sending: the client takes the response more slowly than it comes."""
+        raise NotImplementedError
+
+    def resume_answer(self) -> None:
+        """Send again."""
+        raise NotImplementedError
+
+    def stop(self, stops: Stops) -> None:
+        """End the request if an operator has stopped its application."""
+        raise NotImplementedError
+
     @property
     def record_bytes(self) -> int:
-        """About what its records will take of the spool."""
-        ...
+        """About as many bytes as its records will take in the spool."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +134,10 @@ def admit(context: Context, address: str) -> Admission:
     return Admission(network, LIMIT_ADDRESS_CONNECTIONS if over else None)
 
 
-class ClientConnection(BatchedConnection):
+HandlerFor = Callable[[Context, "ClientConnection", RequestHead], RequestHandler]
+
+
+class ClientConnection(OpenConnection):
     """One connection of an application."""
 
     __slots__ = (
@@ -125,6 +153,7 @@ class ClientConnection(BatchedConnection):
         "_decoder",
         "_exchange",
         "_fields",
+        "_handler_for",
         "_head",
         "_head_under_way",
         "_last_announced",
@@ -144,12 +173,16 @@ class ClientConnection(BatchedConnection):
 
     _head: RequestHead
 
-    def __init__(self, context: Context, *, secure: bool, admission: Admission | None = None) -> None:
-        """`admission` where it was counted before it is made."""
+    def __init__(
+        self, context: Context, handler_for: HandlerFor, *, secure: bool, admission: Admission | None = None
+    ) -> None:
+        """`handler_for` makes the handler of each request. `admission` is given if the connection was counted
+        before it is made."""
         # Per connection
         self.made = False
         self._admission = admission
         self._context = context
+        self._handler_for = handler_for
         self.scheme = b"https" if secure else b"http"
         self.client_ip = ""
         self.deadline = NEVER
@@ -169,7 +202,7 @@ class ClientConnection(BatchedConnection):
         self._unsent = 0  # when that was last looked at
         self._held = b""  # an answer that leaves when the loop's turn ends
         # Per request
-        self._exchange: ClientExchange | None = None
+        self._exchange: RequestHandler | None = None
         self._body_remaining = 0
         self._decoder: ChunkedDecoder | None = None
         self._body_bytes = 0
@@ -387,12 +420,7 @@ class ClientConnection(BatchedConnection):
         self._fields = head.fields
         self._body_remaining = head.fields.length
         self._decoder = ChunkedDecoder() if head.fields.length < 0 else None
-        exchange: ClientExchange | None
-        if head.target.startswith(("/v1.0/", "/beta/")):
-            exchange = Exchange(self._context, self, head)
-        else:
-            exchange = token_exchange_for(self._context, self, head) or Exchange(self._context, self, head)
-        self._exchange = exchange
+        exchange = self._exchange = self._handler_for(self._context, self, head)
         self.wait_until(NEVER)
         if head.fields.length:
             self.continue_awaited = head.fields.expect_continue

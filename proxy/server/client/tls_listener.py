@@ -9,7 +9,7 @@ import socket
 import ssl
 from typing import Final
 
-from proxy.server.client.connection import Admission, ClientConnection, admit
+from proxy.server.client.connection import Admission, ClientConnection, HandlerFor, admit
 from proxy.server.context import Context
 
 logger = logging.getLogger(__name__)
@@ -23,9 +23,15 @@ class TlsListener:
     """Serves one listening socket, which is its own from now on."""
 
     def __init__(
-        self, context: Context, listener: socket.socket, tls: ssl.SSLContext, handshake_timeout: float
+        self,
+        context: Context,
+        handler_for: HandlerFor,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        handshake_timeout: float,
     ) -> None:
         self._context = context
+        self._handler_for = handler_for
         self._listener = listener
         self._tls = tls
         self._handshake_timeout = handshake_timeout
@@ -76,7 +82,7 @@ class TlsListener:
 
     async def _shake_hands(self, accepted: socket.socket, admission: Admission) -> None:
         context = self._context
-        connection = ClientConnection(context, secure=True, admission=admission)
+        connection = ClientConnection(context, self._handler_for, secure=True, admission=admission)
         try:
             await context.loop.connect_accepted_socket(
                 lambda: connection,

@@ -8,7 +8,7 @@ its own that names the batch by `parentRequestId`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from proxy.policy.batch import (
     BatchAnswer,
@@ -22,22 +22,19 @@ from proxy.policy.batch import (
     reduced_batch,
 )
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, RequestFacts, blocked_by_path
+from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, Plan, RequestFacts, blocked_by_path
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
 from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.unserved import carries_query, names_method_override
+from proxy.server.callers.rulebook import Caller
 from proxy.server.callers.shadow import Trial
 from proxy.server.content.charset import is_utf8
+from proxy.server.context import Context
 from proxy.server.errors import NO_ROOM, Refusal
 from proxy.server.http1.own_responses import error_body
 from proxy.server.record.request_record import AuditDraft
 from proxy.wire.trace_context import trace_id_of
-
-if TYPE_CHECKING:
-    from proxy.policy.decision import Plan
-    from proxy.server.callers.rulebook import Caller
-    from proxy.server.context import Context
 
 _JSON: Final = {"Content-Type": "application/json"}
 _OF_THE_VERDICT: Final = frozenset({"rule", "default"})

@@ -10,14 +10,11 @@ exchange ends.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from proxy.counters import (
     LIMIT_FILTER_BYTES,
     LIMIT_HELD_BYTES,
-    LIMIT_UPSTREAM_CONNECTIONS,
-    LIMIT_UPSTREAM_WAITING,
-    UPSTREAM_RETRIED,
 )
 from proxy.policy.batch import MalformedBatch, envelope_decision, is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
@@ -26,46 +23,42 @@ from proxy.policy.decision import (
     BodyNeeded,
     Decision,
     MalformedBody,
+    Plan,
     RequestFacts,
     blocked_by_path,
 )
 from proxy.policy.filters import FilterFailed
 from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.unserved import carries_query
-from proxy.server.callers.shadow import Trial
+from proxy.server.callers.shadow import ShadowRules, Trial
 from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
+from proxy.server.client.connection import ClientConnection
 from proxy.server.content.charset import is_utf8
 from proxy.server.content.content_coding import ContentCodingError, UnfoldsTooFar, decode
 from proxy.server.content.links import LinkRewriter
+from proxy.server.context import Context
 from proxy.server.errors import NO_ROOM, Refusal, filter_failed, overloaded
 from proxy.server.exchange.batch import Batch, version_of
 from proxy.server.exchange.held_response import AnswerReader, decoded_answer, split_codings
+from proxy.server.exchange.owner import ExchangeOwner
+from proxy.server.exchange.upstream_call import UpstreamCall, credential_refused
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.chunked import CHUNK_END, END_WITH_LAST_CHUNK, LAST_CHUNK
 from proxy.server.http1.forwarded_headers import KEPT, head_for_client, head_for_upstream
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import CHUNKED, AnswerHead
-from proxy.server.loop.deadlines import NEVER
 from proxy.server.record.request_record import AuditDraft
-from proxy.server.upstream.pool import UpstreamConnection, UpstreamLost
+from proxy.server.upstream.pool import UpstreamLost
+from proxy.stops import Stops
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
-if TYPE_CHECKING:
-    from proxy.policy.decision import Plan
-    from proxy.server.callers.shadow import ShadowRules
-    from proxy.server.client.connection import ClientConnection
-    from proxy.server.context import Context
-    from proxy.server.upstream.credentials import UpstreamCredential
-    from proxy.stops import Stops
-
 REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token
-_REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _now: Final = time.time  # Final: what is compiled finds it without a look-up
 _clock: Final = time.perf_counter
 
 
-class Exchange:
+class Exchange(ExchangeOwner):
     """One request and its answer."""
 
     __slots__ = (
@@ -75,10 +68,8 @@ class Exchange:
         "_batch",
         "_body",
         "_body_done",
+        "_call",
         "_collecting",
-        "_credential",
-        "_credential_generation",
-        "_credential_retried",
         "_decision",
         "_early",
         "_facts",
@@ -87,16 +78,8 @@ class Exchange:
         "_if_unread",
         "_plan",
         "_reader",
-        "_retried",
         "_target",
-        "_upstream",
-        "_upstream_head",
-        "connection",
-        "context",
-        "draft",
-        "head",
         "head_sent",
-        "repeatable",
         "to_head_request",
     )
 
@@ -105,7 +88,6 @@ class Exchange:
     _facts: RequestFacts
     _decision: Decision
     _answer: AnswerHead
-    _credential: UpstreamCredential
 
     def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
         self.context = context
@@ -125,7 +107,6 @@ class Exchange:
         self.draft.trace_id = head.trace_id
         self.to_head_request = head.method == "HEAD"
         self._body_done = head.fields.length == 0
-        self.repeatable = self._body_done and head.method in _REPEATABLE
         self.head_sent = False
         self._finished = False
         # The request's body: a list while it is collected or kept, else it is passed on
@@ -135,12 +116,7 @@ class Exchange:
         self._held = 0  # bytes that count against what this worker may hold
         self._batch: Batch | None = None
         self._if_unread: Decision | None = None  # where only the log would have the body, and can't have it
-        # The upstream's side
-        self._upstream: UpstreamConnection | None = None
-        self._upstream_head = b""
-        self._retried = False
-        self._credential_retried = False
-        self._credential_generation = 0
+        self._call: UpstreamCall | None = None
         # The answer's body
         self._answer_bytes = 0
         self._answer_judged = False  # by response rules
@@ -279,24 +255,15 @@ class Exchange:
     def attach_credential(self) -> None:
         caller = self.draft.caller
         assert caller is not None
-        self._credential = credential = caller.credential
-        if not credential.valid(self.context.deadlines.now):
-            raise Refusal(
-                "notReady",
-                "The proxy has no valid upstream token at present.",
-                "credentialUnavailable",
-                retry_after=credential.retry_after,
-            )
-        self._credential_generation = credential.generation
-        self._upstream_head = self._head_for_upstream()
+        self._call = UpstreamCall(self, caller.credential)
 
-    def _head_for_upstream(self) -> bytes:
+    def head_for_upstream(self, authorization: bytes) -> bytes:
         context = self.context
         replaced = self._batch is not None and not self._batch.unchanged  # by a smaller batch
         return head_for_upstream(
             self.head,
             host=context.upstream_host,
-            authorization=self._credential.authorization,
+            authorization=authorization,
             readable_codings=context.readable_codings,
             body_held=self._body is not None,
             replaced_length=self._body_length() if replaced else None,
@@ -319,11 +286,8 @@ class Exchange:
                 self._body = []  # and until it is whole, however slowly it comes, no connection waits for it
                 return
             self.connection.pause_body()
-        self._acquire_upstream()
-
-    def _acquire_upstream(self, *, fresh: bool = False) -> None:
-        self.connection.wait_until(self.context.deadlines.now + self.context.limits.upstream_wait)
-        self.context.pool.acquire(self, fresh=fresh)
+        assert self._call is not None
+        self._call.start()
 
     # The request's body
 
@@ -348,8 +312,8 @@ class Exchange:
                 self._body_collected(last)
             else:
                 self.refuse(overloaded("The proxy holds as many bodies as it may.", close=True))
-        elif self._upstream is not None:
-            self._upstream.send(self._framed(chunk, last), done=last)
+        elif self._call is not None and self._call.upstream is not None:
+            self._call.send(self._framed(chunk, last), last)
         elif self._body is None:
             self._early.append(chunk)
         elif last:
@@ -449,67 +413,30 @@ class Exchange:
             return LAST_CHUNK if last else b""
         return b"%x\r\n%b%b" % (len(chunk), chunk, END_WITH_LAST_CHUNK if last else CHUNK_END)
 
-    # From the upstream
+    # From the upstream call
 
-    def upstream_ready(self, upstream: UpstreamConnection) -> None:
-        self._upstream = upstream
-        credential = self._credential
-        if credential.generation != self._credential_generation or not credential.valid(
-            self.context.deadlines.now
-        ):
-            # The token was renewed, or ended, while the request waited for its turn.
-            try:
-                self.attach_credential()
-            except Refusal as refusal:
-                self.refuse(refusal)
-                return
-        connection = self.connection
-        begun = self._upstream_head
-        if self.head.fields.length:
-            body = b"".join(self._early if self._body is None else self._body)
-            self._early = []
-            begun += self._framed(body, self._body_done)
-        if self._body_done:
-            connection.wait_until(NEVER)  # only the upstream's own deadline runs now
-            upstream.send_whole(begun)
-        else:
-            connection.resume_body()
-            upstream.send(begun, done=False)
-        if connection.write_paused:  # with what an upstream before this one has said
-            upstream.pause_reading()
+    def body_for_upstream(self) -> bytes:
+        body = b"".join(self._early if self._body is None else self._body)
+        self._early = []
+        return self._framed(body, self._body_done)
 
-    def upstream_lost(self, error: UpstreamLost) -> None:
-        self._upstream = None
-        again = self._held_whole() if error.unsent else error.unanswered and self.repeatable
-        if again and not self._retried:
-            # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
-            self._retried = True
-            self.context.counters.values[UPSTREAM_RETRIED] += 1
-            self._acquire_upstream(fresh=True)
-            return
-        self.draft.upstream_ended()
+    def body_done(self) -> bool:
+        return self._body_done
+
+    def holds_whole_request(self) -> bool:
+        return self._body_done and (self._body is not None or self.head.fields.length == 0)
+
+    def call_failed(self, error: UpstreamLost) -> None:
         reason = _LOST_REASON[error.code] if not self.head_sent else "upstreamAborted"
         self.refuse(Refusal(error.code, error.message, reason))
 
-    def upstream_crowded(self) -> None:
-        self.context.counters.values[LIMIT_UPSTREAM_WAITING] += 1
-        self.refuse(overloaded("Too many requests wait for an upstream connection."))
-
-    def upstream_full(self) -> None:
-        self.connection.pause_body()
-
-    def upstream_drained(self) -> None:
-        self.connection.resume_body()
-
-    def answer_informational(self, head: AnswerHead) -> None:
+    def informational(self, head: AnswerHead) -> None:
         if not self.head.http10:
             self.connection.write(self._head_for_client(head, KEPT))
         if head.status == 100:
             self.connection.body_continued()
 
-    def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
-        if last:
-            self._upstream = None
+    def response_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
         draft = self.draft
         self._answer = answer
         draft.upstream_us = int((_clock() - draft.upstream_started) * 1e6)
@@ -517,7 +444,9 @@ class Exchange:
         draft.upstream_request_id = answer.request_id
         status = answer.status
         if status == 401:
-            self._credential_refused()
+            assert self._call is not None
+            if not self._call.renew():
+                self._refuse_answer(credential_refused())
         elif status in self.context.statuses_as_502:
             self._refuse_answer(
                 Refusal(
@@ -543,50 +472,13 @@ class Exchange:
                 pass  # no rule of theirs holds
         self.refuse(refusal)
 
-    def answer_continued(self, chunk: bytes, last: bool) -> None:
-        if last:
-            self._upstream = None
+    def response_continued(self, chunk: bytes, last: bool) -> None:
         if self._reader is not None:
             self._reader.take(chunk, last)
         elif self._answer.length < 0:
             self.send_chunk(chunk, last)
         else:
             self._send_piece(chunk, last)
-
-    def _credential_refused(self) -> None:
-        """An upstream 401 is our own fault: once more with a new token where the request can be repeated."""
-        self._let_go_of_upstream()
-        credential = self._credential
-        now = self.context.deadlines.now
-        if (
-            self._credential_retried
-            or not self._held_whole()
-            or credential.just_replaced(self._credential_generation, now)
-        ):
-            credential.rejected(self._credential_generation, now)
-            self._refuse_answer(_credential_refused())
-            return
-        self._credential_retried = True
-        self.connection.wait_until(now + self.context.limits.upstream_wait)
-        if credential.generation != self._credential_generation:
-            self.credential_renewed()
-        else:
-            credential.waiting.add(self)
-            credential.rejected(self._credential_generation, now)
-
-    def _held_whole(self) -> bool:
-        """Whether all of the request is here, to be sent once more."""
-        return self._body_done and (self._body is not None or self.head.fields.length == 0)
-
-    def credential_renewed(self) -> None:
-        if self._finished:
-            return
-        credential = self._credential
-        self._credential_generation = credential.generation
-        self._upstream_head = self._head_for_upstream()
-        self.draft.forget_upstream()
-        self.context.counters.values[UPSTREAM_RETRIED] += 1
-        self._acquire_upstream()
 
     # Phases of the answer
 
@@ -883,12 +775,9 @@ class Exchange:
 
     def waited_too_long(self) -> None:
         """No upstream connection, or no new upstream token, came in time."""
-        if self._upstream is None:
-            if self._credential_retried:
-                self.refuse(_credential_refused())
-            else:
-                self.context.counters.values[LIMIT_UPSTREAM_CONNECTIONS] += 1
-                self.refuse(overloaded("Every upstream connection is busy."))
+        refusal = None if self._call is None else self._call.timed_out()
+        if refusal is not None:
+            self.refuse(refusal)
 
     def record(self, status: int) -> bool:
         """Closes the audit event. False, and the connection is cut, where it can't be stored: an answer
@@ -914,30 +803,27 @@ class Exchange:
         return self.draft.record_bytes + parts
 
     def pause_answer(self) -> None:
-        if self._upstream is not None:
-            self._upstream.pause_reading()
+        if self._call is not None:
+            self._call.pause_reading()
 
     def resume_answer(self) -> None:
         if self._reader is not None and not self._reader.resume():
             return
-        if self._upstream is not None:
-            self._upstream.resume_reading()
+        if self._call is not None:
+            self._call.resume_reading()
 
     def _let_go_of_upstream(self) -> None:
-        upstream = self._upstream
-        if upstream is not None:
-            self._upstream = None
-            self.draft.upstream_ended()
-            upstream.abandon()
-        else:
-            self.context.pool.withdraw(self)
-            if self._credential_retried:
-                self._credential.waiting.discard(self)
+        call = self._call
+        if call is not None:
+            self._call = None  # the two hold each other, and only the collector would free such a pair
+            call.end()
 
     def _finish(self, *, close: bool = False) -> None:
         self._finished = True
-        if self._upstream is not None:
-            self._let_go_of_upstream()
+        call = self._call
+        self._call = None
+        if call is not None and call.upstream is not None:
+            call.end()
         self.connection.exchange_done(close=close)
 
 
@@ -972,13 +858,4 @@ def _require_utf8(answer: AnswerHead, body: bytes) -> None:
 def _too_large() -> Refusal:
     return Refusal(
         "payloadTooLarge", "The body is larger than a rule may read.", "payloadTooLarge", close=True
-    )
-
-
-def _credential_refused() -> Refusal:
-    return Refusal(
-        "upstreamError",
-        "The upstream did not accept the proxy's own token.",
-        "upstreamUnauthorised",
-        upstream_status=401,
     )

@@ -6,16 +6,14 @@ every byte, and a longer one is rewritten piece by piece, uncoded and of unknown
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from proxy.counters import LIMIT_FILTER_BYTES
 from proxy.server.content.content_coding import ContentCodingError, StreamDecoder, UnfoldsTooFar, decode
 from proxy.server.content.links import LinkStream
 from proxy.server.errors import filter_failed, overloaded, unreadable_answer
+from proxy.server.exchange.owner import ExchangeOwner
 from proxy.server.http1.response_head import AnswerHead
-
-if TYPE_CHECKING:
-    from proxy.server.exchange.exchange import Exchange
 
 HOLD_BYTES: Final = 256 * 1024  # of a JSON answer that is held back until it is known whether a link changes
 HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same while compressed: it can't be changed once begun
@@ -26,7 +24,7 @@ class AnswerReader:
 
     __slots__ = ("_answer", "_decoder", "_exchange", "_for_rules", "_held", "_last", "_links", "_size")
 
-    def __init__(self, exchange: Exchange, answer: AnswerHead, *, for_rules: bool) -> None:
+    def __init__(self, exchange: ExchangeOwner, answer: AnswerHead, *, for_rules: bool) -> None:
         self._exchange = exchange
         self._answer = answer
         self._for_rules = for_rules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from proxy.audit.payload import encode
 from proxy.audit.record import Record, request_id
@@ -25,14 +25,12 @@ from proxy.counters import (
     UPSTREAM_ERRORS,
 )
 from proxy.policy.abridged import without_secrets
+from proxy.policy.decision import Decision
+from proxy.server.callers.rulebook import Caller
+from proxy.server.callers.shadow import Trial
+from proxy.server.context import Context
 from proxy.server.errors import Refusal
 from proxy.server.http1.refused_head import read_refused_head
-
-if TYPE_CHECKING:
-    from proxy.policy.decision import Decision
-    from proxy.server.callers.rulebook import Caller
-    from proxy.server.callers.shadow import Trial
-    from proxy.server.context import Context
 
 _VERDICT_COUNTER: Final = {
     "allow": ALLOWED,

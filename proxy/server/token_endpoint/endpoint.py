@@ -12,7 +12,8 @@ import binascii
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from asyncio import Future
+from typing import Final
 from urllib.parse import parse_qsl, unquote_plus
 
 import argon2
@@ -24,21 +25,17 @@ from proxy.counters import (
     TOKENS_REFUSED,
     UNKNOWN_CLIENTS,
 )
+from proxy.server.callers.rulebook import Caller
 from proxy.server.callers.token_keeper import STOPPED
+from proxy.server.client.connection import ClientConnection, RequestHandler
 from proxy.server.client_limits import network_of
+from proxy.server.context import Context
 from proxy.server.errors import Refusal
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.record.request_record import AuditDraft
+from proxy.stops import Stops
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
-
-if TYPE_CHECKING:
-    from asyncio import Future
-
-    from proxy.server.callers.rulebook import Caller
-    from proxy.server.client.connection import ClientConnection
-    from proxy.server.context import Context
-    from proxy.stops import Stops
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +93,7 @@ def _discovery(base: str, tenant: str) -> dict[str, object]:
     }
 
 
-class DocumentExchange:
+class DocumentExchange(RequestHandler):
     """A public document of the proxy's own."""
 
     __slots__ = ("_connection", "_document", "_head")
@@ -143,7 +140,7 @@ class _OAuthError(Exception):
         self.description = description
 
 
-class TokenExchange:
+class TokenExchange(RequestHandler):
     """One request for a proxy token (RFC 6749 §4.4)."""
 
     __slots__ = ("_body", "_connection", "_context", "_draft", "_finished", "_head")

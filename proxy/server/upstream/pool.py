@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from aiohappyeyeballs import start_connection
 
@@ -24,9 +24,6 @@ from proxy.server.http1.chunked import ChunkedDecoder
 from proxy.server.http1.response_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head
 from proxy.server.loop.deadlines import NEVER, Deadlines
 from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, Turn
-
-if TYPE_CHECKING:
-    from proxy.server.exchange.exchange import Exchange
 
 MAX_INFORMATIONAL: Final = 16  # 1xx answers before one final answer; more is a flood
 MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
@@ -63,6 +60,55 @@ class UpstreamSettings:
     max_header_bytes: int
 
 
+class UpstreamUser:
+    """What the pool and its connections call: one request that needs the upstream."""
+
+    __slots__ = ("repeatable", "to_head_request")
+
+    repeatable: bool  # an idle connection may be used even if the upstream may have closed it
+    to_head_request: bool  # the response has no body, whatever its head says
+
+    def upstream_ready(self, upstream: UpstreamConnection) -> None:
+        """Take a connection that is the user's own now."""
+        raise NotImplementedError
+
+    def upstream_lost(self, error: UpstreamLost) -> None:
+        """Learn that the upstream failed, with or without a connection."""
+        raise NotImplementedError
+
+    def upstream_crowded(self) -> None:
+        """Learn that too many users wait for a connection already."""
+        raise NotImplementedError
+
+    def upstream_full(self) -> None:
+        """Stop sending: the upstream takes the body more slowly than it comes."""
+        raise NotImplementedError
+
+    def upstream_drained(self) -> None:
+        """Send again."""
+        raise NotImplementedError
+
+    def answer_informational(self, head: AnswerHead) -> None:
+        """Take a 1xx response."""
+        raise NotImplementedError
+
+    def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+        """Take the head of the final response, and what came of its body."""
+        raise NotImplementedError
+
+    def answer_continued(self, chunk: bytes, last: bool) -> None:
+        """Take a piece of the response's body."""
+        raise NotImplementedError
+
+    def awaits_continue(self) -> bool:
+        """Return True if the client waits for the upstream's 100 (Continue)."""
+        raise NotImplementedError
+
+    def fail(self) -> None:
+        """End the exchange after a fault of the proxy."""
+        raise NotImplementedError
+
+
 class UpstreamConnection(BatchedConnection):
     """One connection to the upstream."""
 
@@ -97,7 +143,7 @@ class UpstreamConnection(BatchedConnection):
         self._ended = False  # by the upstream's own word, with TLS its close_notify
         self.used = False
         # Per exchange
-        self.user: Exchange | None = None
+        self.user: UpstreamUser | None = None
         self.request_done = False
         self._early = False  # the answer began before the request's end was sent
         self._paused = False  # reading, since the client doesn't take what came
@@ -119,7 +165,7 @@ class UpstreamConnection(BatchedConnection):
 
     # From the exchange
 
-    def serve(self, user: Exchange) -> None:
+    def serve(self, user: UpstreamUser) -> None:
         """Belongs to `user` until its answer has ended or it lets go."""
         self.user = user
         self.request_done = False
@@ -197,13 +243,13 @@ class UpstreamConnection(BatchedConnection):
     def fail(self) -> None:
         self._fail_with(self.user)
 
-    def _fail_with(self, user: Exchange | None) -> None:
+    def _fail_with(self, user: UpstreamUser | None) -> None:
         """A fault of the proxy ends the connection, and the exchange that it serves or served until now."""
         if self.user is None or self.user is user:  # else another one has it by now, which is not to blame
             self._pool.discard(self)
             self.abandon()
         if user is not None:
-            user.connection.fail()
+            user.fail()
 
     def _read(self, data: bytes) -> None:
         if self._awaiting_head:
@@ -260,12 +306,12 @@ class UpstreamConnection(BatchedConnection):
         if user is not None:
             user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not answer in time."))
 
-    def _owes(self, user: Exchange) -> bool:
+    def _owes(self, user: UpstreamUser) -> bool:
         """Whether it is the upstream's turn: to take what is written, to ask for the body, or to answer."""
         return (
             self.request_done
             or self.transport.get_write_buffer_size() > 0
-            or user.connection.continue_awaited
+            or user.awaits_continue()
         )
 
     # Reading
@@ -296,7 +342,7 @@ class UpstreamConnection(BatchedConnection):
         else:
             self._take_final(user, head, rest)
 
-    def _take_informational(self, user: Exchange, head: AnswerHead, rest: bytes) -> None:
+    def _take_informational(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
         self._informational += 1
         if head.status == 101 or self._informational > MAX_INFORMATIONAL:
             self._fail("The upstream answered with an unexpected interim status.")
@@ -305,7 +351,7 @@ class UpstreamConnection(BatchedConnection):
         if rest and self.user is user:
             self._read_head(rest)
 
-    def _take_final(self, user: Exchange, head: AnswerHead, rest: bytes) -> None:
+    def _take_final(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
         self._awaiting_head = False
         self._keep_alive = head.keep_alive
         self._remaining = head.length
@@ -395,7 +441,7 @@ class UpstreamPool:
         self._loop = loop
         self._counters = counters.values
         self._idle: list[UpstreamConnection] = []
-        self._waiting: deque[Exchange] = deque()
+        self._waiting: deque[UpstreamUser] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._open = 0
         self._closing = False
@@ -413,7 +459,7 @@ class UpstreamPool:
     def open_connections(self) -> int:
         return self._open
 
-    def acquire(self, user: Exchange, *, fresh: bool = False) -> None:
+    def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
         """Gives `user` a connection by its `upstream_ready`, now or later, or calls its `upstream_lost`, or
         `upstream_crowded` where too many wait already."""
         idle = self._idle
@@ -440,7 +486,7 @@ class UpstreamPool:
         self._waiting.append(user)
         self._open_for_waiting()
 
-    def withdraw(self, user: Exchange) -> None:
+    def withdraw(self, user: UpstreamUser) -> None:
         """`user` waits no more; a connection that was being opened for it serves the next."""
         if user in self._waiting:
             self._waiting.remove(user)

@@ -1,0 +1,240 @@
+"""One request's call to the upstream: a connection and a token for it, once more if either fails.
+
+A call ends before its exchange does: with the last byte of the response, or with the loss of the upstream.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from proxy.counters import (
+    LIMIT_UPSTREAM_CONNECTIONS,
+    LIMIT_UPSTREAM_WAITING,
+    UPSTREAM_RETRIED,
+)
+from proxy.server.errors import Refusal, overloaded
+from proxy.server.exchange.owner import ExchangeOwner
+from proxy.server.http1.response_head import AnswerHead
+from proxy.server.loop.deadlines import NEVER
+from proxy.server.upstream.credentials import UpstreamCredential
+from proxy.server.upstream.pool import UpstreamConnection, UpstreamLost, UpstreamUser
+
+_REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class CallState(Enum):
+    """The life of a call."""
+
+    READY = "ready"  # it has a token; its body may not be whole yet
+    QUEUED = "queued"  # the pool was asked for a connection
+    SENT = "sent"  # a connection is its own
+    RENEWING = "renewing"  # the upstream refused the token; it waits for another
+    ENDED = "ended"
+
+
+# Final names: the interpreted form reads an enum's member slowly.
+_READY: Final = CallState.READY
+_QUEUED: Final = CallState.QUEUED
+_SENT: Final = CallState.SENT
+_RENEWING: Final = CallState.RENEWING
+_ENDED: Final = CallState.ENDED
+
+_LOST: Final = 1  # bits of what was retried: the connection, the token
+_TOKEN: Final = 2
+
+
+class UpstreamCall(UpstreamUser):
+    """The upstream's side of one exchange."""
+
+    __slots__ = ("_credential", "_generation", "_head", "_owner", "_retried", "state", "upstream")
+
+    def __init__(self, owner: ExchangeOwner, credential: UpstreamCredential) -> None:
+        """Raises Refusal if there is no valid token."""
+        method = owner.head.method
+        self._owner = owner
+        self._credential = credential
+        self._generation = 0
+        self._head = b""
+        self._retried = 0
+        self.state = _READY
+        self.upstream: UpstreamConnection | None = None
+        self.repeatable = owner.head.fields.length == 0 and method in _REPEATABLE
+        self.to_head_request = method == "HEAD"
+        self._attach_credential()
+
+    def __repr__(self) -> str:
+        return f"<UpstreamCall {self.state.value}>"
+
+    def _attach_credential(self) -> None:
+        owner, credential = self._owner, self._credential
+        if not credential.valid(owner.context.deadlines.now):
+            raise Refusal(
+                "notReady",
+                "The proxy has no valid upstream token at present.",
+                "credentialUnavailable",
+                retry_after=credential.retry_after,
+            )
+        self._take_token()
+
+    def _take_token(self) -> None:
+        credential = self._credential
+        self._generation = credential.generation
+        self._head = self._owner.head_for_upstream(credential.authorization)
+
+    # Called by the exchange
+
+    def start(self, *, fresh: bool = False) -> None:
+        """Ask the pool for a connection; `fresh` means a new one."""
+        self.state = _QUEUED
+        context = self._owner.context
+        self._owner.connection.wait_until(context.deadlines.now + context.limits.upstream_wait)
+        context.pool.acquire(self, fresh=fresh)
+
+    def send(self, chunk: bytes, last: bool) -> None:
+        """Send a framed piece of the body."""
+        assert self.upstream is not None
+        self.upstream.send(chunk, done=last)
+
+    def timed_out(self) -> Refusal | None:
+        """Return why the exchange ends: no connection, or no other token, came in time."""
+        if self.upstream is not None:
+            return None
+        if self._retried & _TOKEN:
+            return credential_refused()
+        self._owner.context.counters.values[LIMIT_UPSTREAM_CONNECTIONS] += 1
+        return overloaded("Every upstream connection is busy.")
+
+    def renew(self) -> bool:
+        """Send the request once more with another token, because the upstream answered 401. Return False if
+        the request is not whole, or the token is not the cause."""
+        whole = self._owner.holds_whole_request()
+        self._release()
+        credential, context = self._credential, self._owner.context
+        now = context.deadlines.now
+        if self._retried & _TOKEN or not whole or credential.just_replaced(self._generation, now):
+            credential.rejected(self._generation, now)
+            return False
+        self._retried |= _TOKEN
+        self.state = _RENEWING
+        self._owner.connection.wait_until(now + context.limits.upstream_wait)
+        if credential.generation != self._generation:
+            self.credential_renewed()
+        else:
+            credential.waiting.add(self)
+            credential.rejected(self._generation, now)
+        return True
+
+    def credential_renewed(self) -> None:
+        """Send the request with the token that has come."""
+        if self.state is not _RENEWING:
+            return
+        self._take_token()
+        self._owner.draft.forget_upstream()
+        self._owner.context.counters.values[UPSTREAM_RETRIED] += 1
+        self.start()
+
+    def end(self) -> None:
+        """Close the connection, or leave the queue: the exchange wants nothing more."""
+        self._release()
+        self._credential.waiting.discard(self)
+        self.state = _ENDED
+
+    def pause_reading(self) -> None:
+        if self.upstream is not None:
+            self.upstream.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.upstream is not None:
+            self.upstream.resume_reading()
+
+    def _release(self) -> None:
+        upstream = self.upstream
+        if upstream is not None:
+            self.upstream = None
+            self._owner.draft.upstream_ended()
+            upstream.abandon()
+        elif self.state is _QUEUED:
+            self._owner.context.pool.withdraw(self)
+
+    # Called by the pool and the upstream connection
+
+    def upstream_ready(self, upstream: UpstreamConnection) -> None:
+        self.upstream = upstream
+        self.state = _SENT
+        owner, credential = self._owner, self._credential
+        if credential.generation != self._generation or not credential.valid(owner.context.deadlines.now):
+            # The token was renewed, or ended, while the request waited in the queue.
+            try:
+                self._attach_credential()
+            except Refusal as refusal:
+                owner.refuse(refusal)
+                return
+        connection = owner.connection
+        begun = self._head
+        if owner.head.fields.length:
+            begun += owner.body_for_upstream()
+        if owner.body_done():
+            connection.wait_until(NEVER)  # only the upstream's own deadline runs now
+            upstream.send_whole(begun)
+        else:
+            connection.resume_body()
+            upstream.send(begun, done=False)
+        if connection.write_paused:  # with what an upstream before this one has said
+            upstream.pause_reading()
+
+    def upstream_lost(self, error: UpstreamLost) -> None:
+        self.upstream = None
+        owner = self._owner
+        again = owner.holds_whole_request() if error.unsent else error.unanswered and self.repeatable
+        if again and not self._retried & _LOST:
+            # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
+            self._retried |= _LOST
+            owner.context.counters.values[UPSTREAM_RETRIED] += 1
+            self.start(fresh=True)
+            return
+        self.state = _ENDED
+        owner.draft.upstream_ended()
+        owner.call_failed(error)
+
+    def upstream_crowded(self) -> None:
+        self.state = _ENDED
+        self._owner.context.counters.values[LIMIT_UPSTREAM_WAITING] += 1
+        self._owner.refuse(overloaded("Too many requests wait for an upstream connection."))
+
+    def upstream_full(self) -> None:
+        self._owner.connection.pause_body()
+
+    def upstream_drained(self) -> None:
+        self._owner.connection.resume_body()
+
+    def answer_informational(self, head: AnswerHead) -> None:
+        self._owner.informational(head)
+
+    def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+        if last:
+            self.upstream = None
+            self.state = _ENDED
+        self._owner.response_started(answer, chunk, last)
+
+    def answer_continued(self, chunk: bytes, last: bool) -> None:
+        if last:
+            self.upstream = None
+            self.state = _ENDED
+        self._owner.response_continued(chunk, last)
+
+    def awaits_continue(self) -> bool:
+        return self._owner.connection.continue_awaited
+
+    def fail(self) -> None:
+        self._owner.connection.fail()
+
+
+def credential_refused() -> Refusal:
+    """Return the refusal of a request whose upstream token is not accepted."""
+    return Refusal(
+        "upstreamError",
+        "The upstream did not accept the proxy's own token.",
+        "upstreamUnauthorised",
+        upstream_status=401,
+    )

@@ -1,0 +1,16 @@
+"""Which handler a request has, by its target."""
+
+from __future__ import annotations
+
+from proxy.server.client.connection import ClientConnection, RequestHandler
+from proxy.server.context import Context
+from proxy.server.exchange.exchange import Exchange
+from proxy.server.http1.request_head import RequestHead
+from proxy.server.token_endpoint.endpoint import token_exchange_for
+
+
+def handler_for(context: Context, connection: ClientConnection, head: RequestHead) -> RequestHandler:
+    """Return the handler of a request: the proxy's own endpoints, or an exchange with the upstream."""
+    if head.target.startswith(("/v1.0/", "/beta/")):
+        return Exchange(context, connection, head)
+    return token_exchange_for(context, connection, head) or Exchange(context, connection, head)
