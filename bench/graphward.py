@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.rules.snapshot import App, Snapshot, SnapshotRuleset, write_snapshot
 from proxy.server.callers.rulebook import Caller
 from proxy.server.callers.token_keeper import TokenKeeper, TokenSettings
-from proxy.snapshot import App, Snapshot, SnapshotRuleset, write_snapshot
 
 SIGNING_KEY: Final = "graphward-bench-signing-key-of-forty-chars"
 TOKEN_SECONDS: Final = 86400

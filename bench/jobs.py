@@ -9,7 +9,7 @@ from bench.load import LIST_PATH, ONE_PATH, request_loader
 from bench.report import Table
 from bench.rig import Rig
 from bench.tools import ROOT
-from proxy.supervisor import form_of_data_path
+from proxy.supervisor.supervisor import form_of_data_path
 
 
 def pass_through(rig: Rig, pace: Pace) -> Table:

@@ -13,7 +13,7 @@ from bench.engines import ENGINES
 from bench.plot import bars
 from bench.report import Table
 from bench.tools import ROOT, find, machine, version, wheels
-from proxy.supervisor import form_of_data_path
+from proxy.supervisor.supervisor import form_of_data_path
 
 REPORT: Final = ROOT / "bench" / "RESULTS.md"
 PLOT: Final = ROOT / "bench" / "results.svg"

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from proxy import __version__, log
+from proxy import __version__
 from proxy.config import SettingsError, describe
-from proxy.own_process import keep_to_itself, raise_open_files
-from proxy.settings import Settings, load
-from proxy.signing_key import SigningKeyError
+from proxy.process import log
+from proxy.process.own_process import keep_to_itself, raise_open_files
+from proxy.startup.settings import Settings, load
+from proxy.startup.signing_key import SigningKeyError
 from proxy.wire.log_line import one_line
 
 OK, FAILED, BAD_INPUT = 0, 1, 2
@@ -65,10 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(settings: Settings) -> int:
-    from proxy.check import exposures, problems_of
-    from proxy.handover import problems_of_taking_over
+    from proxy.startup.check import exposures, problems_of
+    from proxy.supervisor.handover import problems_of_taking_over
 
-    for module in ("proxy.supervisor", "proxy.worker", "proxy.agent.main"):
+    for module in ("proxy.supervisor.supervisor", "proxy.worker.main", "proxy.agent.main"):
         importlib.import_module(module)  # so that a check of a new version finds all of it there
     print(describe(settings))
     for exposure in exposures(settings):
@@ -92,8 +93,8 @@ def _doctor(settings: Settings, config: Path, *, as_json: bool) -> int:
 
 def _run(config: Path, settings: Settings) -> int:
     gc.disable()  # while modules are loaded, which stay: walking them takes a tenth of the start
-    from proxy.check import certificate_problems, owner_problems
-    from proxy.supervisor import StartError, Supervisor
+    from proxy.startup.check import certificate_problems, owner_problems
+    from proxy.supervisor.supervisor import StartError, Supervisor
 
     problems = certificate_problems(settings)
     if problems:

@@ -24,7 +24,7 @@ from proxy.agent.collector import Collector
 from proxy.agent.journal import Journal
 from proxy.audit.spool import MIN_SEGMENT_BYTES, SpoolWriter
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.snapshot import App, Snapshot, SnapshotRuleset, write_snapshot
+from proxy.rules.snapshot import App, Snapshot, SnapshotRuleset, write_snapshot
 from tests.controlplane.plane import RULESET, ProxyClient, batch, write_settings
 from tests.controlplane.processes import facts, server
 from tests.process.agent_parts import write

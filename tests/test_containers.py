@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from controlplane.settings import read_settings
-from proxy.settings import load
+from proxy.startup.settings import load
 from tests.controlplane.plane import FakeClock, started
 from tests.dependencies_reference import locked, needed_to_run
 from tests.standins.ports import free_port

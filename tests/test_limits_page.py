@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from proxy.config.declare import keys, sections
-from proxy.counters import COUNTER_NAMES
-from proxy.settings import Settings
+from proxy.ipc.counters import COUNTER_NAMES
+from proxy.startup.settings import Settings
 from tests.settings_reference import PAGE
 
 _TABLE: Final = (

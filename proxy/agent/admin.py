@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from proxy.agent.exposition import end_of, exposition
 from proxy.agent.health import AuditStatus, Health
 from proxy.agent.sync import Sync
-from proxy.counters import CounterPages
+from proxy.ipc.counters import CounterPages
 
 MAX_CONNECTIONS: Final = 64  # anybody who reaches the listener may open them, and each takes a descriptor
 # For a request, the first one included; a scraper opens another connection, which costs little.

@@ -21,7 +21,7 @@ from proxy.agent.resend import Resender
 from proxy.agent.shipper import Shipper
 from proxy.agent.statefile import NewerState
 from proxy.audit.spool import WhenFull
-from proxy.own_process import give_to_owner_of, make_directory
+from proxy.process.own_process import give_to_owner_of, make_directory
 
 log = logging.getLogger(__name__)
 

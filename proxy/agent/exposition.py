@@ -13,10 +13,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from proxy import __version__
-from proxy import counters as c
 from proxy.agent.health import AuditStatus, Health
 from proxy.agent.sync import Sync
-from proxy.given_file import read_given_file
+from proxy.ipc import counters as c
+from proxy.process.given_file import read_given_file
 from proxy.wire.models import AUDIT_PATH, HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 _GAUGES: Final = (

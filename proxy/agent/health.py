@@ -13,7 +13,7 @@ from proxy.agent.report import Report
 from proxy.agent.statefile import Gap
 from proxy.agent.sync import Sync
 from proxy.agent.vault import Held
-from proxy.counters import (
+from proxy.ipc.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
     KILL_FILE,
@@ -25,7 +25,7 @@ from proxy.counters import (
     CounterPages,
     Counters,
 )
-from proxy.identities import DEFAULT_IDENTITY, Assignments
+from proxy.startup.identities import DEFAULT_IDENTITY, Assignments
 from proxy.wire.models import Check, CheckStatus
 
 _ALIVE_SECONDS: Final = 10  # a worker says so every second

@@ -13,7 +13,7 @@ from proxy.agent.report import Report
 from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
 from proxy.policy.abridged import shortened
-from proxy.snapshot import Snapshot
+from proxy.rules.snapshot import Snapshot
 from proxy.wire.models import Heartbeat
 
 _MAX_DETAIL: Final = 2000

@@ -32,8 +32,8 @@ from proxy.agent.statefile import (
     decode_state,
     encode_state,
 )
-from proxy.own_process import give_to_owner_of, make_directory
-from proxy.snapshot import sync_directory, write_at, write_by_rename
+from proxy.process.own_process import give_to_owner_of, make_directory
+from proxy.rules.snapshot import sync_directory, write_at, write_by_rename
 from proxy.wire.audit_event import rfc3339, uuid7
 
 log = logging.getLogger(__name__)

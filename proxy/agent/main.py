@@ -27,8 +27,8 @@ from proxy.agent.report import Report
 from proxy.agent.signing_keys import SigningKeyKeeper
 from proxy.agent.sync import Sync
 from proxy.agent.vault import Held, HeldSecret, Vault
-from proxy.certificates import Certificates
-from proxy.channel import (
+from proxy.config import Address
+from proxy.ipc.channel import (
     Channel,
     Credential,
     CredentialRejected,
@@ -38,11 +38,11 @@ from proxy.channel import (
     SigningKeys,
     SnapshotUnusable,
 )
-from proxy.config import Address
-from proxy.counters import ALIVE_AT, CounterPages
-from proxy.settings import Settings
-from proxy.snapshot import Snapshot
-from proxy.stops import EVERYTHING_STOPPED, Stops
+from proxy.ipc.counters import ALIVE_AT, CounterPages
+from proxy.rules.snapshot import Snapshot
+from proxy.rules.stops import EVERYTHING_STOPPED, Stops
+from proxy.startup.certificates import Certificates
+from proxy.startup.settings import Settings
 from proxy.wire.models import HEARTBEAT_PATH, METRICS_PATH, SYNC_PATH
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from typing import Final
 
 from proxy.agent.failures import unforeseen
 from proxy.agent.vault import SecretVersion, Upkeep, Vault, VaultError
-from proxy.channel import SigningKeys
-from proxy.signing_key import MIN_BYTES
+from proxy.ipc.channel import SigningKeys
+from proxy.startup.signing_key import MIN_BYTES
 from proxy.wire.models import Check
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from proxy.own_process import give_to_owner_of
-from proxy.snapshot import sync_directory, write_at
+from proxy.process.own_process import give_to_owner_of
+from proxy.rules.snapshot import sync_directory, write_at
 
 FORMAT: Final = 1  # of the state, and of the journals that it speaks of
 # Two digits: of one and the number behind it, one flipped bit of the space between makes three or more.

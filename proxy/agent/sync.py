@@ -22,7 +22,7 @@ from proxy.agent.proof import description
 from proxy.agent.retry import backoff, jittered
 from proxy.policy import json_text
 from proxy.policy.ruleset import Ruleset
-from proxy.snapshot import (
+from proxy.rules.snapshot import (
     READ,
     App,
     Snapshot,
@@ -33,7 +33,7 @@ from proxy.snapshot import (
     write_by_rename,
     write_snapshot,
 )
-from proxy.stops import NOTHING_STOPPED, Stops
+from proxy.rules.stops import NOTHING_STOPPED, Stops
 from proxy.wire.models import Check, SyncAnswer, SyncRuleset
 
 log = logging.getLogger(__name__)

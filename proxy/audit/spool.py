@@ -38,7 +38,7 @@ from proxy.audit.segment import (
     header_of,
     parse_name,
 )
-from proxy.own_process import give_to_owner_of, make_directory
+from proxy.process.own_process import give_to_owner_of, make_directory
 
 WhenFull = Literal["refuse", "drop-oldest"]
 

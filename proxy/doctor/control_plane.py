@@ -11,8 +11,8 @@ from proxy.agent.control_plane import Answer, CallFailed, ControlPlane, Identity
 from proxy.agent.proof import description
 from proxy.doctor.hosts import tls_context
 from proxy.policy.json_text import readable
-from proxy.settings import Settings
-from proxy.snapshot import Snapshot
+from proxy.rules.snapshot import Snapshot
+from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding
 from proxy.wire.models import SYNC_PATH, ErrorBody
 

@@ -15,7 +15,7 @@ from proxy.agent.credentials.provider import CredentialError
 from proxy.agent.credentials.sources import open_providers, open_vault, upstream_secrets
 from proxy.agent.vault import Vault, VaultError
 from proxy.doctor.hosts import EXPIRES_SOON_DAYS, tls_context
-from proxy.settings import IdentitySettings, Settings
+from proxy.startup.settings import IdentitySettings, Settings
 from proxy.wire.finding import Finding
 
 _UPSTREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=5.0)

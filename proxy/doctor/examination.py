@@ -17,7 +17,7 @@ from proxy.doctor.credentials import credentials
 from proxy.doctor.hosts import Host, Visit, visit
 from proxy.doctor.live import live
 from proxy.doctor.spool import spool
-from proxy.settings import Settings
+from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding, masked
 
 _DISK_SECONDS: Final = 20.0

@@ -10,11 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from proxy.check import certificate_problems, directory_problems, exposures, files_below, signing_key_problems
 from proxy.doctor.hosts import EXPIRES_SOON_DAYS
-from proxy.kill_file import NO_ORDER, read_kill_file
-from proxy.settings import Settings
-from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
+from proxy.rules.kill_file import NO_ORDER, read_kill_file
+from proxy.rules.snapshot import Snapshot, SnapshotDamaged, read_snapshot
+from proxy.startup.check import (
+    certificate_problems,
+    directory_problems,
+    exposures,
+    files_below,
+    signing_key_problems,
+)
+from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding
 
 _STALE_INTERVALS: Final = 3

@@ -10,7 +10,7 @@ import msgspec
 
 from proxy.config import Address
 from proxy.policy.json_text import readable
-from proxy.settings import Settings
+from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding, Status
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)

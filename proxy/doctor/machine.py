@@ -12,7 +12,7 @@ from typing import Final
 
 from proxy.config import Address
 from proxy.config.listening import holder
-from proxy.settings import Settings
+from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding
 
 _LISTENING: Final = "0A"  # in /proc/net/tcp

@@ -11,7 +11,7 @@ from typing import Final
 from proxy.agent.journal import waiting
 from proxy.agent.statefile import NewerState
 from proxy.audit.spool import kept_free, used_bytes
-from proxy.settings import Settings
+from proxy.startup.settings import Settings
 from proxy.wire.finding import Finding
 
 _MIB: Final = 1024 * 1024

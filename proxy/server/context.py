@@ -12,9 +12,10 @@ from typing import Final
 
 from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
-from proxy.counters import FOREIGN_LINKS, Counters
+from proxy.ipc.counters import FOREIGN_LINKS, Counters
 from proxy.policy.filters import CompiledFilter, compile_filter
 from proxy.policy.transforms import Transforms
+from proxy.rules.stops import Stops
 from proxy.server.callers.known_secrets import KnownSecrets
 from proxy.server.callers.rulebook import Rulebook
 from proxy.server.callers.token_keeper import TokenKeeper
@@ -26,7 +27,6 @@ from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.held_memory import HeldMemory
 from proxy.server.loop.iteration import BatchedConnection, Turn
 from proxy.server.upstream.pool import UpstreamPool
-from proxy.stops import Stops
 
 log = logging.getLogger(__name__)
 

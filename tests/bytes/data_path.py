@@ -20,7 +20,7 @@ import argon2
 from proxy.audit.record import decode, event_of, lines_of
 from proxy.audit.segment import SegmentReader
 from proxy.audit.spool import SpoolWriter, spool_directory
-from proxy.counters import CounterPages
+from proxy.ipc.counters import CounterPages
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.interpretations import GRAPH
 from proxy.policy.ruleset_yaml import parse_ruleset

@@ -11,7 +11,7 @@ from typing import Any
 import brotli
 import pytest
 
-from proxy.counters import BYTES_IN, BYTES_OUT
+from proxy.ipc.counters import BYTES_IN, BYTES_OUT
 from tests.bytes.data_path import Script, UpstreamPeer, answering, data_path, ok
 
 RULES = """

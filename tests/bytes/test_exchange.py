@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.counters import UNAUTHENTICATED, UPSTREAM_ERRORS, VERDICTS
+from proxy.ipc.counters import UNAUTHENTICATED, UPSTREAM_ERRORS, VERDICTS
 from proxy.server.exchange.exchange import Exchange
 from proxy.server.exchange.held_response import AnswerReader
 from tests.bytes.data_path import (

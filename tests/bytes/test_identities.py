@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxy.identities import Assignments
 from proxy.policy.ruleset_yaml import parse_ruleset
+from proxy.rules.snapshot import App, Snapshot, SnapshotRuleset
 from proxy.server.callers.rulebook import Rulebook, build_rulebook
 from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
-from proxy.snapshot import App, Snapshot, SnapshotRuleset
+from proxy.startup.identities import Assignments
 from tests.bytes.data_path import ALLOW_ALL, DataPath, UpstreamPeer, data_path, ok, read_reply
 
 MAIL_TOKEN = "upstream-token-of-the-mail-identity"

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy import counters as c
+from proxy.ipc import counters as c
 from proxy.server.client import connection as connection_module
 from proxy.server.client.connection import ClientConnection
 from proxy.server.client_limits import MAX_REMEMBERED, WINDOW_SECONDS, Failures, network_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.counters import FOREIGN_LINKS
+from proxy.ipc.counters import FOREIGN_LINKS
 from tests.bytes.data_path import Script, UpstreamPeer, data_path
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proxy.counters import BAD_REQUESTS, UNAUTHENTICATED
+from proxy.ipc.counters import BAD_REQUESTS, UNAUTHENTICATED
 from tests.bytes.data_path import (
     CALLER,
     CLIENT_ID,

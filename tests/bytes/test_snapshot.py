@@ -9,13 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from proxy.identities import Assignments
 from proxy.policy.canonical import canonicalise
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.server.callers.rulebook import Rulebook, build_rulebook
-from proxy.server.upstream.credentials import UpstreamCredentials
-from proxy.snapshot import (
+from proxy.rules.snapshot import (
     App,
     Snapshot,
     SnapshotDamaged,
@@ -24,6 +21,9 @@ from proxy.snapshot import (
     read_snapshot,
     write_snapshot,
 )
+from proxy.server.callers.rulebook import Rulebook, build_rulebook
+from proxy.server.upstream.credentials import UpstreamCredentials
+from proxy.startup.identities import Assignments
 
 YAML = """
 version: 1

@@ -7,8 +7,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from proxy.rules.stops import NOTHING_STOPPED, Stops
 from proxy.server.callers.rulebook import Rulebook
-from proxy.stops import NOTHING_STOPPED, Stops
 from tests.bytes.data_path import (
     CLIENT_ID,
     CLIENT_SECRET,

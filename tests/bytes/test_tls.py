@@ -13,11 +13,11 @@ from typing import Self
 
 import pytest
 
-from proxy import counters
-from proxy.certificates import without_system_authorities
 from proxy.config.tls import client_tls, server_tls
+from proxy.ipc import counters
 from proxy.server.client.tls_listener import TlsListener
 from proxy.server.router import handler_for
+from proxy.startup.certificates import without_system_authorities
 from tests.bytes.data_path import DataPath, Reply, answering, data_path, ok, read_reply, until
 from tests.standins.certificates import CertificateAuthority, speak_old_tls
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.stops import Stops
+from proxy.rules.stops import Stops
 from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, until
 from tests.bytes.test_batches import FIELDS, batch, part, upstream_batches
 from tests.bytes.test_shadow import try_out

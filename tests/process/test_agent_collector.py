@@ -18,7 +18,7 @@ from proxy.agent.statefile import StateFile
 from proxy.audit.record import request_id
 from proxy.audit.segment import FRAME_HEADER, SegmentReader, header_of
 from proxy.audit.spool import spool_directory, used_bytes
-from proxy.settings import load
+from proxy.startup.settings import load
 from tests.process.agent_parts import (
     MIB,
     collect_all,

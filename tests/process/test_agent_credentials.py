@@ -18,8 +18,8 @@ from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.manager import CredentialManager
 from proxy.agent.credentials.provider import CredentialError, UpstreamToken
 from proxy.agent.credentials.static import StaticProvider
-from proxy.channel import Channel, Credential, CredentialUnavailable, Message, channel_pair
 from proxy.config.tls import client_tls
+from proxy.ipc.channel import Channel, Credential, CredentialUnavailable, Message, channel_pair
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.server import Answer
 

@@ -16,8 +16,8 @@ import pytest
 from proxy.agent.control_plane import CallFailed, ControlPlane, Identity, open_session
 from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.provider import CredentialError
-from proxy.channel import Rules
 from proxy.config.tls import client_tls
+from proxy.ipc.channel import Rules
 from tests.process.agent_parts import spool_writer, write
 from tests.process.test_agent_process import a_proxy
 from tests.process.test_agent_shipper import journal_with, rig

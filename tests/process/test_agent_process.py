@@ -21,12 +21,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from proxy import counters as c
-from proxy import log
 from proxy.agent.admin import MAX_CONNECTIONS
 from proxy.agent.main import run_agent
-from proxy.certificates import certificates
-from proxy.channel import (
+from proxy.ipc import counters as c
+from proxy.ipc.channel import (
     Channel,
     Credential,
     CredentialRejected,
@@ -36,9 +34,11 @@ from proxy.channel import (
     Rules,
     channel_pair,
 )
-from proxy.settings import Settings, load
-from proxy.snapshot import read_snapshot
-from proxy.stops import NOTHING_STOPPED
+from proxy.process import log
+from proxy.rules.snapshot import read_snapshot
+from proxy.rules.stops import NOTHING_STOPPED
+from proxy.startup.certificates import certificates
+from proxy.startup.settings import Settings, load
 from tests.process.agent_parts import spool_writer, write
 from tests.standins.certificates import CertificateAuthority
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml, sync_body

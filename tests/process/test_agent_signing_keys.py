@@ -14,8 +14,8 @@ from proxy.agent.control_plane import open_session
 from proxy.agent.key_vault import KeyVault, open_key_vault
 from proxy.agent.signing_keys import SigningKeyKeeper, in_force
 from proxy.agent.vault import SecretVersion
-from proxy.channel import SigningKeys
 from proxy.config.tls import client_tls
+from proxy.ipc.channel import SigningKeys
 from tests.standins.certificates import CertificateAuthority
 from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
 

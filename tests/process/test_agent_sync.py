@@ -20,8 +20,8 @@ from proxy.agent.control_plane import ControlPlane, Identity, open_session
 from proxy.agent.sync import Sync
 from proxy.config.tls import client_tls
 from proxy.policy.ruleset import Ruleset
-from proxy.snapshot import Snapshot, read_snapshot, write_snapshot
-from proxy.stops import Stops
+from proxy.rules.snapshot import Snapshot, read_snapshot, write_snapshot
+from proxy.rules.stops import Stops
 from proxy.wire.audit_event import rfc3339
 from proxy.wire.models import SyncRuleset
 from tests.standins.control_plane import (

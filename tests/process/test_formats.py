@@ -21,7 +21,7 @@ from proxy.agent.journal import Journal
 from proxy.agent.statefile import NewerState, StateFile, encode_state
 from proxy.audit.spool import SpoolWriter
 from proxy.policy.compile import compile_ruleset
-from proxy.snapshot import SnapshotDamaged, read_snapshot, write_snapshot
+from proxy.rules.snapshot import SnapshotDamaged, read_snapshot, write_snapshot
 from tests.controlplane.plane import SYNC, ProxyClient, batch, write_settings
 from tests.controlplane.processes import cli, facts, server
 from tests.formats import DELIVERED, FORMATS, JOURNALED, SPOOLED

@@ -28,7 +28,7 @@ from tests.standins.system import ROOT, System
 pytestmark = pytest.mark.process
 
 UNITS: Final = sorted((ROOT / "conf" / "systemd").glob("*.service"))
-MADE_BY_THE_TEST: Final = ("certificates", "controlplane.log", "proxy.log", "app.yaml", "open.yaml")
+MADE_BY_THE_TEST: Final = ("certificates", "controlplane.log", "proxy.process.log", "app.yaml", "open.yaml")
 MOST_EXPOSURE: Final = 15  # tenths; 0 is a service that can do nothing, 100 one that can do all
 
 
@@ -89,8 +89,9 @@ AS_USER: Final = """
 import ctypes, encodings.ascii, encodings.idna, encodings.utf_8_sig, os, runpy, sys
 if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):  # PR_SET_MDWE, as systemd's MemoryDenyWriteExecute
     print("this kernel has no PR_SET_MDWE", file=sys.stderr)
-import controlplane.cli, proxy.__main__, proxy.check, proxy.policy.ruleset_yaml, proxy.supervisor
-import proxy.agent.main, proxy.worker, controlplane.app, importlib.readers
+import controlplane.cli, proxy.__main__, proxy.startup.check, proxy.policy.ruleset_yaml
+import proxy.supervisor.supervisor
+import proxy.agent.main, proxy.worker.main, controlplane.app, importlib.readers
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
 os.setuid(int(sys.argv[1]))

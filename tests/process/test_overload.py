@@ -280,8 +280,8 @@ DESCRIPTORS: Final = """
 import os, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 4000))
-from proxy.settings import load
-from proxy.worker import _affordable_connections
+from proxy.startup.settings import load
+from proxy.worker.main import _affordable_connections
 print(_affordable_connections(load(Path(sys.argv[1]), {})))
 """
 SETTINGS: Final = """

@@ -18,7 +18,7 @@ import pytest
 
 from proxy.agent.journal import Journal
 from proxy.audit.record import decode, event_of, lines_of
-from proxy.snapshot import read_snapshot, write_snapshot
+from proxy.rules.snapshot import read_snapshot, write_snapshot
 from tests.formats import FORMATS
 from tests.process.agent_parts import MIB, collect_all, collector, journal_lines, payload, spool_writer, write
 

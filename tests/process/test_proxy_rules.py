@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proxy.snapshot import read_snapshot
+from proxy.rules.snapshot import read_snapshot
 from tests.process.proxy_parts import (
     Client,
     client_of,

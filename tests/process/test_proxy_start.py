@@ -233,8 +233,8 @@ async def test_everything_on_disk_is_for_its_owner_alone_and_no_secret_is_logged
 # Becomes that user only once everything is imported, since root's own Python is often closed to others.
 AS_NOBODY = """
 import encodings.idna, encodings.utf_8_sig, os, sys
-import proxy.__main__, proxy.check, proxy.policy.ruleset_yaml, proxy.supervisor
-import proxy.agent.main, proxy.worker
+import proxy.__main__, proxy.startup.check, proxy.policy.ruleset_yaml, proxy.supervisor.supervisor
+import proxy.agent.main, proxy.worker.main
 os.setgroups([])
 os.setgid(int(sys.argv[2]))
 os.setuid(int(sys.argv[1]))

@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 import pytest
 from msgspec.structs import replace
 
-from proxy.snapshot import read_snapshot, write_snapshot
-from proxy.stops import EVERYTHING_STOPPED
+from proxy.rules.snapshot import read_snapshot, write_snapshot
+from proxy.rules.stops import EVERYTHING_STOPPED
 from tests.process.proxy_parts import (
     WAIT_SECONDS,
     Client,

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.config import SettingsError
 from proxy.config.placeholder import placeholder_problems
-from proxy.settings import load
+from proxy.startup.settings import load
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.config import SettingsError, describe
 from proxy.config.declare import arrays, keys, sections
-from proxy.settings import Settings, StatusRange, load
+from proxy.startup.settings import Settings, StatusRange, load
 from tests.settings_reference import PAGE, page_as_it_should_be
 
 SAMPLE = Path(__file__).parents[2] / "conf" / "proxy.toml"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.kill_file import NO_ORDER, KillOrder, parse_kill_file, read_kill_file
-from proxy.snapshot import App
-from proxy.stops import EVERYTHING_STOPPED, NOTHING_STOPPED, Stops
+from proxy.rules.kill_file import NO_ORDER, KillOrder, parse_kill_file, read_kill_file
+from proxy.rules.snapshot import App
+from proxy.rules.stops import EVERYTHING_STOPPED, NOTHING_STOPPED, Stops
 
 ORGS = {"o1": "Contoso", "o2": "Fabrikam"}
 APPS = [

@@ -12,8 +12,8 @@ from typing import Final
 from proxy.agent.credentials.provider import CredentialError, CredentialProvider, UpstreamToken
 from proxy.agent.failures import unforeseen
 from proxy.agent.retry import FIRST_BACKOFF, backoff, sleep_until_set
-from proxy.channel import Credential, CredentialUnavailable
-from proxy.identities import DEFAULT_IDENTITY
+from proxy.ipc.channel import Credential, CredentialUnavailable
+from proxy.startup.identities import DEFAULT_IDENTITY
 from proxy.wire.models import Check
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from proxy.agent.credentials.identity_provider import IdentityProvider
 from proxy.agent.credentials.provider import CredentialProvider
 from proxy.agent.credentials.static import StaticProvider
 from proxy.agent.vault import HeldSecret, Vault
-from proxy.identities import DEFAULT_IDENTITY
-from proxy.settings import CredentialsSettings, IdentitySettings, Settings
+from proxy.startup.identities import DEFAULT_IDENTITY
+from proxy.startup.settings import CredentialsSettings, IdentitySettings, Settings
 
 
 async def open_providers(

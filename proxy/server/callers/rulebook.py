@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from proxy.policy.compile import CompiledRuleset, Entry, compile_in_slices
 from proxy.policy.paths import Node, take_apart
 from proxy.policy.ruleset import Ruleset
+from proxy.rules.snapshot import Snapshot
+from proxy.rules.stops import NOTHING_STOPPED, Stops
 from proxy.server.callers.shadow import ShadowRules
 from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential, UpstreamCredentials
-from proxy.snapshot import Snapshot
-from proxy.stops import NOTHING_STOPPED, Stops
 
 
 @dataclass(frozen=True, slots=True, eq=False)

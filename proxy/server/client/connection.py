@@ -19,7 +19,7 @@ from typing import Final, cast
 
 from proxy.audit.record import request_id
 from proxy.config import Address
-from proxy.counters import (
+from proxy.ipc.counters import (
     BAD_REQUESTS,
     CONNECTIONS_ACCEPTED,
     CONNECTIONS_OPEN,
@@ -33,6 +33,7 @@ from proxy.counters import (
     LIMIT_SLOW_READERS,
     UNAUTHENTICATED,
 )
+from proxy.rules.stops import Stops
 from proxy.server.client_limits import network_of
 from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
@@ -42,7 +43,6 @@ from proxy.server.http1.request_head import RequestFields, RequestHead, parse_re
 from proxy.server.loop.deadlines import NEVER
 from proxy.server.loop.iteration import WAITING_BYTES
 from proxy.server.record.request_record import draft_of_refused
-from proxy.stops import Stops
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from proxy.counters import (
+from proxy.ipc.counters import (
     LIMIT_FILTER_BYTES,
     LIMIT_HELD_BYTES,
 )
@@ -30,6 +30,7 @@ from proxy.policy.decision import (
 from proxy.policy.filters import FilterFailed
 from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.unserved import carries_query
+from proxy.rules.stops import Stops
 from proxy.server.callers.shadow import ShadowRules, Trial
 from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.client.connection import ClientConnection
@@ -49,7 +50,6 @@ from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import CHUNKED, AnswerHead
 from proxy.server.record.request_record import AuditDraft
 from proxy.server.upstream.pool import UpstreamLost
-from proxy.stops import Stops
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from proxy.counters import LIMIT_FILTER_BYTES
+from proxy.ipc.counters import LIMIT_FILTER_BYTES
 from proxy.server.content.content_coding import ContentCodingError, StreamDecoder, UnfoldsTooFar, decode
 from proxy.server.content.links import LinkStream
 from proxy.server.errors import filter_failed, overloaded, unreadable_answer

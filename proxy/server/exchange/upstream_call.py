@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from proxy.counters import (
+from proxy.ipc.counters import (
     LIMIT_UPSTREAM_CONNECTIONS,
     LIMIT_UPSTREAM_WAITING,
     UPSTREAM_RETRIED,

@@ -9,7 +9,7 @@ from proxy.audit.payload import encode
 from proxy.audit.record import Record, request_id
 from proxy.audit.segment import MAX_RECORD
 from proxy.audit.spool import SpoolFull
-from proxy.counters import (
+from proxy.ipc.counters import (
     ALLOWED,
     BLOCKED,
     BYTES_IN,

@@ -18,13 +18,14 @@ from urllib.parse import parse_qsl, unquote_plus
 
 import argon2
 
-from proxy.counters import (
+from proxy.ipc.counters import (
     LIMIT_TOKEN_CHECKS,
     LIMIT_TOKEN_FAILURES,
     TOKENS_ISSUED,
     TOKENS_REFUSED,
     UNKNOWN_CLIENTS,
 )
+from proxy.rules.stops import Stops
 from proxy.server.callers.rulebook import Caller
 from proxy.server.callers.token_keeper import STOPPED
 from proxy.server.client.connection import ClientConnection, RequestHandler
@@ -34,7 +35,6 @@ from proxy.server.errors import Refusal
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.record.request_record import AuditDraft
-from proxy.stops import Stops
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
-from proxy.identities import DEFAULT_IDENTITY, Assignments
+from proxy.startup.identities import DEFAULT_IDENTITY, Assignments
 
 REFUSED_AGAIN_SECONDS: Final = 10.0  # the agent asks the identity provider no more often for this reason
 

@@ -18,7 +18,7 @@ from typing import Final, cast
 
 from aiohappyeyeballs import start_connection
 
-from proxy.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
+from proxy.ipc.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
 from proxy.server.errors import MalformedBody, MalformedHead
 from proxy.server.http1.chunked import ChunkedDecoder
 from proxy.server.http1.response_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head

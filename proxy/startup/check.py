@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from proxy.config import Address
 from proxy.config.tls import client_tls, server_tls
-from proxy.own_process import foreign
-from proxy.settings import Settings
-from proxy.signing_key import MIN_BYTES, key_in
-from proxy.snapshot import SnapshotDamaged, read_snapshot
+from proxy.process.own_process import foreign
+from proxy.rules.snapshot import SnapshotDamaged, read_snapshot
+from proxy.startup.settings import Settings
+from proxy.startup.signing_key import MIN_BYTES, key_in
 
 
 def problems_of(settings: Settings) -> list[str]:

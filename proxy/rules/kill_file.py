@@ -19,8 +19,8 @@ from typing import Final
 
 from proxy.config.given_text import NotUtf8, decoded
 from proxy.policy.visible import escaped
-from proxy.snapshot import App
-from proxy.stops import EVERYTHING_STOPPED, NOTHING_STOPPED, Stops
+from proxy.rules.snapshot import App
+from proxy.rules.stops import EVERYTHING_STOPPED, NOTHING_STOPPED, Stops
 
 _MAX_BYTES: Final = 1024 * 1024
 

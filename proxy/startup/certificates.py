@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from proxy.config.tls import client_tls, server_tls
-from proxy.settings import Settings
+from proxy.startup.settings import Settings
 
 _NOWHERE: Final = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 

@@ -20,9 +20,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from proxy.own_process import give_to_owner_of, make_directory
 from proxy.policy.ruleset import Rule, Ruleset
-from proxy.stops import NOTHING_STOPPED, Stops
+from proxy.process.own_process import give_to_owner_of, make_directory
+from proxy.rules.stops import NOTHING_STOPPED, Stops
 
 _FORMAT: Final = 1
 # Grows with each optional member of a sync answer that this release reads and the last did not, and with each

@@ -16,9 +16,9 @@ from proxy.config.declare import camel
 from proxy.config.given_text import NotUtf8, decoded, text_of
 from proxy.config.placeholder import is_shared_tenant, placeholder_problems
 from proxy.config.values import parse_name, parse_network, parse_origin
-from proxy.given_file import read_given_file
-from proxy.identities import DEFAULT_IDENTITY, Assignments
 from proxy.policy.interpretations import GRAPH_NAMES, parse_interpretation
+from proxy.process.given_file import read_given_file
+from proxy.startup.identities import DEFAULT_IDENTITY, Assignments
 
 AUDIT_PATH: Final = "/api/v1/agent/audit"
 _STATUSES: Final = re.compile(r"([0-9]{3})(?:-([0-9]{3}))?", re.ASCII)

@@ -24,13 +24,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from proxy import __version__, handover, log
-from proxy.certificates import Certificates, certificates, without_system_authorities
-from proxy.channel import channel_pair
-from proxy.check import certificate_problems, exposures
+from proxy import __version__
 from proxy.config import Address, SettingsError
 from proxy.config.listening import not_listening
-from proxy.counters import (
+from proxy.ipc.channel import channel_pair
+from proxy.ipc.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
     SIGNING_KEY_READY,
@@ -39,10 +37,14 @@ from proxy.counters import (
     CounterPages,
     Counters,
 )
-from proxy.settings import Settings, load
-from proxy.signing_key import SigningKeyError, signing_key
+from proxy.process import log
+from proxy.startup.certificates import Certificates, certificates, without_system_authorities
+from proxy.startup.check import certificate_problems, exposures
+from proxy.startup.settings import Settings, load
+from proxy.startup.signing_key import SigningKeyError, signing_key
+from proxy.supervisor import handover
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__package__)
 
 AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left, then goes
 DRAIN_MARGIN_SECONDS: Final = 5.0  # beyond DrainSeconds, after which a worker cuts by itself
@@ -181,12 +183,12 @@ class Supervisor:
             for child in self._generation.agents:
                 self._start(child)
             # The agent's imports and the workers' take place side by side; the workers share these pages.
-            importlib.import_module("proxy.worker")
+            importlib.import_module("proxy.worker.main")
             gc.freeze()
             for child in self._generation.workers:
                 self._start(child)
         else:
-            importlib.import_module("proxy.worker")
+            importlib.import_module("proxy.worker.main")
             self._retire(self._reload.old.agents)
         gc.enable()
         scheme = "https" if self._settings.proxy.cert_file else "http"
@@ -223,7 +225,7 @@ class Supervisor:
         self, generation: Generation, slot: int, keys: tuple[bytes, ...], loaded: Certificates
     ) -> Callable[[Callable[[], None]], int]:
         def run(ready: Callable[[], None]) -> int:
-            from proxy.worker import run_worker
+            from proxy.worker.main import run_worker
 
             log.configure(generation.settings.log.level, generation.settings.log.format, f"worker-{slot}")
             self._await_turn(generation)

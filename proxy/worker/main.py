@@ -25,8 +25,7 @@ import msgspec
 import uvloop
 
 from proxy.audit.spool import SILENT_SECONDS, SpoolWriter
-from proxy.certificates import Certificates
-from proxy.channel import (
+from proxy.ipc.channel import (
     Channel,
     Credential,
     CredentialRejected,
@@ -37,7 +36,7 @@ from proxy.channel import (
     SigningKeys,
     SnapshotUnusable,
 )
-from proxy.counters import (
+from proxy.ipc.counters import (
     ALIVE_AT,
     CREDENTIAL_READY,
     IN_FLIGHT,
@@ -52,9 +51,11 @@ from proxy.counters import (
     UPSTREAM_OPEN,
     Counters,
 )
-from proxy.kill_file import NO_ORDER, KillOrder, read_kill_file
 from proxy.policy import interpretations
 from proxy.policy.gates import parse_network
+from proxy.rules.kill_file import NO_ORDER, KillOrder, read_kill_file
+from proxy.rules.snapshot import Snapshot, SnapshotDamaged, read_snapshot
+from proxy.rules.stops import NOTHING_STOPPED, Stops
 from proxy.server.callers.rulebook import Rulebook, build_rulebook
 from proxy.server.callers.token_keeper import TokenKeeper, TokenSettings
 from proxy.server.client.connection import ClientConnection
@@ -65,11 +66,10 @@ from proxy.server.loop.iteration import Turn
 from proxy.server.router import handler_for
 from proxy.server.upstream.credentials import UpstreamCredentials
 from proxy.server.upstream.pool import UpstreamPool, UpstreamSettings
-from proxy.settings import Settings
-from proxy.snapshot import Snapshot, SnapshotDamaged, read_snapshot
-from proxy.stops import NOTHING_STOPPED, Stops
+from proxy.startup.certificates import Certificates
+from proxy.startup.settings import Settings
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger(__package__)
 
 UPKEEP_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whether it can now

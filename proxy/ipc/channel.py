@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.stops import Stops
+from proxy.rules.stops import Stops
 
 _MAX_MESSAGE: Final = 128 * 1024
 

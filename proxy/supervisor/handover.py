@@ -21,7 +21,7 @@ import msgspec
 from proxy.config import Address
 from proxy.config.listening import not_listening
 from proxy.config.values import parse_address
-from proxy.own_process import foreign, foreign_above, make_directory
+from proxy.process.own_process import foreign, foreign_above, make_directory
 
 # Any later format takes another name, beside which this one is still read.
 _VARIABLE: Final = "GRAPHWARD_HANDOVER_1"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from proxy.config.given_text import without_mark
-from proxy.given_file import read_given_file
-from proxy.own_process import foreign, foreign_above, give_to_owner_of, make_directory
+from proxy.process.given_file import read_given_file
+from proxy.process.own_process import foreign, foreign_above, give_to_owner_of, make_directory
 
 MIN_BYTES: Final = 32  # RFC 7518 §3.2: a key of at least the hash's size
 
