@@ -28,7 +28,7 @@ from tests.standins.system import ROOT, System
 pytestmark = pytest.mark.process
 
 UNITS: Final = sorted((ROOT / "conf" / "systemd").glob("*.service"))
-MADE_BY_THE_TEST: Final = ("certificates", "controlplane.log", "proxy.process.log", "app.yaml", "open.yaml")
+MADE_BY_THE_TEST: Final = ("certificates", "controlplane.log", "proxy.log", "app.yaml", "open.yaml")
 MOST_EXPOSURE: Final = 15  # tenths; 0 is a service that can do nothing, 100 one that can do all
 
 
