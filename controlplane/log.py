@@ -1,46 +1,11 @@
-"""Where the control plane's log lines go, and what libraries say that must not stand there."""
+"""What libraries log in the control plane, and must not stand there as it is."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import select
-import stat
-import sys
 from typing import Literal
 
-from proxy.wire.log_handler import LineHandler
-from proxy.wire.log_line import LineFormatter
-
-
-class _StandardError:
-    """Never waits for its reader."""
-
-    def __init__(self) -> None:
-        self._fd = self._shared = sys.stderr.fileno()
-        mode = os.fstat(self._fd).st_mode
-        # What is ready takes so much without waiting, and a file takes everything.
-        self._most = sys.maxsize if stat.S_ISREG(mode) else select.PIPE_BUF
-        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-            # The same pipe or terminal, opened once more: nobody who fills it after we have looked makes us
-            # wait. Made non-blocking itself, it would be so for all who share it.
-            with contextlib.suppress(OSError):  # another user's, or no /proc
-                own = f"/proc/self/fd/{self._fd}"
-                self._fd = os.open(own, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-                self._most = sys.maxsize
-        self._room = select.poll()
-        self._room.register(self._fd, select.POLLOUT)
-
-    def ready(self, seconds: float) -> bool:
-        return bool(self._room.poll(seconds * 1000))
-
-    def write(self, data: bytes) -> int:
-        return os.write(self._fd, data[: self._most])
-
-    def close(self) -> None:
-        if self._fd != self._shared:
-            os.close(self._fd)
+from proxy.process import log
 
 
 class _BadRequestIsNoFault(logging.Filter):
@@ -59,10 +24,7 @@ class _BadRequestIsNoFault(logging.Filter):
 
 
 def configure(level: str, style: Literal["text", "json"]) -> None:
-    handler = LineHandler(_StandardError())
-    handler.setFormatter(LineFormatter(style))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    """Set up the log of the control plane."""
+    log.configure(level, style)
     logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # its debug lines hold whole statements
     logging.getLogger("aiohttp.server").addFilter(_BadRequestIsNoFault())

@@ -8,8 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from controlplane.own_process import make_directory, make_file, not_ours
 from proxy.config.given_text import decoded
+from proxy.process.own_process import foreign, make_directory, make_file
 
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
@@ -96,7 +96,7 @@ def read_master_key(text: str, path: Path) -> bytes:
     except FileNotFoundError:
         return _make(path)
     except OSError as error:
-        raise MasterKeyError(not_ours(path) or f"{path}: {error.strerror}") from None
+        raise MasterKeyError(foreign([path]) or f"{path}: {error.strerror}") from None
 
 
 def valid_master_key(text: str) -> str:

@@ -28,7 +28,7 @@ from controlplane.cli import (
 )
 from controlplane.cli.context import Cli, leave_standard_output
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed
-from controlplane.own_process import keep_to_itself
+from proxy.process.own_process import keep_to_itself
 
 cli = typer.Typer(
     name="controlplane",

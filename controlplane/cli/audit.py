@@ -26,7 +26,7 @@ from controlplane.cli.context import (
     write_json,
 )
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, named_as_options
-from controlplane.own_process import make_file
+from proxy.process.own_process import make_file
 
 if TYPE_CHECKING:
     from controlplane.operations.audit import EventPage

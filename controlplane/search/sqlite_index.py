@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from controlplane.own_process import make_directory, make_file, not_ours
 from controlplane.search.bodies import Bodies
 from controlplane.search.fair_turns import FairTurns
 from controlplane.search.interface import (
@@ -50,6 +49,7 @@ from controlplane.search.segment_search import Key, newest, span
 from controlplane.store.interface import StoreError
 from controlplane.store.migrate import what_to_do
 from controlplane.store.opening import open_in_thread
+from proxy.process.own_process import foreign, make_directory, make_file
 
 T = TypeVar("T")
 
@@ -239,7 +239,7 @@ def _create_private(path: Path) -> None:
         os.close(make_file(path, os.O_RDWR))
     except FileExistsError:
         files = (path, *(path.with_name(path.name + each) for each in ("-wal", "-shm")))
-        if problem := not_ours(*files):
+        if problem := foreign(files):
             raise IndexUnavailableError(problem) from None
 
 

@@ -24,11 +24,11 @@ from typing import Any, Final, TypeVar
 
 import aiosqlite
 
-from controlplane.own_process import make_directory, make_file, not_ours, of_directory
 from controlplane.store.interface import StoreBusy, StoreError
 from controlplane.store.migrate import migrate, what_to_do
 from controlplane.store.opening import open_in_thread
 from controlplane.store.reserve import Reserve
+from proxy.process.own_process import foreign, foreign_above, make_directory, make_file
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -236,10 +236,12 @@ def _make_private(path: Path) -> None:
         make_directory(path.parent)
         os.close(make_file(path, os.O_RDWR))
     except FileExistsError:
-        if problem := not_ours(path, *(path.with_name(path.name + each) for each in ("-wal", "-shm"))):
+        beside = [path.with_name(path.name + each) for each in ("-wal", "-shm")]
+        if problem := foreign([path, *beside]):
             raise StoreError(problem) from None
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}{of_directory(path)}") from None
+        owner = foreign_above(path)
+        raise StoreError(f"{path}: {error.strerror}{'' if owner is None else f'; {owner}'}") from None
 
 
 def _open(path: Path) -> _Opened:

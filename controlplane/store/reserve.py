@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from controlplane.own_process import make_file
+from proxy.process.own_process import make_file
 
 SIZE: Final = 8 * 1024 * 1024  # some hundred operations, each of them three commits to the log
 _PIECE: Final = 64 * 1024

@@ -43,8 +43,8 @@ class _StandardError:
             os.close(self._fd)
 
 
-def configure(level: str, style: Literal["text", "json"], process: str) -> None:
-    """Sets up logging of this process, replacing what it inherited."""
+def configure(level: str, style: Literal["text", "json"], process: str = "") -> None:
+    """Set up the log of this process in place of what it inherited. Lines name `process` if it is given."""
     root = logging.getLogger()
     for inherited in root.handlers:
         if isinstance(inherited, LineHandler):

@@ -49,6 +49,13 @@ def make_directory(path: Path) -> None:
             os.close(descriptor)
 
 
+def make_file(path: Path, flags: int) -> int:
+    """Open a new file (mode 0600), which gets the owner of its directory if root makes it. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    give_to_owner_of(path.parent, descriptor)
+    return descriptor
+
+
 def give_to_owner_of(directory: Path, descriptor: int) -> None:
     """If root opened a file to write it, give it the owner of the directory that it lies in."""
     if os.geteuid() == 0:
@@ -65,7 +72,7 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
     """
     for path in paths:
         needed = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
-        with suppress(FileNotFoundError):  # a spool file goes when its events are collected
+        with suppress(FileNotFoundError):  # a spool file or SQLite's -wal may go at any time
             if not os.access(path, needed) and not _has_another_cause(path):
                 user, owner = _user(os.geteuid()), _user(path.stat().st_uid)
                 fix = f"chown {user} {path}" if below is None else f"chown -R {user} {below}"

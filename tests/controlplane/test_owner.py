@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.own_process import not_ours, of_directory
+from proxy.process.own_process import foreign, foreign_above
 from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import ROOT, facts
 from tests.standins import commands
@@ -141,5 +141,5 @@ def test_a_file_of_ones_own_that_cannot_be_written_blames_no_owner(
     file = tmp_path / "control.db"
     file.touch()
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert not_ours(file) is None
-    assert of_directory(file) == ""
+    assert foreign([file]) is None
+    assert foreign_above(file) is None
