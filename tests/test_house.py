@@ -277,3 +277,11 @@ def test_what_is_compiled_names_exceptions_of_different_types_differently(file: 
                 if isinstance(handler, ast.ExceptHandler) and handler.name is not None:
                     caught = ast.unparse(handler.type) if handler.type is not None else ""
                     assert types.setdefault(handler.name, caught) == caught, f"{file}: {function.name}"
+
+
+@pytest.mark.parametrize("call", ["self.phase = _ENDED", "draft.write(", "exchange_done("])
+def test_an_exchange_ends_in_one_place(call: str) -> None:
+    """Where its records are written, and only then the last bytes leave."""
+    text = MODULES["proxy.server.exchange.exchange"].read_text("utf-8")
+    ending = text.partition("    def _end(")[2].partition("\n    def ")[0]
+    assert (text.count(call), ending.count(call)) == (1, 1)

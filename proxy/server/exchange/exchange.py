@@ -10,6 +10,7 @@ exchange ends.
 from __future__ import annotations
 
 import time
+from enum import Enum
 from typing import Final
 
 from proxy.ipc.counters import (
@@ -58,6 +59,39 @@ _now: Final = time.time  # Final: what is compiled finds it without a look-up
 _clock: Final = time.perf_counter
 
 
+class Phase(Enum):
+    """The life of an exchange."""
+
+    JUDGING = "judging"  # the head is enough, or the body is whole
+    COLLECTING = "collecting"  # the body is buffered, for rules or for the log
+    CALLING = "calling"  # the upstream call is under way, and no response has begun
+    HOLDING = "holding"  # a response is buffered before its head leaves
+    STREAMING = "streaming"  # the response's head has left
+    ENDED = "ended"  # it is recorded, and its last bytes have left, if it has any
+
+
+class Ending(Enum):
+    """What leaves at the end of an exchange."""
+
+    WHOLE = "whole"  # head and body of a response, together
+    LAST_BYTES = "last bytes"  # of a response that has begun
+    TRUNCATED = "truncated"  # nothing: the connection is aborted, so that no client takes it for whole
+    UNANSWERED = "unanswered"  # nothing: the connection is gone
+
+
+# Final names: the interpreted form reads an enum's member slowly.
+_JUDGING: Final = Phase.JUDGING
+_COLLECTING: Final = Phase.COLLECTING
+_CALLING: Final = Phase.CALLING
+_HOLDING: Final = Phase.HOLDING
+_STREAMING: Final = Phase.STREAMING
+_ENDED: Final = Phase.ENDED
+_WHOLE: Final = Ending.WHOLE
+_LAST_BYTES: Final = Ending.LAST_BYTES
+_TRUNCATED: Final = Ending.TRUNCATED
+_UNANSWERED: Final = Ending.UNANSWERED
+
+
 class Exchange(ExchangeOwner):
     """One request and its answer."""
 
@@ -69,17 +103,15 @@ class Exchange(ExchangeOwner):
         "_body",
         "_body_done",
         "_call",
-        "_collecting",
         "_decision",
         "_early",
         "_facts",
-        "_finished",
         "_held",
         "_if_unread",
         "_plan",
         "_reader",
         "_target",
-        "head_sent",
+        "phase",
         "to_head_request",
     )
 
@@ -107,12 +139,10 @@ class Exchange(ExchangeOwner):
         self.draft.trace_id = head.trace_id
         self.to_head_request = head.method == "HEAD"
         self._body_done = head.fields.length == 0
-        self.head_sent = False
-        self._finished = False
+        self.phase = _JUDGING
         # The request's body: a list while it is collected or kept, else it is passed on
         self._body: list[bytes] | None = None
         self._early: list[bytes] = []  # came before the upstream was there to take it
-        self._collecting = False
         self._held = 0  # bytes that count against what this worker may hold
         self._batch: Batch | None = None
         self._if_unread: Decision | None = None  # where only the log would have the body, and can't have it
@@ -121,6 +151,9 @@ class Exchange(ExchangeOwner):
         self._answer_bytes = 0
         self._answer_judged = False  # by response rules
         self._reader: AnswerReader | None = None
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.phase.value}>"
 
     # Phases of the request
 
@@ -279,6 +312,7 @@ class Exchange(ExchangeOwner):
         return sum(map(len, self._body or ()))
 
     def forward(self) -> None:
+        self.phase = _CALLING
         self.draft.upstream_started = _clock()
         if not self._body_done:
             fields = self.head.fields
@@ -294,7 +328,7 @@ class Exchange(ExchangeOwner):
     def _collect(self) -> None:
         if self.head.fields.length > self.context.limits.max_buffered_body:
             raise _too_large()
-        self._collecting = True
+        self.phase = _COLLECTING
         self._body = []
         if self.head.fields.expect_continue:
             self.connection.write_continue()
@@ -303,11 +337,11 @@ class Exchange(ExchangeOwner):
         """A piece of the request's body has come; `last` ends it."""
         self.draft.request_bytes += len(chunk)
         self._body_done = last
-        if self._finished:
+        if self.phase is _ENDED:
             return
         if self._body is not None:
             self._body.append(chunk)
-        if self._collecting:
+        if self.phase is _COLLECTING:
             if self.hold(len(chunk)):
                 self._body_collected(last)
             else:
@@ -341,7 +375,7 @@ class Exchange(ExchangeOwner):
             return
         if not last:
             return
-        self._collecting = False
+        self.phase = _JUDGING
         try:
             self._decide_by_body()
             if self._batch is not None and self._batch.none_kept:
@@ -367,7 +401,7 @@ class Exchange(ExchangeOwner):
 
     def _go_on_unread(self, decision: Decision) -> None:
         """A body that is too long for the log is passed on as it comes."""
-        self._collecting = False
+        self.phase = _JUDGING
         self.hold_no_longer()
         try:
             self._decide_unread(decision)
@@ -384,9 +418,7 @@ class Exchange(ExchangeOwner):
         close = not self.connection.persists()
         head = answers.head(200, len(body), answers.JSON, close=close, now=_now())
         self._answer_bytes = len(body)
-        if self.record(200):
-            self.connection.write_answer(head, body)
-            self._finish(close=close)
+        self._end(_WHOLE, 200, head, body, close=close)
 
     def _readable_body(self) -> bytes:
         body = self._decoded(b"".join(self._body or ()))
@@ -427,7 +459,7 @@ class Exchange(ExchangeOwner):
         return self._body_done and (self._body is not None or self.head.fields.length == 0)
 
     def call_failed(self, error: UpstreamLost) -> None:
-        reason = _LOST_REASON[error.code] if not self.head_sent else "upstreamAborted"
+        reason = _LOST_REASON[error.code] if self.phase is not _STREAMING else "upstreamAborted"
         self.refuse(Refusal(error.code, error.message, reason))
 
     def informational(self, head: AnswerHead) -> None:
@@ -497,6 +529,7 @@ class Exchange(ExchangeOwner):
         elif last and not for_rules and answer.fields.content_encoding is None:
             self.send_whole(chunk, self.rewriter().rewrite(chunk))
         else:
+            self.phase = _HOLDING
             self._reader = AnswerReader(self, answer, for_rules=for_rules)
             self._reader.take(chunk, last)
 
@@ -622,9 +655,7 @@ class Exchange(ExchangeOwner):
         final = body if changed is None else changed
         head = self._head_for_client(self._answer, len(final), changed=changed is not None)
         self._answer_bytes = len(final)
-        if self.record(self._answer.status):
-            self.connection.write_answer(head, final)
-            self._finish()
+        self._end(_WHOLE, self._answer.status, head, final)
 
     def pass_unread(self, held: bytes, *, last: bool) -> bool:
         """Lets an answer pass as it comes that was held for the log alone. False where its links are to be
@@ -649,36 +680,36 @@ class Exchange(ExchangeOwner):
         if last:
             if not sized:
                 chunk = self._chunk(chunk, last=True)
-            if self.record(answer.status):
-                self.connection.write_answer(head, chunk)
-                self._finish()
+            self._end(_WHOLE, answer.status, head, chunk)
             return
         self._send_head(head, chunk if sized else self._chunk(chunk, last=False))
 
     def _send_head(self, head: bytes, first: bytes = b"") -> None:
-        self.head_sent = True
+        self.phase = _STREAMING
         self.draft.status = self._answer.status
         self.connection.write_framed(head, first, b"")
 
     def _send_piece(self, chunk: bytes, last: bool) -> None:
         self._answer_bytes += len(chunk)
-        if not last:
+        if last:
+            self._end(_LAST_BYTES, self._answer.status, b"", chunk)
+        else:
             self.connection.write(chunk)
-        elif self.record(self._answer.status):
-            self.connection.write(chunk)
-            self._finish()
 
     def send_chunk(self, chunk: bytes, last: bool) -> None:
         self._answer_bytes += len(chunk)
-        if last and not self.record(self._answer.status):
-            return
-        if chunk and not self.head.http10:
-            end = END_WITH_LAST_CHUNK if last else CHUNK_END
-            self.connection.write_framed(b"%x\r\n" % len(chunk), chunk, end)
-        elif framed := self._chunk(chunk, last):
-            self.connection.write(framed)
+        before = behind = b""
+        if self.head.http10:
+            pass
+        elif chunk:
+            before = b"%x\r\n" % len(chunk)
+            behind = END_WITH_LAST_CHUNK if last else CHUNK_END
+        elif last:
+            behind = LAST_CHUNK
         if last:
-            self._finish()
+            self._end(_LAST_BYTES, self._answer.status, before, chunk, behind)
+        elif chunk:
+            self.connection.write_framed(before, chunk, behind)
 
     def _chunk(self, chunk: bytes, last: bool) -> bytes:
         if self.head.http10:
@@ -715,7 +746,7 @@ class Exchange(ExchangeOwner):
 
     def refuse(self, refusal: Refusal) -> None:
         """Ends the exchange with an answer of ours, or, where one has begun, by cutting it."""
-        if self._finished:
+        if self.phase is _ENDED:
             return
         context = self.context
         draft = self.draft
@@ -725,10 +756,8 @@ class Exchange(ExchangeOwner):
         self._let_go_of_upstream()
         if self._batch is not None:
             self._batch.withdraw()
-        if self.head_sent:
-            self.record(draft.status)
-            self._finished = True
-            self.connection.abort(reset=self.head.http10)
+        if self.phase is _STREAMING:
+            self._end(_TRUNCATED, draft.status)
             return
         close = refusal.close or not self.connection.persists()
         head, body = answers.refusal_answer(
@@ -741,9 +770,7 @@ class Exchange(ExchangeOwner):
         if self.to_head_request:
             body = b""
         self._answer_bytes = len(body)
-        if self.record(refusal.status):
-            self.connection.write_answer(head, body)
-            self._finish(close=close)
+        self._end(_WHOLE, refusal.status, head, body, close=close)
 
     def client_left(self) -> None:
         """The client is gone; what is under way for it is cut."""
@@ -754,20 +781,19 @@ class Exchange(ExchangeOwner):
         self._end_without_answer("internalError", STATUS_FAULT)
 
     def _end_without_answer(self, reason: str, status: int) -> None:
-        if self._finished:
+        if self.phase is _ENDED:
             return
-        self._finished = True
         self.draft.reason = reason
         self._let_go_of_upstream()
         if self._batch is not None:
             self._batch.withdraw()
-        self.record(self.draft.status if self.head_sent else status)
+        self._end(_UNANSWERED, self.draft.status if self.phase is _STREAMING else status)
 
     def stop(self, stops: Stops) -> None:
         """An operator's stop doesn't wait for answers: one that has begun is cut, any other is a 403."""
         caller = self.draft.caller
         if caller is not None and stops.concern(caller.org_id, caller.app_id):
-            if not self.head_sent:
+            if self.phase is not _STREAMING:
                 self.draft.block_without_rule()
                 if self._batch is not None:
                     self._batch.stop()
@@ -779,22 +805,48 @@ class Exchange(ExchangeOwner):
         if refusal is not None:
             self.refuse(refusal)
 
-    def record(self, status: int) -> bool:
-        """Closes the audit event. False, and the connection is cut, where it can't be stored: an answer
-        without an event must not be completed."""
+    def _end(
+        self,
+        ending: Ending,
+        status: int,
+        before: bytes = b"",
+        body: bytes = b"",
+        behind: bytes = b"",
+        *,
+        close: bool = False,
+    ) -> None:
+        """End the exchange: write its records, and only then send its last bytes. Nothing else ends it.
+
+        If the records can't be stored, the connection is aborted: a response without an event must not be
+        completed.
+        """
         if self._held:
             self.hold_no_longer()
         self._reader = None  # and what it holds is free at once, not when the collector comes by
         draft = self.draft
         draft.status = status
         draft.response_bytes = self._answer_bytes
-        parts_written = self._batch is None or self._batch.record(status, draft.reason)
-        if parts_written and draft.write(self.context):
-            return True
-        self._finished = True
-        self._let_go_of_upstream()
-        self.connection.abort(reset=self.head.http10)
-        return False
+        batch = self._batch
+        recorded = (batch is None or batch.record(status, draft.reason)) and draft.write(self.context)
+        self.phase = _ENDED
+        connection = self.connection
+        if not recorded or ending is _TRUNCATED:
+            self._let_go_of_upstream()
+            connection.abort(reset=self.head.http10)
+            return
+        if ending is _WHOLE:
+            connection.write_answer(before, body)
+        elif ending is _UNANSWERED:
+            return
+        elif before or behind:
+            connection.write_framed(before, body, behind)
+        elif body:
+            connection.write(body)
+        call = self._call
+        self._call = None
+        if call is not None and call.upstream is not None:
+            call.end()
+        connection.exchange_done(close=close)
 
     @property
     def record_bytes(self) -> int:
@@ -817,14 +869,6 @@ class Exchange(ExchangeOwner):
         if call is not None:
             self._call = None  # the two hold each other, and only the collector would free such a pair
             call.end()
-
-    def _finish(self, *, close: bool = False) -> None:
-        self._finished = True
-        call = self._call
-        self._call = None
-        if call is not None and call.upstream is not None:
-            call.end()
-        self.connection.exchange_done(close=close)
 
 
 _LOST_REASON: Final = {
