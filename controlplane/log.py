@@ -1,4 +1,4 @@
-"""What libraries log in the control plane, and must not stand there as it is."""
+"""Log of the control plane: lines of libraries that must not appear as they are."""
 
 from __future__ import annotations
 

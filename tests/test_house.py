@@ -136,7 +136,7 @@ def test_imports_point_down_the_house() -> None:
 
 
 def test_no_module_leads_back_to_itself() -> None:
-    """Imports for types count: who names a class knows it."""
+    """Imports for types count too."""
     graph: dict[str, set[str]] = {}
     for each in OWN_IMPORTS:
         if each.imported != each.importer:
@@ -281,7 +281,7 @@ def test_what_is_compiled_names_exceptions_of_different_types_differently(file: 
 
 @pytest.mark.parametrize("call", ["self.phase = _ENDED", "draft.write(", "exchange_done("])
 def test_an_exchange_ends_in_one_place(call: str) -> None:
-    """Where its records are written, and only then the last bytes leave."""
+    """One method writes its records and only then sends its last bytes."""
     text = MODULES["proxy.server.exchange.exchange"].read_text("utf-8")
     ending = text.partition("    def _end(")[2].partition("\n    def ")[0]
     assert (text.count(call), ending.count(call)) == (1, 1)

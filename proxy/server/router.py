@@ -1,4 +1,4 @@
-"""Which handler a request has, by its target."""
+"""Choice of the handler of a request, by its target."""
 
 from __future__ import annotations
 

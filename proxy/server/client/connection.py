@@ -62,7 +62,7 @@ _TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a record that holds one (RF
 
 
 class RequestHandler:
-    """What a connection calls of the handler of the request under way."""
+    """Handler of one request, as its client connection names it."""
 
     __slots__ = ()
 
@@ -95,7 +95,7 @@ class RequestHandler:
         raise NotImplementedError
 
     def resume_answer(self) -> None:
-        """Send again."""
+        """Go on to send, after a pause."""
         raise NotImplementedError
 
     def stop(self, stops: Stops) -> None:

@@ -60,7 +60,7 @@ _clock: Final = time.perf_counter
 
 
 class Phase(Enum):
-    """The life of an exchange."""
+    """Phases in the life of an exchange."""
 
     JUDGING = "judging"  # the head is enough, or the body is whole
     COLLECTING = "collecting"  # the body is buffered, for rules or for the log
@@ -71,12 +71,12 @@ class Phase(Enum):
 
 
 class Ending(Enum):
-    """What leaves at the end of an exchange."""
+    """Bytes that leave at the end of an exchange."""
 
     WHOLE = "whole"  # head and body of a response, together
-    LAST_BYTES = "last bytes"  # of a response that has begun
+    LAST_BYTES = "last bytes"  # the end of a response that has begun
     TRUNCATED = "truncated"  # nothing: the connection is aborted, so that no client takes it for whole
-    UNANSWERED = "unanswered"  # nothing: the connection is gone
+    UNANSWERED = "unanswered"  # nothing, because the connection is closed
 
 
 # Final names: the interpreted form reads an enum's member slowly.

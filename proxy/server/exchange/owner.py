@@ -1,4 +1,4 @@
-"""What the parts of an exchange, its upstream call and its buffered response, call back."""
+"""Calls that the parts of an exchange, its upstream call and its buffered response, make to it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class ExchangeOwner(RequestHandler):
         raise NotImplementedError
 
     def informational(self, head: AnswerHead) -> None:
-        """Take a 1xx response."""
+        """Receive a 1xx response of the upstream."""
         raise NotImplementedError
 
     def response_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
-        """Take the head of the final response, and what came of its body."""
+        """Take the head of the final response, and the first bytes of its body."""
         raise NotImplementedError
 
     def response_continued(self, chunk: bytes, last: bool) -> None:

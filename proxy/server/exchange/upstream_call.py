@@ -24,7 +24,7 @@ _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class CallState(Enum):
-    """The life of a call."""
+    """States in the life of an upstream call."""
 
     READY = "ready"  # it has a token; its body may not be whole yet
     QUEUED = "queued"  # the pool was asked for a connection
@@ -40,7 +40,7 @@ _SENT: Final = CallState.SENT
 _RENEWING: Final = CallState.RENEWING
 _ENDED: Final = CallState.ENDED
 
-_LOST: Final = 1  # bits of what was retried: the connection, the token
+_LOST: Final = 1  # bits of the retries that were made: a new connection, a new token
 _TOKEN: Final = 2
 
 
@@ -50,7 +50,7 @@ class UpstreamCall(UpstreamUser):
     __slots__ = ("_credential", "_generation", "_head", "_owner", "_retried", "state", "upstream")
 
     def __init__(self, owner: ExchangeOwner, credential: UpstreamCredential) -> None:
-        """Raises Refusal if there is no valid token."""
+        """Raises Refusal if the token is missing or past its end."""
         method = owner.head.method
         self._owner = owner
         self._credential = credential

@@ -61,7 +61,7 @@ class UpstreamSettings:
 
 
 class UpstreamUser:
-    """What the pool and its connections call: one request that needs the upstream."""
+    """One request that needs the upstream, as the pool and its connections name it."""
 
     __slots__ = ("repeatable", "to_head_request")
 
@@ -73,11 +73,11 @@ class UpstreamUser:
         raise NotImplementedError
 
     def upstream_lost(self, error: UpstreamLost) -> None:
-        """Learn that the upstream failed, with or without a connection."""
+        """End or repeat the request: the upstream failed, with or without a connection."""
         raise NotImplementedError
 
     def upstream_crowded(self) -> None:
-        """Learn that too many users wait for a connection already."""
+        """End the request: too many users wait for a connection."""
         raise NotImplementedError
 
     def upstream_full(self) -> None:
@@ -85,15 +85,15 @@ class UpstreamUser:
         raise NotImplementedError
 
     def upstream_drained(self) -> None:
-        """Send again."""
+        """Go on to send, after a pause."""
         raise NotImplementedError
 
     def answer_informational(self, head: AnswerHead) -> None:
-        """Take a 1xx response."""
+        """Receive a 1xx response of the upstream."""
         raise NotImplementedError
 
     def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
-        """Take the head of the final response, and what came of its body."""
+        """Take the head of the final response, and the first bytes of its body."""
         raise NotImplementedError
 
     def answer_continued(self, chunk: bytes, last: bool) -> None:
