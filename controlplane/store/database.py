@@ -240,7 +240,7 @@ def _make_private(path: Path) -> None:
         if problem := foreign([path, *beside]):
             raise StoreError(problem) from None
     except OSError as error:
-        owner = foreign_above(path)
+        owner = foreign_above(path, os.W_OK | os.X_OK)  # a file can be made in a directory that can't be read
         raise StoreError(f"{path}: {error.strerror}{'' if owner is None else f'; {owner}'}") from None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 _PR_SET_DUMPABLE: Final = 4
+_WHOLE_DIRECTORY: Final = os.R_OK | os.W_OK | os.X_OK
 
 
 def keep_to_itself() -> None:
@@ -57,11 +58,11 @@ def make_file(path: Path, flags: int) -> int:
 
 
 def give_to_owner_of(directory: Path, descriptor: int) -> None:
-    """If root opened a file to write it, give it the owner of the directory that it lies in."""
+    """If root opened a file to write it, give it the owner and the group of the directory that it lies in."""
     if os.geteuid() == 0:
-        above, now = directory.stat(), os.fstat(descriptor)
-        if now.st_uid != above.st_uid:
-            with suppress(OSError):  # root without CAP_CHOWN, or a file system without owners
+        with suppress(OSError):  # root without CAP_CHOWN, or a file system without owners
+            above, now = directory.stat(), os.fstat(descriptor)
+            if (now.st_uid, now.st_gid) != (above.st_uid, above.st_gid):
                 os.fchown(descriptor, above.st_uid, above.st_gid)
 
 
@@ -71,18 +72,24 @@ def foreign(paths: Iterable[Path], *, below: Path | None = None) -> str | None:
     `below`: the directory to give to this user with all that it holds, instead of the path alone.
     """
     for path in paths:
-        needed = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+        needed = _WHOLE_DIRECTORY if path.is_dir() else os.R_OK | os.W_OK
         with suppress(FileNotFoundError):  # a spool file or SQLite's -wal may go at any time
-            if not os.access(path, needed) and not _has_another_cause(path):
-                user, owner = _user(os.geteuid()), _user(path.stat().st_uid)
-                fix = f"chown {user} {path}" if below is None else f"chown -R {user} {below}"
-                return f"{path} belongs to {owner}, and this process runs as {user}: {fix}"
+            if problem := _denied(path, needed, below):
+                return problem
     return None
 
 
-def foreign_above(path: Path) -> str | None:
-    """Check the nearest existing directory above a path as `foreign` does."""
-    return foreign([next(each for each in path.absolute().parents if each.exists())])
+def foreign_above(path: Path, needed: int = _WHOLE_DIRECTORY) -> str | None:
+    """Check the nearest existing directory above a path as `foreign` does. `needed`: bits of `os.access`."""
+    return _denied(next(each for each in path.absolute().parents if each.exists()), needed, None)
+
+
+def _denied(path: Path, needed: int, below: Path | None) -> str | None:
+    if os.access(path, needed) or _has_another_cause(path):
+        return None
+    user, owner = _user(os.geteuid()), _user(path.stat().st_uid)
+    fix = f"chown {user} {path}" if below is None else f"chown -R {user} {below}"
+    return f"{path} belongs to {owner}, and this process runs as {user}: {fix}"
 
 
 def _has_another_cause(path: Path) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.process.own_process import foreign, foreign_above
+from proxy.process.own_process import foreign, foreign_above, make_file
 from tests.controlplane.plane import write_settings
 from tests.controlplane.processes import ROOT, facts
 from tests.standins import commands
@@ -22,6 +22,18 @@ NOBODY = 65534
 NO_STORE = (
     "there is no store yet: the first start makes it, and so does the first command that changes something"
 )
+
+MAKES_A_STORE_WITHOUT_DESCRIPTORS = """
+import resource, sys
+from pathlib import Path
+from controlplane.store.database import _make_private
+from controlplane.store.interface import StoreError
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+try:
+    _make_private(Path(sys.argv[1]))
+except StoreError as error:
+    print(error)
+"""
 
 pytestmark = [
     pytest.mark.process,
@@ -113,6 +125,23 @@ def test_a_file_of_somebody_else_is_one_line_with_what_to_type(config: Path, nam
     assert (done.returncode, done.stderr) == (1, told)
 
 
+def test_a_directory_that_can_be_written_but_not_read_blames_no_owner(config: Path) -> None:
+    """The store can't be made for another reason: the process may open no more files."""
+    state = config.parent / "state"
+    os.chown(state, 0, 0)
+    state.chmod(0o733)
+    store = state / "controlplane.db"
+    done = _python_as_nobody(config, "-c", MAKES_A_STORE_WITHOUT_DESCRIPTORS, str(store))
+    assert (done.stdout, done.stderr) == (f"{store}: Too many open files\n", "")
+
+
+def test_a_file_that_root_makes_has_the_group_of_its_directory(tmp_path: Path) -> None:
+    os.chown(tmp_path, 0, 1234)
+    os.close(make_file(tmp_path / "made", os.O_WRONLY))
+    found = (tmp_path / "made").stat()
+    assert (found.st_uid, found.st_gid) == (0, 1234)
+
+
 def test_a_directory_of_somebody_else_is_named(config: Path) -> None:
     os.chown(config.parent / "state", 0, 0)
     done = _as_nobody(config)
@@ -122,7 +151,11 @@ def test_a_directory_of_somebody_else_is_named(config: Path) -> None:
 
 
 def _as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "controlplane", "--config", str(config), *arguments]
+    return _python_as_nobody(config, "-m", "controlplane", "--config", str(config), *arguments)
+
+
+def _python_as_nobody(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
     readable = as_if_all_could_read_the_checkout(config.parent / "mounts")
     return subprocess.run(
         [*readable, "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *command],
