@@ -439,7 +439,7 @@ def shipping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipping]:
             f'[Audit]\nIngestionUrl = "{ingestion.base_url}"\nLocalRetentionPath = "kept"\n'
             "ReplayIntervalSeconds = 0.3\nMaxBatchSize = 2\nCatchUp = false\n",
         )
-        with started(directory / "proxy.process.log", "proxy", "--config", str(config)) as process:
+        with started(directory / "proxy.log", "proxy", "--config", str(config)) as process:
             url = process.until_said(r"listening on (http://\S+) ")
             ready = f"http://127.0.0.1:{admin}"
 
