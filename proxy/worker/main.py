@@ -71,7 +71,7 @@ from proxy.startup.settings import Settings
 
 logger = logging.getLogger(__package__)
 
-FIRST_ROOM_SECONDS: Final = 1.0  # seconds that a start waits for the first room in the spool
+FIRST_ROOM_SECONDS: Final = 1.0  # seconds that the first beat waits for room in the spool
 UPKEEP_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 0.01  # how often a worker that can't serve yet looks whether it can now
 GIVE_WAY_SECONDS: Final = 0.0002
@@ -157,11 +157,6 @@ class Worker:
         )
         self._context = self._make_context(loop)
         signal.signal(signal.SIGABRT, self._end_at_once)
-        self._context.reserve_records()
-        self._look_after_spool(loop)
-        if self._maintenance is not None:
-            # Otherwise the first heartbeat names a full spool, because no room is prepared yet.
-            await asyncio.wait([self._maintenance], timeout=FIRST_ROOM_SECONDS)
         upkeep = self._task(loop, self._upkeep())
         self._heed(await loop.run_in_executor(self._files, read_kill_file, self._kill_file))
         await self._load_snapshot()
@@ -433,6 +428,11 @@ class Worker:
 
     async def _upkeep(self) -> None:
         loop = asyncio.get_running_loop()
+        self._context.reserve_records()
+        self._look_after_spool(loop)
+        if self._maintenance is not None:
+            # Otherwise the first heartbeat names a full spool, because no room is prepared yet.
+            await asyncio.wait([self._maintenance], timeout=FIRST_ROOM_SECONDS)
         while True:
             self._beat(loop)
             await asyncio.sleep(UPKEEP_SECONDS)
