@@ -45,7 +45,7 @@ from proxy.server.exchange.held_response import AnswerReader, decoded_answer, sp
 from proxy.server.exchange.owner import ExchangeOwner
 from proxy.server.exchange.upstream_call import UpstreamCall, credential_refused
 from proxy.server.http1 import own_responses as answers
-from proxy.server.http1.chunked import CHUNK_END, END_WITH_LAST_CHUNK, LAST_CHUNK
+from proxy.server.http1.chunked import chunk_frame, framed_chunk
 from proxy.server.http1.forwarded_headers import KEPT, head_for_client, head_for_upstream
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import CHUNKED, AnswerHead
@@ -439,11 +439,7 @@ class Exchange(ExchangeOwner):
             raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
 
     def _framed(self, chunk: bytes, last: bool) -> bytes:
-        if self.head.fields.length >= 0:
-            return chunk
-        if not chunk:
-            return LAST_CHUNK if last else b""
-        return b"%x\r\n%b%b" % (len(chunk), chunk, END_WITH_LAST_CHUNK if last else CHUNK_END)
+        return chunk if self.head.fields.length >= 0 else framed_chunk(chunk, last)
 
     # From the upstream call
 
@@ -698,25 +694,14 @@ class Exchange(ExchangeOwner):
 
     def send_chunk(self, chunk: bytes, last: bool) -> None:
         self._answer_bytes += len(chunk)
-        before = behind = b""
-        if self.head.http10:
-            pass
-        elif chunk:
-            before = b"%x\r\n" % len(chunk)
-            behind = END_WITH_LAST_CHUNK if last else CHUNK_END
-        elif last:
-            behind = LAST_CHUNK
+        before, behind = (b"", b"") if self.head.http10 else chunk_frame(len(chunk), last)
         if last:
             self._end(_LAST_BYTES, self._answer.status, before, chunk, behind)
         elif chunk:
             self.connection.write_framed(before, chunk, behind)
 
     def _chunk(self, chunk: bytes, last: bool) -> bytes:
-        if self.head.http10:
-            return chunk
-        if not chunk:
-            return LAST_CHUNK if last else b""
-        return b"%x\r\n%b%b" % (len(chunk), chunk, END_WITH_LAST_CHUNK if last else CHUNK_END)
+        return chunk if self.head.http10 else framed_chunk(chunk, last)
 
     def _head_for_client(self, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
         status = answer.status
@@ -842,10 +827,7 @@ class Exchange(ExchangeOwner):
             connection.write_framed(before, body, behind)
         elif body:
             connection.write(body)
-        call = self._call
-        self._call = None
-        if call is not None and call.upstream is not None:
-            call.end()
+        self._let_go_of_upstream()
         connection.exchange_done(close=close)
 
     @property

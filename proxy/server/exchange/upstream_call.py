@@ -108,11 +108,14 @@ class UpstreamCall(UpstreamUser):
     def renew(self) -> bool:
         """Send the request once more with another token, because the upstream answered 401. Return False if
         the request is not whole, or the token is not the cause."""
-        whole = self._owner.holds_whole_request()
         self._release()
         credential, context = self._credential, self._owner.context
         now = context.deadlines.now
-        if self._retried & _TOKEN or not whole or credential.just_replaced(self._generation, now):
+        if (
+            self._retried & _TOKEN
+            or not self._owner.holds_whole_request()
+            or credential.just_replaced(self._generation, now)
+        ):
             credential.rejected(self._generation, now)
             return False
         self._retried |= _TOKEN
@@ -136,6 +139,8 @@ class UpstreamCall(UpstreamUser):
 
     def end(self) -> None:
         """Close the connection, or leave the queue: the exchange wants nothing more."""
+        if self.state is _ENDED:
+            return
         self._release()
         self._credential.waiting.discard(self)
         self.state = _ENDED

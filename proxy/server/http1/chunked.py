@@ -10,9 +10,9 @@ from typing import Final
 
 from proxy.server.errors import MalformedBody
 
-CHUNK_END: Final = b"\r\n"
-LAST_CHUNK: Final = b"0\r\n\r\n"
-END_WITH_LAST_CHUNK: Final = CHUNK_END + LAST_CHUNK
+_CHUNK_END: Final = b"\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_END_WITH_LAST_CHUNK: Final = _CHUNK_END + _LAST_CHUNK
 
 MAX_CHUNK_LINE: Final = 256  # chunk-size and extensions; real senders need under 20 bytes
 MAX_TRAILER_BYTES: Final = 8192
@@ -22,6 +22,19 @@ _CHUNK_LINE: Final = re.compile(
     rb'(?:=(?:[!#$%&\'*+.^_`|~0-9A-Za-z-]+|"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"))?[ \t]*)*'
 )
 _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+
+
+def chunk_frame(size: int, last: bool) -> tuple[bytes, bytes]:
+    """Return the bytes before and behind a chunk of `size` bytes; the last one ends the body."""
+    if size:
+        return b"%x\r\n" % size, _END_WITH_LAST_CHUNK if last else _CHUNK_END
+    return b"", _LAST_CHUNK if last else b""
+
+
+def framed_chunk(chunk: bytes, last: bool) -> bytes:
+    """Return a chunk with its frame."""
+    before, behind = chunk_frame(len(chunk), last)
+    return b"%b%b%b" % (before, chunk, behind)
 
 
 class ChunkedDecoder:
