@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -257,23 +256,6 @@ def test_one_module_imports_azures_sdk_and_nobody_imports_that_at_once() -> None
 def test_a_module_says_its_job_first(module: str) -> None:
     text = MODULES[module].read_text("utf-8")
     assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{module} has no docstring"
-
-
-COMPILED: Final[list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["graphward"][
-    "compiled"
-]
-
-
-@pytest.mark.parametrize("file", COMPILED)
-def test_what_is_compiled_names_exceptions_of_different_types_differently(file: str) -> None:
-    """mypyc gives the name in a function the type of the first, and raises TypeError when it is another."""
-    for function in ast.walk(ast.parse((ROOT / file).read_text("utf-8"), file)):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            types: dict[str, str] = {}
-            for handler in ast.walk(function):
-                if isinstance(handler, ast.ExceptHandler) and handler.name is not None:
-                    caught = ast.unparse(handler.type) if handler.type is not None else ""
-                    assert types.setdefault(handler.name, caught) == caught, f"{file}: {function.name}"
 
 
 @pytest.mark.parametrize("call", ["self.phase = _ENDED", "draft.write(", "exchange_done("])
