@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
@@ -59,3 +60,100 @@ async def test_a_token_that_is_refused_keeps_its_name_and_its_time(plane: Plane)
     assert seen.status == 422
     assert 'name="name" type="text" value=" deploy"' in seen.text
     assert '<option value="7" selected>' in seen.text
+
+
+_ORG_MISSING = "Object missing required field `org`"
+_LAST_ADMIN = "this is the last admin over all organisations: make another one first"
+_SWITCH = "app payroll: hr is tried on it, and sales was expected"
+_OTHER_SECRET = "its secret has been replaced since: the newest is version 1, and 9 was expected"
+_LOST = "expected.missing: Expected `int`, got `str`"
+_STOP_ALL = "To stop everything, say that you mean it."
+_NO_PASSWORD = "Object missing required field `password`"
+_TOO_SOON = "expiresInDays: Expected `int` >= 1"
+_VIEWER = {"name": "ada", "role": "viewer", "org": "acme"}
+_DEPLOY = {"name": "deploy", "expiresInDays": "0"}
+_ROTATE = {"name": "edge-1", "expected": "9"}
+_EDGE = {"name": "edge-1", "first": "acme"}
+_OWN = {"password": "a long enough password", "current": "wrong"}
+_WRITE_NAME = "To replace its secrets, write the proxy's name, edge-1. Nothing was done."
+# Where a form is sent below its page, what it says, the page, and the reason that the page then shows.
+REFUSED = {
+    "add an organisation": ("", {"name": "acme"}, "/orgs", "an organisation named acme exists already"),
+    "add an app": ("", {"name": "mail", "ruleset": "hr"}, "/apps?org=acme", _ORG_MISSING),
+    "replace an app's secret": ("/secret", {"expected": "9"}, "/apps/{app}", f"app payroll: {_OTHER_SECRET}"),
+    "bind an app": ("/ruleset", {}, "/apps/{app}", "Object missing required field `ruleset`"),
+    "promote a shadow ruleset": ("/promote-shadow", {"expected": "sales"}, "/apps/{app}", _SWITCH),
+    "add an operator": ("", _VIEWER, "/operators", "an operator named ada exists already"),
+    "grant a role": ("/roles", {"role": "viewer"}, "/operators/{ada}", _ORG_MISSING),
+    "revoke a role": ("/roles/revoke", {"org": "*"}, "/operators/{ada}", _LAST_ADMIN),
+    "set a password": ("/password", {}, "/operators/{ada}", _NO_PASSWORD),
+    "set one's own password": ("/password", _OWN, "/operators/{ada}", "the current password is another one"),
+    "add a token": ("/tokens", _DEPLOY, "/operators/{ada}", _TOO_SOON),
+    "disable an operator": ("/disable", {}, "/operators/{ada}", _LAST_ADMIN),
+    "add a proxy": ("", _EDGE, "/proxies", "a proxy named edge-1 exists already"),
+    "replace a proxy's secrets": ("/secrets", _ROTATE, "/proxies/{proxy}", f"proxy edge-1: {_OTHER_SECRET}"),
+    "replace the secrets of another proxy": ("/secrets", {"name": "edge-2"}, "/proxies/{proxy}", _WRITE_NAME),
+    "acknowledge losses": ("/acknowledge", {"note": "n", "org": "acme"}, "/proxies/{proxy}", _LOST),
+    "let a proxy serve an organisation": ("/grant", {}, "/proxies/{proxy}", "Choose an organisation."),
+    "stop everything": ("", {"scope": "all"}, "/stops", _STOP_ALL),
+    "lift a stop": ("/lift", {}, "/stops", "Say which stop to lift."),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_a_refused_form_shows_its_page_again_with_the_reason(plane: Plane, kind: str) -> None:
+    below, form, page, reason = REFUSED[kind]
+    await plane.org("acme")
+    await plane.ruleset("acme", "hr")
+    await plane.registry.add_app("payroll", "acme", "hr")
+    await plane.registry.set_shadow("payroll", None, "hr")
+    proxy = await plane.proxy("edge-1", "acme")
+    page = page.format(app=(await plane.store.apps(None))[0].app_id, ada="id-of-ada", proxy=proxy.proxy_id)
+    async with visiting(plane) as visitor:
+        opened = await visitor.get(page)
+        path, _, query = page.partition("?")
+        seen = await visitor.post(f"{path}{below}?{query}", form)
+    assert (opened.status, seen.status) == (200, 422)
+    assert _alerts(opened.text) == []
+    assert _alerts(seen.text) == [reason]
+    assert _heading(seen.text) == _heading(opened.text)
+
+
+def _alerts(page: str) -> list[str]:
+    found = re.findall('<div class="notice bad" role="alert">.*?<span>(.*?)</span>', page, re.DOTALL)
+    return [html.unescape(each) for each in found]
+
+
+def _heading(page: str) -> str:
+    found = re.search("<title>(.*?)</title>", page)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("page", ["/orgs", "/apps?org=acme", "/operators", "/proxies"])
+async def test_a_name_that_is_refused_stays_as_it_was_typed(plane: Plane, page: str) -> None:
+    await plane.org("acme")
+    await plane.ruleset("acme", "hr")
+    async with visiting(plane) as visitor:
+        assert 'value=" &lt;mail&gt;"' not in (await visitor.get(page)).text
+        seen = await visitor.post(page, {"name": " <mail>", "first": "acme", "role": "boss"})
+    assert seen.status == 422
+    assert 'name="name" type="text" value=" &lt;mail&gt;"' in seen.text
+
+
+async def test_a_form_of_what_is_not_there_shows_the_page_of_an_error(plane: Plane) -> None:
+    async with visiting(plane) as visitor:
+        seen = await visitor.post("/apps/nothing/ruleset", {})
+    assert seen.status == 404
+    assert "nothing" in seen.text
+
+
+@pytest.mark.parametrize("member", ["to", "expected"])
+async def test_a_version_that_is_no_number_shows_no_form_again(plane: Plane, member: str) -> None:
+    await plane.org("acme")
+    for rule in ("r1", "r2"):
+        await plane.ruleset("acme", "hr", RULESET.format(name="hr").replace("r1", rule))
+    async with visiting(plane) as visitor:
+        seen = await visitor.post("/rulesets/acme/hr/rollback", {"to": "1", "expected": "2", member: "two"})
+    assert seen.status == 400
+    assert "Two is no version" in seen.text
