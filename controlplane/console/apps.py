@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from controlplane.console.pages import (
-    NO_FORM,
-    Page,
-    PageRequest,
-    Redirect,
-    Refusal,
-    filled,
-    page,
-    problems,
-)
+from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.console.traffic import PERIODS, traffic
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import (
@@ -51,72 +42,69 @@ _GRACES: Final = (
 
 @page("GET", "/apps")
 async def apps(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    return await _list(desk, actor, request)
+    org = request.org.name if request.org else None
+    found = await perform(list_all, desk, actor, ListApps(org=org))
+    rulesets = await perform(list_rulesets, desk, actor, ListRulesets(org=org))
+    return Page("apps.html", "Apps", {"found": found.apps, "rulesets": rulesets.rulesets})
 
 
-@page("POST", "/apps")
+@form("/apps", again=apps)
 async def add_app(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     """The page with the secret is the answer to the form itself, so that it can't be opened again: a reload
     sends the form once more, and its name is taken by then."""
-    try:
-        made = await perform(add, desk, actor, filled(AddApp, request.form))
-    except Refusal as error:
-        return await _list(desk, actor, request, problems(error))
+    made = await perform(add, desk, actor, filled(AddApp, request.form))
     app = await perform(show, desk, actor, AppReference(app=made.app_id))
     return _secret_page(app, made.client_secret, "was added")
 
 
 @page("GET", "/apps/{app}")
 async def app(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    return await _details(desk, actor, request)
+    found = await perform(show, desk, actor, AppReference(app=request.place["app"]))
+    rulesets = await perform(list_rulesets, desk, actor, ListRulesets(org=found.org_id))
+    counted = await traffic(desk, actor, request, PERIODS[1], found.org_id, f"app:{found.app_id}")
+    values = {
+        "app": found,
+        "traffic": counted,
+        "rulesets": rulesets.rulesets,
+        "newest": found.secrets[0].version,
+        "graces": _GRACES,
+    }
+    return Page("app.html", found.name, values, (("Apps", "/apps"),))
 
 
-@page("POST", "/apps/{app}/secret")
+@form("/apps/{app}/secret", again=app)
 async def rotate(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     """As above: the form says which secret it expects, which a second sending no longer finds."""
-    reference = AppReference(app=request.place["app"])
-    try:
-        seen = request.form.get("expected") or 0
-        asked = filled(RotateSecret, request.form, app=request.place["app"], expected=seen)
-        made = await perform(rotate_secret, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
-    after = await perform(show, desk, actor, reference)
+    seen = request.form.get("expected") or 0
+    asked = filled(RotateSecret, request.form, app=request.place["app"], expected=seen)
+    made = await perform(rotate_secret, desk, actor, asked)
+    after = await perform(show, desk, actor, AppReference(app=request.place["app"]))
     return _secret_page(after, made.client_secret, "has a new secret")
 
 
-@page("POST", "/apps/{app}/ruleset")
-async def bind_to(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        asked = filled(BindApp, request.form, app=request.place["app"])
-        bound = await perform(bind, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
+@form("/apps/{app}/ruleset", again=app)
+async def bind_to(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    asked = filled(BindApp, request.form, app=request.place["app"])
+    bound = await perform(bind, desk, actor, asked)
     said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."
     return Redirect(request.link(f"/apps/{bound.app_id}"), said)
 
 
-@page("POST", "/apps/{app}/shadow")
-async def try_beside(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+@form("/apps/{app}/shadow", again=app)
+async def try_beside(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     """Without a ruleset the trial ends."""
-    try:
-        asked = filled(SetShadow, request.form, app=request.place["app"])
-        tried = await perform(shadow, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
+    asked = filled(SetShadow, request.form, app=request.place["app"])
+    tried = await perform(shadow, desk, actor, asked)
     said = f"is tried on {tried.name} from the proxies' next sync on."
     said = f"{tried.shadow_ruleset} {said}" if tried.shadow_ruleset else f"No ruleset {said}"
     return Redirect(request.link(f"/apps/{tried.app_id}"), said)
 
 
-@page("POST", "/apps/{app}/promote-shadow")
-async def switch_over(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        seen = request.form.get("expected", "")
-        asked = PromoteShadow(app=request.place["app"], expected=seen)
-        bound = await perform(promote_shadow, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
+@form("/apps/{app}/promote-shadow", again=app)
+async def switch_over(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    seen = request.form.get("expected", "")
+    asked = PromoteShadow(app=request.place["app"], expected=seen)
+    bound = await perform(promote_shadow, desk, actor, asked)
     said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."
     return Redirect(request.link(f"/apps/{bound.app_id}"), said)
 
@@ -132,34 +120,6 @@ async def cut_off(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
 async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     done = await perform(enable, desk, actor, AppReference(app=request.place["app"]))
     return Redirect(request.link(f"/apps/{done.app_id}"), f"{done.name} is served again.")
-
-
-async def _list(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
-    org = request.org.name if request.org else None
-    found = await perform(list_all, desk, actor, ListApps(org=org))
-    rulesets = await perform(list_rulesets, desk, actor, ListRulesets(org=org))
-    values = {
-        "found": found.apps,
-        "rulesets": rulesets.rulesets,
-        "refused": refused,
-        "form": request.form if refused else NO_FORM,
-    }
-    return Page("apps.html", "Apps", values, status=422 if refused else 200)
-
-
-async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
-    found = await perform(show, desk, actor, AppReference(app=request.place["app"]))
-    rulesets = await perform(list_rulesets, desk, actor, ListRulesets(org=found.org_id))
-    counted = await traffic(desk, actor, request, PERIODS[1], found.org_id, f"app:{found.app_id}")
-    values = {
-        "app": found,
-        "traffic": counted,
-        "rulesets": rulesets.rulesets,
-        "newest": found.secrets[0].version,
-        "graces": _GRACES,
-        "refused": refused,
-    }
-    return Page("app.html", found.name, values, (("Apps", "/apps"),), status=422 if refused else 200)
 
 
 def _secret_page(app: AppDetails, client_secret: str, done: str) -> Page:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import json
 
 from controlplane.console import replaying, ruleset_text
-from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page
+from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page, reasons
 from controlplane.console.rulesets import CRUMB, Difference, bound_to, difference, place_of
 from controlplane.operations import apps, rehearsals, rulesets
 from controlplane.operations.actor import Actor, Forbidden
@@ -155,8 +155,7 @@ async def _try(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft) ->
             draft = replace(draft, org=instead["into"], form={**draft.form, **instead})
         tried = _Tried(what, values)
     except (*Refusal, Forbidden) as error:
-        lines = error.problems if isinstance(error, InvalidRequest) else (str(error),)
-        tried = _Tried(what, {}, tuple(lines))
+        tried = _Tried(what, {}, reasons(error))
     if request.form.get("live"):
         return await _live(actor, draft, await _org(desk, actor, draft), tried)
     return await _editor(desk, actor, request, draft, tried)

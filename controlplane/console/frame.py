@@ -117,6 +117,8 @@ class Console:
             "stops": (await perform(list_stops, self._desk, actor, Everything())).stops,
             "flash": flash,
             "remarks": [shown(each) for each in (*remarks, *page.remarks)],
+            "refused": page.refused,
+            "form": asked.form,
             "page": page,
             **page.values,
         }

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from controlplane.console.pages import (
-    NO_FORM,
-    Page,
-    PageRequest,
-    Redirect,
-    Refusal,
-    filled,
-    page,
-    problems,
-)
+from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden
 from controlplane.operations.desk import Desk
 from controlplane.operations.operators import (
@@ -50,95 +41,6 @@ _DAYS: Final = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("366", "
 
 @page("GET", "/operators")
 async def operators(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    return await _list(desk, actor, request)
-
-
-@page("POST", "/operators")
-async def add_operator(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        added = await perform(add, desk, actor, filled(AddOperator, request.form))
-    except Refusal as error:
-        return await _list(desk, actor, request, problems(error))
-    return Redirect(request.link(f"/operators/{added.operator_id}"), f"Operator {added.name} was added.")
-
-
-@page("GET", "/operators/{operator}")
-async def operator(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    return await _details(desk, actor, request)
-
-
-@page("POST", "/operators/{operator}/roles")
-async def give_role(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        asked = filled(GrantRole, request.form, operator=request.place["operator"])
-        done = await perform(grant, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
-    return _back(request, done.operator_id, f"{done.name} is {asked.role} there from now on.")
-
-
-@page("POST", "/operators/{operator}/roles/revoke")
-async def take_role(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        asked = filled(RevokeRole, request.form, operator=request.place["operator"])
-        done = await perform(revoke, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
-    return _back(request, done.operator_id, f"{done.name} has no role there any more.")
-
-
-@page("POST", "/operators/{operator}/password")
-async def new_password(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        asked = filled(SetPassword, request.form, operator=request.place["operator"])
-        done = await perform(set_password, desk, actor, asked)
-    except (*Refusal, Forbidden) as error:
-        return await _details(desk, actor, request, problems(error))
-    return _back(request, done.operator_id, f"{done.name} has a new password, and no session.")
-
-
-@page("POST", "/operators/{operator}/tokens")
-async def new_token(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    """The page with the token is the answer to the form itself, so that it can't be opened again: a reload
-    sends the form once more, and its name is taken by then."""
-    try:
-        asked = filled(AddToken, request.form, operator=request.place["operator"])
-        made = await perform(add_token, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
-    found = await perform(show, desk, actor, OperatorReference(operator=asked.operator))
-    crumbs = (("Operators", "/operators"), (found.name, f"/operators/{found.operator_id}"))
-    return Page("operator_token.html", "API token", {"operator": found, "made": made}, crumbs)
-
-
-@page("POST", "/operators/{operator}/tokens/revoke")
-async def end_token(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    asked = filled(RevokeToken, request.form, operator=request.place["operator"])
-    done = await perform(revoke_token, desk, actor, asked)
-    return _back(request, request.place["operator"], f"The token {done.name} has ended.")
-
-
-@page("POST", "/operators/{operator}/disable")
-async def keep_out(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        reference = OperatorReference(operator=request.place["operator"])
-        done = await perform(disable, desk, actor, reference)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
-    return _back(request, done.operator_id, f"{done.name} is refused from now on, tokens too.")
-
-
-@page("POST", "/operators/{operator}/enable")
-async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    done = await perform(enable, desk, actor, OperatorReference(operator=request.place["operator"]))
-    return _back(request, done.operator_id, f"{done.name} may sign in again.")
-
-
-def _back(request: PageRequest, operator_id: str, said: str) -> Redirect:
-    return Redirect(request.link(f"/operators/{operator_id}"), said)
-
-
-async def _list(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
     found = await perform(list_all, desk, actor, ListOperators())
     org_id = request.org.org_id if request.org else None
     values = {
@@ -148,13 +50,18 @@ async def _list(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[s
             if org_id is None or any(role.org_id in (org_id, EVERY_ORG) for role in each.roles)
         ],
         "roles": _ROLES,
-        "refused": refused,
-        "form": request.form if refused else NO_FORM,
     }
-    return Page("operators.html", "Operators", values, status=422 if refused else 200)
+    return Page("operators.html", "Operators", values)
 
 
-async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
+@form("/operators", again=operators)
+async def add_operator(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    added = await perform(add, desk, actor, filled(AddOperator, request.form))
+    return Redirect(request.link(f"/operators/{added.operator_id}"), f"Operator {added.name} was added.")
+
+
+@page("GET", "/operators/{operator}")
+async def operator(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     reference = OperatorReference(operator=request.place["operator"])
     found = await perform(show, desk, actor, reference)
     is_self = actor.is_named(found.name)
@@ -167,10 +74,64 @@ async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tupl
         "manages": manages,
         "roles": _ROLES,
         "days": _DAYS,
-        "refused": refused,
-        "form": request.form if refused else NO_FORM,
     }
-    return Page("operator.html", found.name, values, (("Operators", "/operators"),), 422 if refused else 200)
+    return Page("operator.html", found.name, values, (("Operators", "/operators"),))
+
+
+@form("/operators/{operator}/roles", again=operator)
+async def give_role(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    asked = filled(GrantRole, request.form, operator=request.place["operator"])
+    done = await perform(grant, desk, actor, asked)
+    return _back(request, done.operator_id, f"{done.name} is {asked.role} there from now on.")
+
+
+@form("/operators/{operator}/roles/revoke", again=operator)
+async def take_role(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    asked = filled(RevokeRole, request.form, operator=request.place["operator"])
+    done = await perform(revoke, desk, actor, asked)
+    return _back(request, done.operator_id, f"{done.name} has no role there any more.")
+
+
+@form("/operators/{operator}/password", again=operator, also=(Forbidden,))
+async def new_password(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    asked = filled(SetPassword, request.form, operator=request.place["operator"])
+    done = await perform(set_password, desk, actor, asked)
+    return _back(request, done.operator_id, f"{done.name} has a new password, and no session.")
+
+
+@form("/operators/{operator}/tokens", again=operator)
+async def new_token(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+    """The page with the token is the answer to the form itself, so that it can't be opened again: a reload
+    sends the form once more, and its name is taken by then."""
+    asked = filled(AddToken, request.form, operator=request.place["operator"])
+    made = await perform(add_token, desk, actor, asked)
+    found = await perform(show, desk, actor, OperatorReference(operator=asked.operator))
+    crumbs = (("Operators", "/operators"), (found.name, f"/operators/{found.operator_id}"))
+    return Page("operator_token.html", "API token", {"operator": found, "made": made}, crumbs)
+
+
+@page("POST", "/operators/{operator}/tokens/revoke")
+async def end_token(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    asked = filled(RevokeToken, request.form, operator=request.place["operator"])
+    done = await perform(revoke_token, desk, actor, asked)
+    return _back(request, request.place["operator"], f"The token {done.name} has ended.")
+
+
+@form("/operators/{operator}/disable", again=operator)
+async def keep_out(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    reference = OperatorReference(operator=request.place["operator"])
+    done = await perform(disable, desk, actor, reference)
+    return _back(request, done.operator_id, f"{done.name} is refused from now on, tokens too.")
+
+
+@page("POST", "/operators/{operator}/enable")
+async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(enable, desk, actor, OperatorReference(operator=request.place["operator"]))
+    return _back(request, done.operator_id, f"{done.name} may sign in again.")
+
+
+def _back(request: PageRequest, operator_id: str, said: str) -> Redirect:
+    return Redirect(request.link(f"/operators/{operator_id}"), said)
 
 
 def _manages(actor: Actor, operator: OperatorDetails) -> bool:

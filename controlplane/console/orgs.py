@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from controlplane.console.pages import (
-    NO_FORM,
-    Page,
-    PageRequest,
-    Redirect,
-    Refusal,
-    filled,
-    page,
-    problems,
-)
+from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.orgs import (
@@ -34,15 +25,17 @@ _TIERS: Final = (("base", "30 days"), ("90d", "90 days"), ("1y", "1 year"), ("7y
 
 @page("GET", "/orgs")
 async def orgs(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    return await _page(desk, actor, request)
+    found = await perform(list_all, desk, actor, ListOrgs())
+    values = {
+        "found": found.orgs,
+        "tiers": _TIERS,
+    }
+    return Page("orgs.html", "Organisations", values)
 
 
-@page("POST", "/orgs")
-async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        added = await perform(add, desk, actor, filled(AddOrg, request.form))
-    except Refusal as error:
-        return await _page(desk, actor, request, problems(error))
+@form("/orgs", again=orgs)
+async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    added = await perform(add, desk, actor, filled(AddOrg, request.form))
     return Redirect(request.link("/orgs"), f"Organisation {added.name} was added.")
 
 
@@ -59,14 +52,3 @@ async def keep(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirec
     return Redirect(
         request.link("/orgs"), f"Events of {kept.name} are kept for {dict(_TIERS)[kept.retention]}."
     )
-
-
-async def _page(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
-    found = await perform(list_all, desk, actor, ListOrgs())
-    values = {
-        "found": found.orgs,
-        "tiers": _TIERS,
-        "form": request.form if refused else NO_FORM,
-        "refused": refused,
-    }
-    return Page("orgs.html", "Organisations", values, status=422 if refused else 200)

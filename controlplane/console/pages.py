@@ -1,4 +1,4 @@
-"""What a page is: what its handler is given, and what it gives back.
+"""What a page is: what its handler is given, and what it returns.
 
 A page is one function in one of the area modules:
 
@@ -7,7 +7,15 @@ A page is one function in one of the area modules:
         found = await perform(list_all, desk, actor, ListOrgs())
         return Page("orgs.html", "Organisations", {"orgs": found.orgs})
 
-It calls operations and nothing below them. `frame.py` does the rest: it asks for a sign-in, checks a form's
+A form that is sent by POST is a function too. It has the good case alone: what a person can mend is raised,
+and `form` shows the page `again`, with the reasons and with what was typed.
+
+    @form("/orgs", again=orgs)
+    async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+        added = await perform(add, desk, actor, filled(AddOrg, request.form))
+        return Redirect(request.link("/orgs"), f"Organisation {added.name} was added.")
+
+Both call operations and nothing below them. `frame.py` does the rest: it asks for a sign-in, checks a form's
 token, renders the template within the layout, and shows what the handler raises. A template begins with
 
     {% extends "layout.html" %}
@@ -15,15 +23,16 @@ token, renders the template within the layout, and shows what the handler raises
 
 and fills the block `content` with the macros of ui.html. All state of a view is in its URL, every link is
 made by `link()`, which keeps the chosen organisation, and every form that is sent by POST holds `ui.token()`.
-A button that the actor may not press isn't shown: `{% if may("editor", org_id) %}`. What follows a successful
-form is a Redirect with a sentence, so that a reload repeats nothing. A new area module is listed in
-`console/areas.py`.
+A template finds the reasons in `refused` and what was typed in `form`. Both are empty if a link opened the
+page. A button that the actor may not press isn't shown: `{% if may("editor", org_id) %}`. What follows a
+successful form is a Redirect with a sentence, so that a reload repeats nothing. A new area module is listed
+in `console/areas.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode
 
@@ -68,6 +77,7 @@ class Page:
     crumbs: tuple[tuple[str, str], ...] = ()  # what is above it, as (text, path); the title comes last
     status: int = 200
     remarks: tuple[str, ...] = ()  # sentences about the request, above the content
+    refused: tuple[str, ...] = ()  # why the form was not accepted, above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +131,37 @@ def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[st
 
 # What a person can mend in the form that was sent; anything else that is raised becomes an error's page.
 Refusal: Final = (InvalidRequest, InvalidName, StoreError)
+_Errors = tuple[type[Exception], ...]
+
+
+def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handler], PageRoute]:
+    """Make a route of a handler that performs what a form asks for. If the handler raises a Refusal, or one
+    of `also`, the page `again` is shown with status 422, the reasons, and what was typed."""
+    mendable: _Errors = (*Refusal, *also)
+
+    def route(handler: Handler) -> PageRoute:
+        async def performed(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+            try:
+                return await handler(desk, actor, request)
+            except mendable as error:
+                refused = problems(error)
+            shown = await again.handler(desk, actor, request)
+            return replace(shown, status=422, refused=refused) if isinstance(shown, Page) else shown
+
+        return PageRoute("POST", path, performed)
+
+    return route
 
 
 def problems(error: Exception) -> tuple[str, ...]:
-    """The lines to show above the form. A Refusal that is no matter of the form is raised on."""
+    """Return the lines to show above the form. Raises a Refusal that is not about the form."""
     if isinstance(error, NotFound | StoreBusy):
         raise error
+    return reasons(error)
+
+
+def reasons(error: Exception) -> tuple[str, ...]:
+    """Return one line for each thing to mend."""
     return error.problems if isinstance(error, InvalidRequest) else (str(error),)
 
 

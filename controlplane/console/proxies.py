@@ -12,16 +12,7 @@ from markupsafe import Markup
 
 from controlplane.console import charts, text
 from controlplane.console.event_rows import shown
-from controlplane.console.pages import (
-    NO_FORM,
-    Page,
-    PageRequest,
-    Redirect,
-    Refusal,
-    filled,
-    page,
-    problems,
-)
+from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.fleet_health import direction, duration
 from controlplane.operations import fleet, proxies
 from controlplane.operations.actor import Actor
@@ -77,23 +68,58 @@ class _Lane:
 
 @page("GET", "/proxies", "health")
 async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    return await _list(desk, actor, request)
+    org = request.org.org_id if request.org else None
+    found = await perform(fleet.list_all, desk, actor, fleet.ListFleet(org=org))
+    rows = sorted(map(_row, found.proxies), key=lambda row: (_ORDER.index(row.health), row.proxy.name))
+    counts = Counter(row.health for row in rows)
+    wanted = request.query.get("health", "")
+    values = {
+        "rows": [row for row in rows if wanted in ("", row.health)],
+        "total": len(rows),
+        "counts": [(health, counts[health], _KINDS[health]) for health in _ORDER if counts[health]],
+        "wanted": wanted,
+        "manageable": await _manageable(desk, actor),
+    }
+    remarks = []
+    if wanted not in ("", *_ORDER):
+        remarks.append(f"No proxy is {wanted}: health is one of {', '.join(_ORDER)}.")
+    return Page("proxies.html", "Proxies", values, remarks=tuple(remarks))
 
 
-@page("POST", "/proxies")
+@form("/proxies", again=overview)
 async def add_proxy(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     """The page with the secrets is the answer to the form itself, so that it can't be opened again."""
-    try:
-        asked = proxies.AddProxy(name=request.form.get("name", ""), orgs=(request.form.get("first", ""),))
-        made = await perform(proxies.add, desk, actor, asked)
-    except Refusal as error:
-        return await _list(desk, actor, request, problems(error))
+    asked = proxies.AddProxy(name=request.form.get("name", ""), orgs=(request.form.get("first", ""),))
+    made = await perform(proxies.add, desk, actor, asked)
     return _secrets_page(asked.name, made, "was added")
 
 
 @page("GET", "/proxies/{proxy}")
 async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    return await _details(desk, actor, request)
+    found = await perform(fleet.show, desk, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
+    manageable = [org.name for org in await _manageable(desk, actor)]
+    names = {org.org_id: org.name for org in await desk.orgs(actor)}
+    health = "disabled" if not found.enabled else found.health
+    checks = (found.heartbeat or {}).get("checks") or {}
+    values = {
+        "proxy": found,
+        "health": health,
+        "kind": _KINDS[health],
+        "checks": [
+            (name, each["status"], _CHECK_KINDS[each["status"]], each.get("detail") or "")
+            for name, each in checks.items()
+        ],
+        "facts": _facts(found),
+        "charts": _charts(found.windows),
+        "lanes": [_lane(names[each.org_id], each, manageable) for each in found.sequences],
+        "manages": found.whole and all(org in manageable for org in found.orgs) and bool(manageable),
+        "grantable": [org for org in manageable if org not in found.orgs],
+        "revocable": [org for org in found.orgs if org in manageable],
+        "window_table": [(each, request.link("/search", **_reach(each))) for each in found.windows[::-1]],
+        "duration": lambda seconds: duration(round(seconds * 1000)),
+        "ago": lambda moment: text.age(rfc3339_ms(moment) or 0, request.now_ms),
+    }
+    return Page("proxy.html", found.name, values, (_CRUMB,))
 
 
 @page("POST", "/proxies/{proxy}/disable")
@@ -109,55 +135,43 @@ async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     return Redirect(request.link(f"/proxies/{done.proxy_id}"), f"{done.name} is taken again.")
 
 
-@page("POST", "/proxies/{proxy}/secrets")
+@form("/proxies/{proxy}/secrets", again=one)
 async def rotate(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     """Asked for by typing the name: the proxy is refused until it has the new secrets. The form says which
     secrets it expects, which a second sending no longer finds."""
     found = await perform(fleet.show, desk, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
     if request.form.get("name", "") != found.name:
-        refused = (f"To replace its secrets, write the proxy's name, {found.name}. Nothing was done.",)
-        return await _details(desk, actor, request, refused)
-    try:
-        asked = filled(
-            proxies.RotateProxySecret,
-            request.form,
-            proxy=found.proxy_id,
-            expected=request.form.get("expected") or 0,
+        raise InvalidRequest(
+            f"To replace its secrets, write the proxy's name, {found.name}. Nothing was done."
         )
-        made = await perform(proxies.rotate_secret, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
+    seen = request.form.get("expected") or 0
+    asked = filled(proxies.RotateProxySecret, request.form, proxy=found.proxy_id, expected=seen)
+    made = await perform(proxies.rotate_secret, desk, actor, asked)
     return _secrets_page(found.name, made, "has new secrets; the old ones are refused from now on")
 
 
-@page("POST", "/proxies/{proxy}/acknowledge")
-async def acknowledge(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+@form("/proxies/{proxy}/acknowledge", again=one)
+async def acknowledge(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     """The form says which losses were shown: others that came since are not acknowledged with them."""
-    try:
-        shown_losses = {kind: request.form.get(kind, "") for kind in ("missing", "repeated", "implausible")}
-        asked = filled(
-            proxies.AcknowledgeLosses,
-            {each: request.form.get(each, "") for each in ("note", "org")},
-            proxy=request.place["proxy"],
-            expected=shown_losses,
-        )
-        done = await perform(proxies.acknowledge, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
+    shown_losses = {kind: request.form.get(kind, "") for kind in ("missing", "repeated", "implausible")}
+    asked = filled(
+        proxies.AcknowledgeLosses,
+        {each: request.form.get(each, "") for each in ("note", "org")},
+        proxy=request.place["proxy"],
+        expected=shown_losses,
+    )
+    done = await perform(proxies.acknowledge, desk, actor, asked)
     said = f"The losses of {done.name} up to now are acknowledged. Later ones count again."
     return Redirect(request.link(f"/proxies/{done.proxy_id}"), said)
 
 
-@page("POST", "/proxies/{proxy}/grant")
-async def grant(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+@form("/proxies/{proxy}/grant", again=one)
+async def grant(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     org = request.form.get("grants", "")
-    try:
-        if not org:
-            raise InvalidRequest("Choose an organisation.")
-        asked = proxies.OrgOfProxy(proxy=request.place["proxy"], org=org)
-        done = await perform(proxies.grant, desk, actor, asked)
-    except Refusal as error:
-        return await _details(desk, actor, request, problems(error))
+    if not org:
+        raise InvalidRequest("Choose an organisation.")
+    asked = proxies.OrgOfProxy(proxy=request.place["proxy"], org=org)
+    done = await perform(proxies.grant, desk, actor, asked)
     return Redirect(
         request.link(f"/proxies/{done.proxy_id}"), f"{done.name} serves {org} from its next sync on."
     )
@@ -185,27 +199,6 @@ def _secrets_page(name: str, made: proxies.NewProxySecrets, done: str) -> Page:
 
 
 # The list
-
-
-async def _list(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
-    org = request.org.org_id if request.org else None
-    found = await perform(fleet.list_all, desk, actor, fleet.ListFleet(org=org))
-    rows = sorted(map(_row, found.proxies), key=lambda row: (_ORDER.index(row.health), row.proxy.name))
-    counts = Counter(row.health for row in rows)
-    wanted = request.query.get("health", "")
-    values = {
-        "rows": [row for row in rows if wanted in ("", row.health)],
-        "total": len(rows),
-        "counts": [(health, counts[health], _KINDS[health]) for health in _ORDER if counts[health]],
-        "wanted": wanted,
-        "manageable": await _manageable(desk, actor),
-        "refused": refused,
-        "form": request.form if refused else NO_FORM,
-    }
-    remarks = []
-    if wanted not in ("", *_ORDER):
-        remarks.append(f"No proxy is {wanted}: health is one of {', '.join(_ORDER)}.")
-    return Page("proxies.html", "Proxies", values, status=422 if refused else 200, remarks=tuple(remarks))
 
 
 def _row(proxy: ProxyHealth) -> _Row:
@@ -243,34 +236,6 @@ async def _manageable(desk: Desk, actor: Actor) -> list[Org]:
 
 
 # One proxy
-
-
-async def _details(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
-    found = await perform(fleet.show, desk, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
-    manageable = [org.name for org in await _manageable(desk, actor)]
-    names = {org.org_id: org.name for org in await desk.orgs(actor)}
-    health = "disabled" if not found.enabled else found.health
-    checks = (found.heartbeat or {}).get("checks") or {}
-    values = {
-        "proxy": found,
-        "health": health,
-        "kind": _KINDS[health],
-        "checks": [
-            (name, each["status"], _CHECK_KINDS[each["status"]], each.get("detail") or "")
-            for name, each in checks.items()
-        ],
-        "facts": _facts(found),
-        "charts": _charts(found.windows),
-        "lanes": [_lane(names[each.org_id], each, manageable) for each in found.sequences],
-        "manages": found.whole and all(org in manageable for org in found.orgs) and bool(manageable),
-        "grantable": [org for org in manageable if org not in found.orgs],
-        "revocable": [org for org in found.orgs if org in manageable],
-        "window_table": [(each, request.link("/search", **_reach(each))) for each in found.windows[::-1]],
-        "duration": lambda seconds: duration(round(seconds * 1000)),
-        "ago": lambda moment: text.age(rfc3339_ms(moment) or 0, request.now_ms),
-        "refused": refused,
-    }
-    return Page("proxy.html", found.name, values, (_CRUMB,), status=422 if refused else 200)
 
 
 def _facts(proxy: ProxyDetails) -> list[tuple[str, str]]:

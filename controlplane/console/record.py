@@ -41,11 +41,10 @@ async def record(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     values = {
         "found": found,
         "told": partial(told, names=names),
-        "refused": refused,
         "nouns": _NOUNS,
         "operations": _NAMES,
     }
-    return Page("record.html", "Record", values, status=422 if refused else 200)
+    return Page("record.html", "Record", values, status=422 if refused else 200, refused=refused)
 
 
 def told(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -9,15 +9,15 @@ from typing import Final
 from urllib.parse import quote
 
 from controlplane.console import ruleset_text
-from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page, problems
+from controlplane.console.pages import Page, PageRequest, Redirect, form, page
 from controlplane.console.ruleset_text import Line, RulePlace
+from controlplane.errors import Refused
 from controlplane.operations import apps, fleet, rehearsals, rulesets
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import AppFacts, ListApps
 from controlplane.operations.aside import for_a_page
 from controlplane.operations.desk import Desk
 from controlplane.operations.fleet import RolloutRequest
-from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.rehearsals import RulesetDifference
 from controlplane.operations.rulesets import (
@@ -141,36 +141,27 @@ async def compare(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 @page("GET", "/rulesets/{org}/{name}/rollback", "to")
 async def consider(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    """What going back would change, before anybody does."""
-    return await _way_back(desk, actor, request, _version(request.query, "to"))
-
-
-@page("POST", "/rulesets/{org}/{name}/rollback")
-async def go_back(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+    """Show what a rollback would change, before anybody does it."""
     org, name = request.place["org"], request.place["name"]
-    to = _version(request.form, "to") or 0
-    seen = _version(request.form, "expected")  # what the page compared with
-    asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None, expected=seen or 0)
-    try:
-        new = await perform(rulesets.rollback, desk, actor, asked)
-    except Refusal as error:
-        return await _way_back(desk, actor, request, to, problems(error))
-    said = f"Version {new.version} of {new.name} is in force, with the text of version {to}."
-    return Redirect(request.link(place_of(org, name)), said)
-
-
-async def _way_back(
-    desk: Desk, actor: Actor, request: PageRequest, to: int | None, refused: tuple[str, ...] = ()
-) -> Page:
-    org, name = request.place["org"], request.place["name"]
+    wanted = _version(request.form or request.query, "to")
     history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
     newest = history.versions[0].version
     if newest == 1:
         raise NotFound(f"ruleset {name} has one version: there is none to go back to")
-    to = to or newest - 1
-    page = await _compared(desk, actor, request, newest, to, "rollback.html", f"Back to version {to}")
-    values = {**page.values, "refused": refused, "note": request.form.get("note", "")}
-    return replace(page, values=values, status=422 if refused else 200)
+    to = wanted or newest - 1
+    shown = await _compared(desk, actor, request, newest, to, "rollback.html", f"Back to version {to}")
+    return replace(shown, values={**shown.values, "note": request.form.get("note", "")})
+
+
+@form("/rulesets/{org}/{name}/rollback", again=consider)
+async def go_back(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    org, name = request.place["org"], request.place["name"]
+    to = _version(request.form, "to") or 0
+    seen = _version(request.form, "expected")  # what the page compared with
+    asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None, expected=seen or 0)
+    new = await perform(rulesets.rollback, desk, actor, asked)
+    said = f"Version {new.version} of {new.name} is in force, with the text of version {to}."
+    return Redirect(request.link(place_of(org, name)), said)
 
 
 async def _compared(
@@ -196,7 +187,11 @@ async def _compared(
 
 
 def _version(fields: Mapping[str, str], name: str) -> int | None:
+    """Return the version that a link or a form names, None for none.
+
+    Raises Refused for what is no number: nobody types one, so that no form is shown again for it.
+    """
     given = fields.get(name, "")
     if given and not (given.isascii() and given.isdecimal() and len(given) < 10):
-        raise InvalidRequest(f"{given} is no version")
+        raise Refused("invalidRequest", f"{given} is no version")
     return int(given) if given else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.console.pages import NO_FORM, Page, PageRequest, Redirect, Refusal, filled, page, problems
+from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
@@ -29,32 +29,37 @@ from controlplane.operations.perform import perform
 
 @page("GET", "/stops", "app")
 async def stops(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    return await _page(desk, actor, request)
+    found = await perform(list_all, desk, actor, Everything())
+    org = request.org.org_id if request.org else None
+    apps = await perform(list_apps, desk, actor, ListApps(org=org))
+    values = {
+        "found": found.stops,
+        "apps": [each for each in apps.apps if actor.may("editor", each.org_id)],
+        "stoppable": [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)],
+        "chosen_app": request.form.get("app") or request.query.get("app"),
+        "chosen_org": request.form.get("org") or org,
+        "longest_reason": MAX_REASON,
+    }
+    return Page("stops.html", "Emergency stop", values)
 
 
-@page("POST", "/stops")
-async def stop(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
-    try:
-        what = await _stop(desk, actor, request)
-    except Refusal as error:
-        return await _page(desk, actor, request, problems(error))
+@form("/stops", again=stops)
+async def stop(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+    what = await _stop(desk, actor, request)
     return Redirect(request.link("/stops"), f"Proxies refuse {what} from their next sync on.")
 
 
-@page("POST", "/stops/lift")
-async def lift(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+@form("/stops/lift", again=stops)
+async def lift(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
     scope = request.form.get("scope")
-    try:
-        if scope == "app":
-            await perform(lift_app, desk, actor, filled(StoppedApp, request.form))
-        elif scope == "org":
-            await perform(lift_org, desk, actor, filled(StoppedOrg, request.form))
-        elif scope == "all":
-            await perform(lift_all, desk, actor, Everything())
-        else:
-            raise InvalidRequest("Say which stop to lift.")
-    except Refusal as error:
-        return await _page(desk, actor, request, problems(error))
+    if scope == "app":
+        await perform(lift_app, desk, actor, filled(StoppedApp, request.form))
+    elif scope == "org":
+        await perform(lift_org, desk, actor, filled(StoppedOrg, request.form))
+    elif scope == "all":
+        await perform(lift_all, desk, actor, Everything())
+    else:
+        raise InvalidRequest("Say which stop to lift.")
     return Redirect(request.link("/stops"), "The stop is lifted.")
 
 
@@ -70,21 +75,3 @@ async def _stop(desk: Desk, actor: Actor, request: PageRequest) -> str:
         raise InvalidRequest("To stop everything, say that you mean it.")
     await perform(stop_all, desk, actor, filled(AllToStop, request.form))
     return "every app of every organisation"
-
-
-async def _page(desk: Desk, actor: Actor, request: PageRequest, refused: tuple[str, ...] = ()) -> Page:
-    found = await perform(list_all, desk, actor, Everything())
-    org = request.org.org_id if request.org else None
-    apps = await perform(list_apps, desk, actor, ListApps(org=org))
-    form = request.form if refused else NO_FORM
-    values = {
-        "found": found.stops,
-        "apps": [each for each in apps.apps if actor.may("editor", each.org_id)],
-        "stoppable": [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)],
-        "refused": refused,
-        "form": form,
-        "chosen_app": form.get("app") or request.query.get("app"),
-        "chosen_org": form.get("org") or org,
-        "longest_reason": MAX_REASON,
-    }
-    return Page("stops.html", "Emergency stop", values, status=422 if refused else 200)
