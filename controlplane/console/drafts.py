@@ -35,7 +35,7 @@ from controlplane.operations.rehearsals import (
 )
 from controlplane.operations.rulesets import ApplyRuleset, RulesetText, ShowRuleset
 from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
-from controlplane.store.interface import NotFound, Org, StoreBusy
+from controlplane.store.interface import NotFound, Org, StoreBusy, StoreError
 
 METHODS: Final = tuple((each, each) for each in ("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"))
 HOURS: Final = (("1", "hour"), ("6", "6 hours"), ("24", "24 hours"), ("72", "3 days"), ("168", "week"))
@@ -154,7 +154,7 @@ async def _try(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft) ->
         if isinstance(instead := values.get("instead"), dict):
             draft = replace(draft, org=instead["into"], form={**draft.form, **instead})
         tried = _Tried(what, values)
-    except (*Refusal, Forbidden) as error:
+    except (*Refusal, StoreError, Forbidden) as error:
         tried = _Tried(what, {}, reasons(error))
     if request.form.get("live"):
         return await _live(actor, draft, await _org(desk, actor, draft), tried)

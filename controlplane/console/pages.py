@@ -43,7 +43,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.desk import Desk
 from controlplane.operations.operation import InvalidRequest, Request, validation_problem
 from controlplane.registry import InvalidName
-from controlplane.store.interface import NotFound, Org, StoreBusy, StoreError
+from controlplane.store.interface import AlreadyExists, Conflict, Org
 
 Method = Literal["GET", "POST"]
 _R = TypeVar("_R", bound=Request)
@@ -130,7 +130,7 @@ def understood(route: PageRoute, query: MultiMapping[str]) -> tuple[MultiDict[st
 
 
 # What a person can mend in the form that was sent; anything else that is raised becomes an error's page.
-Refusal: Final = (InvalidRequest, InvalidName, StoreError)
+Refusal: Final = (InvalidRequest, InvalidName, AlreadyExists, Conflict)
 _Errors = tuple[type[Exception], ...]
 
 
@@ -144,20 +144,13 @@ def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handle
             try:
                 return await handler(desk, actor, request)
             except mendable as error:
-                refused = problems(error)
+                refused = reasons(error)
             shown = await again.handler(desk, actor, request)
             return replace(shown, status=422, refused=refused) if isinstance(shown, Page) else shown
 
         return PageRoute("POST", path, performed)
 
     return route
-
-
-def problems(error: Exception) -> tuple[str, ...]:
-    """Return the lines to show above the form. Raises a Refusal that is not about the form."""
-    if isinstance(error, NotFound | StoreBusy):
-        raise error
-    return reasons(error)
 
 
 def reasons(error: Exception) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from controlplane.console.event_rows import shown
-from controlplane.console.pages import Page, PageRequest, Refusal, filled, page, problems
+from controlplane.console.pages import Page, PageRequest, Refusal, filled, page, reasons
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
@@ -36,7 +36,7 @@ async def record(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         asked = filled(SearchRecord, request.query, org=org, limit=_LINES)
         found = await perform(search, desk, actor, asked)
     except Refusal as error:
-        refused = problems(error)
+        refused = reasons(error)
     names = await _names(desk, actor) if found.lines else {}
     values = {
         "found": found,
