@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.server.client import connection as connection_module
+from proxy.server.client.read_gate import HANDLER
 from proxy.server.exchange.exchange import Exchange
 from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply, until
 
@@ -150,7 +151,7 @@ async def test_a_client_that_reads_again_does_not_hurry_an_upstream_that_takes_n
         client, served = await both_ends_small(proxy)
         await loop.sock_sendall(client, proxy.request(method="POST", fields=b"Content-Length: 12000000\r\n"))
         sending = asyncio.create_task(loop.sock_sendall(client, LARGE))
-        await until(lambda: served._paused)  # for the upstream's sake
+        await until(lambda: served._gate.is_shut_by(HANDLER))  # for the upstream's sake
         answered.set()
         await until(lambda: served.write_paused)
         await take(client, 300_000)

@@ -15,6 +15,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, cast
 
 from proxy.audit.record import request_id
@@ -34,6 +35,7 @@ from proxy.ipc.counters import (
     UNAUTHENTICATED,
 )
 from proxy.rules.stops import Stops
+from proxy.server.client.read_gate import HANDLER, PIPELINE_FULL, YIELD, ReadGate
 from proxy.server.client_limits import network_of
 from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
@@ -134,6 +136,16 @@ def admit(context: Context, address: str) -> Admission:
     return Admission(network, LIMIT_ADDRESS_CONNECTIONS if over else None)
 
 
+class KeepAlive(Enum):
+    """The place of the current response on its connection."""
+
+    PERSIST = "persist"  # another may follow it
+    LAST = "last"  # a response has said so in its head, and what it said stays true (RFC 9112 §9.6)
+
+
+_PERSIST: Final = KeepAlive.PERSIST
+_LAST: Final = KeepAlive.LAST
+
 HandlerFor = Callable[[Context, "ClientConnection", RequestHead], RequestHandler]
 
 
@@ -149,18 +161,16 @@ class ClientConnection(OpenConnection):
         "_body_since",
         "_closing",
         "_context",
-        "_crowded",
         "_decoder",
         "_exchange",
         "_fields",
+        "_gate",
         "_handler_for",
         "_head",
         "_head_under_way",
-        "_last_announced",
+        "_keep_alive",
         "_lingering",
-        "_paused",
         "_pending",
-        "_resting",
         "_scanned",
         "_serving",
         "_unsent",
@@ -172,6 +182,7 @@ class ClientConnection(OpenConnection):
     )
 
     _head: RequestHead
+    _gate: ReadGate
 
     def __init__(
         self, context: Context, handler_for: HandlerFor, *, secure: bool, admission: Admission | None = None
@@ -194,10 +205,7 @@ class ClientConnection(OpenConnection):
         self._head_under_way = False
         self._serving = False
         self._closing = False
-        self._last_announced = False  # an answer has said that no other follows
-        self._paused = False  # by the exchange
-        self._resting = False  # until the other connections have had their turn
-        self._crowded = False  # reading stopped, since enough requests wait
+        self._keep_alive = _PERSIST
         self.write_paused = False  # the client takes its answer more slowly than it comes
         self._unsent = 0  # when that was last looked at
         self._held = b""  # an answer that leaves when the loop's turn ends
@@ -215,6 +223,7 @@ class ClientConnection(OpenConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
+        self._gate = ReadGate(self.transport)
         peer = self.transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
         self.client_ip = plain_address(address)
@@ -313,7 +322,7 @@ class ClientConnection(OpenConnection):
         if exchange is None:
             self._after_slow_answer()
             return
-        if self._body_expected() and not self._paused:
+        if self._body_expected() and not self._gate.is_shut_by(HANDLER):
             self._start_body_clock()
         else:
             self.deadline = self._awaited_until
@@ -327,7 +336,7 @@ class ClientConnection(OpenConnection):
             self._close_transport()
         elif exchange is None:
             self._idle_too_long()
-        elif self._body_expected() and not self._paused:
+        elif self._body_expected() and not self._gate.is_shut_by(HANDLER):
             self._judge_body_rate(now)
         else:
             self.deadline = NEVER
@@ -347,22 +356,16 @@ class ClientConnection(OpenConnection):
                 self._context.loop.call_soon(self._take_safely, b"")
                 break
         self._serving = False
-        if self._crowded or len(self._pending) > PIPELINE_BYTES:
-            self._heed_crowd()
+        if len(self._pending) > PIPELINE_BYTES or self._gate.is_shut_by(PIPELINE_FULL):
+            self._bound_pipeline()
 
-    def _heed_crowd(self) -> None:
-        """Reads no further while as many requests wait as may; the first of them is there whole."""
+    def _bound_pipeline(self) -> None:
+        """Stop reading while as many bytes of pipelined requests wait as may."""
         waiting = len(self._pending) - self._begins_at
-        crowded = waiting > PIPELINE_BYTES and not self._head_under_way
-        if crowded == self._crowded:
-            return
-        self._crowded = crowded
-        if self._paused or self._resting:
-            return
-        if crowded:
-            self.transport.pause_reading()
+        if waiting > PIPELINE_BYTES and not self._head_under_way:
+            self._gate.shut(PIPELINE_FULL)
         else:
-            self.transport.resume_reading()
+            self._gate.open(PIPELINE_FULL)
 
     def _may_begin(self) -> bool:
         # Not while the answers before wait for the client: they would pile up without an end.
@@ -474,7 +477,7 @@ class ClientConnection(OpenConnection):
                 return
             if decoder.lines > CHUNK_LINES_PER_TURN:
                 decoder.lines = 0
-                self._rest_for_a_turn()
+                self._yield_to_others()
             last = decoder.done
             if last:
                 self._body_remaining = 0
@@ -588,15 +591,15 @@ class ClientConnection(OpenConnection):
     def body_continued(self) -> None:
         """The client knows by now that it is to send the body, or does so unasked."""
         self.continue_awaited = False
-        if self._body_expected() and not self._paused:
+        if self._body_expected() and not self._gate.is_shut_by(HANDLER):
             self._start_body_clock()
 
     def persists(self) -> bool:
         """Whether the connection can carry another request after this answer, whose head says so: what it
         said stays true, whatever comes of the body meanwhile (RFC 9112 §9.6)."""
-        if not self._last_announced:
-            self._last_announced = not self._may_persist()
-        return not self._last_announced
+        if self._keep_alive is _PERSIST and not self._may_persist():
+            self._keep_alive = _LAST
+        return self._keep_alive is _PERSIST
 
     def _may_persist(self) -> bool:
         if self._closing or not self._head.fields.keep_alive or self._context.draining:
@@ -612,8 +615,7 @@ class ClientConnection(OpenConnection):
         if close or not self.persists():
             self._close()
             return
-        if self._paused:
-            self._resume()
+        self._gate.open(HANDLER)
         if self._body_expected():
             self._lingering = 1
             self.deadline = self._context.deadlines.now + LINGER_SECONDS
@@ -631,8 +633,7 @@ class ClientConnection(OpenConnection):
         if self._closing:
             self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
             return
-        if self._paused:
-            self._resume()
+        self._gate.open(HANDLER)
         if not self._lingering:
             self._rest()
         self._serve_pending()
@@ -643,8 +644,7 @@ class ClientConnection(OpenConnection):
             # Closing on unread bytes would reset the connection and take the answer along.
             self._lingering = 1
             self.deadline = self._context.deadlines.now + LINGER_SECONDS
-            if self._paused:
-                self._resume()
+            self._gate.open(HANDLER)
         else:
             self._close_transport()
 
@@ -663,7 +663,7 @@ class ClientConnection(OpenConnection):
         self._pending = b""
         self._begins_at = 0
         self._head_under_way = False
-        self._heed_crowd()
+        self._gate.open(PIPELINE_FULL)
         if not self.transport.can_write_eof():
             self._close_transport()
             return
@@ -687,11 +687,12 @@ class ClientConnection(OpenConnection):
         self.transport.abort()
 
     def pause_body(self) -> None:
-        self._pause()
+        """Stop reading the body until `resume_body`."""
+        self._gate.shut(HANDLER)
 
     def resume_body(self) -> None:
-        if self._paused:
-            self._resume()
+        """Read the body again. Its rate counts from now on."""
+        self._gate.open(HANDLER)
         if self._body_expected():
             self._start_body_clock()
 
@@ -746,28 +747,10 @@ class ClientConnection(OpenConnection):
 
     # Own means
 
-    def _pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            if not (self._crowded or self._resting):
-                self.transport.pause_reading()
-
-    def _resume(self) -> None:
-        self._paused = False
-        if not (self._crowded or self._resting):
-            self.transport.resume_reading()
-
-    def _rest_for_a_turn(self) -> None:
-        """A socket that is ready is read again and again before the loop turns."""
-        if not (self._paused or self._crowded or self._resting):
-            self.transport.pause_reading()
-        self._resting = True
-        self._context.loop.call_soon(self._go_on_reading)
-
-    def _go_on_reading(self) -> None:
-        self._resting = False
-        if not (self._paused or self._crowded or self.transport.is_closing()):
-            self.transport.resume_reading()
+    def _yield_to_others(self) -> None:
+        """Read no further in this loop iteration: uvloop reads a socket again and again while it is ready."""
+        self._gate.shut(YIELD)
+        self._context.loop.call_soon(self._gate.open, YIELD)
 
     def _idle_too_long(self) -> None:
         if self._head_under_way:

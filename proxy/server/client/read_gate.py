@@ -1,0 +1,48 @@
+"""The reasons for which a client connection stops reading, and the pauses of its transport that follow."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+# Reasons, as bits: several can hold at once.
+HANDLER: Final = 1  # the handler cannot pass the body on yet
+PIPELINE_FULL: Final = 2  # as many bytes of pipelined requests wait as may
+YIELD: Final = 4  # other connections are served first
+
+_NAMES: Final = ((HANDLER, "handler"), (PIPELINE_FULL, "pipeline full"), (YIELD, "yield"))
+
+
+class ReadGate:
+    """The gate in front of one transport: it is open while no reason holds.
+
+    The first reason pauses the transport, and the end of the last one resumes it. A reason given twice counts
+    once.
+    """
+
+    __slots__ = ("_reasons", "_transport")
+
+    def __init__(self, transport: asyncio.ReadTransport) -> None:
+        self._transport = transport
+        self._reasons = 0
+
+    def __repr__(self) -> str:
+        held = [name for reason, name in _NAMES if self._reasons & reason]
+        return f"<ReadGate {', '.join(held) or 'open'}>"
+
+    def shut(self, reason: int) -> None:
+        """Stop reading for `reason`, one of the constants of this module."""
+        if not self._reasons:
+            self._transport.pause_reading()
+        self._reasons |= reason
+
+    def open(self, reason: int) -> None:
+        """End `reason`. Reading resumes if no other reason holds and the transport is not closing."""
+        before = self._reasons
+        self._reasons = before & ~reason
+        if before and not self._reasons and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def is_shut_by(self, reason: int) -> bool:
+        """Return True if `reason` holds."""
+        return self._reasons & reason != 0
