@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Hashable, Iterator
 from hashlib import blake2b
 from ipaddress import ip_address
 from typing import Final
 
 from controlplane.clock import Clock
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 
 WINDOW_MS: Final = 15 * 60_000
 # Few for one name from one address. More for an address, behind which may be an office, and for a name, which
@@ -26,7 +27,10 @@ class Attempts:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failed: OrderedDict[Hashable, deque[int]] = OrderedDict()  # least lately used first
+        # The key that failed longest ago comes first.
+        self._failed: BoundedMemo[Hashable, deque[int]] = BoundedMemo(
+            _MOST_REMEMBERED, None, WhenFull.DROP_OLDEST
+        )
 
     def begin(self, name: str | None, address: str) -> int:
         """Counts an attempt as failed until forgiven, so that many at once can't all be the last one. How
@@ -40,24 +44,24 @@ class Attempts:
         wait_ms = max(self._wait_ms(key, most, now) for key, most in limits)
         if wait_ms > 0:
             return -(-wait_ms // 1000)
-        for key, _ in limits:
-            self._failed.setdefault(key, deque()).append(now)
-            self._failed.move_to_end(key)
-        while len(self._failed) > _MOST_REMEMBERED:
-            self._failed.popitem(last=False)
+        # All are taken out before one is put back: none may be dropped for another of the same attempt.
+        windows = [(key, self._failed.entries.pop(key, deque())) for key, _ in limits]
+        for key, window in windows:
+            window.append(now)
+            self._failed.keep(key, window)
         return 0
 
     def forgive(self, name: str | None, address: str) -> None:
         """The attempt succeeded: what this name failed from this address counts no more."""
         for key, _ in _limits(name, address):
-            window = self._failed.get(key)
+            window = self._failed.entries.get(key)
             if window:
                 window.pop()
         if name is not None:
-            self._failed.pop(_of_both(name, address), None)
+            self._failed.entries.pop(_of_both(name, address), None)
 
     def _wait_ms(self, key: Hashable, most: int, now: int) -> int:
-        window = self._failed.get(key)
+        window = self._failed.entries.get(key)
         if window is None:
             return 0
         while window and window[0] <= now - WINDOW_MS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
 from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter
 from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _HOUR_MS: Final = 3_600_000
@@ -141,18 +141,15 @@ class Lately(Generic[K, V]):
     """What was made lately and may be asked for again."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._known: OrderedDict[K, V] = OrderedDict()
+        self._known: BoundedMemo[K, V] = BoundedMemo(most, None, WhenFull.DROP_OLDEST)
 
     async def get(self, key: K, make: Callable[[], Awaitable[V]]) -> V:
-        if key not in self._known:
-            made = await make()
-            self._known[key] = made
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
-            return made
-        self._known.move_to_end(key)
-        return self._known[key]
+        if key in self._known.entries:
+            value = self._known.entries.pop(key)  # so that the one that was used last comes last
+        else:
+            value = await make()
+        self._known.keep(key, value)
+        return value
 
 
 # A version's text never changes, and a long replay asks for the same few of them in each of its requests.

@@ -17,6 +17,7 @@ from controlplane.rehearsal.cases import REFUSED
 from controlplane.rehearsal.explain import Judgement, SampleRequest, judged
 from proxy.policy.abridged import is_cut
 from proxy.policy.batch import is_batch
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.decision import Decision, Plan
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
@@ -37,7 +38,7 @@ MAX_SAMPLES: Final = 3  # of a group
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_MAX_KNOWN: Final = 8192
+_MOST_KNOWN: Final = 8192
 _MOST_TOLD: Final = 16  # of what an event may come to
 _MINUTE_MS: Final = 60_000  # what time gates tell apart
 
@@ -150,7 +151,9 @@ class Rules:
         self._compiled = partly_known_rules(ruleset)
         self._transforms = {rule.id: rule.transforms for rule in ruleset.rules if rule.verdict == "filter"}
         self._ids = frozenset((DEFAULT_RULE_ID, *(rule.id for rule in ruleset.rules)))
-        self._filters: dict[tuple[str, ...], tuple[str, ...] | None] = {}
+        self._filters: BoundedMemo[tuple[str, ...], tuple[str, ...] | None] = BoundedMemo(
+            _MOST_KNOWN, None, WhenFull.CLEAR
+        )
         self._asks_query = any(map(_asks_query, ruleset.rules))
         self._asks_ip = any(rule.ip is not None for rule in ruleset.rules)
         self._asks_time = any(rule.time is not None for rule in ruleset.rules)
@@ -161,11 +164,9 @@ class Rules:
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
         """The names of the filter that these rules are together. None if the ruleset has not all of them, or
         none of them is a filter: other rules judged then."""
-        if rule_ids not in self._filters:
-            if len(self._filters) >= _MAX_KNOWN:
-                self._filters.clear()
-            self._filters[rule_ids] = self._filter_of(rule_ids)
-        return self._filters[rule_ids]
+        if rule_ids not in self._filters.entries:
+            self._filters.keep(rule_ids, self._filter_of(rule_ids))
+        return self._filters.entries[rule_ids]
 
     def _filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
         found = [transforms for each in rule_ids if (transforms := self._transforms.get(each)) is not None]
@@ -192,7 +193,7 @@ class Replay:
     def __init__(self, draft: Ruleset) -> None:
         self._rules = Rules(draft)
         self._guesses = Guesses()
-        self._known: dict[Hashable, Outcome | Unclear] = {}
+        self._known: BoundedMemo[Hashable, Outcome | Unclear] = BoundedMemo(_MOST_KNOWN, None, WhenFull.CLEAR)
 
     @property
     def name(self) -> str:
@@ -226,12 +227,11 @@ class Replay:
         if former is not None:
             then = former.plan(event.method, target)
             key = key, former.looked_at(event, target, then), event.outcome(former)
-        after = self._known.get(key)
+        after = self._known.entries.get(key)
         if after is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
             recorded = event.outcome(former)
-            after = self._known[key] = self._judge(event, target, plan, then, recorded)
+            after = self._judge(event, target, plan, then, recorded)
+            self._known.keep(key, after)
         return after
 
     def _judge(

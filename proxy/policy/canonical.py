@@ -20,6 +20,7 @@ from math import prod
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.interpretations import (
     BACKSLASH,
     COMPATIBILITY,
@@ -57,7 +58,7 @@ MAX_WRITTEN_OUT: Final = 65536  # characters that aliases stand for in the path,
 MAX_LIGATURES: Final = 100  # of a query, and of a name in a body: each is as much work as 60 other characters
 MAX_CACHED_PATH: Final = 512
 _MAX_CACHED_PARTS: Final = 64  # of one path; a path with several readings needs some 20
-_MAX_CACHED: Final = 4096  # paths; then all are forgotten, and the common ones are back at once
+_MOST_PATHS: Final = 4096  # odd paths whose readings are remembered
 _MAX_CACHED_NAME: Final = 64
 _FEW_ESCAPES: Final = 6
 _ARGUMENT: Final = 16  # characters that take as long to read as an argument of a key or call
@@ -234,7 +235,7 @@ def canonicalise(target: str, taken: int = GRAPH) -> Target:
             found = Target(target, path, query, plain)
     else:
         key = path if taken == GRAPH else f"{taken}{path}"
-        known = None if aliases else _known_readings.get(key)
+        known = None if aliases else _known_readings.entries.get(key)
         if known is None:
             found = _odd_target(target, path, query, aliases or {}, taken, key)
         else:
@@ -253,9 +254,7 @@ def _odd_target(
     readings, parts = _readings_of_odd(path, aliases, taken)
     if aliases or len(path) > MAX_CACHED_PATH or parts > _MAX_CACHED_PARTS:
         return Target(target, path, query, None, readings)
-    if len(_known_readings) >= _MAX_CACHED:
-        _known_readings.clear()
-    _known_readings[key] = readings
+    _known_readings.keep(key, readings)
     return Target(target, path, query, None, readings, key)
 
 
@@ -362,7 +361,7 @@ def _work_to_read(text: str) -> int:
 
 
 _NO_NAMES: Final[frozenset[str]] = frozenset()
-_known_readings: Final[dict[str, tuple[Reading, ...]]] = {}
+_known_readings: Final[BoundedMemo[str, tuple[Reading, ...]]] = BoundedMemo(_MOST_PATHS, None, WhenFull.CLEAR)
 
 
 def _readings_of_odd(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.conditions import NO, YES, Check
 from proxy.policy.facts import AnswerFacts, BodyNeeded, MalformedBody, RequestFacts
@@ -69,7 +70,7 @@ class Step:
         return probed == YES
 
 
-_MAX_LOGGED: Final = 64  # combinations that a lane remembers
+_MOST_LOGGED: Final = 64  # combinations that a lane remembers
 
 _ENCODED_SLASH: Final = (
     "%2F, which the upstream may read as a slash, would change the verdict if it were one; "
@@ -92,7 +93,9 @@ class Lane:
     steps: tuple[Step, ...]
     default: Decision
     constant: Decision | None = None
-    _logged: dict[tuple[str, str, tuple[str, ...]], Decision] = field(default_factory=dict)
+    _logged: BoundedMemo[tuple[str, str, tuple[str, ...]], Decision] = field(
+        default_factory=lambda: BoundedMemo(_MOST_LOGGED, None, WhenFull.KEEP)
+    )
 
     def judge(
         self, request: RequestFacts, answer: AnswerFacts | None = None, known: Known | None = None
@@ -131,13 +134,12 @@ class Lane:
     def _with_logged(self, decision: Decision, logged: tuple[str, ...]) -> Decision:
         """Made once, since the same rules log again and again."""
         key = (decision.rule_id, decision.verdict, logged)
-        known = self._logged.get(key)
+        known = self._logged.entries.get(key)
         if known is None:
             if decision is self.default and decision.verdict == "allow":
                 decision = replace(decision, verdict="log_only", rule_id=logged[0], reason="rule")
             known = _with_logged(decision, logged)
-            if len(self._logged) < _MAX_LOGGED:
-                self._logged[key] = known
+            self._logged.keep(key, known)
         return known
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple, NoReturn, Union
 
 from proxy.config.given_text import MARK
 from proxy.policy import json_text, shapes
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.shapes import KEEP, Fate
 from proxy.policy.transforms import Transforms, strip_name
 
@@ -51,7 +52,9 @@ class CompiledFilter:
 
     def __init__(self, transforms: Transforms) -> None:
         self._names = [transforms.allow_names, *((strip_name(path),) for path in transforms.strip)]
-        self._known_names: dict[int, tuple[str, ...]] = {0: ()}
+        self._known_names: BoundedMemo[int, tuple[str, ...]] = BoundedMemo(
+            _MOST_KNOWN_NAMES, None, WhenFull.KEEP
+        )
         strip = _tree((path, _STRIPPED << at) for at, path in enumerate(transforms.strip))
         allow = None if transforms.allow is None else _tree((path, _UNLISTED) for path in transforms.allow)
         items = _Level(strip, allow, bare=_Bare.FAILS, arrays_only=True)
@@ -84,13 +87,12 @@ class CompiledFilter:
 
     def _named(self, applied: tuple[bytes, int]) -> Filtered:
         body, removed = applied
-        names = self._known_names.get(removed)
+        names = self._known_names.entries.get(removed)
         if names is None:
             # Strips first, as in a rule's own list; the allow list's bit is the lowest.
             bits = [*range(1, len(self._names)), 0]
             names = tuple(name for bit in bits if removed >> bit & 1 for name in self._names[bit])
-            if len(self._known_names) < _MAX_KNOWN_NAMES:
-                self._known_names[removed] = names
+            self._known_names.keep(removed, names)
         return Filtered(body, names)
 
     def _apply_a_plan(self, body: bytes) -> tuple[bytes, int] | None:
@@ -182,8 +184,8 @@ _NEEDED_TO_READ_A_PART = frozenset(
 # OData 2.0 JSON Format §4: the only member of the document.
 _VERBOSE = re.compile(rb'(?:\xef\xbb\xbf)?\s*+\{\s*+"(?:d|\\u0064)"\s*+:\s*+[\[{]')
 _OPEN_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _NULL = b"{[]n"
-_MAX_CACHED_NAMES = 4096
-_MAX_KNOWN_NAMES = 256  # combinations of removed paths whose names are remembered
+_MOST_FATES = 4096  # names of members of which it is remembered whether they stay
+_MOST_KNOWN_NAMES = 256  # combinations of removed paths whose names are remembered
 _MAX_PLANS = 4
 _MAX_LESSONS = 64  # a filter whose answers come in ever new shapes stops making plans for them
 
@@ -221,16 +223,15 @@ class _Level:
         self.value_fate = value_fate  # level of the items of a document's `value`
         # Members that need no decision: they stay, or go under an allow list.
         self.plain_run = json_text.run_of_members_but(self._names_to_decide_on())
-        self._fates: dict[bytes, Fate | _Level] = {}
+        self._fates: BoundedMemo[bytes, Fate | _Level] = BoundedMemo(_MOST_FATES, None, WhenFull.CLEAR)
         self._children: dict[str, _Level] = {}
 
     def fate(self, token: bytes) -> Fate | _Level:
         """Whether the member of this name stays, goes, or is to be looked into."""
-        fate = self._fates.get(token)
+        fate = self._fates.entries.get(token)
         if fate is None:
-            if len(self._fates) >= _MAX_CACHED_NAMES:
-                self._fates.clear()
-            fate = self._fates[token] = self.decide(json_text.decoded_string(token))
+            fate = self.decide(json_text.decoded_string(token))
+            self._fates.keep(token, fate)
         return fate
 
     def _names_to_decide_on(self) -> Iterator[str]:

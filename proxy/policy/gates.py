@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.conditions import NO, PERHAPS, YES, Check
 from proxy.policy.facts import AnswerFacts, RequestFacts
 from proxy.policy.ruleset import DAYS, IpGate, TimeGate
@@ -16,7 +17,7 @@ _DAY: Final = 24 * 60
 _WEEK: Final = 7 * _DAY
 _EPOCH_MINUTE: Final = 3 * _DAY  # 1970-01-01 was a Thursday
 _OFFSET_HOLDS_FOR: Final = 15 * 60  # seconds; offsets of all zones change at quarters of an hour
-_MAX_REMEMBERED: Final = 4096
+_MOST_ADDRESSES: Final = 4096  # addresses of clients that are remembered
 _MAPPED_BITS: Final = 96
 
 Address = tuple[int, int]  # version and number
@@ -35,14 +36,13 @@ def parse_network(text: str) -> IPv4Network | IPv6Network:
 def ip_check(gate: IpGate) -> Check:
     inside = None if gate.inside is None else _Networks(gate.inside)
     outside = None if gate.outside is None else _Networks(gate.outside)
-    remembered: dict[str, int] = {}
+    remembered: BoundedMemo[str, int] = BoundedMemo(_MOST_ADDRESSES, None, WhenFull.CLEAR)
 
     def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
-        held = remembered.get(request.client_ip)
+        held = remembered.entries.get(request.client_ip)
         if held is None:
-            if len(remembered) >= _MAX_REMEMBERED:
-                remembered.clear()
-            held = remembered[request.client_ip] = _judged(request.client_ip, inside, outside)
+            held = _judged(request.client_ip, inside, outside)
+            remembered.keep(request.client_ip, held)
         return held
 
     return check
@@ -103,7 +103,7 @@ class _Networks:
         )
 
 
-@lru_cache(maxsize=_MAX_REMEMBERED)
+@lru_cache(maxsize=_MOST_ADDRESSES)
 def _address(text: str) -> Address | None:
     try:
         address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])

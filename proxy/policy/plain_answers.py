@@ -12,6 +12,7 @@ import re
 from typing import Final, NamedTuple
 
 from proxy.config.given_text import without_mark
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.canonical import Target
 from proxy.policy.compile import SINGLETONS
 from proxy.policy.filters import CompiledFilter, Filtered, FilterFailed, PlainValues
@@ -24,7 +25,8 @@ from proxy.policy.transforms import Transforms
 _NUMBER: Final = re.compile(rb"[ \t\r\n]*[0-9]{1,19}[ \t\r\n]*")
 _NOTHING: Final = re.compile(rb"[ \t\r\n]*(?:null|\[[ \t\r\n]*\])[ \t\r\n]*")
 _VERBOSE: Final = re.compile(r";\s*odata\s*=\s*\"?verbose")
-_MOST_KNOWN_TYPES: Final = 256  # and bytes of one
+_MOST_TYPES: Final = 256  # values of Content-Type that are remembered
+_LONGEST_TYPE: Final = 256  # bytes of one
 _COUNT: Final = "$count"
 _RAW: Final = "$value"
 _LEAST_SEGMENTS: Final = 3  # version, resource, and what is asked of it
@@ -105,19 +107,18 @@ class MediaType(NamedTuple):
     is_verbose: bool  # OData's verbose JSON
 
 
-_known_types: Final[dict[bytes, MediaType]] = {}
+_known_types: Final[BoundedMemo[bytes, MediaType]] = BoundedMemo(_MOST_TYPES, _LONGEST_TYPE, WhenFull.KEEP)
 
 
 def media_type(content_type: bytes) -> MediaType:
     """The media type of a Content-Type's value, empty if there is none."""
-    known = _known_types.get(content_type)
+    known = _known_types.entries.get(content_type)
     if known is None:
         text = content_type.decode("latin-1").lower()
         essence = text.partition(";")[0].strip(" \t")
         is_json = essence in ("application/json", "text/json") or essence.endswith("+json")
         known = MediaType(essence, is_json, is_json and _VERBOSE.search(text) is not None)
-        if len(_known_types) < _MOST_KNOWN_TYPES and len(content_type) <= _MOST_KNOWN_TYPES:
-            _known_types[content_type] = known
+        _known_types.keep(content_type, known)
     return known
 
 

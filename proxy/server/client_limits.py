@@ -9,8 +9,10 @@ import ipaddress
 import math
 from typing import Final
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
+
 WINDOW_SECONDS: Final = 60.0
-MAX_REMEMBERED: Final = 10_000  # keys; beyond, the oldest windows are forgotten first
+MAX_KEYS: Final = 10_000  # keys whose failures are counted at once; then the oldest window is dropped
 
 
 def network_of(address: str) -> str:
@@ -57,24 +59,22 @@ class Failures:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._windows: dict[str, tuple[float, int]] = {}
+        self._windows: BoundedMemo[str, tuple[float, int]] = BoundedMemo(MAX_KEYS, None, WhenFull.DROP_OLDEST)
 
     def add(self, key: str, now: float) -> None:
-        began, count = self._windows.get(key, (now, 0))
+        began, count = self._windows.entries.get(key, (now, 0))
         if now - began >= WINDOW_SECONDS:
             began, count = now, 0
         if not count:
-            self._windows.pop(key, None)  # so that the dictionary is in the order of beginning
-            if len(self._windows) >= MAX_REMEMBERED:
-                del self._windows[next(iter(self._windows))]
-        self._windows[key] = (began, count + 1)
+            self._windows.entries.pop(key, None)  # so that windows lie in the order of their beginning
+        self._windows.keep(key, (began, count + 1))
 
     def wait(self, key: str, now: float) -> int:
         """Whole seconds until `key` may try again; 0 if it may now."""
-        began, count = self._windows.get(key, (0.0, 0))
+        began, count = self._windows.entries.get(key, (0.0, 0))
         if count < self._limit:
             return 0
         return max(0, math.ceil(WINDOW_SECONDS - (now - began)))
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self._windows.entries)

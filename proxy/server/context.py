@@ -13,6 +13,7 @@ from typing import Final
 from proxy.audit.segment import MAX_FRAME
 from proxy.audit.spool import SpoolWriter
 from proxy.ipc.counters import FOREIGN_LINKS, Counters
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.filters import CompiledFilter, compile_filter
 from proxy.policy.transforms import Transforms
 from proxy.rules.stops import Stops
@@ -31,8 +32,8 @@ from proxy.server.upstream.pool import UpstreamPool
 log = logging.getLogger(__name__)
 
 MAX_FOREIGN_HOSTS: Final = 20  # that one process logs
-MAX_REMEMBERED: Final = 1024  # of each small cache below; more are worked out anew
-MAX_REMEMBERED_BYTES: Final = 512  # of one key that the application wrote
+_MOST_REMEMBERED: Final = 1024  # entries of each memo below
+_LONGEST_KEY: Final = 512  # bytes of one that the application wrote
 MAX_VERIFYING: Final = (
     64  # secrets compared at once; each costs tens of milliseconds, so more would only wait
 )
@@ -163,9 +164,13 @@ class Context:
         self.memory = HeldMemory(limits.max_held_bytes)
         self.failures_of_address = Failures(limits.max_failures_per_address)
         self.failures_of_client = Failures(limits.max_failures_per_client)
-        self._rewriters: dict[bytes, LinkRewriter] = {}
-        self._filters: dict[Transforms, CompiledFilter] = {}
-        self._codings: dict[bytes, bytes] = {}
+        self._rewriters: BoundedMemo[bytes, LinkRewriter] = BoundedMemo(
+            _MOST_REMEMBERED, _LONGEST_KEY, WhenFull.KEEP
+        )
+        self._filters: BoundedMemo[Transforms, CompiledFilter] = BoundedMemo(
+            _MOST_REMEMBERED, None, WhenFull.CLEAR
+        )
+        self._codings: BoundedMemo[bytes, bytes] = BoundedMemo(_MOST_REMEMBERED, _LONGEST_KEY, WhenFull.KEEP)
 
     def use(self, rulebook: Rulebook) -> None:
         """Judges by it from now on. What is under way goes on by the rules that it began with, unless it is
@@ -217,11 +222,10 @@ class Context:
     def rewriter(self, scheme: bytes, host: bytes) -> LinkRewriter:
         """Turns links to the upstream into links to the address that the application used."""
         base = self.own_base(scheme, host)
-        rewriter = self._rewriters.get(base)
+        rewriter = self._rewriters.entries.get(base)
         if rewriter is None:
             rewriter = LinkRewriter(self.upstream_base, base, self._other_bases, self.foreign_link)
-            if len(self._rewriters) < MAX_REMEMBERED and len(base) <= MAX_REMEMBERED_BYTES:
-                self._rewriters[base] = rewriter
+            self._rewriters.keep(base, rewriter)
         return rewriter
 
     def foreign_link(self, host: str) -> None:
@@ -236,20 +240,18 @@ class Context:
             )
 
     def filter_for(self, transforms: Transforms) -> CompiledFilter:
-        compiled = self._filters.get(transforms)
+        compiled = self._filters.entries.get(transforms)
         if compiled is None:
-            if len(self._filters) >= MAX_REMEMBERED:
-                self._filters.clear()
-            compiled = self._filters[transforms] = compile_filter(transforms)
+            compiled = compile_filter(transforms)
+            self._filters.keep(transforms, compiled)
         return compiled
 
     def readable_codings(self, accept_encoding: bytes) -> bytes:
         """An Accept-Encoding value less the codings that we can't decode."""
-        value = self._codings.get(accept_encoding)
+        value = self._codings.entries.get(accept_encoding)
         if value is None:
             value = acceptable(accept_encoding.decode("latin-1")).encode("latin-1")
-            if len(self._codings) < MAX_REMEMBERED and len(accept_encoding) <= MAX_REMEMBERED_BYTES:
-                self._codings[accept_encoding] = value
+            self._codings.keep(accept_encoding, value)
         return value
 
     def client_ip(self, peer: str, forwarded_for: bytes | None) -> str:

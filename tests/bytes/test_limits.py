@@ -20,7 +20,7 @@ import pytest
 from proxy.ipc import counters as c
 from proxy.server.client import connection as connection_module
 from proxy.server.client.connection import ClientConnection
-from proxy.server.client_limits import MAX_REMEMBERED, WINDOW_SECONDS, Failures, network_of
+from proxy.server.client_limits import MAX_KEYS, WINDOW_SECONDS, Failures, network_of
 from proxy.server.loop.held_memory import HeldMemory
 from proxy.server.router import handler_for
 from tests.bytes.data_path import (
@@ -303,9 +303,9 @@ def test_failures_are_forgotten_with_their_window_and_beyond_their_number() -> N
     assert failures.wait("a", 160.0) == 0
     failures.add("a", 160.0)
     assert failures.wait("a", 160.0) == 0
-    for each in range(MAX_REMEMBERED + 10):
+    for each in range(MAX_KEYS + 10):
         failures.add(f"k{each}", 161.0)
-    assert len(failures) == MAX_REMEMBERED
+    assert len(failures) == MAX_KEYS
 
 
 # What is held in memory

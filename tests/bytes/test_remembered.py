@@ -58,13 +58,13 @@ def memory_free(*, uncut: bool = False) -> Iterator[None]:
     """Nothing is remembered at first; `uncut`: and no value counts as one that differs between heads."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (request_head, answer_head):
-            patch.setattr(module, "_known_fields", {})
+            patch.setattr(module._known_fields, "entries", {})
             if uncut:
                 patch.setattr(module._VARYING, "_pattern", re.compile(b"(?!)"))
-        patch.setattr(answer_head, "_by_size", {})
-        patch.setattr(field_lines, "_known_connections", {})
-        patch.setattr(field_lines.field_lines, "_known", {})
-        patch.setattr(field_lines.field_lines, "_kinds", {})
+        patch.setattr(answer_head._by_size, "entries", {})
+        patch.setattr(field_lines._known_connections, "entries", {})
+        patch.setattr(field_lines.field_lines._known, "entries", {})
+        patch.setattr(field_lines.field_lines._kinds, "entries", {})
         yield
 
 
@@ -204,8 +204,8 @@ async def test_long_values_that_an_application_chooses_leave_little_behind(tmp_p
         for at in range(100):
             proxy.context.readable_codings(b"gzip;x=%d" % at + b"a" * 50_000)
             proxy.context.rewriter(b"http", b"h%d" % at + b"a" * 50_000)
-        assert not proxy.context._codings
-        assert not proxy.context._rewriters
+        assert not proxy.context._codings.entries
+        assert not proxy.context._rewriters.entries
 
 
 async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: Path) -> None:

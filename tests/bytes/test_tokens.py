@@ -384,7 +384,7 @@ def test_a_token_in_any_number_of_spellings_is_remembered_in_few() -> None:
     text = keeper.issue(CALLER, now=NOW, token_id="t").encode()
     for spaces in range(1, 1000):
         assert keeper.caller(b"Bearer" + b" " * spaces + text, NOW)
-    assert len(keeper._remembered) == 1
+    assert len(keeper._remembered.entries) == 1
 
 
 def changed_caller(**changes: Any) -> Rulebook:

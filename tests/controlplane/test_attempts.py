@@ -49,7 +49,7 @@ def test_strangers_fill_no_memory(clock: FakeClock, monkeypatch: pytest.MonkeyPa
     counted = Attempts(clock)
     for number in range(1000):
         counted.begin(f"name-{number}", f"198.51.100.{number}")
-    assert len(counted._failed) <= 30
+    assert len(counted._failed.entries) <= 30
 
 
 def test_who_must_wait_pushes_nothing_out_of_memory_and_fills_none(
@@ -62,4 +62,4 @@ def test_who_must_wait_pushes_nothing_out_of_memory_and_fills_none(
     waits = [counted.begin(f"{number}-{chr(0x390) * 16_000}", "192.0.2.2") for number in range(500)]
     assert [wait > 0 for wait in waits] == [False] * 20 + [True] * 480
     assert counted.begin("ada", "192.0.2.1") > 0
-    assert len(repr(counted._failed)) < 60 * 2000
+    assert len(repr(counted._failed.entries)) < 60 * 2000

@@ -62,7 +62,7 @@ def test_a_path_is_judged_the_same_whatever_came_before_it() -> None:
                 continue
             facts = RequestFacts(method, target, chance.choice(HEADERS), "192.0.2.1", 0.0)
             found = judged(rules.plan(method, target), facts)
-            canonical._known_readings.clear()
+            canonical._known_readings.entries.clear()
             alone = canonicalise(raw)
             assert alone.readings == target.readings
             assert found == judged(rules.plan_of_readings(method.upper(), alone.readings), facts), (

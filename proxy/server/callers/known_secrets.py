@@ -6,9 +6,10 @@ import hashlib
 import secrets
 from typing import Final
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.server.callers.rulebook import Caller
 
-MAX_REMEMBERED: Final = 10_000
+_MOST_SECRETS: Final = 10_000  # that one worker remembers
 
 
 class KnownSecrets:
@@ -19,16 +20,14 @@ class KnownSecrets:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._known: dict[bytes, tuple[str, ...]] = {}
+        self._known: BoundedMemo[bytes, tuple[str, ...]] = BoundedMemo(_MOST_SECRETS, None, WhenFull.CLEAR)
 
     def digest(self, client_id: str, secret: str) -> bytes:
         text = client_id.encode() + b"\0" + secret.encode()
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
     def knows(self, digest: bytes, caller: Caller) -> bool:
-        return self._known.get(digest) == caller.secret_hashes
+        return self._known.entries.get(digest) == caller.secret_hashes
 
     def remember(self, digest: bytes, caller: Caller) -> None:
-        if len(self._known) >= MAX_REMEMBERED:
-            self._known.clear()
-        self._known[digest] = caller.secret_hashes
+        self._known.keep(digest, caller.secret_hashes)

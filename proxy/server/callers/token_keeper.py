@@ -19,13 +19,14 @@ from typing import Final
 import jwt
 import msgspec
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.server.callers.claims import Claims, Header
 from proxy.server.callers.rulebook import Caller, Rulebook
 from proxy.server.errors import Refusal
 
 ALGORITHM: Final = "HS256"
 MAX_TOKEN_BYTES: Final = 4096  # ours have some 450; a longer one is refused before any cryptography
-MAX_REMEMBERED: Final = 10_000
+_MOST_TOKENS: Final = 10_000  # tokens of which one worker remembers the caller
 STOPPED: Final = "An operator has stopped the requests of this application."
 CLOCK_LEEWAY_SECONDS: Final = 5  # for nbf and iat alone: another proxy of the fleet may have issued the token
 
@@ -73,18 +74,22 @@ class TokenKeeper:
     def __init__(self, settings: TokenSettings, keys: Sequence[bytes] = ()) -> None:
         self._settings = settings
         self._rulebook = Rulebook()
+        # Caller and expiry by the Authorization value, whose length is checked before.
+        self._remembered: BoundedMemo[bytes, tuple[Caller, int]] = BoundedMemo(
+            _MOST_TOKENS, None, WhenFull.CLEAR
+        )
         self.use_keys(keys)
 
     def use_keys(self, keys: Sequence[bytes]) -> None:
         """The first signs from now on, all are accepted; a token of any other dies here."""
         self._keys = {kid_of(key): key for key in keys}
-        self._remembered: dict[bytes, tuple[Caller, int]] = {}
+        self._remembered.entries.clear()
         self.ready = bool(keys)
 
     def use(self, rulebook: Rulebook) -> None:
         """Judges by `rulebook` from now on; a revoked token dies here."""
         self._rulebook = rulebook
-        self._remembered = {}
+        self._remembered.entries.clear()
 
     def issue(self, caller: Caller, *, now: float, token_id: str) -> str:
         issued = int(now)
@@ -106,7 +111,7 @@ class TokenKeeper:
     def caller(self, authorization: bytes | None, now: float) -> Caller:
         """Whose request this is. Raises UnknownToken, RefusedToken (401) or StoppedCaller (403)."""
         if authorization is not None:
-            known = self._remembered.get(authorization)
+            known = self._remembered.entries.get(authorization)
             if known is not None and now < known[1]:
                 return known[0]
         return self._check(authorization, now)
@@ -149,9 +154,7 @@ class TokenKeeper:
         if not caller.enabled or caller.secret_version != claims.ver:
             raise RefusedToken("The access token was revoked.", "invalidToken", caller)
         if parts.start(1) == _PLAIN_START:  # else it has any number of spellings
-            if len(self._remembered) >= MAX_REMEMBERED:
-                self._remembered = {}
-            self._remembered[authorization] = (caller, claims.exp)
+            self._remembered.keep(authorization, (caller, claims.exp))
         return caller
 
     def _verified_claims(self, header: bytes, payload: bytes, signature: bytes) -> Claims:

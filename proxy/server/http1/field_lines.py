@@ -13,6 +13,7 @@ from typing import Final
 
 import httptools
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.unserved import names_method_override
 from proxy.server.errors import MalformedHead
 
@@ -72,10 +73,10 @@ _KIND_OF: Final[dict[bytes, int]] = {
 
 _OF_ONE_CONNECTION: Final = frozenset({HOP_BY_HOP, CONNECTION, TRANSFER_ENCODING})
 
-MAX_REMEMBERED: Final = 4096  # lines; then all are forgotten, and the common ones are back at once
-MAX_REMEMBERED_BYTES: Final = 2048  # of one line; our tokens have some 500
-MAX_REMEMBERED_NAME: Final = 64  # bytes of a name
-MAX_REMEMBERED_LINES: Final = 64  # of one head; SDKs need some 15, and services some 20
+_MOST_LINES: Final = 4096  # lines that are remembered, and names of their own
+_LONGEST_LINE: Final = 2048  # bytes of one; tokens of the proxy have some 500
+_LONGEST_NAME: Final = 64  # bytes of a name
+MOST_REMEMBERED_LINES: Final = 64  # of one head; SDKs need some 15, and services some 20
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -118,12 +119,13 @@ class FieldLines:
     __slots__ = ("_kinds", "_known")
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Field] = {}
-        self._kinds: dict[bytes, int] = {}  # of names that httptools has accepted, in their spelling
+        self._known: BoundedMemo[bytes, Field] = BoundedMemo(_MOST_LINES, _LONGEST_LINE, WhenFull.CLEAR)
+        # Of names that httptools has accepted, in their spelling.
+        self._kinds: BoundedMemo[bytes, int] = BoundedMemo(_MOST_LINES, _LONGEST_NAME, WhenFull.CLEAR)
 
     def read(self, lines: list[bytes]) -> list[Field]:
         """Raises MalformedHead."""
-        fields = list(map(self._known.get, lines))
+        fields = list(map(self._known.entries.get, lines))
         if None in fields:
             self._read_new(lines, fields)
         return fields  # type: ignore[return-value]  # no None is left
@@ -134,28 +136,19 @@ class FieldLines:
                 line = lines[at]
                 # The common case: a name that was seen before, and a value without surprises.
                 name, _, value = line.partition(b": ")
-                kind = self._kinds.get(name)
+                kind = self._kinds.entries.get(name)
                 if kind is not None and PLAIN_VALUE.fullmatch(value):
                     field = Field(name, value, kind, line + b"\r\n")
                 else:
                     field = self._of_new_name(line)
                 fields[at] = field
                 if field.kind not in _EVER_NEW:
-                    self._remember(line, field)
-
-    def _remember(self, line: bytes, field: Field) -> None:
-        if len(line) <= MAX_REMEMBERED_BYTES:
-            if len(self._known) >= MAX_REMEMBERED:
-                self._known.clear()
-            self._known[line] = field
+                    self._known.keep(line, field)
 
     def _of_new_name(self, line: bytes) -> Field:
         name, value = _parsed(line)
         kind = METHOD_OVERRIDE if names_method_override(name) else _KIND_OF.get(name.lower(), 0)
-        if len(name) <= MAX_REMEMBERED_NAME:
-            if len(self._kinds) >= MAX_REMEMBERED:
-                self._kinds.clear()
-            self._kinds[name] = kind
+        self._kinds.keep(name, kind)
         return Field(name, value, kind, b"%b: %b\r\n" % (name, value))
 
 
@@ -193,7 +186,7 @@ def _fault(line: bytes) -> str | None:
         return "a header field has a space between its name and the colon"
     if not _NAME.fullmatch(name):
         return "the name of a header field holds a character that is not allowed in one (RFC 9110 §5.1)"
-    shown = name[:MAX_REMEMBERED_NAME].decode("ascii")
+    shown = name[:_LONGEST_NAME].decode("ascii")
     if b"\r" in value or b"\n" in value:
         return f"the value of header field {shown} holds a bare CR or LF"
     if not _VALUE.fullmatch(value):
@@ -304,17 +297,18 @@ def joined(before: bytes | None, value: bytes) -> bytes:
     return value if before is None else before + b", " + value
 
 
-_MAX_CONNECTIONS: Final = 1024  # values of the field; more are worked out anew
-_MAX_CONNECTION_BYTES: Final = 256  # of one value
-_known_connections: dict[bytes, frozenset[bytes]] = {}
+_MOST_CONNECTIONS: Final = 1024  # values of the header field that are remembered
+_LONGEST_CONNECTION: Final = 256  # bytes of one
+_known_connections: Final[BoundedMemo[bytes, frozenset[bytes]]] = BoundedMemo(
+    _MOST_CONNECTIONS, _LONGEST_CONNECTION, WhenFull.KEEP
+)
 
 
 def nominated_fields(connection: bytes) -> frozenset[bytes]:
     """Lower-case names that a Connection value nominates (RFC 9110 §7.6.1)."""
-    known = _known_connections.get(connection)
+    known = _known_connections.entries.get(connection)
     if known is None:
         known = frozenset(option.strip(b" \t").lower() for option in connection.split(b","))
         known -= {b"", b"keep-alive"}
-        if len(_known_connections) < _MAX_CONNECTIONS and len(connection) <= _MAX_CONNECTION_BYTES:
-            _known_connections[connection] = known
+        _known_connections.keep(connection, known)
     return known

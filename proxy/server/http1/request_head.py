@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import httptools
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.server.errors import MalformedHead
 from proxy.server.http1.field_lines import (
     AUTHORIZATION,
@@ -26,8 +27,8 @@ from proxy.server.http1.field_lines import (
     EXPECT,
     FORWARDED_FOR,
     HOST,
-    MAX_REMEMBERED_LINES,
     METHOD_OVERRIDE,
+    MOST_REMEMBERED_LINES,
     ONLY_CHUNKED,
     RANGE,
     TRACEPARENT,
@@ -44,8 +45,8 @@ from proxy.server.http1.field_lines import (
 from proxy.server.http1.request_line import HOST_AND_PORT, absolute_form, method_not_allowed, unknown_method
 from proxy.wire.trace_context import trace_id_of
 
-MAX_REMEMBERED: Final = 512  # spellings; then all are forgotten, and the common ones are back at once
-MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; SDKs need some 1,000
+_MOST_SPELLINGS: Final = 512  # spellings of a header section that are remembered
+_LONGEST_SPELLING: Final = 4096  # bytes of one; SDKs need some 1,000
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z-]+) (/[!-~]*) HTTP/1\.([01])\r\n")
 _OF_OUR_OWN: Final = frozenset({AUTHORIZATION, HOST, TRANSFER_ENCODING, CONTENT_LENGTH})
@@ -166,7 +167,9 @@ class RequestHead:
         return self.fields.seen_by_rules(self.client_request_id)
 
 
-_known_fields: dict[bytes, RequestFields] = {}
+_known_fields: Final[BoundedMemo[bytes, RequestFields]] = BoundedMemo(
+    _MOST_SPELLINGS, _LONGEST_SPELLING, WhenFull.CLEAR
+)
 _known_methods: Final[dict[bytes, str]] = {}
 
 
@@ -216,7 +219,7 @@ def _fields_and_values(section: bytes, last: RequestFields | None) -> tuple[Requ
         if values is not None:
             return last, values
     layout = _VARYING.layout(section)
-    known = _known_fields.get(layout.spelling)
+    known = _known_fields.entries.get(layout.spelling)
     if known is None:
         known = _remembered(section, layout)
     else:
@@ -232,10 +235,7 @@ def _remembered(section: bytes, layout: Layout) -> RequestFields:
     if fields.id_at is not None:
         fields.lines[fields.id_at] = fields.lines[fields.id_at].holding(b"")
         fields.client_request_id = None
-    if len(layout.spelling) <= MAX_REMEMBERED_BYTES and len(fields.lines) <= MAX_REMEMBERED_LINES:
-        if len(_known_fields) >= MAX_REMEMBERED:
-            _known_fields.clear()
-        _known_fields[layout.spelling] = fields
+    if len(fields.lines) <= MOST_REMEMBERED_LINES and _known_fields.keep(layout.spelling, fields):
         fields.layout = layout
     return fields
 

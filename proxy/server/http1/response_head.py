@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.server.errors import MalformedHead
 from proxy.server.http1.field_lines import (
     CONNECTION,
@@ -19,7 +20,7 @@ from proxy.server.http1.field_lines import (
     CONTENT_LENGTH,
     CONTENT_TYPE,
     LOCATION,
-    MAX_REMEMBERED_LINES,
+    MOST_REMEMBERED_LINES,
     REQUEST_ID,
     TRANSFER_ENCODING,
     Field,
@@ -35,8 +36,8 @@ from proxy.server.http1.field_lines import (
 UNTIL_CLOSE: Final = -2
 CHUNKED: Final = -1
 
-MAX_REMEMBERED: Final = 256  # spellings; then all are forgotten, and the common ones are back at once
-MAX_REMEMBERED_BYTES: Final = 4096  # of one spelling; Graph's need some 600
+_MOST_SPELLINGS: Final = 256  # spellings of a head that are remembered
+_LONGEST_SPELLING: Final = 4096  # bytes of one; heads of Graph need some 600
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2}(?: [\t -~\x80-\xff]*)?)")
 
@@ -118,8 +119,13 @@ class AnswerHead:
         return [field.pair for field in self.lines]
 
 
-_known_fields: dict[bytes, AnswerFields] = {}
-_by_size: dict[int, tuple[Layout, AnswerFields]] = {}  # what the last head of this size was
+_known_fields: Final[BoundedMemo[bytes, AnswerFields]] = BoundedMemo(
+    _MOST_SPELLINGS, _LONGEST_SPELLING, WhenFull.CLEAR
+)
+# The last head of each size.
+_by_size: Final[BoundedMemo[int, tuple[Layout, AnswerFields]]] = BoundedMemo(
+    _MOST_SPELLINGS, None, WhenFull.CLEAR
+)
 
 
 def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
@@ -145,19 +151,17 @@ def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
 
 
 def _fields_and_values(head: bytes) -> tuple[AnswerFields, list[bytes]]:
-    last = _by_size.get(len(head))
+    last = _by_size.entries.get(len(head))
     if last is not None:
         values = last[0].values_if_same(head)
         if values is not None:
             return last[1], values
     layout = _VARYING.layout(head)
-    fields = _known_fields.get(layout.spelling)
+    fields = _known_fields.entries.get(layout.spelling)
     if fields is None:
         fields = _remembered(head, layout)
-    elif len(head) <= MAX_REMEMBERED_BYTES:
-        if len(_by_size) >= MAX_REMEMBERED:
-            _by_size.clear()
-        _by_size[len(head)] = layout, fields
+    elif len(head) <= _LONGEST_SPELLING:
+        _by_size.keep(len(head), (layout, fields))
     return fields, layout.values(head)
 
 
@@ -168,11 +172,9 @@ def _remembered(head: bytes, layout: Layout) -> AnswerFields:
     _judge_fields(fields, http10=http10)
     _arrange(fields)
     _leave_values_out(fields)
-    if len(layout.spelling) <= MAX_REMEMBERED_BYTES and len(lines) <= MAX_REMEMBERED_LINES:
-        if len(_known_fields) >= MAX_REMEMBERED:
-            _known_fields.clear()
-            _by_size.clear()
-        _known_fields[layout.spelling] = fields
+    kept = len(lines) <= MOST_REMEMBERED_LINES and _known_fields.keep(layout.spelling, fields)
+    if kept and len(_known_fields.entries) == 1:  # all others were forgotten: so are their sizes
+        _by_size.entries.clear()
     return fields
 
 
