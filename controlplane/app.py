@@ -26,7 +26,7 @@ from controlplane.ingest import Ingest
 from controlplane.integrity import begin_chain
 from controlplane.listeners import Listeners
 from controlplane.metrics import Counts, Exposition
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.registry import Registry, open_vault
 from controlplane.requests import answer_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
@@ -77,11 +77,11 @@ def build_app(
     return app
 
 
-def build_console(settings: Settings, desk: Desk) -> web.Application:
+def build_console(settings: Settings, context: OperationContext) -> web.Application:
     """The admin API and the operators' pages."""
     loopback = all(address.is_loopback for address in settings.console.listen)
     gate = Gate(
-        desk,
+        context,
         # A browser takes such a cookie over TLS only, which on loopback may well be absent.
         secure=settings.console.cert_file is not None
         or settings.console.public_base_url.startswith("https:")
@@ -90,7 +90,7 @@ def build_console(settings: Settings, desk: Desk) -> web.Application:
         # Elsewhere nobody knows all names of a host; there a certificate says which are ours.
         hosts={urlsplit(settings.console.public_base_url).hostname or ""} if loopback else None,
     )
-    console = Console(desk)
+    console = Console(context)
     app = web.Application(middlewares=[answer_errors, console.shows_errors(), gate_keeper])
     app[GATE] = gate
     app.on_cleanup.append(gate.close)
@@ -171,7 +171,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
 
         counts = Counts()
         app = build_app(settings, store, vault, clock, witnessed, stored, counts)
-        desk = _desk(settings, store, clock, vault, index, forwarder, tail)
+        context = _context(settings, store, clock, vault, index, forwarder, tail)
         exposition = Exposition(
             counts,
             store,
@@ -185,14 +185,14 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         listeners.listen()
         await _serve(app, "ControlPlane.Listen", listeners, drain_seconds, stack)
         if settings.console.listen:
-            console = build_console(settings, desk)
+            console = build_console(settings, context)
             await _serve(console, "Console.Listen", listeners, drain_seconds, stack)
         stack.callback(tail.close)
         await _serve_scrapes(exposition, listeners, stack)
         yield Addresses(listeners.urls("ControlPlane.Listen"), listeners.urls("Console.Listen"))
 
 
-def _desk(
+def _context(
     settings: Settings,
     store: Store,
     clock: Clock,
@@ -200,7 +200,7 @@ def _desk(
     index: SearchIndex,
     forwarder: Forwarder,
     tail: Tail,
-) -> Desk:
+) -> OperationContext:
     async def opened() -> Vault:
         return vault
 
@@ -208,7 +208,7 @@ def _desk(
         await forwarder.catch_up(_MOMENT_SECONDS)
         return index
 
-    return Desk(
+    return OperationContext(
         settings,
         store,
         Registry(store, clock),

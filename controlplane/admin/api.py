@@ -87,7 +87,7 @@ def _stream_handler(stream: Stream[Any]) -> _Handler:
             members["after"] = request.headers["Last-Event-ID"]
         asked = _converted(members, request, stream.request, strict=False)
         try:
-            streamed = await stream.perform(request.app[GATE].desk, actor, asked)
+            streamed = await stream.perform(request.app[GATE].context, actor, asked)
         except Exception as error:
             raise _refused(error) from error
         response = web.StreamResponse(headers={**STREAM_HEADERS, "Content-Type": streamed.media_type})

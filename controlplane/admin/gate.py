@@ -21,7 +21,7 @@ from aiohttp import web
 from controlplane.admin.attempts import WINDOW_MS, Attempts
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, Operation, Request
 from controlplane.operations.perform import perform as perform_recorded
 from controlplane.requests import connection_of, read_body
@@ -64,13 +64,18 @@ _LARGE: Final = web.RequestKey("large", str)  # whose body it is, where it takes
 
 class Gate:
     def __init__(
-        self, desk: Desk, *, secure: bool, body_timeout_seconds: float, hosts: Collection[str] | None = None
+        self,
+        context: OperationContext,
+        *,
+        secure: bool,
+        body_timeout_seconds: float,
+        hosts: Collection[str] | None = None,
     ) -> None:
         """`hosts`: by which names browsers reach us, beside those of loopback; None: by any."""
-        self.desk = desk
+        self.context = context
         self._hosts = hosts
         self._body_timeout_seconds = body_timeout_seconds
-        self._attempts = Attempts(desk.clock)
+        self._attempts = Attempts(context.clock)
         self._hashing = asyncio.Semaphore(_HASHES_AT_ONCE)
         self._hashes_waiting = 0
         self._unknown_ms: deque[int] = deque(maxlen=_MOST_UNKNOWN_RECORDED)
@@ -114,14 +119,14 @@ class Gate:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             return None
-        found = await self.desk.store.token(digest(token.strip(" ")))
-        if found is None or found.expires_ms <= self.desk.clock.wall_ms():
+        found = await self.context.store.token(digest(token.strip(" ")))
+        if found is None or found.expires_ms <= self.context.clock.wall_ms():
             return None
         return await self._actor(request, found.operator_id)
 
     async def _of_session(self, request: web.Request, session_id: str) -> Actor | None:
-        key, now = digest(session_id), self.desk.clock.steady_ms()
-        session = await self.desk.store.session(key)
+        key, now = digest(session_id), self.context.clock.steady_ms()
+        session = await self.context.store.session(key)
         if session is None:
             return None
         if now - session.used_ms >= SESSION_IDLE_MS or now - session.created_ms >= SESSION_MS:
@@ -129,11 +134,11 @@ class Gate:
         actor = await self._actor(request, session.operator_id)
         if actor is not None and now - session.used_ms >= _TOUCHED_EVERY_MS:
             with suppress(StoreError):  # a full disk must not keep an operator from looking
-                await self.desk.store.use_session(key)
+                await self.context.store.use_session(key)
         return actor
 
     async def _actor(self, request: web.Request, operator_id: str) -> Actor | None:
-        operator = await self.desk.store.operator(operator_id)
+        operator = await self.context.store.operator(operator_id)
         return _actor_of(operator, request) if operator is not None and operator.enabled else None
 
     # Other sites
@@ -219,9 +224,9 @@ class Gate:
         """A new session for who has proved to be this operator; the one that the request came with ends."""
         before = (await self.asker(request)).session_id
         if before is not None:
-            await self.desk.store.remove_session(digest(before))
+            await self.context.store.remove_session(digest(before))
         session_id = secrets.token_urlsafe(32)
-        added = await self.desk.store.add_session(
+        added = await self.context.store.add_session(
             digest(session_id), operator.operator_id, operator.password_hash
         )
         if not added:  # a password takes time to compare, and was replaced meanwhile
@@ -239,7 +244,7 @@ class Gate:
         """The session ends, here and in the store."""
         asker = await self.asker(request)
         if asker.session_id is not None and asker.actor is not None:
-            await self.desk.store.remove_session(digest(asker.session_id))
+            await self.context.store.remove_session(digest(asker.session_id))
         response.del_cookie(self._cookie, path="/", httponly=True, secure=self.secure, samesite="Lax")
 
     async def operators_known_as(self, names: Iterable[str]) -> list[Operator]:
@@ -260,7 +265,7 @@ class Gate:
 
     async def _named(self, name: str) -> Operator | None:
         """Not by id, which somebody may have as a name elsewhere."""
-        operator = await self.desk.store.operator(name)
+        operator = await self.context.store.operator(name)
         return operator if operator is not None and fold(operator.name) == fold(name) else None
 
     async def _is_password(self, hashed: str, password: str) -> bool:
@@ -289,7 +294,7 @@ class Gate:
         address = _address(request)
         _log.warning("failed sign-in from %s", address)
         if operator is None:
-            now = self.desk.clock.steady_ms()
+            now = self.context.clock.steady_ms()
             if len(self._unknown_ms) == _MOST_UNKNOWN_RECORDED and now - self._unknown_ms[0] < WINDOW_MS:
                 return
             self._unknown_ms.append(now)
@@ -312,7 +317,7 @@ class Gate:
     ) -> None:
         told = msgspec.json.encode(dict(details)).decode()
         line = NewRecord(name, address, "session.sign-in", told)
-        store = self.desk.store
+        store = self.context.store
         position = await store.begin_record(line, of_stranger=outcome != "done")
         await store.end_record(position, outcome, ())
 
@@ -337,7 +342,7 @@ async def csrf_token(request: web.Request) -> str:
 
 async def perform(request: web.Request, operation: Operation[Q, A], asked: Q) -> A:
     """The operation, done for who asks."""
-    return await perform_recorded(operation, request.app[GATE].desk, await actor_of(request), asked)
+    return await perform_recorded(operation, request.app[GATE].context, await actor_of(request), asked)
 
 
 @web.middleware

@@ -52,7 +52,7 @@ class _Begun(msgspec.Struct):
 
 class SingleSignOn:
     def __init__(self, settings: ConsoleSettings, gate: Gate) -> None:
-        self._provider = Provider(settings, gate.desk.clock)
+        self._provider = Provider(settings, gate.context.clock)
         self._redirect_uri = redirect_uri(settings)
         self._settings = settings
         self._gate = gate
@@ -70,7 +70,7 @@ class SingleSignOn:
 
     async def _look(self) -> None:
         """Log what is wrong with the provider. Nothing is kept: it may be mended before somebody signs in."""
-        provider = Provider(self._settings, self._gate.desk.clock)
+        provider = Provider(self._settings, self._gate.context.clock)
         try:
             await provider.discover()
         except SignInFailed as failed:
@@ -179,12 +179,12 @@ class SingleSignOn:
         return begun
 
     async def _sealed(self, begun: _Begun) -> str:
-        vault = await self._gate.desk.vault()
+        vault = await self._gate.context.vault()
         sealed = vault.seal(_SEALED_FOR, msgspec.json.encode(begun).decode())
         return base64.urlsafe_b64encode(sealed).decode()
 
     async def _opened(self, cookie: str) -> _Begun | None:
-        vault = await self._gate.desk.vault()
+        vault = await self._gate.context.vault()
         try:
             text = vault.open(_SEALED_FOR, base64.urlsafe_b64decode(cookie))
         except (MasterKeyError, ValueError):
@@ -197,7 +197,7 @@ class SingleSignOn:
 
     @property
     def _now_ms(self) -> int:
-        return self._gate.desk.clock.steady_ms()
+        return self._gate.context.clock.steady_ms()
 
 
 SINGLE_SIGN_ON: Final = web.AppKey("single_sign_on", SingleSignOn)

@@ -21,7 +21,7 @@ from controlplane.store.interface import StoreError
 if TYPE_CHECKING:
     from controlplane.cli.remote import Remote
     from controlplane.operations.actor import Actor
-    from controlplane.operations.desk import Desk
+    from controlplane.operations.context import OperationContext
     from controlplane.operations.operation import Answer, Operation, Request, Stream
     from controlplane.registry import Registry
     from controlplane.search.interface import SearchIndex
@@ -66,7 +66,7 @@ class Open:
     settings: Settings
     store: SqliteStore
     registry: Registry
-    desk: Desk
+    context: OperationContext
 
 
 class Cli:
@@ -125,7 +125,7 @@ class Cli:
         if remote is not None:
             return remote.call(operation, asked)
         return self.run(
-            lambda opened: perform(operation, opened.desk, this_user(), asked), reads=not operation.changes
+            lambda opened: perform(operation, opened.context, this_user(), asked), reads=not operation.changes
         )
 
     def stream(self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None]) -> None:
@@ -138,7 +138,7 @@ class Cli:
             return
 
         async def work(opened: Open) -> None:
-            streamed = await stream.perform(opened.desk, this_user(), asked)
+            streamed = await stream.perform(opened.context, this_user(), asked)
             async with aclosing(streamed.pieces):
                 async for piece in streamed.pieces:
                     take(piece)
@@ -166,7 +166,7 @@ class Cli:
     @asynccontextmanager
     async def _open(self, *, reads: bool) -> AsyncIterator[Open]:
         from controlplane.clock import SystemClock
-        from controlplane.operations.desk import Desk
+        from controlplane.operations.context import OperationContext
         from controlplane.registry import Registry, open_vault
         from controlplane.store.beginning import require_store
         from controlplane.store.sqlite import SqliteStore
@@ -187,8 +187,8 @@ class Cli:
 
             registry = Registry(store, clock)
             tail = Tail(store, poll_seconds=_POLL_SECONDS)
-            desk = Desk(settings, store, registry, clock, vault, index, tail)
-            yield Open(settings, store, registry, desk)
+            context = OperationContext(settings, store, registry, clock, vault, index, tail)
+            yield Open(settings, store, registry, context)
 
 
 def _check(asked: Request) -> None:

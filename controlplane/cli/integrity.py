@@ -99,7 +99,7 @@ async def _walked(opened: Open, request: Verify) -> list[Verdict]:
 
     verdicts = []
     with _bar() as show:
-        async for each in verification(opened.desk, this_user(), request):
+        async for each in verification(opened.context, this_user(), request):
             if isinstance(each, Verdict):
                 verdicts.append(each)
             else:

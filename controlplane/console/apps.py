@@ -26,7 +26,7 @@ from controlplane.operations.apps import (
     shadow,
     show,
 )
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.perform import perform
 from controlplane.operations.rulesets import ListRulesets
 from controlplane.operations.rulesets import list_all as list_rulesets
@@ -41,27 +41,27 @@ _GRACES: Final = (
 
 
 @page("GET", "/apps")
-async def apps(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def apps(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org = request.org.name if request.org else None
-    found = await perform(list_all, desk, actor, ListApps(org=org))
-    rulesets = await perform(list_rulesets, desk, actor, ListRulesets(org=org))
+    found = await perform(list_all, context, actor, ListApps(org=org))
+    rulesets = await perform(list_rulesets, context, actor, ListRulesets(org=org))
     return Page("apps.html", "Apps", {"found": found.apps, "rulesets": rulesets.rulesets})
 
 
 @form("/apps", again=apps)
-async def add_app(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def add_app(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """The page with the secret is the answer to the form itself, so that it can't be opened again: a reload
     sends the form once more, and its name is taken by then."""
-    made = await perform(add, desk, actor, filled(AddApp, request.form))
-    app = await perform(show, desk, actor, AppReference(app=made.app_id))
+    made = await perform(add, context, actor, filled(AddApp, request.form))
+    app = await perform(show, context, actor, AppReference(app=made.app_id))
     return _secret_page(app, made.client_secret, "was added")
 
 
 @page("GET", "/apps/{app}")
-async def app(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    found = await perform(show, desk, actor, AppReference(app=request.place["app"]))
-    rulesets = await perform(list_rulesets, desk, actor, ListRulesets(org=found.org_id))
-    counted = await traffic(desk, actor, request, PERIODS[1], found.org_id, f"app:{found.app_id}")
+async def app(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
+    found = await perform(show, context, actor, AppReference(app=request.place["app"]))
+    rulesets = await perform(list_rulesets, context, actor, ListRulesets(org=found.org_id))
+    counted = await traffic(context, actor, request, PERIODS[1], found.org_id, f"app:{found.app_id}")
     values = {
         "app": found,
         "traffic": counted,
@@ -73,52 +73,52 @@ async def app(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 @form("/apps/{app}/secret", again=app)
-async def rotate(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """As above: the form says which secret it expects, which a second sending no longer finds."""
     seen = request.form.get("expected") or 0
     asked = filled(RotateSecret, request.form, app=request.place["app"], expected=seen)
-    made = await perform(rotate_secret, desk, actor, asked)
-    after = await perform(show, desk, actor, AppReference(app=request.place["app"]))
+    made = await perform(rotate_secret, context, actor, asked)
+    after = await perform(show, context, actor, AppReference(app=request.place["app"]))
     return _secret_page(after, made.client_secret, "has a new secret")
 
 
 @form("/apps/{app}/ruleset", again=app)
-async def bind_to(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def bind_to(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(BindApp, request.form, app=request.place["app"])
-    bound = await perform(bind, desk, actor, asked)
+    bound = await perform(bind, context, actor, asked)
     said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."
     return Redirect(request.link(f"/apps/{bound.app_id}"), said)
 
 
 @form("/apps/{app}/shadow", again=app)
-async def try_beside(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def try_beside(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     """Without a ruleset the trial ends."""
     asked = filled(SetShadow, request.form, app=request.place["app"])
-    tried = await perform(shadow, desk, actor, asked)
+    tried = await perform(shadow, context, actor, asked)
     said = f"is tried on {tried.name} from the proxies' next sync on."
     said = f"{tried.shadow_ruleset} {said}" if tried.shadow_ruleset else f"No ruleset {said}"
     return Redirect(request.link(f"/apps/{tried.app_id}"), said)
 
 
 @form("/apps/{app}/promote-shadow", again=app)
-async def switch_over(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def switch_over(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     seen = request.form.get("expected", "")
     asked = PromoteShadow(app=request.place["app"], expected=seen)
-    bound = await perform(promote_shadow, desk, actor, asked)
+    bound = await perform(promote_shadow, context, actor, asked)
     said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."
     return Redirect(request.link(f"/apps/{bound.app_id}"), said)
 
 
 @page("POST", "/apps/{app}/disable")
-async def cut_off(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    done = await perform(disable, desk, actor, AppReference(app=request.place["app"]))
+async def cut_off(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(disable, context, actor, AppReference(app=request.place["app"]))
     said = f"{done.name} and its tokens are refused from the proxies' next sync on."
     return Redirect(request.link(f"/apps/{done.app_id}"), said)
 
 
 @page("POST", "/apps/{app}/enable")
-async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    done = await perform(enable, desk, actor, AppReference(app=request.place["app"]))
+async def let_in(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(enable, context, actor, AppReference(app=request.place["app"]))
     return Redirect(request.link(f"/apps/{done.app_id}"), f"{done.name} is served again.")
 
 

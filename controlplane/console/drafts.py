@@ -22,7 +22,7 @@ from controlplane.operations import apps, rehearsals, rulesets
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.apps import AppFacts, ListApps
 from controlplane.operations.aside import aside, for_a_page, in_earnest
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.rehearsals import (
@@ -114,41 +114,43 @@ class _Tried:
 
 
 @page("GET", "/rulesets/new", prefilled=True)
-async def begin(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def begin(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     # A link may bring the app whose traffic the rules are to be for.
     form = {**dict(request.query), "yaml": _NEW_TEXT, "into": request.org.name if request.org else ""}
-    return await _editor(desk, actor, request, _Draft("", None, form), _Tried())
+    return await _editor(context, actor, request, _Draft("", None, form), _Tried())
 
 
 @page("POST", "/rulesets/new")
-async def go_on(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+async def go_on(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     draft = _Draft(request.form.get("into", ""), None, request.form)
-    return await _try(desk, actor, request, draft)
+    return await _try(context, actor, request, draft)
 
 
 @page("GET", "/rulesets/{org}/{name}/edit", prefilled=True)
-async def edit(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def edit(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
-    stored = await perform(rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org))
+    stored = await perform(rulesets.show, context, actor, ShowRuleset(ruleset=name, org=org))
     # A link may bring a request to explain.
     form = {**dict(request.query), "yaml": stored.yaml, "base": str(stored.version)}
-    return await _editor(desk, actor, request, _Draft(org, stored.name, form), _Tried())
+    return await _editor(context, actor, request, _Draft(org, stored.name, form), _Tried())
 
 
 @page("POST", "/rulesets/{org}/{name}/edit")
-async def try_out(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+async def try_out(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     draft = _Draft(request.place["org"], request.place["name"], request.form)
-    return await _try(desk, actor, request, draft)
+    return await _try(context, actor, request, draft)
 
 
 # What can be tried
 
 
-async def _try(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft) -> Page | Redirect:
+async def _try(
+    context: OperationContext, actor: Actor, request: PageRequest, draft: _Draft
+) -> Page | Redirect:
     what = request.form.get("do", "check")
     action = _ACTIONS.get(what, _check)
     try:
-        values = await action(desk, actor, draft)
+        values = await action(context, actor, draft)
         if isinstance(values, Redirect):
             return Redirect(request.link(values.to), values.flash)
         if isinstance(instead := values.get("instead"), dict):
@@ -157,15 +159,15 @@ async def _try(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft) ->
     except (*Refusal, StoreError, Forbidden) as error:
         tried = _Tried(what, {}, reasons(error))
     if request.form.get("live"):
-        return await _live(actor, draft, await _org(desk, actor, draft), tried)
-    return await _editor(desk, actor, request, draft, tried)
+        return await _live(actor, draft, await _org(context, actor, draft), tried)
+    return await _editor(context, actor, request, draft, tried)
 
 
-async def _check(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
-    return {"checked": await perform(rehearsals.check, desk, actor, CheckRuleset(yaml=draft.yaml))}
+async def _check(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
+    return {"checked": await perform(rehearsals.check, context, actor, CheckRuleset(yaml=draft.yaml))}
 
 
-async def _explain(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     given = {name: draft.form.get(name, "").strip() for name in ("target", "method", "ip", "at")}
     if not given["target"]:
         raise InvalidRequest("a request has a path at least: /v1.0/users")
@@ -181,37 +183,37 @@ async def _explain(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]
         body=body or None,
         answer=AnswerSample(body=answer) if answer else None,
     )
-    return {"explained": await perform(rehearsals.explain, desk, actor, asked)}
+    return {"explained": await perform(rehearsals.explain, context, actor, asked)}
 
 
-async def _test(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+async def _test(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     cases = _lines(draft.form.get("cases", ""))
     if not cases.strip():
         raise InvalidRequest("there is no case yet: the sample in the field shows one")
     asked = RunCases(source=Source(yaml=draft.yaml, label="rules"), cases=cases)
-    return {"tested": await perform(rehearsals.test, desk, actor, asked)}
+    return {"tested": await perform(rehearsals.test, context, actor, asked)}
 
 
-async def _diff(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
-    stored = await _in_force(desk, actor, draft, draft.name)
+async def _diff(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
+    stored = await _in_force(context, actor, draft, draft.name)
     old = stored.yaml if stored else ""
     if (compared := await difference(actor, old, draft.yaml)) is None:
         raise StoreBusy("what differs can't be told just now: try again in a moment")
     return {"compared": compared}
 
 
-async def _replay(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+async def _replay(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     if not draft.org:
         raise InvalidRequest("choose the organisation whose traffic is to be replayed")
-    judged = await bound_to(desk, actor, draft.org, draft.name) if draft.name else ()
-    step = await replaying.step(desk, actor, draft.org, draft.yaml, judged, draft.form)
+    judged = await bound_to(context, actor, draft.org, draft.name) if draft.name else ()
+    step = await replaying.step(context, actor, draft.org, draft.yaml, judged, draft.form)
     return {"progress": step}
 
 
-async def _suggest(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
+async def _suggest(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     """What is suggested takes the place of the draft's text."""
     chosen = draft.form.get("suggest_app", "")
-    found = await perform(apps.list_all, desk, actor, ListApps(org=draft.org if draft.name else None))
+    found = await perform(apps.list_all, context, actor, ListApps(org=draft.org if draft.name else None))
     app = next((each for each in found.apps if each.app_id == chosen), None)
     if app is None:
         raise InvalidRequest("choose the app whose traffic is to be allowed")
@@ -223,24 +225,24 @@ async def _suggest(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]
         include_blocked=draft.form.get("suggest_blocked") == "yes",
         limit=_EVENTS_OF_A_SUGGESTION,
     )
-    suggested = await perform(suggest_ruleset, desk, actor, asked)
-    org = await desk.org(actor, "viewer", app.org_id)
+    suggested = await perform(suggest_ruleset, context, actor, asked)
+    org = await context.org(actor, "viewer", app.org_id)
     return {"suggested": suggested, "instead": {"yaml": suggested.yaml, "into": org.name}}
 
 
-async def _review(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]:
-    found = await _compared(actor, await _publishing(desk, actor, draft), draft)
+async def _review(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
+    found = await _compared(actor, await _publishing(context, actor, draft), draft)
     progress = None
     if found.apps:
         with suppress(StoreBusy, TimeoutError):  # who reviews can still replay by hand
             day = {"replay_hours": "24"}
             async with asyncio.timeout(_REPLAYED_WITHIN_SECONDS):
-                progress = await replaying.step(desk, actor, draft.org, draft.yaml, found.apps, day)
+                progress = await replaying.step(context, actor, draft.org, draft.yaml, found.apps, day)
     return {"publishing": found, "progress": progress}
 
 
-async def _publish(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object] | Redirect:
-    found = await _publishing(desk, actor, draft)
+async def _publish(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object] | Redirect:
+    found = await _publishing(context, actor, draft)
     # Who may not publish is told so by the operation, which keeps that on record.
     if found.may and (why_not := _why_not(found, draft.form)) is not None:
         return {"publishing": await _compared(actor, found, draft), "why_not": why_not}
@@ -251,7 +253,7 @@ async def _publish(desk: Desk, actor: Actor, draft: _Draft) -> dict[str, object]
         label="rules",
         expected=found.in_force or 0,
     )
-    applied = await perform(rulesets.apply, desk, actor, asked)
+    applied = await perform(rulesets.apply, context, actor, asked)
     said = (
         f"Version {applied.version} of {applied.name} is in force."
         if applied.changed
@@ -272,11 +274,11 @@ def _why_not(found: Publishing, form: Mapping[str, str]) -> str | None:
     return None
 
 
-async def _publishing(desk: Desk, actor: Actor, draft: _Draft) -> Publishing:
+async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) -> Publishing:
     """Raises InvalidRequest where the draft can't be published at all."""
     if not draft.org:
         raise InvalidRequest("choose the organisation that the ruleset is for")
-    org = await desk.org(actor, "viewer", draft.org)
+    org = await context.org(actor, "viewer", draft.org)
     may = actor.may("editor", org.org_id)
     # What is to come into force doesn't wait for those who only try things out.
     checked = await (in_earnest if may else aside)(actor, rehearsals.checked, draft.yaml)
@@ -288,7 +290,7 @@ async def _publishing(desk: Desk, actor: Actor, draft: _Draft) -> Publishing:
             "name it so, or begin a new ruleset with it"
         )
     name = checked.name or ""
-    stored = await _in_force(desk, actor, draft, name)
+    stored = await _in_force(context, actor, draft, name)
     return Publishing(
         name=name,
         path=place_of(draft.org, name),
@@ -301,7 +303,7 @@ async def _publishing(desk: Desk, actor: Actor, draft: _Draft) -> Publishing:
         in_force_text=None if stored is None else stored.yaml,
         content=sha256(json.encode((org.org_id, name, draft.yaml))).hexdigest(),
         warnings=checked.warnings,
-        apps=await bound_to(desk, actor, draft.org, name),
+        apps=await bound_to(context, actor, draft.org, name),
     )
 
 
@@ -311,11 +313,13 @@ async def _compared(actor: Actor, found: Publishing, draft: _Draft) -> Publishin
     return replace(found, difference=await difference(actor, found.in_force_text, draft.yaml))
 
 
-async def _in_force(desk: Desk, actor: Actor, draft: _Draft, name: str | None) -> RulesetText | None:
+async def _in_force(
+    context: OperationContext, actor: Actor, draft: _Draft, name: str | None
+) -> RulesetText | None:
     if name is None:
         return None
     try:
-        return await perform(rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=draft.org))
+        return await perform(rulesets.show, context, actor, ShowRuleset(ruleset=name, org=draft.org))
     except NotFound:
         return None
 
@@ -329,7 +333,7 @@ _PANELS: Final = {
     "replay-on": "replay",
     "suggest": "suggest",
 }
-_Action = Callable[[Desk, Actor, _Draft], Awaitable[dict[str, object] | Redirect]]
+_Action = Callable[[OperationContext, Actor, _Draft], Awaitable[dict[str, object] | Redirect]]
 _ACTIONS: Final[Mapping[str, _Action]] = {
     "check": _check,
     "explain": _explain,
@@ -356,13 +360,15 @@ _NOTHING: Final[Mapping[str, Any]] = {
 # What is shown
 
 
-async def _editor(desk: Desk, actor: Actor, request: PageRequest, draft: _Draft, tried: _Tried) -> Page:
-    org = await _org(desk, actor, draft)
+async def _editor(
+    context: OperationContext, actor: Actor, request: PageRequest, draft: _Draft, tried: _Tried
+) -> Page:
+    org = await _org(context, actor, draft)
     name = draft.name
     own = place_of(draft.org, name) if name else "/rulesets"
-    found = await perform(apps.list_all, desk, actor, ListApps(org=draft.org if name else None))
-    names = {each.org_id: each.name for each in await desk.orgs(actor)}
-    editable = [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)]
+    found = await perform(apps.list_all, context, actor, ListApps(org=draft.org if name else None))
+    names = {each.org_id: each.name for each in await context.orgs(actor)}
+    editable = [each for each in await context.orgs(actor) if actor.may("editor", each.org_id)]
     values = {
         **await _shown(actor, draft, org, tried),
         "draft_key": f"{draft.org}/{name}" if name else "new",
@@ -400,8 +406,8 @@ async def _live(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> 
     )
 
 
-async def _org(desk: Desk, actor: Actor, draft: _Draft) -> Org | None:
-    return await desk.org(actor, "viewer", draft.org) if draft.org else None
+async def _org(context: OperationContext, actor: Actor, draft: _Draft) -> Org | None:
+    return await context.org(actor, "viewer", draft.org) if draft.org else None
 
 
 async def _shown(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> dict[str, object]:

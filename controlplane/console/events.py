@@ -16,7 +16,7 @@ from controlplane.console.event_rows import EventRow, event_row, full_path, mill
 from controlplane.console.pages import Page, PageRequest, page
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import EventReference, RulesetOfEvent, SearchEvents, event, search
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.explained_events import ExplainedEvent, ExplainEvent, explain_event
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
@@ -47,12 +47,12 @@ class Related:
 
 
 @page("GET", "/events/{org}/{id}")
-async def one_event(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    org = await desk.org(actor, "viewer", request.place["org"])
-    details = await perform(event, desk, actor, EventReference(org.org_id, request.place["id"]))
+async def one_event(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
+    org = await context.org(actor, "viewer", request.place["org"])
+    details = await perform(event, context, actor, EventReference(org.org_id, request.place["id"]))
     body = bytes(details.event)
     values: dict[str, Any] = orjson.loads(body)
-    explained, unexplained = await _explained(desk, actor, org.org_id, request.place["id"])
+    explained, unexplained = await _explained(context, actor, org.org_id, request.place["id"])
     verdict = text_of(values, "verdict")
     return Page(
         "event.html",
@@ -77,7 +77,7 @@ async def one_event(desk: Desk, actor: Actor, request: PageRequest) -> Page:
             "unexplained": unexplained,
             "curl": curl_of(values),
             "raw": escaped(_indented(body)),
-            "related": await _related(desk, actor, request, org.org_id, values),
+            "related": await _related(context, actor, request, org.org_id, values),
         },
         crumbs=(("Search", "/search"),),
     )
@@ -129,12 +129,12 @@ def _excerpt(ruleset: RulesetOfEvent) -> list[CodeLine]:
 
 
 async def _explained(
-    desk: Desk, actor: Actor, org_id: str, event_id: str
+    context: OperationContext, actor: Actor, org_id: str, event_id: str
 ) -> tuple[ExplainedEvent | None, str]:
     """Each rule tried, or why that can't be told."""
     try:
         async with asyncio.timeout(_EXPLAINED_WITHIN_SECONDS):
-            return await perform(explain_event, desk, actor, ExplainEvent(org_id, event_id)), ""
+            return await perform(explain_event, context, actor, ExplainEvent(org_id, event_id)), ""
     except TimeoutError:
         return None, "too much else is being tried; look again in a moment"
     except (InvalidRequest, NotFound, StoreError) as error:
@@ -145,10 +145,10 @@ async def _explained(
 
 
 async def _related(
-    desk: Desk, actor: Actor, request: PageRequest, org_id: str, values: Mapping[str, Any]
+    context: OperationContext, actor: Actor, request: PageRequest, org_id: str, values: Mapping[str, Any]
 ) -> list[Related]:
-    names = {org.org_id: org.name for org in await desk.orgs(actor)}
-    names |= {app.app_id: app.name for app in await desk.apps(actor, org_id)}
+    names = {org.org_id: org.name for org in await context.orgs(actor)}
+    names |= {app.app_id: app.name for app in await context.apps(actor, org_id)}
     own_id, client = text_of(values, "requestId"), text_of(values, "clientId")
     parent, at_ms = text_of(values, "parentRequestId"), rfc3339_ms(text_of(values, "time"))
     asked: list[tuple[str, str | None, int, dict[str, str]]] = []
@@ -168,7 +168,7 @@ async def _related(
         wanted = SearchEvents(
             filter=filter_, org=org_id, from_=span.get("from"), to=span.get("to"), limit=limit + 1
         )
-        events = [bytes(each) for each in (await perform(search, desk, actor, wanted)).events]
+        events = [bytes(each) for each in (await perform(search, context, actor, wanted)).events]
         others = [each for each in events if orjson.loads(each).get("id") != values.get("id")][:limit]
         if others:
             rows = [event_row(each, names) for each in others]

@@ -21,7 +21,7 @@ from controlplane.console.pages import NO_FORM, Page, PageRequest, PageRoute, Re
 from controlplane.console.rendering import environment, read_static
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.emergency import Everything
 from controlplane.operations.emergency import list_all as list_stops
 from controlplane.operations.perform import perform, refusal_code
@@ -62,8 +62,8 @@ def local_path(target: str) -> str:
 
 
 class Console:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: OperationContext) -> None:
+        self._context = context
         self._static = read_static()
         self._templates = environment(self._static)
 
@@ -87,10 +87,10 @@ class Console:
         if actor is None:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
         reference = request.query.get("org")
-        org = await self._desk.org(actor, "viewer", reference) if reference else None
+        org = await self._context.org(actor, "viewer", reference) if reference else None
         query, remarks = understood(route, request.query)
         asked = PageRequest(request.path, request.match_info, query, form, org, self._now_ms)
-        result = await route.handler(self._desk, actor, asked)
+        result = await route.handler(self._context, actor, asked)
         if isinstance(result, Redirect):
             return _with_flash(_redirect(result.to), result.flash, secure=gate.secure)
         return await self._framed(request, actor, asked, result, remarks)
@@ -104,7 +104,7 @@ class Console:
         remarks: Sequence[str] = (),
     ) -> web.StreamResponse:
         flash = unquote(request.cookies.get(_FLASH_COOKIE, ""))
-        orgs = await self._desk.orgs(actor)
+        orgs = await self._context.orgs(actor)
         values = {
             **_common(request, asked),
             "actor": actor,
@@ -114,7 +114,7 @@ class Console:
             "administered": [org for org in orgs if actor.may("admin", org.org_id)],
             "org_names": {org.org_id: org.name for org in orgs},
             "groups": _navigation(),
-            "stops": (await perform(list_stops, self._desk, actor, Everything())).stops,
+            "stops": (await perform(list_stops, self._context, actor, Everything())).stops,
             "flash": flash,
             "remarks": [shown(each) for each in (*remarks, *page.remarks)],
             "refused": page.refused,
@@ -133,7 +133,7 @@ class Console:
 
     @property
     def _now_ms(self) -> int:
-        return self._desk.clock.wall_ms()
+        return self._context.clock.wall_ms()
 
     def _plain(self, request: web.Request) -> PageRequest:
         """The request as far as it can be understood where something about it is wrong."""

@@ -12,7 +12,7 @@ from controlplane.console.pages import Page, PageRequest, page
 from controlplane.console.search import mistake_in, names_of, sentences
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import InvalidFilter, SearchEvents, search
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from proxy.wire.audit_event import REASONS, VERDICTS
@@ -22,7 +22,7 @@ _NO_ROW: Final = EventRow(*("",) * len(EventRow.__slots__))
 
 
 @page("GET", "/live", "q", "paused")
-async def live(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def live(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     values: dict[str, object] = {
         "q": request.query.get("q", ""),
         "paused": request.query.get("paused") == "1",
@@ -37,14 +37,14 @@ async def live(desk: Desk, actor: Actor, request: PageRequest) -> Page:
     }
     wanted, org_id = request.query.get("q", "").strip(), request.org.org_id if request.org else None
     try:
-        found = await perform(search, desk, actor, SearchEvents(filter=wanted, org=org_id, limit=_ROWS))
+        found = await perform(search, context, actor, SearchEvents(filter=wanted, org=org_id, limit=_ROWS))
     except InvalidRequest as error:
         if isinstance(error, InvalidFilter):
             values["mistake"] = mistake_in(str(values["q"]), error)
         else:
             values["problems"] = error.problems
         return Page("live.html", "Live", values, status=422)
-    names = await names_of(desk, actor)
+    names = await names_of(context, actor)
     members = {"filter": wanted, "org": org_id}
     query = urlencode({name: value for name, value in members.items() if value})
     values |= {

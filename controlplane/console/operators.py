@@ -6,7 +6,7 @@ from typing import Final
 
 from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operators import (
     AddOperator,
     AddToken,
@@ -40,8 +40,8 @@ _DAYS: Final = (("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("366", "
 
 
 @page("GET", "/operators")
-async def operators(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    found = await perform(list_all, desk, actor, ListOperators())
+async def operators(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
+    found = await perform(list_all, context, actor, ListOperators())
     org_id = request.org.org_id if request.org else None
     values = {
         "found": [
@@ -55,18 +55,18 @@ async def operators(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 @form("/operators", again=operators)
-async def add_operator(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    added = await perform(add, desk, actor, filled(AddOperator, request.form))
+async def add_operator(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    added = await perform(add, context, actor, filled(AddOperator, request.form))
     return Redirect(request.link(f"/operators/{added.operator_id}"), f"Operator {added.name} was added.")
 
 
 @page("GET", "/operators/{operator}")
-async def operator(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def operator(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     reference = OperatorReference(operator=request.place["operator"])
-    found = await perform(show, desk, actor, reference)
+    found = await perform(show, context, actor, reference)
     is_self = actor.is_named(found.name)
     manages = _manages(actor, found)
-    tokens = await perform(list_tokens, desk, actor, reference) if is_self or manages else None
+    tokens = await perform(list_tokens, context, actor, reference) if is_self or manages else None
     values = {
         "operator": found,
         "tokens": tokens.tokens if tokens else None,
@@ -79,54 +79,54 @@ async def operator(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 @form("/operators/{operator}/roles", again=operator)
-async def give_role(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def give_role(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(GrantRole, request.form, operator=request.place["operator"])
-    done = await perform(grant, desk, actor, asked)
+    done = await perform(grant, context, actor, asked)
     return _back(request, done.operator_id, f"{done.name} is {asked.role} there from now on.")
 
 
 @form("/operators/{operator}/roles/revoke", again=operator)
-async def take_role(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def take_role(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(RevokeRole, request.form, operator=request.place["operator"])
-    done = await perform(revoke, desk, actor, asked)
+    done = await perform(revoke, context, actor, asked)
     return _back(request, done.operator_id, f"{done.name} has no role there any more.")
 
 
 @form("/operators/{operator}/password", again=operator, also=(Forbidden,))
-async def new_password(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def new_password(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(SetPassword, request.form, operator=request.place["operator"])
-    done = await perform(set_password, desk, actor, asked)
+    done = await perform(set_password, context, actor, asked)
     return _back(request, done.operator_id, f"{done.name} has a new password, and no session.")
 
 
 @form("/operators/{operator}/tokens", again=operator)
-async def new_token(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def new_token(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """The page with the token is the answer to the form itself, so that it can't be opened again: a reload
     sends the form once more, and its name is taken by then."""
     asked = filled(AddToken, request.form, operator=request.place["operator"])
-    made = await perform(add_token, desk, actor, asked)
-    found = await perform(show, desk, actor, OperatorReference(operator=asked.operator))
+    made = await perform(add_token, context, actor, asked)
+    found = await perform(show, context, actor, OperatorReference(operator=asked.operator))
     crumbs = (("Operators", "/operators"), (found.name, f"/operators/{found.operator_id}"))
     return Page("operator_token.html", "API token", {"operator": found, "made": made}, crumbs)
 
 
 @page("POST", "/operators/{operator}/tokens/revoke")
-async def end_token(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def end_token(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(RevokeToken, request.form, operator=request.place["operator"])
-    done = await perform(revoke_token, desk, actor, asked)
+    done = await perform(revoke_token, context, actor, asked)
     return _back(request, request.place["operator"], f"The token {done.name} has ended.")
 
 
 @form("/operators/{operator}/disable", again=operator)
-async def keep_out(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def keep_out(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     reference = OperatorReference(operator=request.place["operator"])
-    done = await perform(disable, desk, actor, reference)
+    done = await perform(disable, context, actor, reference)
     return _back(request, done.operator_id, f"{done.name} is refused from now on, tokens too.")
 
 
 @page("POST", "/operators/{operator}/enable")
-async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    done = await perform(enable, desk, actor, OperatorReference(operator=request.place["operator"]))
+async def let_in(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(enable, context, actor, OperatorReference(operator=request.place["operator"]))
     return _back(request, done.operator_id, f"{done.name} may sign in again.")
 
 

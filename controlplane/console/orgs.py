@@ -6,7 +6,7 @@ from typing import Final
 
 from controlplane.console.pages import Page, PageRequest, Redirect, filled, form, page
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.orgs import (
     AddOrg,
     ListOrgs,
@@ -24,8 +24,8 @@ _TIERS: Final = (("base", "30 days"), ("90d", "90 days"), ("1y", "1 year"), ("7y
 
 
 @page("GET", "/orgs")
-async def orgs(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    found = await perform(list_all, desk, actor, ListOrgs())
+async def orgs(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
+    found = await perform(list_all, context, actor, ListOrgs())
     values = {
         "found": found.orgs,
         "tiers": _TIERS,
@@ -34,21 +34,21 @@ async def orgs(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 @form("/orgs", again=orgs)
-async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    added = await perform(add, desk, actor, filled(AddOrg, request.form))
+async def add_org(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    added = await perform(add, context, actor, filled(AddOrg, request.form))
     return Redirect(request.link("/orgs"), f"Organisation {added.name} was added.")
 
 
 @page("POST", "/orgs/{org_id}/retention")
-async def keep(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+async def keep(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
     """What a shorter tier purges can't be had back, so that one is asked whether one means it."""
     asked = filled(SetRetention, request.form, org=request.place["org_id"])
-    org = await perform(show, desk, actor, OrgReference(org=asked.org))
+    org = await perform(show, context, actor, OrgReference(org=asked.org))
     shorter = RETENTION_MS[asked.retention] < RETENTION_MS[org.retention]
     if shorter and request.form.get("sure") != "yes":
         values = {"org": org, "wanted": asked.retention, "tiers": dict(_TIERS)}
         return Page("org_shorter.html", f"Keep less of {org.name}?", values, (("Organisations", "/orgs"),))
-    kept = await perform(set_retention, desk, actor, asked)
+    kept = await perform(set_retention, context, actor, asked)
     return Redirect(
         request.link("/orgs"), f"Events of {kept.name} are kept for {dict(_TIERS)[kept.retention]}."
     )

@@ -13,7 +13,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
 from controlplane.operations.audit import CountValues, FacetList, ValueCount, facets
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.fleet import ListFleet, ProxyHealth
 from controlplane.operations.fleet import list_all as list_fleet
 from controlplane.operations.perform import perform
@@ -45,13 +45,13 @@ class Step:
 
 
 @page("GET", "/", "last")
-async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def overview(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org = request.org.org_id if request.org else None
     period = period_of(request)
-    counted = await traffic(desk, actor, request, period, request.org.name if request.org else None)
-    blocked = await _blocked(desk, actor, org, counted.since)
-    fleet = await perform(list_fleet, desk, actor, ListFleet(org=org))
-    done = await perform(search_record, desk, actor, SearchRecord(org=org, limit=100))
+    counted = await traffic(context, actor, request, period, request.org.name if request.org else None)
+    blocked = await _blocked(context, actor, org, counted.since)
+    fleet = await perform(list_fleet, context, actor, ListFleet(org=org))
+    done = await perform(search_record, context, actor, SearchRecord(org=org, limit=100))
     values = {
         "periods": PERIODS,
         "period": period,
@@ -60,7 +60,7 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "blocked_counted": None if blocked.complete else blocked.counted,
         "proxies": fleet.proxies,
         "unwell": [proxy for proxy in fleet.proxies if _is_unwell(proxy)],
-        "steps": [] if counted.total else await _steps(desk, actor, org, any_proxy=bool(fleet.proxies)),
+        "steps": [] if counted.total else await _steps(context, actor, org, any_proxy=bool(fleet.proxies)),
         "done": [line for line in done.lines if not line.operation.startswith("session.")][:_TOP],
     }
     return Page("overview.html", "Overview", values, remarks=unknown_period(request))
@@ -73,12 +73,12 @@ def _is_unwell(proxy: ProxyHealth) -> bool:
     return any((proxy.missing_events, proxy.repeated_numbers, proxy.implausible_times))
 
 
-async def _steps(desk: Desk, actor: Actor, org: str | None, *, any_proxy: bool) -> list[Step]:
+async def _steps(context: OperationContext, actor: Actor, org: str | None, *, any_proxy: bool) -> list[Step]:
     """From nothing to the first request; none where only the request itself is missing."""
-    rulesets = (await perform(list_rulesets, desk, actor, ListRulesets(org=org))).rulesets
-    apps = (await perform(list_apps, desk, actor, ListApps(org=org))).apps
+    rulesets = (await perform(list_rulesets, context, actor, ListRulesets(org=org))).rulesets
+    apps = (await perform(list_apps, context, actor, ListApps(org=org))).apps
     steps = [
-        Step(bool(await desk.orgs(actor)), "Add an organisation", "/orgs", "org add contoso"),
+        Step(bool(await context.orgs(actor)), "Add an organisation", "/orgs", "org add contoso"),
         Step(bool(rulesets), "Write a ruleset", "/rulesets/new", "ruleset apply rules.yaml --org contoso"),
         Step(bool(apps), "Add an app", "/apps", "app add payroll --org contoso --ruleset hr-sync"),
         Step(any_proxy, "Add a proxy, and start it", "/proxies", "proxy add edge-1 --org contoso"),
@@ -86,10 +86,10 @@ async def _steps(desk: Desk, actor: Actor, org: str | None, *, any_proxy: bool) 
     return [] if all(step.done for step in steps) else steps
 
 
-async def _blocked(desk: Desk, actor: Actor, org: str | None, since: str) -> FacetList:
+async def _blocked(context: OperationContext, actor: Actor, org: str | None, since: str) -> FacetList:
     """Apps and rules with the most blocked requests."""
     asked = CountValues(filter="verdict:block", org=org, from_=since, fields=("app", "ruleid"), top=_TOP)
-    return await perform(facets, desk, actor, asked)
+    return await perform(facets, context, actor, asked)
 
 
 def _ranked(counted: Traffic, field: str, values: Sequence[ValueCount]) -> list[Ranked]:

@@ -3,16 +3,16 @@
 A page is one function in one of the area modules:
 
     @page("GET", "/orgs")
-    async def orgs(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-        found = await perform(list_all, desk, actor, ListOrgs())
+    async def orgs(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
+        found = await perform(list_all, context, actor, ListOrgs())
         return Page("orgs.html", "Organisations", {"orgs": found.orgs})
 
 A form that is sent by POST is a function too. It has the good case alone: what a person can mend is raised,
 and `form` shows the page `again`, with the reasons and with what was typed.
 
     @form("/orgs", again=orgs)
-    async def add_org(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-        added = await perform(add, desk, actor, filled(AddOrg, request.form))
+    async def add_org(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+        added = await perform(add, context, actor, filled(AddOrg, request.form))
         return Redirect(request.link("/orgs"), f"Organisation {added.name} was added.")
 
 Both call operations and nothing below them. `frame.py` does the rest: it asks for a sign-in, checks a form's
@@ -40,7 +40,7 @@ import msgspec
 from multidict import MultiDict, MultiMapping
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Request, validation_problem
 from controlplane.registry import InvalidName
 from controlplane.store.interface import AlreadyExists, Conflict, Org
@@ -86,7 +86,7 @@ class Redirect:
     flash: str = ""  # one sentence on what was done, shown once
 
 
-Handler = Callable[[Desk, Actor, PageRequest], Awaitable[Page | Redirect]]
+Handler = Callable[[OperationContext, Actor, PageRequest], Awaitable[Page | Redirect]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,12 @@ def form(path: str, *, again: PageRoute, also: _Errors = ()) -> Callable[[Handle
     mendable: _Errors = (*Refusal, *also)
 
     def route(handler: Handler) -> PageRoute:
-        async def performed(desk: Desk, actor: Actor, request: PageRequest) -> Page | Redirect:
+        async def performed(context: OperationContext, actor: Actor, request: PageRequest) -> Page | Redirect:
             try:
-                return await handler(desk, actor, request)
+                return await handler(context, actor, request)
             except mendable as error:
                 refused = reasons(error)
-            shown = await again.handler(desk, actor, request)
+            shown = await again.handler(context, actor, request)
             return replace(shown, status=422, refused=refused) if isinstance(shown, Page) else shown
 
         return PageRoute("POST", path, performed)

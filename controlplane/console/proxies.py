@@ -16,7 +16,7 @@ from controlplane.console.pages import Page, PageRequest, Redirect, filled, form
 from controlplane.fleet_health import direction, duration
 from controlplane.operations import fleet, proxies
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.fleet import ProxyDetails, ProxyHealth, SequenceFacts, WindowFacts
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
@@ -67,9 +67,9 @@ class _Lane:
 
 
 @page("GET", "/proxies", "health")
-async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def overview(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org = request.org.org_id if request.org else None
-    found = await perform(fleet.list_all, desk, actor, fleet.ListFleet(org=org))
+    found = await perform(fleet.list_all, context, actor, fleet.ListFleet(org=org))
     rows = sorted(map(_row, found.proxies), key=lambda row: (_ORDER.index(row.health), row.proxy.name))
     counts = Counter(row.health for row in rows)
     wanted = request.query.get("health", "")
@@ -78,7 +78,7 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "total": len(rows),
         "counts": [(health, counts[health], _KINDS[health]) for health in _ORDER if counts[health]],
         "wanted": wanted,
-        "manageable": await _manageable(desk, actor),
+        "manageable": await _manageable(context, actor),
     }
     remarks = []
     if wanted not in ("", *_ORDER):
@@ -87,18 +87,18 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 @form("/proxies", again=overview)
-async def add_proxy(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def add_proxy(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """The page with the secrets is the answer to the form itself, so that it can't be opened again."""
     asked = proxies.AddProxy(name=request.form.get("name", ""), orgs=(request.form.get("first", ""),))
-    made = await perform(proxies.add, desk, actor, asked)
+    made = await perform(proxies.add, context, actor, asked)
     return _secrets_page(asked.name, made, "was added")
 
 
 @page("GET", "/proxies/{proxy}")
-async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    found = await perform(fleet.show, desk, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
-    manageable = [org.name for org in await _manageable(desk, actor)]
-    names = {org.org_id: org.name for org in await desk.orgs(actor)}
+async def one(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
+    found = await perform(fleet.show, context, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
+    manageable = [org.name for org in await _manageable(context, actor)]
+    names = {org.org_id: org.name for org in await context.orgs(actor)}
     health = "disabled" if not found.enabled else found.health
     checks = (found.heartbeat or {}).get("checks") or {}
     values = {
@@ -123,35 +123,35 @@ async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 @page("POST", "/proxies/{proxy}/disable")
-async def cut_off(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    done = await perform(proxies.disable, desk, actor, _reference(request))
+async def cut_off(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(proxies.disable, context, actor, _reference(request))
     said = f"{done.name} is refused from now on: it keeps its rules, and its events wait at the proxy."
     return Redirect(request.link(f"/proxies/{done.proxy_id}"), said)
 
 
 @page("POST", "/proxies/{proxy}/enable")
-async def let_in(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    done = await perform(proxies.enable, desk, actor, _reference(request))
+async def let_in(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    done = await perform(proxies.enable, context, actor, _reference(request))
     return Redirect(request.link(f"/proxies/{done.proxy_id}"), f"{done.name} is taken again.")
 
 
 @form("/proxies/{proxy}/secrets", again=one)
-async def rotate(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def rotate(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """Asked for by typing the name: the proxy is refused until it has the new secrets. The form says which
     secrets it expects, which a second sending no longer finds."""
-    found = await perform(fleet.show, desk, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
+    found = await perform(fleet.show, context, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
     if request.form.get("name", "") != found.name:
         raise InvalidRequest(
             f"To replace its secrets, write the proxy's name, {found.name}. Nothing was done."
         )
     seen = request.form.get("expected") or 0
     asked = filled(proxies.RotateProxySecret, request.form, proxy=found.proxy_id, expected=seen)
-    made = await perform(proxies.rotate_secret, desk, actor, asked)
+    made = await perform(proxies.rotate_secret, context, actor, asked)
     return _secrets_page(found.name, made, "has new secrets; the old ones are refused from now on")
 
 
 @form("/proxies/{proxy}/acknowledge", again=one)
-async def acknowledge(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def acknowledge(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     """The form says which losses were shown: others that came since are not acknowledged with them."""
     shown_losses = {kind: request.form.get(kind, "") for kind in ("missing", "repeated", "implausible")}
     asked = filled(
@@ -160,28 +160,28 @@ async def acknowledge(desk: Desk, actor: Actor, request: PageRequest) -> Redirec
         proxy=request.place["proxy"],
         expected=shown_losses,
     )
-    done = await perform(proxies.acknowledge, desk, actor, asked)
+    done = await perform(proxies.acknowledge, context, actor, asked)
     said = f"The losses of {done.name} up to now are acknowledged. Later ones count again."
     return Redirect(request.link(f"/proxies/{done.proxy_id}"), said)
 
 
 @form("/proxies/{proxy}/grant", again=one)
-async def grant(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def grant(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     org = request.form.get("grants", "")
     if not org:
         raise InvalidRequest("Choose an organisation.")
     asked = proxies.OrgOfProxy(proxy=request.place["proxy"], org=org)
-    done = await perform(proxies.grant, desk, actor, asked)
+    done = await perform(proxies.grant, context, actor, asked)
     return Redirect(
         request.link(f"/proxies/{done.proxy_id}"), f"{done.name} serves {org} from its next sync on."
     )
 
 
 @page("POST", "/proxies/{proxy}/revoke")
-async def revoke(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def revoke(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     org = request.form.get("revokes", "")
     asked = proxies.OrgOfProxy(proxy=request.place["proxy"], org=org)
-    done = await perform(proxies.revoke, desk, actor, asked)
+    done = await perform(proxies.revoke, context, actor, asked)
     said = (
         f"Events of {org} from {done.name} are refused now, and it has no rules of it from its next sync on."
     )
@@ -231,8 +231,8 @@ def _rules_in_short(proxy: ProxyHealth) -> tuple[str, str]:
     return "good", "all current" if len(proxy.rulesets) > 1 else "current"
 
 
-async def _manageable(desk: Desk, actor: Actor) -> list[Org]:
-    return [org for org in await desk.orgs(actor) if actor.may("admin", org.org_id)]
+async def _manageable(context: OperationContext, actor: Actor) -> list[Org]:
+    return [org for org in await context.orgs(actor) if actor.may("admin", org.org_id)]
 
 
 # One proxy

@@ -13,7 +13,7 @@ from controlplane.console.pages import Page, PageRequest, Refusal, filled, page,
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operators import ListOperators
 from controlplane.operations.operators import list_all as list_operators
 from controlplane.operations.perform import perform
@@ -28,16 +28,16 @@ _NOUNS: Final = tuple(sorted({name.partition(".")[0] for name in _NAMES}))
 
 
 @page("GET", "/record", "operator", "operation", "from", "to", "cursor")
-async def record(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def record(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     refused: tuple[str, ...] = ()
     found = RecordPage(lines=(), next=None)
     try:
         org = request.org.org_id if request.org else None
         asked = filled(SearchRecord, request.query, org=org, limit=_LINES)
-        found = await perform(search, desk, actor, asked)
+        found = await perform(search, context, actor, asked)
     except Refusal as error:
         refused = reasons(error)
-    names = await _names(desk, actor) if found.lines else {}
+    names = await _names(context, actor) if found.lines else {}
     values = {
         "found": found,
         "told": partial(told, names=names),
@@ -58,16 +58,16 @@ def told(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     ]
 
 
-async def _names(desk: Desk, actor: Actor) -> dict[str, str]:
+async def _names(context: OperationContext, actor: Actor) -> dict[str, str]:
     """By id, of what the actor may look at."""
-    apps = await perform(list_apps, desk, actor, ListApps())
-    rulesets = await perform(list_rulesets, desk, actor, ListRulesets())
-    operators = await perform(list_operators, desk, actor, ListOperators())
+    apps = await perform(list_apps, context, actor, ListApps())
+    rulesets = await perform(list_rulesets, context, actor, ListRulesets())
+    operators = await perform(list_operators, context, actor, ListOperators())
     return (
         {app.app_id: app.name for app in apps.apps}
         | {ruleset.ruleset_id: ruleset.name for ruleset in rulesets.rulesets}
         | {operator.operator_id: operator.name for operator in operators.operators}
-        | {proxy.proxy_id: proxy.name for proxy in await desk.proxies(actor, None)}
+        | {proxy.proxy_id: proxy.name for proxy in await context.proxies(actor, None)}
     )
 
 

@@ -13,7 +13,7 @@ from controlplane.console import terms
 from controlplane.operations import replays
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import AppFacts
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.recorded import within_time
@@ -72,7 +72,12 @@ class Progress:
 
 
 async def step(
-    desk: Desk, actor: Actor, org: str, yaml: str, judged: Sequence[AppFacts], form: Mapping[str, str]
+    context: OperationContext,
+    actor: Actor,
+    org: str,
+    yaml: str,
+    judged: Sequence[AppFacts],
+    form: Mapping[str, str],
 ) -> Progress:
     """The next step of the replay that the form is in the midst of, or the first of another. `judged` are the
     applications that the rules are for, unless the form asks for others."""
@@ -86,7 +91,7 @@ async def step(
         limit=_EVENTS_OF_A_STEP,
         cursor=None if before is None else before.next,
     )
-    found = await perform(replays.replay, desk, actor, asked)
+    found = await perform(replays.replay, context, actor, asked)
     replayed = found if before is None else together(before, found)
     so_far = msgspec.json.encode(_SoFar(digest, replayed)).decode()
     return Progress(replayed, tuple(map(_change, replayed.groups)), so_far)

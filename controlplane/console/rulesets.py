@@ -16,7 +16,7 @@ from controlplane.operations import apps, fleet, rehearsals, rulesets
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import AppFacts, ListApps
 from controlplane.operations.aside import for_a_page
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.fleet import RolloutRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.rehearsals import RulesetDifference
@@ -70,27 +70,27 @@ def _difference(old: str, new: str) -> Difference:
     return Difference(by_rules, ruleset_text.text_diff(old, new))
 
 
-async def bound_to(desk: Desk, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
-    found = await perform(apps.list_all, desk, actor, ListApps(org=org))
+async def bound_to(context: OperationContext, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
+    found = await perform(apps.list_all, context, actor, ListApps(org=org))
     return tuple(app for app in found.apps if app.ruleset == name)
 
 
-async def in_shadow(desk: Desk, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
+async def in_shadow(context: OperationContext, actor: Actor, org: str, name: str) -> tuple[AppFacts, ...]:
     """The applications beside whose own ruleset it is tried."""
-    found = await perform(apps.list_all, desk, actor, ListApps(org=org))
+    found = await perform(apps.list_all, context, actor, ListApps(org=org))
     return tuple(app for app in found.apps if app.shadow_ruleset == name)
 
 
 @page("GET", "/rulesets")
-async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def overview(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org = request.org.org_id if request.org else None
-    found = await perform(rulesets.list_all, desk, actor, ListRulesets(org=org))
-    all_apps = (await perform(apps.list_all, desk, actor, ListApps(org=org))).apps
-    names = {each.org_id: each.name for each in await desk.orgs(actor)}
+    found = await perform(rulesets.list_all, context, actor, ListRulesets(org=org))
+    all_apps = (await perform(apps.list_all, context, actor, ListApps(org=org))).apps
+    names = {each.org_id: each.name for each in await context.orgs(actor)}
     rows = []
     for each in found.rulesets:
         asked = RulesetReference(ruleset=each.ruleset_id)
-        newest = (await perform(rulesets.history, desk, actor, asked)).versions[0]
+        newest = (await perform(rulesets.history, context, actor, asked)).versions[0]
         bound = tuple(app for app in all_apps if (app.org_id, app.ruleset) == (each.org_id, each.name))
         rows.append(_Row(each, names[each.org_id], bound, newest))
     rows.sort(key=lambda row: (row.org, row.ruleset.name))
@@ -98,15 +98,15 @@ async def overview(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 @page("GET", "/rulesets/{org}/{name}", "version")
-async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def one(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
     shown = await perform(
         rulesets.show,
-        desk,
+        context,
         actor,
         ShowRuleset(ruleset=name, org=org, version=_version(request.query, "version")),
     )
-    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    history = await perform(rulesets.history, context, actor, RulesetReference(ruleset=name, org=org))
     places, lines = await for_a_page(actor, _listed, shown.yaml) or (None, None)
     values = {
         "shown": shown,
@@ -116,9 +116,9 @@ async def one(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "text": "" if lines else await asyncio.to_thread(ruleset_text.as_it_is, shown.yaml),
         "rules": None if places is None else places[:_MOST_OUTLINED],
         "further_rules": max(0, len(places or ()) - _MOST_OUTLINED),
-        "apps": await bound_to(desk, actor, org, shown.name),
-        "shadowed": await in_shadow(desk, actor, org, shown.name),
-        "rollout": await perform(fleet.rollout, desk, actor, RolloutRequest(ruleset=name, org=org)),
+        "apps": await bound_to(context, actor, org, shown.name),
+        "shadowed": await in_shadow(context, actor, org, shown.name),
+        "rollout": await perform(fleet.rollout, context, actor, RolloutRequest(ruleset=name, org=org)),
         "path": place_of(org, name),
     }
     return Page("ruleset.html", shown.name, values, crumbs=(CRUMB,))
@@ -130,49 +130,55 @@ def _listed(text: str) -> tuple[tuple[RulePlace, ...], tuple[Line, ...] | None]:
 
 
 @page("GET", "/rulesets/{org}/{name}/compare", "old", "new")
-async def compare(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def compare(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     org, name = request.place["org"], request.place["name"]
-    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    history = await perform(rulesets.history, context, actor, RulesetReference(ruleset=name, org=org))
     newest = history.versions[0].version
     new = _version(request.query, "new") or newest
     old = _version(request.query, "old") or max(1, new - 1)
-    return await _compared(desk, actor, request, old, new, "compare.html", "Compare versions")
+    return await _compared(context, actor, request, old, new, "compare.html", "Compare versions")
 
 
 @page("GET", "/rulesets/{org}/{name}/rollback", "to")
-async def consider(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def consider(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """Show what a rollback would change, before anybody does it."""
     org, name = request.place["org"], request.place["name"]
     wanted = _version(request.form or request.query, "to")
-    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    history = await perform(rulesets.history, context, actor, RulesetReference(ruleset=name, org=org))
     newest = history.versions[0].version
     if newest == 1:
         raise NotFound(f"ruleset {name} has one version: there is none to go back to")
     to = wanted or newest - 1
-    shown = await _compared(desk, actor, request, newest, to, "rollback.html", f"Back to version {to}")
+    shown = await _compared(context, actor, request, newest, to, "rollback.html", f"Back to version {to}")
     return replace(shown, values={**shown.values, "note": request.form.get("note", "")})
 
 
 @form("/rulesets/{org}/{name}/rollback", again=consider)
-async def go_back(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def go_back(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     org, name = request.place["org"], request.place["name"]
     to = _version(request.form, "to") or 0
     seen = _version(request.form, "expected")  # what the page compared with
     asked = RollBack(ruleset=name, org=org, to=to, note=request.form.get("note") or None, expected=seen or 0)
-    new = await perform(rulesets.rollback, desk, actor, asked)
+    new = await perform(rulesets.rollback, context, actor, asked)
     said = f"Version {new.version} of {new.name} is in force, with the text of version {to}."
     return Redirect(request.link(place_of(org, name)), said)
 
 
 async def _compared(
-    desk: Desk, actor: Actor, request: PageRequest, old: int, new: int, template: str, title: str
+    context: OperationContext,
+    actor: Actor,
+    request: PageRequest,
+    old: int,
+    new: int,
+    template: str,
+    title: str,
 ) -> Page:
     org, name = request.place["org"], request.place["name"]
     first, second = [
-        await perform(rulesets.show, desk, actor, ShowRuleset(ruleset=name, org=org, version=version))
+        await perform(rulesets.show, context, actor, ShowRuleset(ruleset=name, org=org, version=version))
         for version in (old, new)
     ]
-    history = await perform(rulesets.history, desk, actor, RulesetReference(ruleset=name, org=org))
+    history = await perform(rulesets.history, context, actor, RulesetReference(ruleset=name, org=org))
     values = {
         "old": first,
         "new": second,
@@ -180,7 +186,7 @@ async def _compared(
         "found": await difference(actor, first.yaml, second.yaml),
         "rule_lines": {},
         "form": request.query,
-        "apps": await bound_to(desk, actor, org, second.name),
+        "apps": await bound_to(context, actor, org, second.name),
         "path": place_of(org, name),
     }
     return Page(template, title, values, crumbs=(CRUMB, (second.name, place_of(org, name))))

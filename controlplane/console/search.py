@@ -27,7 +27,7 @@ from controlplane.operations.audit import (
     histogram,
     search,
 )
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.search.query import FIELDS, rfc3339_ms
@@ -90,7 +90,7 @@ class Mistake:
 
 
 @page("GET", "/search", "q", "from", "to", "cursor", "counts")
-async def found(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def found(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     given = request.query.get
     asked = SearchEvents(**_members(request), limit=_PAGE, cursor=given("cursor") or None)
     values: dict[str, object] = {
@@ -111,18 +111,18 @@ async def found(desk: Desk, actor: Actor, request: PageRequest) -> Page:
         "exports": [(form, _export(request, form)) for form in ("csv", "ndjson")],
     }
     try:
-        events = await perform(search, desk, actor, asked)
+        events = await perform(search, context, actor, asked)
     except InvalidRequest as error:
         values |= _refused(error, given("q", ""))
         return Page("search.html", "Search", values, status=422)
-    names = await names_of(desk, actor)
+    names = await names_of(context, actor)
     values["rows"] = [event_row(bytes(event), names) for event in events.events]
     values["next"] = None if events.next is None else request.changed(cursor=events.next)
     values["behind"] = events.behind
     if events.events:
         try:
             async with asyncio.timeout(None if given("counts") else _COUNTS_WITHIN_SECONDS):
-                values["counts"] = await _counts(desk, actor, request)
+                values["counts"] = await _counts(context, actor, request)
         except TimeoutError:
             values["counts_at"] = request.link("/search/counts", **_state(request))
     return Page("search.html", "Search", values, remarks=sentences(events.notes))
@@ -134,9 +134,9 @@ def sentences(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 @page("GET", "/search/counts", "q", "from", "to")
-async def counts_alone(desk: Desk, actor: Actor, request: PageRequest) -> Page:
+async def counts_alone(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     """What the page leaves out if it takes too long, for a script to put in."""
-    values = {"counts": await _counts(desk, actor, request), "verdicts": _FROM_BELOW}
+    values = {"counts": await _counts(context, actor, request), "verdicts": _FROM_BELOW}
     return Page("search_counts.html", "Counts", values)
 
 
@@ -166,9 +166,9 @@ def _export(request: PageRequest, form: str) -> str:
     return f"/admin/v1/audit/export?{urlencode({'format': form, **given})}"
 
 
-async def names_of(desk: Desk, actor: Actor) -> dict[str, str]:
-    names = {org.org_id: org.name for org in await desk.orgs(actor)}
-    return names | {app.app_id: app.name for app in await desk.apps(actor, None)}
+async def names_of(context: OperationContext, actor: Actor) -> dict[str, str]:
+    names = {org.org_id: org.name for org in await context.orgs(actor)}
+    return names | {app.app_id: app.name for app in await context.apps(actor, None)}
 
 
 def _refused(error: InvalidRequest, filter_: str) -> dict[str, object]:
@@ -192,7 +192,7 @@ def mistake_in(filter_: str, error: InvalidFilter) -> Mistake:
 # What is counted
 
 
-async def _counts(desk: Desk, actor: Actor, request: PageRequest) -> Counted | None:
+async def _counts(context: OperationContext, actor: Actor, request: PageRequest) -> Counted | None:
     members = _members(request)
     verdicts = [
         Selection(**{**members, "filter": f"{members['filter']} verdict:{verdict}".strip()})
@@ -200,8 +200,8 @@ async def _counts(desk: Desk, actor: Actor, request: PageRequest) -> Counted | N
     ]
     wanted = [name for name in _FACETS if name != "org" or request.org is None]
     try:
-        by_verdict = await asyncio.gather(*(perform(histogram, desk, actor, each) for each in verdicts))
-        found = await perform(facets, desk, actor, CountValues(**members, fields=tuple(wanted), top=_TOP))
+        by_verdict = await asyncio.gather(*(perform(histogram, context, actor, each) for each in verdicts))
+        found = await perform(facets, context, actor, CountValues(**members, fields=tuple(wanted), top=_TOP))
     except (InvalidRequest, StoreError):
         return None  # what the search itself says of it is on the page
     return Counted(

@@ -6,7 +6,7 @@ from controlplane.console.pages import Page, PageRequest, Redirect, filled, form
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import ListApps
 from controlplane.operations.apps import list_all as list_apps
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.emergency import (
     MAX_REASON,
     AllToStop,
@@ -28,14 +28,14 @@ from controlplane.operations.perform import perform
 
 
 @page("GET", "/stops", "app")
-async def stops(desk: Desk, actor: Actor, request: PageRequest) -> Page:
-    found = await perform(list_all, desk, actor, Everything())
+async def stops(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
+    found = await perform(list_all, context, actor, Everything())
     org = request.org.org_id if request.org else None
-    apps = await perform(list_apps, desk, actor, ListApps(org=org))
+    apps = await perform(list_apps, context, actor, ListApps(org=org))
     values = {
         "found": found.stops,
         "apps": [each for each in apps.apps if actor.may("editor", each.org_id)],
-        "stoppable": [each for each in await desk.orgs(actor) if actor.may("editor", each.org_id)],
+        "stoppable": [each for each in await context.orgs(actor) if actor.may("editor", each.org_id)],
         "chosen_app": request.form.get("app") or request.query.get("app"),
         "chosen_org": request.form.get("org") or org,
         "longest_reason": MAX_REASON,
@@ -44,34 +44,34 @@ async def stops(desk: Desk, actor: Actor, request: PageRequest) -> Page:
 
 
 @form("/stops", again=stops)
-async def stop(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
-    what = await _stop(desk, actor, request)
+async def stop(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
+    what = await _stop(context, actor, request)
     return Redirect(request.link("/stops"), f"Proxies refuse {what} from their next sync on.")
 
 
 @form("/stops/lift", again=stops)
-async def lift(desk: Desk, actor: Actor, request: PageRequest) -> Redirect:
+async def lift(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     scope = request.form.get("scope")
     if scope == "app":
-        await perform(lift_app, desk, actor, filled(StoppedApp, request.form))
+        await perform(lift_app, context, actor, filled(StoppedApp, request.form))
     elif scope == "org":
-        await perform(lift_org, desk, actor, filled(StoppedOrg, request.form))
+        await perform(lift_org, context, actor, filled(StoppedOrg, request.form))
     elif scope == "all":
-        await perform(lift_all, desk, actor, Everything())
+        await perform(lift_all, context, actor, Everything())
     else:
         raise InvalidRequest("Say which stop to lift.")
     return Redirect(request.link("/stops"), "The stop is lifted.")
 
 
-async def _stop(desk: Desk, actor: Actor, request: PageRequest) -> str:
+async def _stop(context: OperationContext, actor: Actor, request: PageRequest) -> str:
     """What was stopped, in words."""
     scope = request.form.get("scope")
     if scope == "app":
-        return f"the app {(await perform(stop_app, desk, actor, filled(AppToStop, request.form))).app}"
+        return f"the app {(await perform(stop_app, context, actor, filled(AppToStop, request.form))).app}"
     if scope == "org":
-        stopped = await perform(stop_org, desk, actor, filled(OrgToStop, request.form))
+        stopped = await perform(stop_org, context, actor, filled(OrgToStop, request.form))
         return f"every app of {stopped.org}"
     if request.form.get("sure") != "yes":
         raise InvalidRequest("To stop everything, say that you mean it.")
-    await perform(stop_all, desk, actor, filled(AllToStop, request.form))
+    await perform(stop_all, context, actor, filled(AllToStop, request.form))
     return "every app of every organisation"

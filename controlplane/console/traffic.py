@@ -13,7 +13,7 @@ from controlplane.console import charts, text
 from controlplane.console.pages import PageRequest
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import Selection, histogram
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.perform import perform
 from controlplane.search.query import rfc3339_ms
 from proxy.wire.audit_event import rfc3339
@@ -127,7 +127,12 @@ def period_of(request: PageRequest) -> Period:
 
 
 async def traffic(
-    desk: Desk, actor: Actor, request: PageRequest, period: Period, org: str | None, query: str = ""
+    context: OperationContext,
+    actor: Actor,
+    request: PageRequest,
+    period: Period,
+    org: str | None,
+    query: str = "",
 ) -> Traffic:
     """What was asked in an organisation, or in all that the actor may look at."""
     last = request.now_ms // period.interval_ms * period.interval_ms
@@ -141,7 +146,7 @@ async def traffic(
         )
         for verdict in _FROM_BELOW
     ]
-    found = await asyncio.gather(*(perform(histogram, desk, actor, each) for each in asked))
+    found = await asyncio.gather(*(perform(histogram, context, actor, each) for each in asked))
     by_verdict = {}
     for verdict, each in zip(_FROM_BELOW, found, strict=True):
         counted = {rfc3339_ms(bucket.start): bucket.count for bucket in each.buckets}

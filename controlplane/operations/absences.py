@@ -13,7 +13,7 @@ from typing import Final
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.search.interface import SearchQuery
 from controlplane.search.query import Between, Exactly, Field, FieldTerm, Filter, Like
 from proxy.policy.ruleset import DEFAULT_RULE_ID
@@ -45,29 +45,33 @@ class Known:
 
 
 async def notes_on(
-    desk: Desk, actor: Actor, query: SearchQuery, org: str | None, ids: Mapping[tuple[str, str], str]
+    context: OperationContext,
+    actor: Actor,
+    query: SearchQuery,
+    org: str | None,
+    ids: Mapping[tuple[str, str], str],
 ) -> tuple[str, ...]:
     """Return what may be wrong with a search that found nothing. `ids` are names by field and id."""
     by_field: dict[str, dict[str, str]] = {field: {} for field in _BY_ID}
     for (field, known_id), name in ids.items():
         by_field[field][known_id] = name
     asks_rules = any(isinstance(term, FieldTerm) and term.field.name in _RULES for term in query.filter.terms)
-    rules = await _rule_ids(desk, actor, org) if asks_rules else None
+    rules = await _rule_ids(context, actor, org) if asks_rules else None
     found = [
         *notes(query.filter, Known(by_field, rules)),
-        *_time_notes(query, desk.clock.wall_ms()),
+        *_time_notes(query, context.clock.wall_ms()),
     ]
     return tuple(dict.fromkeys(found))[:_MOST_NOTES]
 
 
-async def _rule_ids(desk: Desk, actor: Actor, org: str | None) -> frozenset[str] | None:
+async def _rule_ids(context: OperationContext, actor: Actor, org: str | None) -> frozenset[str] | None:
     """The ids of all rules in the active versions of rulesets."""
-    rulesets = await desk.rulesets(actor, org)
+    rulesets = await context.rulesets(actor, org)
     if len(rulesets) > _MOST_RULESETS:
         return None
     found = {DEFAULT_RULE_ID}
     for each in rulesets:
-        text = await desk.store.ruleset_text(each.ruleset_id, each.version)
+        text = await context.store.ruleset_text(each.ruleset_id, each.version)
         if text is not None:
             found |= await aside(actor, _ids_in, text)
     return frozenset(found)

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from controlplane.operations.actor import Actor, Role
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, Request, operation
 from controlplane.store.interface import App
 from proxy.wire.audit_event import rfc3339
@@ -85,25 +85,25 @@ class RotateSecret(AppReference):
 
 
 @operation("app.add", "POST", "/apps")
-async def add(desk: Desk, actor: Actor, request: AddApp) -> NewApp:
+async def add(context: OperationContext, actor: Actor, request: AddApp) -> NewApp:
     """Add an app identity. Its client secret is shown this once."""
-    org = await desk.org(actor, "admin", request.org)
-    created = await desk.registry.add_app(request.name, org.org_id, request.ruleset)
+    org = await context.org(actor, "admin", request.org)
+    created = await context.registry.add_app(request.name, org.org_id, request.ruleset)
     return NewApp(
         app_id=created.app.app_id, client_id=created.app.client_id, client_secret=created.client_secret
     )
 
 
 @operation("app.list", "GET", "/apps")
-async def list_all(desk: Desk, actor: Actor, request: ListApps) -> AppList:
+async def list_all(context: OperationContext, actor: Actor, request: ListApps) -> AppList:
     """All app identities."""
-    return AppList(apps=tuple(map(_facts, await desk.apps(actor, request.org))))
+    return AppList(apps=tuple(map(_facts, await context.apps(actor, request.org))))
 
 
 @operation("app.show", "GET", "/apps/{app}")
-async def show(desk: Desk, actor: Actor, request: AppReference) -> AppDetails:
+async def show(context: OperationContext, actor: Actor, request: AppReference) -> AppDetails:
     """One app identity, with its valid secrets by version."""
-    app = await desk.app(actor, "viewer", request.app, request.org)
+    app = await context.app(actor, "viewer", request.app, request.org)
     return AppDetails(
         **msgspec.structs.asdict(_facts(app)),
         ruleset_id=app.ruleset_id,
@@ -116,32 +116,32 @@ async def show(desk: Desk, actor: Actor, request: AppReference) -> AppDetails:
 
 
 @operation("app.bind", "PUT", "/apps/{app}/ruleset")
-async def bind(desk: Desk, actor: Actor, request: BindApp) -> AppFacts:
+async def bind(context: OperationContext, actor: Actor, request: BindApp) -> AppFacts:
     """Let another ruleset of its organisation judge the app identity."""
-    app = await desk.app(actor, "editor", request.app, request.org)
-    return _facts(await desk.registry.bind_app(app.app_id, app.org_id, request.ruleset))
+    app = await context.app(actor, "editor", request.app, request.org)
+    return _facts(await context.registry.bind_app(app.app_id, app.org_id, request.ruleset))
 
 
 @operation("app.shadow", "PUT", "/apps/{app}/shadow")
-async def shadow(desk: Desk, actor: Actor, request: SetShadow) -> AppFacts:
+async def shadow(context: OperationContext, actor: Actor, request: SetShadow) -> AppFacts:
     """Try a ruleset beside the app identity's own: its verdicts stand in the audit events, and only there."""
-    app = await desk.app(actor, "editor", request.app, request.org)
-    return _facts(await desk.registry.set_shadow(app.app_id, app.org_id, request.ruleset))
+    app = await context.app(actor, "editor", request.app, request.org)
+    return _facts(await context.registry.set_shadow(app.app_id, app.org_id, request.ruleset))
 
 
 @operation("app.promote-shadow", "POST", "/apps/{app}/promote-shadow")
-async def promote_shadow(desk: Desk, actor: Actor, request: PromoteShadow) -> AppFacts:
+async def promote_shadow(context: OperationContext, actor: Actor, request: PromoteShadow) -> AppFacts:
     """Let the shadow ruleset judge the app identity from now on."""
-    app = await desk.app(actor, "editor", request.app, request.org)
-    return _facts(await desk.registry.promote_shadow(app.app_id, app.org_id, request.expected))
+    app = await context.app(actor, "editor", request.app, request.org)
+    return _facts(await context.registry.promote_shadow(app.app_id, app.org_id, request.expected))
 
 
 @operation("app.rotate-secret", "POST", "/apps/{app}/rotate-secret")
-async def rotate_secret(desk: Desk, actor: Actor, request: RotateSecret) -> NewSecret:
+async def rotate_secret(context: OperationContext, actor: Actor, request: RotateSecret) -> NewSecret:
     """A new client secret, shown this once. Without a grace the old one and its tokens end at once."""
-    app = await desk.app(actor, "admin", request.app, request.org)
+    app = await context.app(actor, "admin", request.app, request.org)
     grace_ms = request.grace_seconds * 1000
-    rotated = await desk.registry.rotate_secret(app.app_id, app.org_id, grace_ms, request.expected)
+    rotated = await context.registry.rotate_secret(app.app_id, app.org_id, grace_ms, request.expected)
     return NewSecret(
         app_id=rotated.app.app_id,
         client_id=rotated.app.client_id,
@@ -151,22 +151,22 @@ async def rotate_secret(desk: Desk, actor: Actor, request: RotateSecret) -> NewS
 
 
 @operation("app.disable", "POST", "/apps/{app}/disable")
-async def disable(desk: Desk, actor: Actor, request: AppReference) -> AppFacts:
+async def disable(context: OperationContext, actor: Actor, request: AppReference) -> AppFacts:
     """Refuse the app identity and every token of it, from the proxies' next sync on."""
-    return await _set_enabled(desk, actor, "editor", request, False)
+    return await _set_enabled(context, actor, "editor", request, False)
 
 
 @operation("app.enable", "POST", "/apps/{app}/enable")
-async def enable(desk: Desk, actor: Actor, request: AppReference) -> AppFacts:
+async def enable(context: OperationContext, actor: Actor, request: AppReference) -> AppFacts:
     """Serve the app identity again."""
-    return await _set_enabled(desk, actor, "admin", request, True)
+    return await _set_enabled(context, actor, "admin", request, True)
 
 
 async def _set_enabled(
-    desk: Desk, actor: Actor, role: Role, request: AppReference, enabled: bool
+    context: OperationContext, actor: Actor, role: Role, request: AppReference, enabled: bool
 ) -> AppFacts:
-    app = await desk.app(actor, role, request.app, request.org)
-    return _facts(await desk.registry.set_app_enabled(app.app_id, app.org_id, enabled))
+    app = await context.app(actor, role, request.app, request.org)
+    return _facts(await context.registry.set_app_enabled(app.app_id, app.org_id, enabled))
 
 
 def _facts(app: App) -> AppFacts:

@@ -18,7 +18,7 @@ from controlplane.clock import LATEST_MS
 from controlplane.operations import times
 from controlplane.operations.absences import exclusions, notes_on
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.event_formats import FORMATS, Form, on_one_line
 from controlplane.operations.operation import (
     EVENTS,
@@ -151,42 +151,44 @@ class HistogramOfEvents(Answer):
 
 
 @operation("audit.search", "GET", "/audit/events")
-async def search(desk: Desk, actor: Actor, request: SearchEvents) -> EventPage:
+async def search(context: OperationContext, actor: Actor, request: SearchEvents) -> EventPage:
     """Find audit events, newest first."""
-    cursors = await Places.of(desk, actor, "audit.search")
+    cursors = await Places.of(context, actor, "audit.search")
     try:
         cursor = None if request.cursor is None else cursors.read(request.cursor)
     except ValueError:
         raise InvalidRequest("cursor: this cursor was not made by this index") from None
-    query = await _query(desk, actor, request, request.limit, cursor)
-    page = await _asked(desk, actor, lambda index: index.search(query))
+    query = await _query(context, actor, request, request.limit, cursor)
+    page = await _asked(context, actor, lambda index: index.search(query))
     following = None if page.next is None else cursors.write(page.next)
     asked = query
     if page.events:
         asked = replace(query, filter=exclusions(query.filter), from_ms=None, to_ms=None)
     notes: tuple[str, ...] = ()
     if asked.filter.terms or not page.events:
-        notes = await why_nothing(desk, actor, request.org, asked)
+        notes = await why_nothing(context, actor, request.org, asked)
     if not page.events and following is not None:
         notes = (*notes, "the time that one search has went by without an event: go on with `next`")
-    return EventPage(tuple(map(msgspec.Raw, page.events)), following, desk.is_behind(), notes)
+    return EventPage(tuple(map(msgspec.Raw, page.events)), following, context.is_behind(), notes)
 
 
-async def why_nothing(desk: Desk, actor: Actor, org: str | None, query: SearchQuery) -> tuple[str, ...]:
+async def why_nothing(
+    context: OperationContext, actor: Actor, org: str | None, query: SearchQuery
+) -> tuple[str, ...]:
     """Return notes on a question that found nothing."""
-    return await notes_on(desk, actor, query, org, await _names(desk, actor))
+    return await notes_on(context, actor, query, org, await _names(context, actor))
 
 
 @operation("audit.facets", "GET", "/audit/facets")
-async def facets(desk: Desk, actor: Actor, request: CountValues) -> FacetList:
+async def facets(context: OperationContext, actor: Actor, request: CountValues) -> FacetList:
     """The most frequent values of some fields among the events."""
     for name in request.fields:
         if name not in FIELDS or FIELDS[name].kind == "time":
             known = ", ".join(field.name for field in FIELDS.values() if field.kind != "time")
             raise InvalidRequest(f"fields: {name!r} is not one of {known}")
-    query = await _query(desk, actor, request)
-    found = await _asked(desk, actor, lambda index: index.facets(query, request.fields, top=request.top))
-    names = await _names(desk, actor)
+    query = await _query(context, actor, request)
+    found = await _asked(context, actor, lambda index: index.facets(query, request.fields, top=request.top))
+    names = await _names(context, actor)
     return FacetList(
         tuple(
             Facet(
@@ -197,36 +199,36 @@ async def facets(desk: Desk, actor: Actor, request: CountValues) -> FacetList:
         ),
         found.counted,
         found.complete,
-        () if found.counted else await why_nothing(desk, actor, request.org, query),
+        () if found.counted else await why_nothing(context, actor, request.org, query),
     )
 
 
 @operation("audit.histogram", "GET", "/audit/histogram")
-async def histogram(desk: Desk, actor: Actor, request: Selection) -> HistogramOfEvents:
+async def histogram(context: OperationContext, actor: Actor, request: Selection) -> HistogramOfEvents:
     """How many events there are in each interval of the time asked for."""
-    query = await _query(desk, actor, request)
-    span = await _asked(desk, actor, lambda index: index.span(query.org_ids))
+    query = await _query(context, actor, request)
+    span = await _asked(context, actor, lambda index: index.span(query.org_ids))
     from_ms, to_ms = _time_of_terms(query)
     if span is not None:
         # One event of a time to come, by a wrong clock or on purpose, must not make all others one bar.
-        latest_ms = desk.clock.wall_ms() + _DAY
+        latest_ms = context.clock.wall_ms() + _DAY
         from_ms = span[0] if from_ms is None else from_ms
         to_ms = min(span[1] + 1, max(latest_ms, from_ms + 1)) if to_ms is None else to_ms
     if from_ms is None or to_ms is None:
         return HistogramOfEvents(
-            _SECOND, None, None, (), True, await why_nothing(desk, actor, request.org, query)
+            _SECOND, None, None, (), True, await why_nothing(context, actor, request.org, query)
         )
     # In UTC, a time with an offset may be of a year that has no name.
     from_ms, to_ms = max(from_ms, 0), min(to_ms, LATEST_MS)
     if to_ms <= from_ms:
         return HistogramOfEvents(
-            _SECOND, None, None, (), True, await why_nothing(desk, actor, request.org, query)
+            _SECOND, None, None, (), True, await why_nothing(context, actor, request.org, query)
         )
     interval_ms = _interval(to_ms - from_ms)
     bounded = replace(query, from_ms=from_ms, to_ms=to_ms)
-    found = await _asked(desk, actor, lambda index: index.histogram(bounded, interval_ms))
+    found = await _asked(context, actor, lambda index: index.histogram(bounded, interval_ms))
     buckets = tuple(Bucket(rfc3339(start), count) for start, count in found.buckets)
-    notes = () if buckets else await why_nothing(desk, actor, request.org, query)
+    notes = () if buckets else await why_nothing(context, actor, request.org, query)
     return HistogramOfEvents(interval_ms, rfc3339(from_ms), rfc3339(to_ms), buckets, found.complete, notes)
 
 
@@ -277,21 +279,21 @@ class EventDetails(Answer):
 
 
 @operation("audit.event", "GET", "/audit/events/{org}/{id}")
-async def event(desk: Desk, actor: Actor, request: EventReference) -> EventDetails:
+async def event(context: OperationContext, actor: Actor, request: EventReference) -> EventDetails:
     """One audit event, with everything known about it."""
-    org = await desk.org(actor, "viewer", request.org)
-    found = await desk.store.event(org.org_id, request.id)
+    org = await context.org(actor, "viewer", request.org)
+    found = await context.store.event(org.org_id, request.id)
     if found is None:
         raise NotFound(f"there is no event {request.id} in {org.name}; it may have been purged")
     values: dict[str, Any] = orjson.loads(found.body)
-    names = await _names(desk, actor)
+    names = await _names(context, actor)
     return EventDetails(
         event=msgspec.Raw(found.body),
         reason=REASONS.get(_text(values, "reason")),
         org_name=org.name,
         proxy_name=names.get(("proxy", _text(values, "proxyId"))),
         app_name=names.get(("app", _text(values, "appId"))),
-        ruleset=await _ruleset(desk, org.org_id, values),
+        ruleset=await _ruleset(context, org.org_id, values),
     )
 
 
@@ -300,13 +302,13 @@ def _text(values: dict[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-async def _ruleset(desk: Desk, org_id: str, values: dict[str, Any]) -> RulesetOfEvent | None:
-    app = next((app for app in await desk.store.apps(org_id) if app.app_id == values.get("appId")), None)
+async def _ruleset(context: OperationContext, org_id: str, values: dict[str, Any]) -> RulesetOfEvent | None:
+    app = next((app for app in await context.store.apps(org_id) if app.app_id == values.get("appId")), None)
     if app is None:
         return None
-    versions = await desk.store.ruleset_versions(app.ruleset_id)
+    versions = await context.store.ruleset_versions(app.ruleset_id)
     judged_by = next((each for each in versions if each.version == values.get("rulesetVersion")), None)
-    yaml = None if judged_by is None else await desk.store.ruleset_text(app.ruleset_id, judged_by.version)
+    yaml = None if judged_by is None else await context.store.ruleset_text(app.ruleset_id, judged_by.version)
     if judged_by is None or yaml is None:
         return None
     return RulesetOfEvent(
@@ -327,10 +329,10 @@ class ExportEvents(Selection):
 
 
 @stream("audit.export", "/audit/export", *(each.media_type for each in FORMATS.values()))
-async def export(desk: Desk, actor: Actor, request: ExportEvents) -> Streamed:
+async def export(context: OperationContext, actor: Actor, request: ExportEvents) -> Streamed:
     """All audit events that match, newest first, as CSV or as a line of JSON for each."""
-    query = await _query(desk, actor, request)
-    index = await _answer(desk.index())
+    query = await _query(context, actor, request)
+    index = await _answer(context.index())
     form = FORMATS[request.format]
     pieces = _exported(actor, index, query, await _page(actor, index, query), form)
     _require_room(actor)
@@ -375,18 +377,18 @@ class TailEvents(Request):
 
 
 @stream("audit.tail", "/audit/tail", EVENTS)
-async def tail(desk: Desk, actor: Actor, request: TailEvents) -> Streamed:
+async def tail(context: OperationContext, actor: Actor, request: TailEvents) -> Streamed:
     """Audit events as they are stored, from now on or from where one left off."""
-    query = await _query(desk, actor, Selection(filter=request.filter, org=request.org))
-    places = await Places.of(desk, actor, "audit.tail")
+    query = await _query(context, actor, Selection(filter=request.filter, org=request.org))
+    places = await Places.of(context, actor, "audit.tail")
     stack = AsyncExitStack()
     try:
         after = None if request.after is None else places.position(request.after)
-        following = desk.tail.listener(actor.name, _wanted(query), after, query.org_ids)
+        following = context.tail.listener(actor.name, _wanted(query), after, query.org_ids)
         listener = await stack.enter_async_context(following)
     except TooManyListeners as error:
         raise StoreBusy(str(error)) from None
-    notes = await why_nothing(desk, actor, request.org, query) if request.after is None else ()
+    notes = await why_nothing(context, actor, request.org, query) if request.after is None else ()
     return Streamed(EVENTS, _followed(listener, places, stack, notes))
 
 
@@ -438,8 +440,8 @@ class Places:
         self._vault = vault
 
     @classmethod
-    async def of(cls, desk: Desk, actor: Actor, purpose: str) -> Places:
-        return cls(purpose, None if actor.may("viewer", None) else await desk.vault())
+    async def of(cls, context: OperationContext, actor: Actor, purpose: str) -> Places:
+        return cls(purpose, None if actor.may("viewer", None) else await context.vault())
 
     def write(self, place: str) -> str:
         if self._vault is None:
@@ -473,36 +475,40 @@ class Places:
 
 
 async def _query(
-    desk: Desk, actor: Actor, request: Selection, limit: int = MAX_LIMIT, cursor: str | None = None
+    context: OperationContext,
+    actor: Actor,
+    request: Selection,
+    limit: int = MAX_LIMIT,
+    cursor: str | None = None,
 ) -> SearchQuery:
-    orgs = await desk.orgs(actor, request.org)
+    orgs = await context.orgs(actor, request.org)
     sees_all = request.org is None and actor.may("viewer", None)
-    now_ms = desk.clock.wall_ms()
+    now_ms = context.clock.wall_ms()
     try:
-        wanted = parse_filter(request.filter, await resolver(desk, actor), now_ms=now_ms)
+        wanted = parse_filter(request.filter, await resolver(context, actor), now_ms=now_ms)
     except QueryError as error:
         raise InvalidFilter(error) from None
     org_ids = None if sees_all else tuple(org.org_id for org in orgs)
     return SearchQuery(org_ids, wanted, *times.span(request.from_, request.to, now_ms), limit, cursor)
 
 
-async def _names(desk: Desk, actor: Actor) -> dict[tuple[str, str], str]:
+async def _names(context: OperationContext, actor: Actor) -> dict[tuple[str, str], str]:
     """What things are called now, by the filter's field and their id."""
-    names = {("org", org.org_id): org.name for org in await desk.orgs(actor)}
-    names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await desk.proxies(actor, None)}
-    return names | {("app", app.app_id): app.name for app in await desk.apps(actor, None)}
+    names = {("org", org.org_id): org.name for org in await context.orgs(actor)}
+    names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await context.proxies(actor, None)}
+    return names | {("app", app.app_id): app.name for app in await context.apps(actor, None)}
 
 
-async def resolver(desk: Desk, actor: Actor) -> Resolver:
+async def resolver(context: OperationContext, actor: Actor) -> Resolver:
     """Names as they are now; several organisations may use the same one."""
     ids: dict[tuple[str, str], list[str]] = {}
-    for (field, known_id), name in (await _names(desk, actor)).items():
+    for (field, known_id), name in (await _names(context, actor)).items():
         ids.setdefault((field, name), []).append(known_id)
     return lambda field, name: ids.get((field, name), [])
 
 
-async def _asked(desk: Desk, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
-    index = await _answer(desk.index())
+async def _asked(context: OperationContext, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
+    index = await _answer(context.index())
     async with _searching.of(actor):
         return await _answer(ask(index))
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, Request, operation
 from controlplane.store.interface import NotFound, Stop
 from proxy.wire.audit_event import rfc3339
@@ -63,13 +63,13 @@ class Everything(Request):
 
 
 @operation("kill.list", "GET", "/stops")
-async def list_all(desk: Desk, actor: Actor, request: Everything) -> StopList:
+async def list_all(context: OperationContext, actor: Actor, request: Everything) -> StopList:
     """What is stopped now."""
-    stops = await desk.store.stops()
+    stops = await context.store.stops()
     if not stops:  # nearly always, and every page of the console asks
         return StopList(stops=())
-    orgs = {org.org_id: org.name for org in await desk.orgs(actor)}
-    apps = {app.app_id: app.name for app in await desk.apps(actor, None)}
+    orgs = {org.org_id: org.name for org in await context.orgs(actor)}
+    apps = {app.app_id: app.name for app in await context.apps(actor, None)}
     seen = [each for each in stops if each.org_id is None or each.org_id in orgs]
     return StopList(
         stops=tuple(_facts(each, orgs.get(each.org_id or ""), apps.get(each.app_id or "")) for each in seen)
@@ -77,57 +77,59 @@ async def list_all(desk: Desk, actor: Actor, request: Everything) -> StopList:
 
 
 @operation("kill.app", "POST", "/stops/apps/{app}")
-async def stop_app(desk: Desk, actor: Actor, request: AppToStop) -> StopFacts:
+async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) -> StopFacts:
     """Refuse an app identity's requests, running ones too, from the proxies' next sync on."""
-    app = await desk.app(actor, "editor", request.app, request.org)
-    stop = await _stop(desk, actor, app.org_id, app.app_id, request.reason)
-    return _facts(stop, (await desk.registry.org(app.org_id)).name, app.name)
+    app = await context.app(actor, "editor", request.app, request.org)
+    stop = await _stop(context, actor, app.org_id, app.app_id, request.reason)
+    return _facts(stop, (await context.registry.org(app.org_id)).name, app.name)
 
 
 @operation("kill.org", "POST", "/stops/orgs/{org}")
-async def stop_org(desk: Desk, actor: Actor, request: OrgToStop) -> StopFacts:
+async def stop_org(context: OperationContext, actor: Actor, request: OrgToStop) -> StopFacts:
     """Refuse the requests of an organisation's app identities, of ones to come too."""
-    org = await desk.org(actor, "editor", request.org)
-    return _facts(await _stop(desk, actor, org.org_id, None, request.reason), org.name, None)
+    org = await context.org(actor, "editor", request.org)
+    return _facts(await _stop(context, actor, org.org_id, None, request.reason), org.name, None)
 
 
 @operation("kill.all", "POST", "/stops/all")
-async def stop_all(desk: Desk, actor: Actor, request: AllToStop) -> StopFacts:
+async def stop_all(context: OperationContext, actor: Actor, request: AllToStop) -> StopFacts:
     """Refuse the requests of every app identity of every organisation."""
     actor.require("admin", None)
-    return _facts(await _stop(desk, actor, None, None, request.reason), None, None)
+    return _facts(await _stop(context, actor, None, None, request.reason), None, None)
 
 
 @operation("unkill.app", "DELETE", "/stops/apps/{app}")
-async def lift_app(desk: Desk, actor: Actor, request: StoppedApp) -> StopList:
+async def lift_app(context: OperationContext, actor: Actor, request: StoppedApp) -> StopList:
     """Lift an app identity's own stop; other stops stay. What is left is told."""
-    app = await desk.app(actor, "admin", request.app, request.org)
-    if not await desk.store.lift_stop(app.org_id, app.app_id):
+    app = await context.app(actor, "admin", request.app, request.org)
+    if not await context.store.lift_stop(app.org_id, app.app_id):
         raise NotFound(f"app {app.name} has no stop of its own")
-    return await list_all.perform(desk, actor, Everything())
+    return await list_all.perform(context, actor, Everything())
 
 
 @operation("unkill.org", "DELETE", "/stops/orgs/{org}")
-async def lift_org(desk: Desk, actor: Actor, request: StoppedOrg) -> StopList:
+async def lift_org(context: OperationContext, actor: Actor, request: StoppedOrg) -> StopList:
     """Lift an organisation's own stop; other stops stay. What is left is told."""
-    org = await desk.org(actor, "admin", request.org)
-    if not await desk.store.lift_stop(org.org_id, None):
+    org = await context.org(actor, "admin", request.org)
+    if not await context.store.lift_stop(org.org_id, None):
         raise NotFound(f"organisation {org.name} is not stopped")
-    return await list_all.perform(desk, actor, Everything())
+    return await list_all.perform(context, actor, Everything())
 
 
 @operation("unkill.all", "DELETE", "/stops/all")
-async def lift_all(desk: Desk, actor: Actor, request: Everything) -> StopList:
+async def lift_all(context: OperationContext, actor: Actor, request: Everything) -> StopList:
     """Lift the stop of everything; other stops stay. What is left is told."""
     actor.require("admin", None)
-    if not await desk.store.lift_stop(None, None):
+    if not await context.store.lift_stop(None, None):
         raise NotFound("not everything is stopped")
-    return await list_all.perform(desk, actor, Everything())
+    return await list_all.perform(context, actor, Everything())
 
 
-async def _stop(desk: Desk, actor: Actor, org_id: str | None, app_id: str | None, reason: str) -> Stop:
+async def _stop(
+    context: OperationContext, actor: Actor, org_id: str | None, app_id: str | None, reason: str
+) -> Stop:
     """Who stops what is stopped already gets the first one's reason and time: it is one stop."""
-    return await desk.store.add_stop(Stop(org_id, app_id, reason, actor.name, desk.clock.wall_ms()))
+    return await context.store.add_stop(Stop(org_id, app_id, reason, actor.name, context.clock.wall_ms()))
 
 
 def _facts(stop: Stop, org: str | None, app: str | None) -> StopFacts:

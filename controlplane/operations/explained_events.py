@@ -6,7 +6,7 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, decoded
@@ -38,12 +38,12 @@ class ExplainedEvent(Explained, kw_only=True):
 
 
 @operation("audit.explain", "POST", "/audit/events/{org}/{id}/explanation", changes=False)
-async def explain_event(desk: Desk, actor: Actor, request: ExplainEvent) -> ExplainedEvent:
+async def explain_event(context: OperationContext, actor: Actor, request: ExplainEvent) -> ExplainedEvent:
     """Why a stored event's request was judged as it was, or how a draft would judge it."""
-    org = await desk.org(actor, "viewer", request.org)
-    event = await _event(desk, org, request.id)
-    former = FormerRules(desk, actor, org)
-    label, text = await _rules(desk, actor, org, former, event, request.source)
+    org = await context.org(actor, "viewer", request.org)
+    event = await _event(context, org, request.id)
+    former = FormerRules(context, actor, org)
+    label, text = await _rules(context, actor, org, former, event, request.source)
     sample, answer = sample_of(event)
     recorded = await former.outcome_of(event)
     told = await aside(actor, lambda: Explainer(parsed(label, text)).explain(sample, answer))
@@ -59,8 +59,8 @@ async def explain_event(desk: Desk, actor: Actor, request: ExplainEvent) -> Expl
     )
 
 
-async def _event(desk: Desk, org: Org, event_id: str) -> Event:
-    found = await desk.store.event(org.org_id, event_id)
+async def _event(context: OperationContext, org: Org, event_id: str) -> Event:
+    found = await context.store.event(org.org_id, event_id)
     if found is None:
         raise NotFound(f"there is no event {event_id} in {org.name}; it may have been purged")
     event = decoded(found.body)
@@ -72,18 +72,23 @@ async def _event(desk: Desk, org: Org, event_id: str) -> Event:
 
 
 async def _rules(
-    desk: Desk, actor: Actor, org: Org, former: FormerRules, event: Event, source: Source | None
+    context: OperationContext,
+    actor: Actor,
+    org: Org,
+    former: FormerRules,
+    event: Event,
+    source: Source | None,
 ) -> tuple[str, str]:
     """What to call them, and their text."""
     if source is not None:
-        return await text_of(desk, actor, source, org.org_id)
+        return await text_of(context, actor, source, org.org_id)
     version = await former.version_of(event)
     text = None if version is None else await former.text(*version)
     if version is None or text is None:
         raise NotFound(
             f"the rules that judged event {event.id} are not known any more: name a ruleset to judge it by"
         )
-    ruleset = await desk.ruleset(actor, "viewer", version[0], org.org_id)
+    ruleset = await context.ruleset(actor, "viewer", version[0], org.org_id)
     return f"{ruleset.name}@{version[1]}", text
 
 

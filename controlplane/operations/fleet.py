@@ -11,7 +11,7 @@ from controlplane.curves import Window
 from controlplane.fleet import Enforced, Enforcement, Fleet, Heard, ProxyState
 from controlplane.fleet_health import Health
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, Request, operation
 from controlplane.reports import Heartbeat
 from controlplane.store.interface import NotFound, Org, Proxy, Ruleset, SequenceState
@@ -161,24 +161,24 @@ class Rollout(Answer):
 
 
 @operation("fleet.list", "GET", "/fleet")
-async def list_all(desk: Desk, actor: Actor, request: ListFleet) -> FleetList:
+async def list_all(context: OperationContext, actor: Actor, request: ListFleet) -> FleetList:
     """All proxies, and how each is."""
-    view = _View(await desk.orgs(actor))
-    now_ms = desk.clock.wall_ms()
-    states = await _fleet(desk).states(now_ms, await desk.proxies(actor, request.org))
+    view = _View(await context.orgs(actor))
+    now_ms = context.clock.wall_ms()
+    states = await _fleet(context).states(now_ms, await context.proxies(actor, request.org))
     return FleetList(proxies=tuple(ProxyHealth(**view.health(now_ms, state)) for state in states))
 
 
 @operation("fleet.show", "GET", "/fleet/{proxy}")
-async def show(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyDetails:
+async def show(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyDetails:
     """One proxy: how it is, what it last said of itself, its curves, and which of its events are missing."""
-    view = _View(await desk.orgs(actor))
-    found = await desk.proxy(actor, "viewer", request.proxy)
-    now_ms = desk.clock.wall_ms()
-    fleet = _fleet(desk)
+    view = _View(await context.orgs(actor))
+    found = await context.proxy(actor, "viewer", request.proxy)
+    now_ms = context.clock.wall_ms()
+    fleet = _fleet(context)
     (state,) = await fleet.states(now_ms, [found])
     history = await fleet.history(found.proxy_id)
-    newest_metrics = await desk.store.metrics(found.proxy_id, 1)
+    newest_metrics = await context.store.metrics(found.proxy_id, 1)
     is_whole = view.sees_all_of(found)
     said = state.heard.said if state.heard is not None else Heartbeat()
     return ProxyDetails(
@@ -196,18 +196,18 @@ async def show(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyDetail
 
 
 @operation("fleet.rollout", "GET", "/rulesets/{ruleset}/rollout")
-async def rollout(desk: Desk, actor: Actor, request: RolloutRequest) -> Rollout:
+async def rollout(context: OperationContext, actor: Actor, request: RolloutRequest) -> Rollout:
     """Which proxies enforce a version of a ruleset, or a later one, and which don't yet."""
-    ruleset = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
-    org = await desk.org(actor, "viewer", ruleset.org_id)
-    versions = await desk.store.ruleset_versions(ruleset.ruleset_id)
+    ruleset = await context.ruleset(actor, "viewer", request.ruleset, request.org)
+    org = await context.org(actor, "viewer", ruleset.org_id)
+    versions = await context.store.ruleset_versions(ruleset.ruleset_id)
     wanted = ruleset.version if request.version is None else request.version
     since_ms = next((each.created_ms for each in versions if each.version == wanted), None)
     if since_ms is None:
         raise NotFound(f"ruleset {ruleset.name} has no version {wanted}")
-    now_ms = desk.clock.wall_ms()
-    serving = [each for each in await desk.store.proxies() if ruleset.org_id in each.org_ids]
-    states = await _fleet(desk).states(now_ms, serving, windows=0)
+    now_ms = context.clock.wall_ms()
+    serving = [each for each in await context.store.proxies() if ruleset.org_id in each.org_ids]
+    states = await _fleet(context).states(now_ms, serving, windows=0)
     return Rollout(
         ruleset_id=ruleset.ruleset_id,
         name=ruleset.name,
@@ -218,8 +218,8 @@ async def rollout(desk: Desk, actor: Actor, request: RolloutRequest) -> Rollout:
     )
 
 
-def _fleet(desk: Desk) -> Fleet:
-    return Fleet(desk.store, interval_seconds=desk.settings.control_plane.sync_interval_seconds)
+def _fleet(context: OperationContext) -> Fleet:
+    return Fleet(context.store, interval_seconds=context.settings.control_plane.sync_interval_seconds)
 
 
 class _View:

@@ -11,7 +11,7 @@ import msgspec
 
 from controlplane.integrity import Known, walk
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.search.fair_turns import FairTurns
 from controlplane.store.chain import DIGEST_BYTES
@@ -92,29 +92,29 @@ class Checks(Answer):
 
 
 @operation("audit.head", "GET", "/audit/heads")
-async def head(desk: Desk, actor: Actor, request: HeadsAsked) -> Heads:
+async def head(context: OperationContext, actor: Actor, request: HeadsAsked) -> Heads:
     """The newest link of each organisation's chain of audit events."""
-    found = [await _head(desk, org.org_id) for org in await desk.orgs(actor, request.org)]
+    found = [await _head(context, org.org_id) for org in await context.orgs(actor, request.org)]
     return Heads(heads=tuple(each for each in found if each is not None))
 
 
 @operation("audit.checks", "GET", "/audit/integrity")
-async def checks(desk: Desk, actor: Actor, request: HeadsAsked) -> Checks:
+async def checks(context: OperationContext, actor: Actor, request: HeadsAsked) -> Checks:
     """What the last walk along the whole of each organisation's chain of audit events found."""
     found = []
-    for org in await desk.orgs(actor, request.org):
-        check = await desk.store.chain_check(org.org_id)
-        absent = await desk.store.losses_of_org(org.org_id)
+    for org in await context.orgs(actor, request.org):
+        check = await context.store.chain_check(org.org_id)
+        absent = await context.store.losses_of_org(org.org_id)
         found.append(
             Check(
                 org_id=org.org_id,
                 name=org.name,
-                head=await _head(desk, org.org_id),
+                head=await _head(context, org.org_id),
                 checked_at=None if check is None else rfc3339(check.checked_ms),
                 checked_events=None if check is None else check.events,
                 misfit=None if check is None else check.misfit,
-                received_from=await _time_of(desk, org.org_id, 1 if check and check.links else None),
-                received_to=await _time_of(desk, org.org_id, check.links if check else None),
+                received_from=await _time_of(context, org.org_id, 1 if check and check.links else None),
+                received_to=await _time_of(context, org.org_id, check.links if check else None),
                 missing_events=absent.missing,
                 repeated_events=absent.repeated,
             )
@@ -123,9 +123,9 @@ async def checks(desk: Desk, actor: Actor, request: HeadsAsked) -> Checks:
 
 
 @operation("audit.verify", "POST", "/audit/verify", changes=False)
-async def verify(desk: Desk, actor: Actor, request: Verify) -> Verified:
+async def verify(context: OperationContext, actor: Actor, request: Verify) -> Verified:
     """Whether every audit event is as it was stored, and none is gone but those that retention took."""
-    async with aclosing(verification(desk, actor, request)) as steps:
+    async with aclosing(verification(context, actor, request)) as steps:
         verdicts = [each async for each in steps if isinstance(each, Verdict)]
     return verified(verdicts)
 
@@ -172,23 +172,25 @@ class Progress:
     total: int
 
 
-async def verification(desk: Desk, actor: Actor, request: Verify) -> AsyncGenerator[Progress | Verdict]:
+async def verification(
+    context: OperationContext, actor: Actor, request: Verify
+) -> AsyncGenerator[Progress | Verdict]:
     """How far it has come, and each organisation's verdict when there is one."""
     if request.head is not None and request.org is None:
         raise InvalidRequest("head: a link is of one organisation's chain: say which with org")
     known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
-    org_ids = [org.org_id for org in await desk.orgs(actor, request.org)]
+    org_ids = [org.org_id for org in await context.orgs(actor, request.org)]
     if request.head is not None:
         known[org_ids[0]] = Known(_digest("head", request.head))
     if request.org is None and actor.may("viewer", None):
-        org_ids += [org_id for org_id in await desk.store.chained_orgs() if org_id not in org_ids]
+        org_ids += [org_id for org_id in await context.store.chained_orgs() if org_id not in org_ids]
     if actor.name in _asking:
         raise StoreBusy("a verification of yours is under way: try again when it is done")
     _asking.add(actor.name)
     try:
         async with _walking.of(actor.name):
             for org_id in org_ids:
-                async for each in _verdict(desk, org_id, known.get(org_id)):
+                async for each in _verdict(context, org_id, known.get(org_id)):
                     yield each
     finally:
         _asking.discard(actor.name)
@@ -213,8 +215,10 @@ def _of_nothing_left(org_id: str, known: Known) -> Verdict:
     )
 
 
-async def _verdict(desk: Desk, org_id: str, known: Known | None) -> AsyncIterator[Progress | Verdict]:
-    async with aclosing(walk(await desk.vault(), desk.store, org_id, known)) as steps:
+async def _verdict(
+    context: OperationContext, org_id: str, known: Known | None
+) -> AsyncIterator[Progress | Verdict]:
+    async with aclosing(walk(await context.vault(), context.store, org_id, known)) as steps:
         begun: int | None = None  # number of the last link that was taken as looked at
         async for at in steps:
             reached = at.reached
@@ -223,13 +227,13 @@ async def _verdict(desk: Desk, org_id: str, known: Known | None) -> AsyncIterato
                 yield Progress(org_id, reached.number, at.links)
                 continue
             if known is None:  # else who asks decides what is found, or is passed over
-                check = ChainCheck(desk.clock.wall_ms(), reached.number, reached.events, at.misfit)
-                await desk.store.note_chain_check(org_id, check)
+                check = ChainCheck(context.clock.wall_ms(), reached.number, reached.events, at.misfit)
+                await context.store.note_chain_check(org_id, check)
             any_walked = reached.number > begun
-            absent = await desk.store.losses_of_org(org_id)
+            absent = await context.store.losses_of_org(org_id)
             yield Verdict(
-                received_from=await _time_of(desk, org_id, begun + 1 if any_walked else None),
-                received_to=await _time_of(desk, org_id, reached.number if any_walked else None),
+                received_from=await _time_of(context, org_id, begun + 1 if any_walked else None),
+                received_to=await _time_of(context, org_id, reached.number if any_walked else None),
                 missing_events=absent.missing,
                 repeated_events=absent.repeated,
                 org_id=org_id,
@@ -240,9 +244,9 @@ async def _verdict(desk: Desk, org_id: str, known: Known | None) -> AsyncIterato
             )
 
 
-async def _time_of(desk: Desk, org_id: str, number: int | None) -> str | None:
+async def _time_of(context: OperationContext, org_id: str, number: int | None) -> str | None:
     """When the link of that number was made."""
-    link = None if number is None else await desk.store.chain_link(org_id, number)
+    link = None if number is None else await context.store.chain_link(org_id, number)
     return None if link is None else rfc3339(link.record.chained_ms)
 
 
@@ -256,8 +260,8 @@ def _digest(member: str, text: str) -> bytes:
     return digest
 
 
-async def _head(desk: Desk, org_id: str) -> Head | None:
-    found = await desk.store.chain_head(org_id)
+async def _head(context: OperationContext, org_id: str) -> Head | None:
+    found = await context.store.chain_head(org_id)
     if found is None:
         return None
     return Head(

@@ -1,7 +1,7 @@
 """An operation: its name, its place in the admin API, and the function that does it.
 
-The function takes a desk, an actor and a typed request, and gives a typed answer. It checks the actor's role
-in the organisation that the request turns out to be about, since only it knows which one that is.
+The function takes a context, an actor and a typed request, and returns a typed answer. It checks the actor's
+role in the organisation that the request refers to, because only the function can find out which one that is.
 
 A stream is an operation whose answer is too long, or too slow in coming, to be one value: its function gives
 the answer in pieces, once whatever can be wrong with the request has been found out.
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_type_hi
 import msgspec
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 
 
 class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -36,7 +36,7 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A", bound=Answer)
-_Function = Callable[[Desk, Actor, Q], Awaitable[A]]
+_Function = Callable[[OperationContext, Actor, Q], Awaitable[A]]
 
 
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -117,7 +117,7 @@ class Stream(Generic[Q]):
     path: str
     request: type[Q]
     media_types: tuple[str, ...]  # one of which the answer has
-    perform: Callable[[Desk, Actor, Q], Awaitable[Streamed]]
+    perform: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]
 
     @property
     def summary(self) -> str:
@@ -126,10 +126,10 @@ class Stream(Generic[Q]):
 
 def stream(
     name: str, path: str, *media_types: str
-) -> Callable[[Callable[[Desk, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
+) -> Callable[[Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]], Stream[Q]]:
     """Makes a stream of a function, whose annotation names the type of request."""
 
-    def made(function: Callable[[Desk, Actor, Q], Awaitable[Streamed]]) -> Stream[Q]:
+    def made(function: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]) -> Stream[Q]:
         return Stream(name, path, get_type_hints(function)["request"], media_types, function)
 
     return made

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden, Role
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, Secret, operation
 from controlplane.registry import valid_name
 from controlplane.secrets import digest, hash_password, is_password, mint
@@ -105,125 +105,127 @@ class RevokeToken(OperatorReference):
 
 
 @operation("operator.add", "POST", "/operators")
-async def add(desk: Desk, actor: Actor, request: AddOperator) -> OperatorFacts:
+async def add(context: OperationContext, actor: Actor, request: AddOperator) -> OperatorFacts:
     """Add an operator, with a first role. Without a password, only single sign-on and tokens let them in."""
     if (request.role is None) is not (request.org is None):
         raise InvalidRequest("role and org are given together or not at all")
-    org_id = None if request.org is None else await _org_id(desk, actor, request.org)
+    org_id = None if request.org is None else await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
     operator = Operator(
-        desk.registry.new_id(),
+        context.registry.new_id(),
         _operator_name(request.name),
         None if request.password is None else await _hashed(request.password),
         True,
-        desk.clock.wall_ms(),
+        context.clock.wall_ms(),
         {} if org_id is None or request.role is None else {org_id: request.role},
     )
-    await desk.store.add_operator(operator)
-    return await _facts(desk, actor, operator)
+    await context.store.add_operator(operator)
+    return await _facts(context, actor, operator)
 
 
 @operation("operator.list", "GET", "/operators")
-async def list_all(desk: Desk, actor: Actor, request: ListOperators) -> OperatorList:
+async def list_all(context: OperationContext, actor: Actor, request: ListOperators) -> OperatorList:
     """The operators of the organisations that one is an admin of, and oneself."""
-    found = [each for each in await desk.store.operators() if _is_visible(actor, each)]
-    return OperatorList(operators=tuple([await _facts(desk, actor, each) for each in found]))
+    found = [each for each in await context.store.operators() if _is_visible(actor, each)]
+    return OperatorList(operators=tuple([await _facts(context, actor, each) for each in found]))
 
 
 @operation("operator.show", "GET", "/operators/{operator}")
-async def show(desk: Desk, actor: Actor, request: OperatorReference) -> OperatorDetails:
+async def show(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorDetails:
     """One operator."""
-    operator = await _visible(desk, actor, request.operator)
-    facts = await _facts(desk, actor, operator)
+    operator = await _visible(context, actor, request.operator)
+    facts = await _facts(context, actor, operator)
     return OperatorDetails(**msgspec.structs.asdict(facts), created_at=rfc3339(operator.created_ms))
 
 
 @operation("operator.set-password", "PUT", "/operators/{operator}/password")
-async def set_password(desk: Desk, actor: Actor, request: SetPassword) -> OperatorFacts:
+async def set_password(context: OperationContext, actor: Actor, request: SetPassword) -> OperatorFacts:
     """Set a password; the operator's sessions end. Who sets their own gives the current one too."""
-    operator = await _visible(desk, actor, request.operator)
+    operator = await _visible(context, actor, request.operator)
     if actor.is_named(operator.name):
-        await _require_few_guesses(desk, actor)
+        await _require_few_guesses(context, actor)
         await _check_current(operator, request.current_password)
     else:
         _require_all_of(actor, operator)
-    await desk.store.set_password(operator.operator_id, await _hashed(request.password))
-    return await _shown(desk, actor, operator)
+    await context.store.set_password(operator.operator_id, await _hashed(request.password))
+    return await _shown(context, actor, operator)
 
 
 @operation("operator.disable", "POST", "/operators/{operator}/disable")
-async def disable(desk: Desk, actor: Actor, request: OperatorReference) -> OperatorFacts:
+async def disable(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
     """Refuse the operator from now on: sessions end, tokens are refused."""
-    return await _set_enabled(desk, actor, request.operator, False)
+    return await _set_enabled(context, actor, request.operator, False)
 
 
 @operation("operator.enable", "POST", "/operators/{operator}/enable")
-async def enable(desk: Desk, actor: Actor, request: OperatorReference) -> OperatorFacts:
+async def enable(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorFacts:
     """Let the operator in again, tokens too."""
-    return await _set_enabled(desk, actor, request.operator, True)
+    return await _set_enabled(context, actor, request.operator, True)
 
 
 @operation("operator.grant", "PUT", "/operators/{operator}/roles/{org}")
-async def grant(desk: Desk, actor: Actor, request: GrantRole) -> OperatorFacts:
+async def grant(context: OperationContext, actor: Actor, request: GrantRole) -> OperatorFacts:
     """Give the operator a role in an organisation, in place of the one that they have there."""
-    org_id = await _org_id(desk, actor, request.org)
+    org_id = await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
-    operator = await _with_role_in(desk, actor, org_id, request.operator)
-    await desk.store.set_role(operator.operator_id, org_id, request.role)
-    return await _shown(desk, actor, operator)
+    operator = await _with_role_in(context, actor, org_id, request.operator)
+    await context.store.set_role(operator.operator_id, org_id, request.role)
+    return await _shown(context, actor, operator)
 
 
 @operation("operator.revoke", "DELETE", "/operators/{operator}/roles/{org}")
-async def revoke(desk: Desk, actor: Actor, request: RevokeRole) -> OperatorFacts:
+async def revoke(context: OperationContext, actor: Actor, request: RevokeRole) -> OperatorFacts:
     """Take the operator's role in an organisation."""
-    org_id = await _org_id(desk, actor, request.org)
+    org_id = await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
-    operator = await _with_role_in(desk, actor, org_id, request.operator)
-    await desk.store.remove_role(operator.operator_id, org_id)
-    return await _shown(desk, actor, operator)
+    operator = await _with_role_in(context, actor, org_id, request.operator)
+    await context.store.remove_role(operator.operator_id, org_id)
+    return await _shown(context, actor, operator)
 
 
 @operation("operator.token.add", "POST", "/operators/{operator}/tokens")
-async def add_token(desk: Desk, actor: Actor, request: AddToken) -> NewToken:
+async def add_token(context: OperationContext, actor: Actor, request: AddToken) -> NewToken:
     """Make an API token, which may what the operator may. It is shown this once."""
-    operator = await _own_or_managed(desk, actor, request.operator)
-    now, secret = desk.clock.wall_ms(), mint("gwt")
+    operator = await _own_or_managed(context, actor, request.operator)
+    now, secret = context.clock.wall_ms(), mint("gwt")
     token = OperatorToken(
-        desk.registry.new_id(),
+        context.registry.new_id(),
         operator.operator_id,
         valid_name(request.name),
         now,
         now + request.expires_in_days * _DAY_MS,
     )
-    await desk.store.add_token(token, digest(secret))
+    await context.store.add_token(token, digest(secret))
     return NewToken(
         token_id=token.token_id, name=token.name, expires_at=rfc3339(token.expires_ms), token=secret
     )
 
 
 @operation("operator.token.list", "GET", "/operators/{operator}/tokens")
-async def list_tokens(desk: Desk, actor: Actor, request: OperatorReference) -> TokenList:
+async def list_tokens(context: OperationContext, actor: Actor, request: OperatorReference) -> TokenList:
     """The operator's API tokens, without what is secret of them."""
-    operator = await _own_or_managed(desk, actor, request.operator)
-    return TokenList(tokens=tuple(map(_token_facts, await desk.store.tokens(operator.operator_id))))
+    operator = await _own_or_managed(context, actor, request.operator)
+    return TokenList(tokens=tuple(map(_token_facts, await context.store.tokens(operator.operator_id))))
 
 
 @operation("operator.token.revoke", "DELETE", "/operators/{operator}/tokens/{token}")
-async def revoke_token(desk: Desk, actor: Actor, request: RevokeToken) -> TokenFacts:
+async def revoke_token(context: OperationContext, actor: Actor, request: RevokeToken) -> TokenFacts:
     """End an API token at once."""
-    operator = await _own_or_managed(desk, actor, request.operator)
-    for token in await desk.store.tokens(operator.operator_id):
+    operator = await _own_or_managed(context, actor, request.operator)
+    for token in await context.store.tokens(operator.operator_id):
         if request.token in (token.token_id, token.name):
-            await desk.store.remove_token(token.token_id)
+            await context.store.remove_token(token.token_id)
             return _token_facts(token)
     raise NotFound(f"there is no token {request.token}")
 
 
-async def _set_enabled(desk: Desk, actor: Actor, reference: str, enabled: bool) -> OperatorFacts:
-    operator = await _visible(desk, actor, reference)
+async def _set_enabled(
+    context: OperationContext, actor: Actor, reference: str, enabled: bool
+) -> OperatorFacts:
+    operator = await _visible(context, actor, reference)
     _require_all_of(actor, operator)
-    await desk.store.set_operator_enabled(operator.operator_id, enabled)
-    return await _shown(desk, actor, operator)
+    await context.store.set_operator_enabled(operator.operator_id, enabled)
+    return await _shown(context, actor, operator)
 
 
 # Who may see and manage whom
@@ -239,27 +241,27 @@ def _is_visible(actor: Actor, operator: Operator) -> bool:
     )
 
 
-async def _visible(desk: Desk, actor: Actor, reference: str) -> Operator:
-    operator = await _found(desk, actor, reference)
-    desk.about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
+async def _visible(context: OperationContext, actor: Actor, reference: str) -> Operator:
+    operator = await _found(context, actor, reference)
+    context.about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
     return operator
 
 
-async def _with_role_in(desk: Desk, actor: Actor, org_id: str, reference: str) -> Operator:
+async def _with_role_in(context: OperationContext, actor: Actor, org_id: str, reference: str) -> Operator:
     """The record's line is about that organisation alone: whoever may look at it finds there who got which
     role in it, wherever else that one has a role."""
-    return await (_visible if org_id == EVERY_ORG else _found)(desk, actor, reference)
+    return await (_visible if org_id == EVERY_ORG else _found)(context, actor, reference)
 
 
-async def _found(desk: Desk, actor: Actor, reference: str) -> Operator:
-    operator = await desk.store.operator(reference)
+async def _found(context: OperationContext, actor: Actor, reference: str) -> Operator:
+    operator = await context.store.operator(reference)
     if operator is None or not _is_visible(actor, operator):
         raise NotFound(f"there is no operator {reference}")
     return operator
 
 
-async def _own_or_managed(desk: Desk, actor: Actor, reference: str) -> Operator:
-    operator = await _visible(desk, actor, reference)
+async def _own_or_managed(context: OperationContext, actor: Actor, reference: str) -> Operator:
+    operator = await _visible(context, actor, reference)
     if not actor.is_named(operator.name):
         _require_all_of(actor, operator)
     return operator
@@ -273,8 +275,8 @@ def _require_all_of(actor: Actor, operator: Operator) -> None:
             raise Forbidden("this takes the role admin in every organisation of the operator")
 
 
-async def _org_id(desk: Desk, actor: Actor, reference: str) -> str:
-    return EVERY_ORG if reference == EVERY_ORG else (await desk.org(actor, "viewer", reference)).org_id
+async def _org_id(context: OperationContext, actor: Actor, reference: str) -> str:
+    return EVERY_ORG if reference == EVERY_ORG else (await context.org(actor, "viewer", reference)).org_id
 
 
 # Names and passwords
@@ -293,16 +295,16 @@ async def _hashed(password: str) -> str:
     return await asyncio.to_thread(hash_password, password)
 
 
-async def _require_few_guesses(desk: Desk, actor: Actor) -> None:
+async def _require_few_guesses(context: OperationContext, actor: Actor) -> None:
     """Those on record, the one under way too: else a session that was left alone would be one to guess in."""
     guesses = RecordQuery(
         limit=_MOST_GUESSES + 1,
-        from_ms=desk.clock.wall_ms() - _GUESSES_MS,
+        from_ms=context.clock.wall_ms() - _GUESSES_MS,
         operator=actor.name,
         operation=set_password.name,
         outcome="forbidden",
     )
-    if len(await desk.store.record(guesses)) > _MOST_GUESSES:
+    if len(await context.store.record(guesses)) > _MOST_GUESSES:
         raise Forbidden("the current password was wrong too often: try again in a quarter of an hour")
 
 
@@ -318,14 +320,14 @@ async def _check_current(operator: Operator, current: str | None) -> None:
 # Facts
 
 
-async def _shown(desk: Desk, actor: Actor, operator: Operator) -> OperatorFacts:
+async def _shown(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
     """As the store has the operator now."""
-    return await _facts(desk, actor, await desk.store.operator(operator.operator_id) or operator)
+    return await _facts(context, actor, await context.store.operator(operator.operator_id) or operator)
 
 
-async def _facts(desk: Desk, actor: Actor, operator: Operator) -> OperatorFacts:
+async def _facts(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
     """With the roles in organisations that the actor may look at."""
-    names = {org.org_id: org.name for org in await desk.orgs(actor)} | {EVERY_ORG: EVERY_ORG}
+    names = {org.org_id: org.name for org in await context.orgs(actor)} | {EVERY_ORG: EVERY_ORG}
     roles = [(names[org_id], org_id, role) for org_id, role in operator.roles.items() if org_id in names]
     return OperatorFacts(
         operator_id=operator.operator_id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, Request, operation
 from controlplane.store.interface import Org, Retention
 from proxy.wire.audit_event import rfc3339
@@ -41,32 +41,32 @@ class ListOrgs(Request):
 
 
 @operation("org.add", "POST", "/orgs")
-async def add(desk: Desk, actor: Actor, request: AddOrg) -> OrgFacts:
+async def add(context: OperationContext, actor: Actor, request: AddOrg) -> OrgFacts:
     """Add an organisation."""
     actor.require("admin", None)
-    return _facts(await desk.registry.add_org(request.name, request.retention))
+    return _facts(await context.registry.add_org(request.name, request.retention))
 
 
 @operation("org.list", "GET", "/orgs")
-async def list_all(desk: Desk, actor: Actor, request: ListOrgs) -> OrgList:
+async def list_all(context: OperationContext, actor: Actor, request: ListOrgs) -> OrgList:
     """All organisations."""
-    return OrgList(orgs=tuple(map(_facts, await desk.orgs(actor))))
+    return OrgList(orgs=tuple(map(_facts, await context.orgs(actor))))
 
 
 @operation("org.show", "GET", "/orgs/{org}")
-async def show(desk: Desk, actor: Actor, request: OrgReference) -> OrgDetails:
+async def show(context: OperationContext, actor: Actor, request: OrgReference) -> OrgDetails:
     """One organisation."""
-    org = await desk.org(actor, "viewer", request.org)
+    org = await context.org(actor, "viewer", request.org)
     return OrgDetails(
         org_id=org.org_id, name=org.name, retention=org.retention, created_at=rfc3339(org.created_ms)
     )
 
 
 @operation("org.set-retention", "PUT", "/orgs/{org}/retention")
-async def set_retention(desk: Desk, actor: Actor, request: SetRetention) -> OrgFacts:
+async def set_retention(context: OperationContext, actor: Actor, request: SetRetention) -> OrgFacts:
     """Keep the organisation's audit events for longer, or shorter; what is past a shorter tier is purged."""
-    org = await desk.org(actor, "admin", request.org)
-    return _facts(await desk.registry.set_retention(org.org_id, request.retention))
+    org = await context.org(actor, "admin", request.org)
+    return _facts(await context.registry.set_retention(org.org_id, request.retention))
 
 
 def _facts(org: Org) -> OrgFacts:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 import msgspec
 
 from controlplane.operations.actor import Actor, Forbidden
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Operation, Request
 from controlplane.operations.turns import Turns
 from controlplane.registry import InvalidName
@@ -41,34 +41,34 @@ def refusal_code(error: Exception) -> str | None:
     return next((code for cls, code in _REFUSALS.items() if isinstance(error, cls)), None)
 
 
-async def perform(operation: Operation[Q, A], desk: Desk, actor: Actor, request: Q) -> A:
+async def perform(operation: Operation[Q, A], context: OperationContext, actor: Actor, request: Q) -> A:
     """What came of it. The line in the record is on disk before anything is done, so that nothing is done
     without one, and gets its outcome after."""
     if not operation.changes:
-        return await operation.perform(desk, actor, request)
+        return await operation.perform(context, actor, request)
     async with _changing.of(actor):
-        return await _recorded(operation, replace(desk, about=set()), actor, request)
+        return await _recorded(operation, replace(context, about=set()), actor, request)
 
 
-async def _recorded(operation: Operation[Q, A], desk: Desk, actor: Actor, request: Q) -> A:
+async def _recorded(operation: Operation[Q, A], context: OperationContext, actor: Actor, request: Q) -> A:
     line = NewRecord(actor.name, actor.address, operation.name, masked(request))
-    position = await desk.store.begin_record(line)
+    position = await context.store.begin_record(line)
     outcome = "failed"
     try:
         # A large body, a rehearsal before it or a turn may have taken long.
-        answer = await operation.perform(desk, await desk.as_now(actor), request)
+        answer = await operation.perform(context, await context.as_now(actor), request)
         outcome = "done"
     except Exception as error:
         outcome = refusal_code(error) or outcome
         raise
     finally:
-        await _end(desk, position, outcome)
+        await _end(context, position, outcome)
     return answer
 
 
-async def _end(desk: Desk, position: int, outcome: str) -> None:
+async def _end(context: OperationContext, position: int, outcome: str) -> None:
     try:
-        await desk.store.end_record(position, outcome, sorted(desk.about))
+        await context.store.end_record(position, outcome, sorted(context.about))
     except StoreError as error:
         # What was done is done: its answer, maybe a secret that is shown once, must not be lost for this.
         _log.error("line %d of the record has no outcome, which was %s: %s", position, outcome, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.registry import ProxySecrets
 from controlplane.store.interface import Acknowledgement, Losses, Proxy
@@ -68,47 +68,47 @@ class Acknowledged(Answer):
 
 
 @operation("proxy.add", "POST", "/proxies")
-async def add(desk: Desk, actor: Actor, request: AddProxy) -> NewProxySecrets:
+async def add(context: OperationContext, actor: Actor, request: AddProxy) -> NewProxySecrets:
     """Add a proxy instance. Its API key and HMAC secret are shown this once."""
     if not request.orgs:
         raise InvalidRequest("orgs: a proxy serves one organisation at least")
-    org_ids = [(await desk.org(actor, "admin", org)).org_id for org in request.orgs]
-    return _secrets(await desk.registry.add_proxy(await desk.vault(), request.name, org_ids))
+    org_ids = [(await context.org(actor, "admin", org)).org_id for org in request.orgs]
+    return _secrets(await context.registry.add_proxy(await context.vault(), request.name, org_ids))
 
 
 @operation("proxy.grant", "PUT", "/proxies/{proxy}/orgs/{org}")
-async def grant(desk: Desk, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
+async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
     """Let the proxy serve one organisation more."""
-    org = await desk.org(actor, "admin", request.org)
-    proxy = await desk.proxy(actor, "admin", request.proxy)
-    return await _facts(desk, actor, await desk.registry.grant(proxy.proxy_id, org.org_id))
+    org = await context.org(actor, "admin", request.org)
+    proxy = await context.proxy(actor, "admin", request.proxy)
+    return await _facts(context, actor, await context.registry.grant(proxy.proxy_id, org.org_id))
 
 
 @operation("proxy.revoke", "DELETE", "/proxies/{proxy}/orgs/{org}")
-async def revoke(desk: Desk, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
+async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
     """Take an organisation from the proxy: its rules at the next sync, its events at once."""
-    org = await desk.org(actor, "admin", request.org)
-    proxy = await desk.proxy(actor, "viewer", request.proxy)
-    return await _facts(desk, actor, await desk.registry.revoke(proxy.proxy_id, org.org_id))
+    org = await context.org(actor, "admin", request.org)
+    proxy = await context.proxy(actor, "viewer", request.proxy)
+    return await _facts(context, actor, await context.registry.revoke(proxy.proxy_id, org.org_id))
 
 
 @operation("proxy.acknowledge", "POST", "/proxies/{proxy}/acknowledge")
-async def acknowledge(desk: Desk, actor: Actor, request: AcknowledgeLosses) -> Acknowledged:
+async def acknowledge(context: OperationContext, actor: Actor, request: AcknowledgeLosses) -> Acknowledged:
     """Take the proxy's missing events, repeated numbers and implausible times as known and explained: up to
     now they no longer count against its health."""
     if not request.note.strip():
         raise InvalidRequest("note: say what explains the losses")
-    proxy = await desk.proxy(actor, "viewer", request.proxy)
+    proxy = await context.proxy(actor, "viewer", request.proxy)
     orgs = [
-        await desk.org(actor, "admin", org)
+        await context.org(actor, "admin", org)
         for org in (proxy.org_ids if request.org is None else (request.org,))
     ]
-    given = Acknowledgement(desk.clock.wall_ms(), actor.name, request.note)
+    given = Acknowledgement(context.clock.wall_ms(), actor.name, request.note)
     expected = None if request.expected is None else Losses(*msgspec.structs.astuple(request.expected))
     if expected is not None and len(orgs) != 1:
         raise InvalidRequest("expected: losses are those of one organisation: say which with org")
     found = [
-        await desk.store.acknowledge_losses(proxy.proxy_id, org.org_id, given, expected) for org in orgs
+        await context.store.acknowledge_losses(proxy.proxy_id, org.org_id, given, expected) for org in orgs
     ]
     missing, repeated, implausible = (sum(each) for each in zip(*found, strict=True)) if found else (0, 0, 0)
     return Acknowledged(
@@ -121,32 +121,34 @@ async def acknowledge(desk: Desk, actor: Actor, request: AcknowledgeLosses) -> A
 
 
 @operation("proxy.rotate-secret", "POST", "/proxies/{proxy}/rotate-secret")
-async def rotate_secret(desk: Desk, actor: Actor, request: RotateProxySecret) -> NewProxySecrets:
+async def rotate_secret(
+    context: OperationContext, actor: Actor, request: RotateProxySecret
+) -> NewProxySecrets:
     """A new API key and HMAC secret, shown this once; the old ones end at once."""
-    proxy = await desk.proxy(actor, "admin", request.proxy)
-    vault = await desk.vault()
-    return _secrets(await desk.registry.rotate_proxy_secrets(vault, proxy.proxy_id, request.expected))
+    proxy = await context.proxy(actor, "admin", request.proxy)
+    vault = await context.vault()
+    return _secrets(await context.registry.rotate_proxy_secrets(vault, proxy.proxy_id, request.expected))
 
 
 @operation("proxy.disable", "POST", "/proxies/{proxy}/disable")
-async def disable(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyFacts:
+async def disable(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyFacts:
     """Refuse the proxy's API key from now on."""
-    return await _set_enabled(desk, actor, request.proxy, False)
+    return await _set_enabled(context, actor, request.proxy, False)
 
 
 @operation("proxy.enable", "POST", "/proxies/{proxy}/enable")
-async def enable(desk: Desk, actor: Actor, request: ProxyReference) -> ProxyFacts:
+async def enable(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyFacts:
     """Take the proxy's API key again."""
-    return await _set_enabled(desk, actor, request.proxy, True)
+    return await _set_enabled(context, actor, request.proxy, True)
 
 
-async def _set_enabled(desk: Desk, actor: Actor, reference: str, enabled: bool) -> ProxyFacts:
-    proxy = await desk.proxy(actor, "admin", reference)
-    return await _facts(desk, actor, await desk.registry.set_proxy_enabled(proxy.proxy_id, enabled))
+async def _set_enabled(context: OperationContext, actor: Actor, reference: str, enabled: bool) -> ProxyFacts:
+    proxy = await context.proxy(actor, "admin", reference)
+    return await _facts(context, actor, await context.registry.set_proxy_enabled(proxy.proxy_id, enabled))
 
 
-async def _facts(desk: Desk, actor: Actor, proxy: Proxy) -> ProxyFacts:
-    names = {org.org_id: org.name for org in await desk.orgs(actor)}
+async def _facts(context: OperationContext, actor: Actor, proxy: Proxy) -> ProxyFacts:
+    names = {org.org_id: org.name for org in await context.orgs(actor)}
     return ProxyFacts(
         proxy_id=proxy.proxy_id,
         name=proxy.name,

@@ -9,7 +9,7 @@ import msgspec
 from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import Places
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.store.interface import RecordLine, RecordQuery
 from proxy.wire.audit_event import rfc3339
@@ -42,11 +42,11 @@ class SearchRecord(Request):
 
 
 @operation("record.search", "GET", "/record")
-async def search(desk: Desk, actor: Actor, request: SearchRecord) -> RecordPage:
+async def search(context: OperationContext, actor: Actor, request: SearchRecord) -> RecordPage:
     """What operators did, newest first: every line that is about nothing but one's own organisations."""
     everything = actor.may("viewer", None)
-    places = await Places.of(desk, actor, "record.search")
-    from_ms, to_ms = times.span(request.from_, request.to, desk.clock.wall_ms())
+    places = await Places.of(context, actor, "record.search")
+    from_ms, to_ms = times.span(request.from_, request.to, context.clock.wall_ms())
     query = RecordQuery(
         limit=request.limit + 1,
         before=None if request.cursor is None else _position(places, request.cursor),
@@ -54,10 +54,10 @@ async def search(desk: Desk, actor: Actor, request: SearchRecord) -> RecordPage:
         to_ms=to_ms,
         operator=request.operator,
         operation=request.operation,
-        org_id=None if request.org is None else (await desk.org(actor, "viewer", request.org)).org_id,
-        org_ids=None if everything else frozenset(org.org_id for org in await desk.orgs(actor)),
+        org_id=None if request.org is None else (await context.org(actor, "viewer", request.org)).org_id,
+        org_ids=None if everything else frozenset(org.org_id for org in await context.orgs(actor)),
     )
-    found = await desk.store.record(query)
+    found = await context.store.record(query)
     page = found[: request.limit]
     following = places.write(str(page[-1].position)) if len(found) > request.limit else None
     return RecordPage(lines=tuple(map(_facts, page)), next=following)

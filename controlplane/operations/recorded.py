@@ -15,7 +15,7 @@ from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.audit import InvalidFilter, resolver
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
 from controlplane.rehearsal.replay import Event, Outcome, Rules
 from controlplane.search.document import UnsearchableError, read_document
@@ -57,7 +57,7 @@ class Selection:
 
 
 async def select(
-    desk: Desk,
+    context: OperationContext,
     actor: Actor,
     org: str,
     *,
@@ -68,13 +68,13 @@ async def select(
     filter_: str = "",
 ) -> Selection:
     """Raises InvalidRequest."""
-    found = await desk.org(actor, "viewer", org)
-    from_ms, to_ms = _window(desk.clock.wall_ms(), hours, from_, to)
+    found = await context.org(actor, "viewer", org)
+    from_ms, to_ms = _window(context.clock.wall_ms(), hours, from_, to)
     try:
-        terms = parse_filter(filter_, await resolver(desk, actor), now_ms=desk.clock.wall_ms())
+        terms = parse_filter(filter_, await resolver(context, actor), now_ms=context.clock.wall_ms())
     except QueryError as error:
         raise InvalidFilter(error) from None
-    apps = () if app is None else (await desk.app(actor, "viewer", app, found.org_id),)
+    apps = () if app is None else (await context.app(actor, "viewer", app, found.org_id),)
     return Selection(found, apps, from_ms, to_ms, terms)
 
 
@@ -96,8 +96,8 @@ def within_time(ms: int) -> int:
 class Reading:
     """One way through the selected events, those of the latest blocks first."""
 
-    def __init__(self, desk: Desk, selection: Selection, after: BlockPlace | None) -> None:
-        self._desk = desk
+    def __init__(self, context: OperationContext, selection: Selection, after: BlockPlace | None) -> None:
+        self._context = context
         self._selection = selection
         self.next = after  # once it is read: where there is more
         self.read = 0  # events that were looked at, whether they were selected or not
@@ -108,7 +108,7 @@ class Reading:
         begin, end = (_EPOCH + timedelta(milliseconds=ms) for ms in (selection.from_ms, selection.to_ms))
         since = time.perf_counter()
         while self.read < limit:
-            bodies, self.next = await self._desk.store.blocks_between(
+            bodies, self.next = await self._context.store.blocks_between(
                 selection.org.org_id, selection.from_ms, selection.to_ms, self.next
             )
             for body in bodies:
@@ -160,8 +160,8 @@ class FormerRules:
     """The rules by which an application's events were judged, as far as these tell: they name the version of
     its ruleset. Another ruleset may have been bound to it then."""
 
-    def __init__(self, desk: Desk, actor: Actor, org: Org) -> None:
-        self._desk = desk
+    def __init__(self, context: OperationContext, actor: Actor, org: Org) -> None:
+        self._context = context
         self._actor = actor
         self._org = org
         self._rulesets: dict[str, str] | None = None  # by application
@@ -177,7 +177,7 @@ class FormerRules:
     async def version_of(self, event: Event) -> tuple[str, int] | None:
         """Ruleset id and version."""
         if self._rulesets is None:
-            apps = await self._desk.store.apps(self._org.org_id)
+            apps = await self._context.store.apps(self._org.org_id)
             self._rulesets = {app.app_id: app.ruleset_id for app in apps}
         ruleset_id = self._rulesets.get(event.app_id or "")
         if ruleset_id is None or not isinstance(event.ruleset_version, int):
@@ -185,7 +185,7 @@ class FormerRules:
         return ruleset_id, event.ruleset_version
 
     async def text(self, ruleset_id: str, version: int) -> str | None:
-        return await self._desk.store.ruleset_text(ruleset_id, version)
+        return await self._context.store.ruleset_text(ruleset_id, version)
 
     async def _rules(self, ruleset_id: str, version: int) -> Rules | None:
         text = await self.text(ruleset_id, version)

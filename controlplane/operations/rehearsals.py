@@ -9,7 +9,7 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.registry import InvalidName, valid_name
@@ -44,17 +44,21 @@ class ProblemFacts(msgspec.Struct, rename="camel"):
     message: str
 
 
-async def ruleset_of(desk: Desk, actor: Actor, source: Source, org: str | None) -> PolicyRuleset:
+async def ruleset_of(
+    context: OperationContext, actor: Actor, source: Source, org: str | None
+) -> PolicyRuleset:
     """Raises InvalidRequest with every error in the text by line and column."""
-    return await aside(actor, parsed, *await text_of(desk, actor, source, org))
+    return await aside(actor, parsed, *await text_of(context, actor, source, org))
 
 
-async def text_of(desk: Desk, actor: Actor, source: Source, org: str | None) -> tuple[str, str]:
+async def text_of(
+    context: OperationContext, actor: Actor, source: Source, org: str | None
+) -> tuple[str, str]:
     """What messages call it, and the text."""
     if source.yaml is not None and source.ruleset is None:
         return source.label, source.yaml
     if source.ruleset is not None and source.yaml is None:
-        return source.ruleset, await stored_yaml(desk, actor, source.ruleset, org)
+        return source.ruleset, await stored_yaml(context, actor, source.ruleset, org)
     raise InvalidRequest("a ruleset is given as its text or by its name: one of the two")
 
 
@@ -90,13 +94,13 @@ def named_version(reference: str, names: Collection[str]) -> tuple[str, int | No
     return name, int(number)
 
 
-async def stored_yaml(desk: Desk, actor: Actor, reference: str, org: str | None) -> str:
+async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
     """Of the version in force, unless NAME@VERSION names another."""
-    names = {each.name for each in await desk.rulesets(actor, org)}
+    names = {each.name for each in await context.rulesets(actor, org)}
     reference, version = named_version(reference, names)
-    found = await desk.ruleset(actor, "viewer", reference, org)
+    found = await context.ruleset(actor, "viewer", reference, org)
     wanted = found.version if version is None else version
-    text = await desk.store.ruleset_text(found.ruleset_id, wanted)
+    text = await context.store.ruleset_text(found.ruleset_id, wanted)
     if text is None:
         raise NotFound(f"ruleset {found.name} has no version {wanted}")
     return text
@@ -119,7 +123,7 @@ class CheckedRuleset(Answer):
 
 
 @operation("ruleset.check", "POST", "/rulesets/check", changes=False)
-async def check(desk: Desk, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
+async def check(context: OperationContext, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
     """Validate a ruleset and change nothing: every error by line and column, and what was overlooked."""
     return await aside(actor, checked, request.yaml)
 
@@ -171,11 +175,11 @@ class ExplainRequest(Request):
 
 
 @operation("ruleset.explain", "POST", "/rulesets/explain", changes=False)
-async def explain(desk: Desk, actor: Actor, request: ExplainRequest) -> Explained:
+async def explain(context: OperationContext, actor: Actor, request: ExplainRequest) -> Explained:
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
-    sample = _sample(request, desk.clock.wall_ms() / 1000)
+    sample = _sample(request, context.clock.wall_ms() / 1000)
     answer = None if request.answer is None else _answer(request.answer)
-    ruleset = await ruleset_of(desk, actor, request.source, request.org)
+    ruleset = await ruleset_of(context, actor, request.source, request.org)
     return await aside(actor, lambda: explained(Explainer(ruleset).explain(sample, answer)))
 
 
@@ -229,9 +233,9 @@ class CasesOutcome(Answer):
 
 
 @operation("ruleset.test", "POST", "/rulesets/test", changes=False)
-async def test(desk: Desk, actor: Actor, request: RunCases) -> CasesOutcome:
+async def test(context: OperationContext, actor: Actor, request: RunCases) -> CasesOutcome:
     """Try a ruleset on cases: requests with the verdict expected."""
-    ruleset = await ruleset_of(desk, actor, request.source, request.org)
+    ruleset = await ruleset_of(context, actor, request.source, request.org)
     return await aside(actor, run, ruleset, request.cases_label, request.cases)
 
 
@@ -278,10 +282,10 @@ class RulesetDifference(Answer):
 
 
 @operation("ruleset.diff", "POST", "/rulesets/diff", changes=False)
-async def diff(desk: Desk, actor: Actor, request: DiffRulesets) -> RulesetDifference:
+async def diff(context: OperationContext, actor: Actor, request: DiffRulesets) -> RulesetDifference:
     """Which rules of the new ruleset are added, gone, changed or moved against the old one."""
-    old = await ruleset_of(desk, actor, request.old, request.org)
-    new = await ruleset_of(desk, actor, request.new, request.org)
+    old = await ruleset_of(context, actor, request.old, request.org)
+    new = await ruleset_of(context, actor, request.new, request.org)
     return difference(diff_rulesets(old, new))
 
 

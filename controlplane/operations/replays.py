@@ -16,7 +16,7 @@ import msgspec
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.audit import Places, why_nothing
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
 from controlplane.operations.rehearsals import Source, parsed, text_of
@@ -113,20 +113,20 @@ _drafts: Final[Lately[bytes, Replay]] = Lately(2)
 
 
 @operation("ruleset.replay", "POST", "/rulesets/replay", changes=False)
-async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
+async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset) -> Replayed:
     """What a draft would change for stored events: each verdict that would be another, by rule and app."""
-    selection, after = await _selected(desk, actor, request)
-    draft = await _draft(desk, actor, request)
+    selection, after = await _selected(context, actor, request)
+    draft = await _draft(context, actor, request)
     if request.app is None and not request.every_app:
-        apps = await desk.store.apps(selection.org.org_id)
+        apps = await context.store.apps(selection.org.org_id)
         bound = tuple(app for app in apps if app.ruleset_name == draft.name)
         selection = replace(selection, apps=bound)
     with turn(actor):
-        tally, reading = await _judged(desk, actor, selection, draft, after, request.limit)
+        tally, reading = await _judged(context, actor, selection, draft, after, request.limit)
     expected = None
     if after is None:
-        expected = await desk.store.count_between(selection.org.org_id, selection.from_ms, selection.to_ms)
-    names = {app.app_id: app.name for app in await desk.store.apps(selection.org.org_id)}
+        expected = await context.store.count_between(selection.org.org_id, selection.from_ms, selection.to_ms)
+    names = {app.app_id: app.name for app in await context.store.apps(selection.org.org_id)}
     return Replayed(
         from_=rfc3339(selection.from_ms),
         to=rfc3339(selection.to_ms),
@@ -141,18 +141,20 @@ async def replay(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replayed:
         ungrouped=tally.ungrouped,
         looked_at=reading.read,
         expected=expected,
-        next=await _cursor(desk, actor, selection, reading.next),
-        notes=await without_events(desk, actor, selection) if not tally.events and not reading.next else (),
+        next=await _cursor(context, actor, selection, reading.next),
+        notes=await without_events(context, actor, selection)
+        if not tally.events and not reading.next
+        else (),
     )
 
 
-async def without_events(desk: Desk, actor: Actor, selection: Selection) -> tuple[str, ...]:
+async def without_events(context: OperationContext, actor: Actor, selection: Selection) -> tuple[str, ...]:
     """Return a note on the absence of events, with what may be wrong with the question."""
     of = ", ".join(app.name for app in selection.apps) or "any application"
     span = f"{rfc3339(selection.from_ms)} and {rfc3339(selection.to_ms)}"
     org = selection.org.org_id
     query = SearchQuery((org,), selection.filter, selection.from_ms, selection.to_ms)
-    return f"no event of {of} between {span}", *await why_nothing(desk, actor, org, query)
+    return f"no event of {of} between {span}", *await why_nothing(context, actor, org, query)
 
 
 @contextmanager
@@ -170,10 +172,15 @@ def turn(actor: Actor) -> Iterator[None]:
 
 
 async def _judged(
-    desk: Desk, actor: Actor, selection: Selection, draft: Replay, after: BlockPlace | None, limit: int
+    context: OperationContext,
+    actor: Actor,
+    selection: Selection,
+    draft: Replay,
+    after: BlockPlace | None,
+    limit: int,
 ) -> tuple[Tally, Reading]:
-    tally, former = Tally(), FormerRules(desk, actor, selection.org)
-    reading = Reading(desk, selection, after)
+    tally, former = Tally(), FormerRules(context, actor, selection.org)
+    reading = Reading(context, selection, after)
     async for event in reading.events(limit):
         if not event.reached_rules:
             tally.pass_over()
@@ -186,8 +193,8 @@ async def _judged(
     return tally, reading
 
 
-async def _draft(desk: Desk, actor: Actor, request: ReplayRuleset) -> Replay:
-    label, text = await text_of(desk, actor, request.source, request.org)
+async def _draft(context: OperationContext, actor: Actor, request: ReplayRuleset) -> Replay:
+    label, text = await text_of(context, actor, request.source, request.org)
     key = sha256(text.encode("utf-8", "surrogatepass")).digest()
     return await _drafts.get(key, lambda: aside(actor, lambda: Replay(parsed(label, text))))
 
@@ -198,9 +205,11 @@ _SEALED_FOR: Final = "ruleset.replay"
 _CURSOR: Final = re.compile(r"([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})")
 
 
-async def _selected(desk: Desk, actor: Actor, request: ReplayRuleset) -> tuple[Selection, BlockPlace | None]:
+async def _selected(
+    context: OperationContext, actor: Actor, request: ReplayRuleset
+) -> tuple[Selection, BlockPlace | None]:
     selection = await select(
-        desk,
+        context,
         actor,
         request.org,
         app=request.app,
@@ -212,7 +221,7 @@ async def _selected(desk: Desk, actor: Actor, request: ReplayRuleset) -> tuple[S
     if request.cursor is None:
         return selection, None
     try:
-        text = (await Places.of(desk, actor, _SEALED_FOR)).read(request.cursor)
+        text = (await Places.of(context, actor, _SEALED_FOR)).read(request.cursor)
     except ValueError:
         text = ""
     found = _CURSOR.fullmatch(text)
@@ -223,11 +232,13 @@ async def _selected(desk: Desk, actor: Actor, request: ReplayRuleset) -> tuple[S
     return selection, BlockPlace(*place)
 
 
-async def _cursor(desk: Desk, actor: Actor, selection: Selection, place: BlockPlace | None) -> str | None:
+async def _cursor(
+    context: OperationContext, actor: Actor, selection: Selection, place: BlockPlace | None
+) -> str | None:
     if place is None:
         return None
     text = f"{selection.from_ms}-{selection.to_ms}-{place.least_ms}-{place.position}"
-    return (await Places.of(desk, actor, _SEALED_FOR)).write(text)
+    return (await Places.of(context, actor, _SEALED_FOR)).write(text)
 
 
 # -- facts

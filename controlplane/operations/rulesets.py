@@ -8,7 +8,7 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import in_earnest
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.rehearsals import ProblemFacts, name_problems, parsed, problem_line
 from controlplane.rehearsal.advice import ruleset_advice
@@ -86,12 +86,12 @@ class RollBack(RulesetReference):
 
 
 @operation("ruleset.apply", "POST", "/rulesets")
-async def apply(desk: Desk, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
+async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
-    org = await desk.org(actor, "editor", request.org)
+    org = await context.org(actor, "editor", request.org)
     ruleset, warnings = await in_earnest(actor, _read, request.label, request.yaml)
-    await desk.org(await desk.as_now(actor), "editor", org.org_id)  # reading it may have taken long
-    applied, changed = await desk.registry.apply_ruleset(
+    await context.org(await context.as_now(actor), "editor", org.org_id)  # reading it may have taken long
+    applied, changed = await context.registry.apply_ruleset(
         org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note), request.expected
     )
     return AppliedRuleset(
@@ -104,19 +104,19 @@ async def apply(desk: Desk, actor: Actor, request: ApplyRuleset) -> AppliedRules
 
 
 @operation("ruleset.list", "GET", "/rulesets")
-async def list_all(desk: Desk, actor: Actor, request: ListRulesets) -> RulesetList:
+async def list_all(context: OperationContext, actor: Actor, request: ListRulesets) -> RulesetList:
     """All rulesets with their version in force."""
-    return RulesetList(rulesets=tuple(map(_listed, await desk.rulesets(actor, request.org))))
+    return RulesetList(rulesets=tuple(map(_listed, await context.rulesets(actor, request.org))))
 
 
 @operation("ruleset.show", "GET", "/rulesets/{ruleset}")
-async def show(desk: Desk, actor: Actor, request: ShowRuleset) -> RulesetText:
+async def show(context: OperationContext, actor: Actor, request: ShowRuleset) -> RulesetText:
     """The text of a ruleset: of the version in force unless another is named."""
-    found = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
+    found = await context.ruleset(actor, "viewer", request.ruleset, request.org)
     wanted = found.version if request.version is None else request.version
-    versions = await desk.store.ruleset_versions(found.ruleset_id)
+    versions = await context.store.ruleset_versions(found.ruleset_id)
     version = next((each for each in versions if each.version == wanted), None)
-    yaml = await desk.store.ruleset_text(found.ruleset_id, wanted)
+    yaml = await context.store.ruleset_text(found.ruleset_id, wanted)
     if version is None or yaml is None:
         raise NotFound(f"ruleset {found.name} has no version {wanted}")
     return RulesetText(
@@ -132,18 +132,18 @@ async def show(desk: Desk, actor: Actor, request: ShowRuleset) -> RulesetText:
 
 
 @operation("ruleset.history", "GET", "/rulesets/{ruleset}/history")
-async def history(desk: Desk, actor: Actor, request: RulesetReference) -> RulesetHistory:
+async def history(context: OperationContext, actor: Actor, request: RulesetReference) -> RulesetHistory:
     """Every version of a ruleset, newest first."""
-    found = await desk.ruleset(actor, "viewer", request.ruleset, request.org)
-    versions = await desk.store.ruleset_versions(found.ruleset_id)
+    found = await context.ruleset(actor, "viewer", request.ruleset, request.org)
+    versions = await context.store.ruleset_versions(found.ruleset_id)
     return RulesetHistory(versions=tuple(_version(each, each.version == found.version) for each in versions))
 
 
 @operation("ruleset.rollback", "POST", "/rulesets/{ruleset}/rollback")
-async def rollback(desk: Desk, actor: Actor, request: RollBack) -> RulesetFacts:
+async def rollback(context: OperationContext, actor: Actor, request: RollBack) -> RulesetFacts:
     """Put an older text in force again, as a new version."""
-    found = await desk.ruleset(actor, "editor", request.ruleset, request.org)
-    new = await desk.registry.roll_back(
+    found = await context.ruleset(actor, "editor", request.ruleset, request.org)
+    new = await context.registry.roll_back(
         found.ruleset_id, found.org_id, request.to, _note(request.note), request.expected
     )
     return RulesetFacts(ruleset_id=new.ruleset_id, name=new.name, version=new.version)

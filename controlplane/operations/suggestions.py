@@ -8,7 +8,7 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Reading, Selection, select
 from controlplane.operations.replays import turn, without_events
@@ -57,10 +57,10 @@ class Suggested(Answer):
 
 
 @operation("ruleset.suggest", "POST", "/rulesets/suggest", changes=False)
-async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> Suggested:
+async def suggest_ruleset(context: OperationContext, actor: Actor, request: SuggestRuleset) -> Suggested:
     """The smallest ruleset that would have allowed an application's traffic, with its evidence."""
     selection = await select(
-        desk,
+        context,
         actor,
         request.org,
         app=request.app,
@@ -71,10 +71,10 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
     (app,) = selection.apps
     from_, to = rfc3339(selection.from_ms), rfc3339(selection.to_ms)
     with turn(actor):
-        observed, blocked, reading = await _observed(desk, actor, selection, request)
+        observed, blocked, reading = await _observed(context, actor, selection, request)
         about = about_suggestion(app.name, observed.count, blocked, f"{from_} to {to}")
         name = suggested_name(app.name if request.name is None else request.name)
-        found = await _suggested(desk, actor, selection, request, observed, name, about)
+        found = await _suggested(context, actor, selection, request, observed, name, about)
     return Suggested(
         yaml=found.yaml,
         from_=from_,
@@ -84,17 +84,17 @@ async def suggest_ruleset(desk: Desk, actor: Actor, request: SuggestRuleset) -> 
         blocked=blocked,
         left_out=found.left_out,
         complete=reading.next is None,
-        notes=() if observed.count or blocked else await without_events(desk, actor, selection),
+        notes=() if observed.count or blocked else await without_events(context, actor, selection),
     )
 
 
 async def _observed(
-    desk: Desk, actor: Actor, selection: Selection, request: SuggestRuleset
+    context: OperationContext, actor: Actor, selection: Selection, request: SuggestRuleset
 ) -> tuple[Observations, int, Reading]:
     """What is to be allowed, and how much was blocked beside it."""
     observed, blocked = Observations(), 0
-    reading = Reading(desk, selection, None)
-    former = FormerRules(desk, actor, selection.org)
+    reading = Reading(context, selection, None)
+    former = FormerRules(context, actor, selection.org)
     async for event in reading.events(request.limit):
         if event.rule_id is None:  # refused before any rule was asked
             continue
@@ -111,7 +111,7 @@ async def _observed(
 
 
 async def _suggested(
-    desk: Desk,
+    context: OperationContext,
     actor: Actor,
     selection: Selection,
     request: SuggestRuleset,
@@ -126,7 +126,7 @@ async def _suggested(
             found = await aside(actor, suggest, observed, name, about=about, unguarded=unguarded)
         except InvalidRuleset as error:
             raise InvalidRequest(f"name: {error.problems[0].message}") from None
-        blocked = await _blocked(desk, actor, selection, request, found)
+        blocked = await _blocked(context, actor, selection, request, found)
         if not blocked.unguarded:
             break
         unguarded |= blocked.unguarded
@@ -138,13 +138,13 @@ async def _suggested(
 
 
 async def _blocked(
-    desk: Desk, actor: Actor, selection: Selection, request: SuggestRuleset, found: Suggestion
+    context: OperationContext, actor: Actor, selection: Selection, request: SuggestRuleset, found: Suggestion
 ) -> Blocked:
     blocked = Blocked(found)
     if not found.has_filters:
         return blocked
     replay = await aside(actor, lambda: Replay(parse_ruleset(found.yaml)))
-    async for event in Reading(desk, selection, None).events(request.limit):
+    async for event in Reading(context, selection, None).events(request.limit):
         if event.rule_id is None or not event.lets_through:
             continue
         after = replay.judge(event)

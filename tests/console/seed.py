@@ -23,7 +23,7 @@ from urllib.parse import quote
 from controlplane.integrity import begin_chain
 from controlplane.operations import apps, orgs
 from controlplane.operations.actor import Actor, Forbidden
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Operation, Request
 from controlplane.operations.perform import perform
 from controlplane.registry import Registry, open_vault
@@ -263,7 +263,7 @@ class _Seeding:
         async def index() -> SearchIndex:
             raise AssertionError("nothing here searches")
 
-        desk = Desk(
+        context = OperationContext(
             self._settings, self._store, self._registry, self._clock, opened, index, Tail(self._store)
         )
         actors = {
@@ -280,7 +280,7 @@ class _Seeding:
         for hours, name, operation, request in done:
             self._clock.wall = self._clock.steady = self._now_ms - hours * 3_600_000
             with suppress(Forbidden):
-                await perform(operation, desk, actors[name], request)
+                await perform(operation, context, actors[name], request)
 
     async def _add_operators(self) -> None:
         org_ids = {org.name: org.org_id for org in await self._store.orgs()} | {EVERY_ORG: EVERY_ORG}

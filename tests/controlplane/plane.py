@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 
 from controlplane.app import Addresses, running
 from controlplane.clock import Clock
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.registry import Registry, open_vault
 from controlplane.search.interface import SearchIndex
 from controlplane.secrets import Vault
@@ -176,16 +176,18 @@ class Plane:
         return [(event.org_id, json.loads(event.body)) for event in events]
 
 
-def desk(plane: Plane) -> Desk:
-    """What operations work with, as an operator beside the store has it."""
+def context_of(plane: Plane) -> OperationContext:
+    """Return the context that a command beside the store gives to its operations."""
 
     async def vault() -> Vault:
         return await open_vault(plane.settings.secrets, plane.store)
 
     async def index() -> SearchIndex:
-        raise AssertionError("no test of this desk searches")
+        raise AssertionError("no test of this context searches")
 
-    return Desk(plane.settings, plane.store, plane.registry, plane.clock, vault, index, Tail(plane.store))
+    return OperationContext(
+        plane.settings, plane.store, plane.registry, plane.clock, vault, index, Tail(plane.store)
+    )
 
 
 def write_settings(folder: Path, **sections: str) -> Path:

@@ -8,19 +8,19 @@ import pytest
 from controlplane.console import replaying
 from controlplane.operations import apps
 from controlplane.operations.actor import local_actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.store import blocks
-from tests.controlplane.plane import Plane, ProxyClient, desk
+from tests.controlplane.plane import Plane, ProxyClient, context_of
 from tests.controlplane.test_replays import DRAFT, RULES, Traffic, group_path, traffic
 
 __all__ = ["traffic"]  # a fixture
 OPERATOR = local_actor("ada")
 
 
-async def step(at_desk: Desk, yaml: str = DRAFT, **form: str) -> replaying.Progress:
-    return await replaying.step(at_desk, OPERATOR, "acme", yaml, (), {"replay_hours": "24", **form})
+async def step(context: OperationContext, yaml: str = DRAFT, **form: str) -> replaying.Progress:
+    return await replaying.step(context, OPERATOR, "acme", yaml, (), {"replay_hours": "24", **form})
 
 
 async def test_steps_count_on_until_all_was_looked_at(
@@ -30,10 +30,10 @@ async def test_steps_count_on_until_all_was_looked_at(
     monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)  # a batch at a time
     for number in range(3):
         await traffic.send([group_path(number, "members"), group_path(number)])
-    progress = await step(desk(plane))
+    progress = await step(context_of(plane))
     percents = [progress.percent]
     while not progress.is_done:
-        progress = await step(desk(plane), do="replay-on", replay_so_far=progress.so_far)
+        progress = await step(context_of(plane), do="replay-on", replay_so_far=progress.so_far)
         percents.append(progress.percent)
     assert percents == sorted(set(percents))
     assert len(percents) > 1
@@ -46,9 +46,9 @@ async def test_a_replay_does_not_go_on_with_another_draft_or_from_nowhere(
     plane: Plane, traffic: Traffic
 ) -> None:
     await traffic.send([group_path(1, "members")])
-    begun = await step(desk(plane))
+    begun = await step(context_of(plane))
     with pytest.raises(InvalidRequest, match="the draft has changed"):
-        await step(desk(plane), RULES, do="replay-on", replay_so_far=begun.so_far)
+        await step(context_of(plane), RULES, do="replay-on", replay_so_far=begun.so_far)
     of_no_kind = begun.so_far.replace('"change":"newlyBlocked"', '"change":"bogus"')
     assert of_no_kind != begun.so_far
     (group,) = begun.replayed.groups
@@ -58,7 +58,7 @@ async def test_a_replay_does_not_go_on_with_another_draft_or_from_nowhere(
     assert len(of_too_many) > 100_000
     for forged in ("", "{}", "[1]", begun.so_far[:-2], of_no_kind, of_too_many):
         with pytest.raises(InvalidRequest, match="begin it anew"):
-            await step(desk(plane), do="replay-on", replay_so_far=forged)
+            await step(context_of(plane), do="replay-on", replay_so_far=forged)
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "x", "9" * 50_000])
@@ -71,7 +71,7 @@ async def test_a_change_leads_to_a_search_that_finds_its_events(
     plane: Plane, proxy: ProxyClient, traffic: Traffic
 ) -> None:
     await traffic.send([group_path(1, "members")])
-    (change,) = (await step(desk(plane))).changes
+    (change,) = (await step(context_of(plane))).changes
     (app,) = await plane.store.apps(None)
     assert change.query == f"app:{app.app_id} verdict:allow ruleid:groups"
     assert (change.since, change.until) == ("2026-11-21T11:00:00.000Z", "2026-11-21T11:00:00.001Z")
@@ -82,13 +82,13 @@ async def test_requests_of_the_applications_that_the_rules_judge_are_replayed_un
 ) -> None:
     await traffic.send([group_path(1, "members")])
     await plane.registry.add_app("other", "acme", "hr")
-    listed = await perform(apps.list_all, desk(plane), OPERATOR, apps.ListApps())
+    listed = await perform(apps.list_all, context_of(plane), OPERATOR, apps.ListApps())
     (facts,) = [app for app in listed.apps if app.name == "other"]
 
     async def events(**form: str) -> int:
         form = {"replay_hours": "24", **form}
-        at_desk = desk(plane)
-        return (await replaying.step(at_desk, OPERATOR, "acme", DRAFT, [facts], form)).replayed.events
+        context = context_of(plane)
+        return (await replaying.step(context, OPERATOR, "acme", DRAFT, [facts], form)).replayed.events
 
     assert await events() == 0
     assert await events(replay_app=replaying.EVERY_APP) == 1

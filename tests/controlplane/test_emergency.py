@@ -9,32 +9,32 @@ import pytest
 
 from controlplane.operations import apps, emergency
 from controlplane.operations.actor import Actor, Forbidden, Role, local_actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Operation
 from controlplane.store.interface import Conflict, NotFound
-from tests.controlplane.plane import Plane, desk
+from tests.controlplane.plane import Plane, context_of
 
 OWNER = local_actor("owner")
 EVERYTHING = emergency.Everything()
 
 
 @pytest.fixture
-async def at_desk(plane: Plane) -> Desk:
+async def context(plane: Plane) -> OperationContext:
     for org in ("acme", "rival"):
         await plane.org(org)
         await plane.ruleset(org, f"{org}-rules")
         await plane.registry.add_app(f"{org}-app", org, f"{org}-rules")
     await plane.ruleset("acme", "next-rules")
-    return desk(plane)
+    return context_of(plane)
 
 
-async def actor(at_desk: Desk, role: Role, org: str = "acme", name: str = "eve") -> Actor:
-    ids = {each.name: each.org_id for each in await at_desk.store.orgs()} | {"*": "*"}
+async def actor(context: OperationContext, role: Role, org: str = "acme", name: str = "eve") -> Actor:
+    ids = {each.name: each.org_id for each in await context.store.orgs()} | {"*": "*"}
     return Actor(name, {ids[org]: role})
 
 
-async def stopped(at_desk: Desk, who: Actor = OWNER) -> list[tuple[str, str | None, str | None]]:
-    told = await emergency.list_all.perform(at_desk, who, EVERYTHING)
+async def stopped(context: OperationContext, who: Actor = OWNER) -> list[tuple[str, str | None, str | None]]:
+    told = await emergency.list_all.perform(context, who, EVERYTHING)
     return [(each.scope, each.org, each.app) for each in told.stops]
 
 
@@ -51,87 +51,87 @@ STOPS: list[tuple[Operation[Any, Any], Any, Operation[Any, Any], Any]] = [
 
 @pytest.mark.parametrize(("stop", "asked", "lift", "of"), STOPS)
 async def test_an_editor_stops_and_an_admin_lifts(
-    at_desk: Desk, stop: Operation[Any, Any], asked: Any, lift: Operation[Any, Any], of: Any
+    context: OperationContext, stop: Operation[Any, Any], asked: Any, lift: Operation[Any, Any], of: Any
 ) -> None:
-    viewer, editor, admin = [await actor(at_desk, role) for role in ("viewer", "editor", "admin")]
+    viewer, editor, admin = [await actor(context, role) for role in ("viewer", "editor", "admin")]
     with pytest.raises(Forbidden):
-        await stop.perform(at_desk, viewer, asked)
-    assert await stopped(at_desk) == []
-    told = await stop.perform(at_desk, editor, asked)
+        await stop.perform(context, viewer, asked)
+    assert await stopped(context) == []
+    told = await stop.perform(context, editor, asked)
     assert (told.stopped_by, told.org, told.stopped_at) == ("eve", "acme", "2026-11-21T12:00:00.000Z")
-    assert len(await stopped(at_desk, viewer)) == 1
+    assert len(await stopped(context, viewer)) == 1
     for weak in (viewer, editor):
         with pytest.raises(Forbidden):
-            await lift.perform(at_desk, weak, of)
-    assert (await lift.perform(at_desk, admin, of)).stops == ()
+            await lift.perform(context, weak, of)
+    assert (await lift.perform(context, admin, of)).stops == ()
     with pytest.raises(NotFound):
-        await lift.perform(at_desk, admin, of)
+        await lift.perform(context, admin, of)
 
 
-async def test_only_an_admin_over_all_stops_and_lifts_everything(at_desk: Desk) -> None:
-    for weak in (await actor(at_desk, "admin"), await actor(at_desk, "editor", "*")):
+async def test_only_an_admin_over_all_stops_and_lifts_everything(context: OperationContext) -> None:
+    for weak in (await actor(context, "admin"), await actor(context, "editor", "*")):
         with pytest.raises(Forbidden):
-            await emergency.stop_all.perform(at_desk, weak, emergency.AllToStop("incident"))
-    strong = await actor(at_desk, "admin", "*")
-    await emergency.stop_all.perform(at_desk, strong, emergency.AllToStop("incident"))
+            await emergency.stop_all.perform(context, weak, emergency.AllToStop("incident"))
+    strong = await actor(context, "admin", "*")
+    await emergency.stop_all.perform(context, strong, emergency.AllToStop("incident"))
     with pytest.raises(Forbidden):
-        await emergency.lift_all.perform(at_desk, await actor(at_desk, "admin"), EVERYTHING)
+        await emergency.lift_all.perform(context, await actor(context, "admin"), EVERYTHING)
     # Whom it concerns may know: everybody.
-    assert await stopped(at_desk, await actor(at_desk, "viewer", "rival")) == [("all", None, None)]
-    assert (await emergency.lift_all.perform(at_desk, strong, EVERYTHING)).stops == ()
+    assert await stopped(context, await actor(context, "viewer", "rival")) == [("all", None, None)]
+    assert (await emergency.lift_all.perform(context, strong, EVERYTHING)).stops == ()
     with pytest.raises(NotFound):
-        await emergency.lift_all.perform(at_desk, strong, EVERYTHING)
+        await emergency.lift_all.perform(context, strong, EVERYTHING)
 
 
-async def test_the_stops_of_another_organisation_do_not_show(at_desk: Desk) -> None:
-    await emergency.stop_app.perform(at_desk, OWNER, emergency.AppToStop("rival-app", reason="secret"))
-    await emergency.stop_org.perform(at_desk, OWNER, emergency.OrgToStop("rival"))
-    eve = await actor(at_desk, "admin")
-    assert await stopped(at_desk, eve) == []
-    assert set(await stopped(at_desk)) == {("app", "rival", "rival-app"), ("org", "rival", None)}
+async def test_the_stops_of_another_organisation_do_not_show(context: OperationContext) -> None:
+    await emergency.stop_app.perform(context, OWNER, emergency.AppToStop("rival-app", reason="secret"))
+    await emergency.stop_org.perform(context, OWNER, emergency.OrgToStop("rival"))
+    eve = await actor(context, "admin")
+    assert await stopped(context, eve) == []
+    assert set(await stopped(context)) == {("app", "rival", "rival-app"), ("org", "rival", None)}
     with pytest.raises(NotFound):
-        await emergency.lift_app.perform(at_desk, eve, emergency.StoppedApp("rival-app"))
+        await emergency.lift_app.perform(context, eve, emergency.StoppedApp("rival-app"))
 
 
-async def test_each_stop_is_lifted_by_itself(at_desk: Desk) -> None:
-    await emergency.stop_app.perform(at_desk, OWNER, emergency.AppToStop("acme-app"))
-    await emergency.stop_all.perform(at_desk, OWNER, emergency.AllToStop())
-    await emergency.stop_org.perform(at_desk, OWNER, emergency.OrgToStop("acme"))
-    told = await emergency.lift_all.perform(at_desk, OWNER, EVERYTHING)
+async def test_each_stop_is_lifted_by_itself(context: OperationContext) -> None:
+    await emergency.stop_app.perform(context, OWNER, emergency.AppToStop("acme-app"))
+    await emergency.stop_all.perform(context, OWNER, emergency.AllToStop())
+    await emergency.stop_org.perform(context, OWNER, emergency.OrgToStop("acme"))
+    told = await emergency.lift_all.perform(context, OWNER, EVERYTHING)
     assert {each.scope for each in told.stops} == {"app", "org"}
-    told = await emergency.lift_org.perform(at_desk, OWNER, emergency.StoppedOrg("acme"))
+    told = await emergency.lift_org.perform(context, OWNER, emergency.StoppedOrg("acme"))
     assert [each.app for each in told.stops] == ["acme-app"]
 
 
-async def test_who_stops_what_is_stopped_already_changes_nothing(at_desk: Desk) -> None:
+async def test_who_stops_what_is_stopped_already_changes_nothing(context: OperationContext) -> None:
     first = emergency.AppToStop("acme-app", reason="leaked secret")
-    await emergency.stop_app.perform(at_desk, OWNER, first)
+    await emergency.stop_app.perform(context, OWNER, first)
     again = await emergency.stop_app.perform(
-        at_desk, await actor(at_desk, "editor"), emergency.AppToStop("acme-app", reason="me too")
+        context, await actor(context, "editor"), emergency.AppToStop("acme-app", reason="me too")
     )
     assert (again.reason, again.stopped_by) == ("leaked secret", "local:owner")
-    assert len(await stopped(at_desk)) == 1
+    assert len(await stopped(context)) == 1
 
 
-async def test_a_shadow_is_set_taken_away_and_promoted_by_an_editor(at_desk: Desk) -> None:
-    viewer, editor = await actor(at_desk, "viewer"), await actor(at_desk, "editor")
+async def test_a_shadow_is_set_taken_away_and_promoted_by_an_editor(context: OperationContext) -> None:
+    viewer, editor = await actor(context, "viewer"), await actor(context, "editor")
     set_shadow = apps.SetShadow("acme-app", ruleset="next-rules")
     with pytest.raises(Forbidden):
-        await apps.shadow.perform(at_desk, viewer, set_shadow)
-    told = await apps.shadow.perform(at_desk, editor, set_shadow)
+        await apps.shadow.perform(context, viewer, set_shadow)
+    told = await apps.shadow.perform(context, editor, set_shadow)
     assert (told.ruleset, told.shadow_ruleset) == ("acme-rules", "next-rules")
-    assert (await apps.shadow.perform(at_desk, editor, apps.SetShadow("acme-app"))).shadow_ruleset is None
+    assert (await apps.shadow.perform(context, editor, apps.SetShadow("acme-app"))).shadow_ruleset is None
     with pytest.raises(NotFound, match="no shadow"):
-        await apps.promote_shadow.perform(at_desk, editor, apps.PromoteShadow("acme-app"))
+        await apps.promote_shadow.perform(context, editor, apps.PromoteShadow("acme-app"))
     with pytest.raises(NotFound):
-        await apps.shadow.perform(at_desk, editor, apps.SetShadow("acme-app", ruleset="rival-rules"))
-    await apps.shadow.perform(at_desk, editor, set_shadow)
+        await apps.shadow.perform(context, editor, apps.SetShadow("acme-app", ruleset="rival-rules"))
+    await apps.shadow.perform(context, editor, set_shadow)
     with pytest.raises(Forbidden):
-        await apps.promote_shadow.perform(at_desk, viewer, apps.PromoteShadow("acme-app"))
+        await apps.promote_shadow.perform(context, viewer, apps.PromoteShadow("acme-app"))
     with pytest.raises(Conflict, match="next-rules is tried on it, and old-rules was expected"):
         await apps.promote_shadow.perform(
-            at_desk, editor, apps.PromoteShadow("acme-app", expected="old-rules")
+            context, editor, apps.PromoteShadow("acme-app", expected="old-rules")
         )
     asked = apps.PromoteShadow("acme-app", expected="next-rules")
-    told = await apps.promote_shadow.perform(at_desk, editor, asked)
+    told = await apps.promote_shadow.perform(context, editor, asked)
     assert msgspec.structs.asdict(told).items() >= {"ruleset": "next-rules", "shadow_ruleset": None}.items()

@@ -10,7 +10,7 @@ import pytest
 from controlplane.operations import fleet
 from controlplane.operations.actor import Actor, Role, local_actor
 from controlplane.store.interface import NotFound
-from tests.controlplane.plane import HEARTBEAT, METRICS, RULESET, Plane, ProxyClient, batch, desk
+from tests.controlplane.plane import HEARTBEAT, METRICS, RULESET, Plane, ProxyClient, batch, context_of
 from tests.controlplane.test_admin import call, operator
 from tests.controlplane.test_reports import GOOD_HEARTBEAT, GOOD_METRICS
 
@@ -24,16 +24,18 @@ async def beat(proxy: ProxyClient, **members: Any) -> None:
 
 
 async def listed(plane: Plane, actor: Actor = OPERATOR, **members: Any) -> dict[str, fleet.ProxyHealth]:
-    found = await fleet.list_all.perform(desk(plane), actor, fleet.ListFleet(**members))
+    found = await fleet.list_all.perform(context_of(plane), actor, fleet.ListFleet(**members))
     return {each.name: each for each in found.proxies}
 
 
 async def shown(plane: Plane, proxy: str, actor: Actor = OPERATOR) -> fleet.ProxyDetails:
-    return await fleet.show.perform(desk(plane), actor, fleet.ProxyReference(proxy=proxy))
+    return await fleet.show.perform(context_of(plane), actor, fleet.ProxyReference(proxy=proxy))
 
 
 async def rollout(plane: Plane, actor: Actor = OPERATOR, **members: Any) -> dict[str, fleet.ProxyRollout]:
-    found = await fleet.rollout.perform(desk(plane), actor, fleet.RolloutRequest(ruleset="hr", **members))
+    found = await fleet.rollout.perform(
+        context_of(plane), actor, fleet.RolloutRequest(ruleset="hr", **members)
+    )
     return {each.name: each for each in found.proxies}
 
 
@@ -179,7 +181,7 @@ async def test_who_sees_one_organisation_learns_nothing_of_the_others_on_the_sam
     with pytest.raises(NotFound):
         await listed(plane, viewer, org="beta")
     with pytest.raises(NotFound):
-        await fleet.rollout.perform(desk(plane), viewer, fleet.RolloutRequest(ruleset="secret-rules"))
+        await fleet.rollout.perform(context_of(plane), viewer, fleet.RolloutRequest(ruleset="secret-rules"))
     one = await shown(plane, "shared", viewer)
     text = repr(one)
     assert beta not in text

@@ -18,7 +18,16 @@ from controlplane.operations.record import SearchRecord
 from controlplane.operations.record import search as search_record
 from controlplane.store.interface import Conflict
 from proxy.wire.audit_event import rfc3339
-from tests.controlplane.plane import HEARTBEAT, FakeClock, Plane, ProxyClient, batch, desk, event, started
+from tests.controlplane.plane import (
+    HEARTBEAT,
+    FakeClock,
+    Plane,
+    ProxyClient,
+    batch,
+    context_of,
+    event,
+    started,
+)
 from tests.controlplane.test_metrics import scraped
 from tests.controlplane.visitor import visiting
 from tests.standins.ports import free_port
@@ -28,7 +37,7 @@ DAY_MS = 86_400_000
 
 
 async def _healths(plane: Plane) -> list[ProxyHealth]:
-    found = await perform(fleet.list_all, desk(plane), ADA, fleet.ListFleet())
+    found = await perform(fleet.list_all, context_of(plane), ADA, fleet.ListFleet())
     return list(found.proxies)
 
 
@@ -39,7 +48,7 @@ async def _health(plane: Plane) -> tuple[str, tuple[str, ...]]:
 
 async def _acknowledge(plane: Plane, **members: Any) -> proxies.Acknowledged:
     asked = proxies.AcknowledgeLosses(proxy="edge-1", **{"note": "its disk failed", **members})
-    return await perform(proxies.acknowledge, desk(plane), ADA, asked)
+    return await perform(proxies.acknowledge, context_of(plane), ADA, asked)
 
 
 @pytest.fixture
@@ -104,7 +113,7 @@ async def test_a_loss_that_was_acknowledged_no_longer_counts_and_later_ones_do(
         "degraded",
         ("2 events never came: their sequence numbers are missing",),
     )
-    details = await perform(fleet.show, desk(plane), ADA, fleet.ProxyReference(proxy="edge-1"))
+    details = await perform(fleet.show, context_of(plane), ADA, fleet.ProxyReference(proxy="edge-1"))
     (sequence,) = details.sequences
     assert sequence.missing == ((4, 5), (7, 8))
     assert (sequence.missing_count, sequence.unacknowledged.missing) == (4, 2)
@@ -125,7 +134,7 @@ async def test_an_acknowledgement_is_in_the_operator_log_with_its_note(
     plane: Plane, well: ProxyClient
 ) -> None:
     await _acknowledge(plane, org=well.org_ids[0])
-    found = await perform(search_record, desk(plane), ADA, SearchRecord(operation="proxy.acknowledge"))
+    found = await perform(search_record, context_of(plane), ADA, SearchRecord(operation="proxy.acknowledge"))
     (line,) = found.lines
     assert (line.operator, line.outcome, line.orgs) == ("local:ada", "done", tuple(well.org_ids))
     assert line.request["note"] == "its disk failed"
@@ -256,7 +265,7 @@ async def test_a_verification_names_what_never_came_and_the_period(
     began = rfc3339(clock.wall)
     clock.advance(hours=5)
     await well.audit(batch("b2", org, [6]))
-    found = await perform(integrity.verify, desk(plane), ADA, integrity.Verify())
+    found = await perform(integrity.verify, context_of(plane), ADA, integrity.Verify())
     (verdict,) = found.orgs
     assert (found.intact, found.complete) == (True, False)
     assert verdict.missing_events == 2
@@ -264,12 +273,12 @@ async def test_a_verification_names_what_never_came_and_the_period(
     said, absent = in_words(verdict)
     assert began in said
     assert absent == "2 events never came: their sequence numbers are missing"
-    checks = await perform(integrity.checks, desk(plane), ADA, integrity.HeadsAsked())
+    checks = await perform(integrity.checks, context_of(plane), ADA, integrity.HeadsAsked())
     assert (checks.orgs[0].missing_events, checks.orgs[0].received_from) == (2, began)
 
 
 async def test_a_whole_trail_is_intact_and_complete(plane: Plane, well: ProxyClient) -> None:
-    found = await perform(integrity.verify, desk(plane), ADA, integrity.Verify())
+    found = await perform(integrity.verify, context_of(plane), ADA, integrity.Verify())
     assert (found.intact, found.complete) == (True, True)
     assert in_words(found.orgs[0])[1] is None
 

@@ -15,7 +15,7 @@ import pytest
 from controlplane.forwarder import Forwarder
 from controlplane.operations import apps, audit, fleet, integrity, operators, orgs, proxies, record, rulesets
 from controlplane.operations.actor import Actor, Forbidden, Role, local_actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Operation, Request, Stream
 from controlplane.operations.perform import perform
 from controlplane.operations.table import OPERATIONS, STREAMS
@@ -32,7 +32,7 @@ from controlplane.store.interface import (
     StoreError,
 )
 from controlplane.store.sqlite import SqliteStore
-from tests.controlplane.plane import RULESET, FakeClock, Plane, desk
+from tests.controlplane.plane import RULESET, FakeClock, Plane, context_of
 
 OWNER: Final = local_actor("owner")
 PASSWORD: Final = "correct horse battery staple"
@@ -40,7 +40,7 @@ MARK: Final = "zebra"  # in the name of everything of the other organisation
 
 
 @pytest.fixture
-async def at_desk(plane: Plane) -> AsyncIterator[Desk]:
+async def context(plane: Plane) -> AsyncIterator[OperationContext]:
     """Two organisations with one of everything each: acme, and the other one, whose things are marked."""
     await plane.org("acme")
     await plane.org(f"{MARK}-org")
@@ -49,10 +49,10 @@ async def at_desk(plane: Plane) -> AsyncIterator[Desk]:
         await plane.registry.add_app(f"{name}-app", org, f"{name}-rules")
         await plane.proxy(f"{name}-proxy", org)
         await operators.add.perform(
-            desk(plane), OWNER, operators.AddOperator(f"{name}-admin", PASSWORD, "admin", org)
+            context_of(plane), OWNER, operators.AddOperator(f"{name}-admin", PASSWORD, "admin", org)
         )
         await operators.add_token.perform(
-            desk(plane), OWNER, operators.AddToken(f"{name}-admin", f"{name}-token")
+            context_of(plane), OWNER, operators.AddToken(f"{name}-admin", f"{name}-token")
         )
     index = await open_index(plane.settings.search_index, plane.settings.store.path)
 
@@ -60,22 +60,22 @@ async def at_desk(plane: Plane) -> AsyncIterator[Desk]:
         await Forwarder(plane.store, index).drain()
         return index
 
-    yield replace(desk(plane), index=filled)
+    yield replace(context_of(plane), index=filled)
     await index.close()
 
 
-async def actor(at_desk: Desk, name: str = "eve", **roles: Role) -> Actor:
+async def actor(context: OperationContext, name: str = "eve", **roles: Role) -> Actor:
     """With roles by the organisations' names; `every` is every one."""
-    ids = {org.name: org.org_id for org in await at_desk.store.orgs()} | {"every": "*"}
+    ids = {org.name: org.org_id for org in await context.store.orgs()} | {"every": "*"}
     return Actor(name, {ids[org]: role for org, role in roles.items()})
 
 
-async def known(at_desk: Desk, name: str, **roles: Role) -> Actor:
+async def known(context: OperationContext, name: str, **roles: Role) -> Actor:
     """The same, and an operator in the store: who changes something is looked up there."""
-    made = await actor(at_desk, name, **roles)
+    made = await actor(context, name, **roles)
     operator_id = f"id-of-{name}"
-    await at_desk.store.add_operator(
-        Operator(operator_id, name, None, True, at_desk.clock.wall_ms(), made.roles)
+    await context.store.add_operator(
+        Operator(operator_id, name, None, True, context.clock.wall_ms(), made.roles)
     )
     return made
 
@@ -127,11 +127,11 @@ def _made_up(hint: Any, known: Mapping[str, Any]) -> Any:
 
 
 async def _outcome(
-    at_desk: Desk, who: Actor, operation: Operation[Any, Any], asked: Request, mark: str
+    context: OperationContext, who: Actor, operation: Operation[Any, Any], asked: Request, mark: str
 ) -> str:
     """What the actor can tell by asking, with the asked-for name out of it."""
     try:
-        told = msgspec.json.encode(await operation.perform(at_desk, who, asked)).decode()
+        told = msgspec.json.encode(await operation.perform(context, who, asked)).decode()
     except (NotFound, Forbidden, InvalidRequest, Conflict, AlreadyExists) as error:
         told = f"{type(error).__name__}: {error}"
     return told.replace(mark, "MARK") if mark else told
@@ -142,51 +142,51 @@ def _about_an_organisation(operation: Operation[Any, Any]) -> bool:
     return bool(members & {"org", "orgs", "ruleset", "app", "proxy", "operator", "source"})
 
 
-async def test_another_organisation_is_as_unknown_as_one_that_never_was(at_desk: Desk) -> None:
+async def test_another_organisation_is_as_unknown_as_one_that_never_was(context: OperationContext) -> None:
     """Each operation, asked for another's things and for things that nobody has, tells the same."""
-    eve = await actor(at_desk, acme="admin")
+    eve = await actor(context, acme="admin")
     judged = [each for each in OPERATIONS if _about_an_organisation(each)]
     assert len(judged) > 30
     for operation in judged:
         foreign = _sample(operation.request, _references(MARK))
         unheard_of = _sample(operation.request, _references("quagga"))
-        told = await _outcome(at_desk, eve, operation, foreign, MARK)
-        assert told == await _outcome(at_desk, eve, operation, unheard_of, "quagga"), operation.name
+        told = await _outcome(context, eve, operation, foreign, MARK)
+        assert told == await _outcome(context, eve, operation, unheard_of, "quagga"), operation.name
 
 
-async def test_nothing_of_another_organisation_shows(at_desk: Desk) -> None:
+async def test_nothing_of_another_organisation_shows(context: OperationContext) -> None:
     """Neither in what is asked for without naming one, nor in what is one's own."""
     hidden = {MARK}
-    for org in await at_desk.store.orgs():
+    for org in await context.store.orgs():
         if MARK in org.name:
-            hidden |= {org.org_id, *(app.app_id for app in await at_desk.store.apps(org.org_id))}
-    eve = await actor(at_desk, acme="admin")
+            hidden |= {org.org_id, *(app.app_id for app in await context.store.apps(org.org_id))}
+    eve = await actor(context, acme="admin")
     own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
     anywhere = {name: value for name, value in own.items() if name != "org"}
     for operation in OPERATIONS:
         for known in (own, own if _requires_org(operation) else anywhere):
-            told = await _outcome(at_desk, eve, operation, _sample(operation.request, known), "")
+            told = await _outcome(context, eve, operation, _sample(operation.request, known), "")
             assert not [each for each in hidden if each in told], (operation.name, told)
 
 
 @pytest.mark.parametrize("role", [None, "viewer"])
-async def test_who_may_only_read_changes_nothing(at_desk: Desk, role: Role | None) -> None:
+async def test_who_may_only_read_changes_nothing(context: OperationContext, role: Role | None) -> None:
     """Over the whole table: each operation that changes something is refused."""
-    eve = await actor(at_desk, **({} if role is None else {"acme": role}))
+    eve = await actor(context, **({} if role is None else {"acme": role}))
     own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
     for operation in OPERATIONS:
         if operation.changes:
             with pytest.raises((NotFound, Forbidden)):
-                await operation.perform(at_desk, eve, _sample(operation.request, own))
+                await operation.perform(context, eve, _sample(operation.request, own))
 
 
-async def test_who_has_no_role_is_told_nothing(at_desk: Desk) -> None:
+async def test_who_has_no_role_is_told_nothing(context: OperationContext) -> None:
     hidden = {"own-", "acme"}
     own = {**_references("own"), "org": "acme", "orgs": ("acme",)}
     anywhere = {name: value for name, value in own.items() if name != "org"}
     for operation in OPERATIONS:
         asked = _sample(operation.request, own if _requires_org(operation) else anywhere)
-        told = await _outcome(at_desk, Actor("eve", {}), operation, asked, "")
+        told = await _outcome(context, Actor("eve", {}), operation, asked, "")
         if told.partition(":")[0] not in ("NotFound", "Forbidden", "InvalidRequest"):
             assert not [each for each in hidden if each in told], (operation.name, told)
 
@@ -209,118 +209,124 @@ def test_every_operation_has_a_name_a_place_and_a_sentence_of_its_own() -> None:
 # Roles
 
 
-async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets(at_desk: Desk) -> None:
-    viewer = await actor(at_desk, acme="viewer")
-    editor = await known(at_desk, "edith", acme="editor")
-    admin = await actor(at_desk, acme="admin")
+async def test_a_viewer_reads_an_editor_changes_rules_an_admin_hands_out_secrets(
+    context: OperationContext,
+) -> None:
+    viewer = await actor(context, acme="viewer")
+    editor = await known(context, "edith", acme="editor")
+    admin = await actor(context, acme="admin")
     apply = rulesets.ApplyRuleset("acme", RULESET.format(name="new"))
     add = apps.AddApp("payroll", "acme", "own-rules")
-    assert (await rulesets.show.perform(at_desk, viewer, rulesets.ShowRuleset("own-rules"))).version == 1
+    assert (await rulesets.show.perform(context, viewer, rulesets.ShowRuleset("own-rules"))).version == 1
     with pytest.raises(Forbidden):
-        await rulesets.apply.perform(at_desk, viewer, apply)
-    assert (await rulesets.apply.perform(at_desk, editor, apply)).version == 1
+        await rulesets.apply.perform(context, viewer, apply)
+    assert (await rulesets.apply.perform(context, editor, apply)).version == 1
     for weak in (viewer, editor):
         with pytest.raises(Forbidden):
-            await apps.add.perform(at_desk, weak, add)
+            await apps.add.perform(context, weak, add)
         with pytest.raises(Forbidden):
-            await apps.rotate_secret.perform(at_desk, weak, apps.RotateSecret("own-app"))
-    assert (await apps.add.perform(at_desk, admin, add)).client_secret
-    assert not (await apps.disable.perform(at_desk, editor, apps.AppReference("own-app"))).enabled
+            await apps.rotate_secret.perform(context, weak, apps.RotateSecret("own-app"))
+    assert (await apps.add.perform(context, admin, add)).client_secret
+    assert not (await apps.disable.perform(context, editor, apps.AppReference("own-app"))).enabled
     with pytest.raises(Forbidden):  # what was stopped for a reason is let on by an admin
-        await apps.enable.perform(at_desk, editor, apps.AppReference("own-app"))
-    assert (await apps.enable.perform(at_desk, admin, apps.AppReference("own-app"))).enabled
+        await apps.enable.perform(context, editor, apps.AppReference("own-app"))
+    assert (await apps.enable.perform(context, admin, apps.AppReference("own-app"))).enabled
 
 
-async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(at_desk: Desk) -> None:
+async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(context: OperationContext) -> None:
     """Else the second one would end the first one's secret, which was shown that once."""
     once = apps.RotateSecret("own-app", grace_seconds=3600, expected=1)
-    both = [apps.rotate_secret.perform(at_desk, OWNER, once) for _ in range(2)]
+    both = [apps.rotate_secret.perform(context, OWNER, once) for _ in range(2)]
     made, refused = await asyncio.gather(*both, return_exceptions=True)
     assert isinstance(made, apps.NewSecret)
     with pytest.raises(Conflict, match="the newest is version 2, and 1 was expected"):
         raise refused if isinstance(refused, BaseException) else AssertionError
-    assert [each.version for each in (await at_desk.registry.app("own-app", None)).secrets] == [2, 1]
-    await apps.rotate_secret.perform(at_desk, OWNER, apps.RotateSecret("own-app"))
-    assert [each.version for each in (await at_desk.registry.app("own-app", None)).secrets] == [3]
+    assert [each.version for each in (await context.registry.app("own-app", None)).secrets] == [2, 1]
+    await apps.rotate_secret.perform(context, OWNER, apps.RotateSecret("own-app"))
+    assert [each.version for each in (await context.registry.app("own-app", None)).secrets] == [3]
 
 
-async def test_a_proxy_s_secrets_are_replaced_by_one_of_those_who_saw_the_same(at_desk: Desk) -> None:
+async def test_a_proxy_s_secrets_are_replaced_by_one_of_those_who_saw_the_same(
+    context: OperationContext,
+) -> None:
     reference = fleet.ProxyReference("own-proxy")
-    shown = await fleet.show.perform(at_desk, OWNER, reference)
+    shown = await fleet.show.perform(context, OWNER, reference)
     once = proxies.RotateProxySecret("own-proxy", expected=shown.secret_version)
-    made = await proxies.rotate_secret.perform(at_desk, OWNER, once)
+    made = await proxies.rotate_secret.perform(context, OWNER, once)
     with pytest.raises(Conflict, match="the newest is version 2, and 1 was expected"):
-        await proxies.rotate_secret.perform(at_desk, OWNER, once)
-    credentials = await at_desk.store.credentials(digest(made.api_key))
+        await proxies.rotate_secret.perform(context, OWNER, once)
+    credentials = await context.store.credentials(digest(made.api_key))
     assert credentials is not None
     assert credentials.proxy_id == shown.proxy_id
-    await proxies.rotate_secret.perform(at_desk, OWNER, proxies.RotateProxySecret("own-proxy"))
-    assert (await fleet.show.perform(at_desk, OWNER, reference)).secret_version == 3
+    await proxies.rotate_secret.perform(context, OWNER, proxies.RotateProxySecret("own-proxy"))
+    assert (await fleet.show.perform(context, OWNER, reference)).secret_version == 3
 
 
-async def test_only_an_admin_over_all_makes_organisations(at_desk: Desk) -> None:
+async def test_only_an_admin_over_all_makes_organisations(context: OperationContext) -> None:
     with pytest.raises(Forbidden):
-        await orgs.add.perform(at_desk, await actor(at_desk, acme="admin"), orgs.AddOrg("third"))
-    everywhere = await actor(at_desk, every="admin")
-    assert (await orgs.add.perform(at_desk, everywhere, orgs.AddOrg("third"))).name == "third"
+        await orgs.add.perform(context, await actor(context, acme="admin"), orgs.AddOrg("third"))
+    everywhere = await actor(context, every="admin")
+    assert (await orgs.add.perform(context, everywhere, orgs.AddOrg("third"))).name == "third"
 
 
-async def test_a_shared_proxy_shows_each_organisation_its_own_half(at_desk: Desk) -> None:
-    await proxies.grant.perform(at_desk, OWNER, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
-    eve = await actor(at_desk, acme="admin")
-    ids = {org.name: org.org_id for org in await at_desk.store.orgs()}
-    proxy = await at_desk.registry.proxy("own-proxy")
+async def test_a_shared_proxy_shows_each_organisation_its_own_half(context: OperationContext) -> None:
+    await proxies.grant.perform(context, OWNER, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
+    eve = await actor(context, acme="admin")
+    ids = {org.name: org.org_id for org in await context.store.orgs()}
+    proxy = await context.registry.proxy("own-proxy")
     last_seq = {ids["acme"]: 7, ids[f"{MARK}-org"]: 9}
-    await at_desk.store.add_heartbeat(proxy.proxy_id, json.dumps({"version": "1", "lastSeq": last_seq}))
-    await at_desk.store.add_metrics(proxy.proxy_id, "w", json.dumps({"windowStart": "w", "evaluated": 99}))
-    shown = await fleet.show.perform(at_desk, eve, fleet.ProxyReference("own-proxy"))
+    await context.store.add_heartbeat(proxy.proxy_id, json.dumps({"version": "1", "lastSeq": last_seq}))
+    await context.store.add_metrics(proxy.proxy_id, "w", json.dumps({"windowStart": "w", "evaluated": 99}))
+    shown = await fleet.show.perform(context, eve, fleet.ProxyReference("own-proxy"))
     assert shown.orgs == ("acme",)
     assert ids[f"{MARK}-org"] not in msgspec.json.encode(shown).decode()
     assert shown.metrics is None  # totals over both
     assert [each.org_id for each in shown.sequences] == [ids["acme"]]
     with pytest.raises(Forbidden):  # the other organisation's too
-        await proxies.rotate_secret.perform(at_desk, eve, proxies.RotateProxySecret("own-proxy"))
+        await proxies.rotate_secret.perform(context, eve, proxies.RotateProxySecret("own-proxy"))
     with pytest.raises(Forbidden):
-        await proxies.disable.perform(at_desk, eve, proxies.ProxyReference("own-proxy"))
-    taken = await proxies.revoke.perform(at_desk, eve, proxies.OrgOfProxy("own-proxy", "acme"))
+        await proxies.disable.perform(context, eve, proxies.ProxyReference("own-proxy"))
+    taken = await proxies.revoke.perform(context, eve, proxies.OrgOfProxy("own-proxy", "acme"))
     assert taken.orgs == ()  # each may take its own back
-    assert (await at_desk.registry.proxy("own-proxy")).org_ids == (ids[f"{MARK}-org"],)
+    assert (await context.registry.proxy("own-proxy")).org_ids == (ids[f"{MARK}-org"],)
 
 
 # Operators
 
 
-async def test_an_operator_and_its_roles(at_desk: Desk) -> None:
+async def test_an_operator_and_its_roles(context: OperationContext) -> None:
     added = await operators.add.perform(
-        at_desk, OWNER, operators.AddOperator("ada@contoso.com", PASSWORD, "viewer", "acme")
+        context, OWNER, operators.AddOperator("ada@contoso.com", PASSWORD, "viewer", "acme")
     )
     assert (added.name, added.enabled, added.password) == ("ada@contoso.com", True, True)
-    await operators.grant.perform(at_desk, OWNER, operators.GrantRole("ADA@contoso.com", "*", "editor"))
+    await operators.grant.perform(context, OWNER, operators.GrantRole("ADA@contoso.com", "*", "editor"))
     changed = await operators.grant.perform(
-        at_desk, OWNER, operators.GrantRole("ada@contoso.com", "acme", "admin")
+        context, OWNER, operators.GrantRole("ada@contoso.com", "acme", "admin")
     )
     assert [(each.org, each.role) for each in changed.roles] == [("*", "editor"), ("acme", "admin")]
-    left = await operators.revoke.perform(at_desk, OWNER, operators.RevokeRole("ada@contoso.com", "*"))
+    left = await operators.revoke.perform(context, OWNER, operators.RevokeRole("ada@contoso.com", "*"))
     assert [(each.org, each.role) for each in left.roles] == [("acme", "admin")]
     with pytest.raises(AlreadyExists):
-        await operators.add.perform(at_desk, OWNER, operators.AddOperator("Ada@Contoso.com"))
+        await operators.add.perform(context, OWNER, operators.AddOperator("Ada@Contoso.com"))
 
 
 @pytest.mark.parametrize("name", ["local:root", "*", "Unknown", "", "a\nb", "x" * 201])
-async def test_a_name_that_would_be_mistaken_in_the_record_is_none(at_desk: Desk, name: str) -> None:
+async def test_a_name_that_would_be_mistaken_in_the_record_is_none(
+    context: OperationContext, name: str
+) -> None:
     with pytest.raises(ValueError, match="name"):
-        await operators.add.perform(at_desk, OWNER, operators.AddOperator(name))
+        await operators.add.perform(context, OWNER, operators.AddOperator(name))
 
 
 @pytest.mark.parametrize(("boss", "namesake"), [("mike", "mi\N{KELVIN SIGN}e"), ("strasser", "straßer")])
 async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same(
-    at_desk: Desk, boss: str, namesake: str
+    context: OperationContext, boss: str, namesake: str
 ) -> None:
     """The store tells the two apart, so an admin of one organisation may add the second."""
-    await operators.add.perform(at_desk, OWNER, operators.AddOperator(boss, PASSWORD, "admin", "*"))
-    eve = await actor(at_desk, "eve", acme="admin")
-    await operators.add.perform(at_desk, eve, operators.AddOperator(namesake, PASSWORD, "admin", "acme"))
-    double = await actor(at_desk, namesake, acme="admin")
+    await operators.add.perform(context, OWNER, operators.AddOperator(boss, PASSWORD, "admin", "*"))
+    eve = await actor(context, "eve", acme="admin")
+    await operators.add.perform(context, eve, operators.AddOperator(namesake, PASSWORD, "admin", "acme"))
+    double = await actor(context, namesake, acme="admin")
     takeovers: list[tuple[Operation[Any, Any], Request]] = [
         (operators.add_token, operators.AddToken(boss, "mine")),
         (operators.list_tokens, operators.OperatorReference(boss)),
@@ -328,17 +334,17 @@ async def test_nobody_acts_for_another_by_a_name_that_unicode_takes_for_the_same
     ]
     for operation, asked in takeovers:
         with pytest.raises(Forbidden):
-            await operation.perform(at_desk, double, asked)
+            await operation.perform(context, double, asked)
     own = Actor(namesake.replace("m", "M"), double.roles)
-    assert await operators.add_token.perform(at_desk, own, operators.AddToken(namesake, "mine"))
+    assert await operators.add_token.perform(context, own, operators.AddToken(namesake, "mine"))
 
 
-async def test_nobody_hands_out_more_than_they_have(at_desk: Desk) -> None:
+async def test_nobody_hands_out_more_than_they_have(context: OperationContext) -> None:
     """An admin of one organisation can't become, or make, one of another, by any way."""
-    eve = await actor(at_desk, "eve", acme="admin")
-    await operators.add.perform(at_desk, OWNER, operators.AddOperator("boss", PASSWORD, "admin", "*"))
-    await operators.add.perform(at_desk, OWNER, operators.AddOperator("both", PASSWORD, "viewer", "acme"))
-    await operators.grant.perform(at_desk, OWNER, operators.GrantRole("both", f"{MARK}-org", "viewer"))
+    eve = await actor(context, "eve", acme="admin")
+    await operators.add.perform(context, OWNER, operators.AddOperator("boss", PASSWORD, "admin", "*"))
+    await operators.add.perform(context, OWNER, operators.AddOperator("both", PASSWORD, "viewer", "acme"))
+    await operators.grant.perform(context, OWNER, operators.GrantRole("both", f"{MARK}-org", "viewer"))
     refused: list[tuple[Operation[Any, Any], Request]] = [
         (operators.add, operators.AddOperator("mine")),
         (operators.add, operators.AddOperator("mine", PASSWORD, "viewer", "*")),
@@ -357,98 +363,98 @@ async def test_nobody_hands_out_more_than_they_have(at_desk: Desk) -> None:
     ]
     for operation, asked in refused:
         with pytest.raises(Forbidden):
-            await operation.perform(at_desk, eve, asked)
+            await operation.perform(context, eve, asked)
     unknown: list[tuple[Operation[Any, Any], Request]] = [
         (operators.add, operators.AddOperator("mine", PASSWORD, "viewer", f"{MARK}-org")),
         (operators.grant, operators.GrantRole("own-admin", f"{MARK}-org", "viewer")),
     ]
     for operation, asked in unknown:
         with pytest.raises(NotFound):
-            await operation.perform(at_desk, eve, asked)
-    await operators.grant.perform(at_desk, eve, operators.GrantRole("both", "acme", "editor"))
+            await operation.perform(context, eve, asked)
+    await operators.grant.perform(context, eve, operators.GrantRole("both", "acme", "editor"))
 
 
 @pytest.mark.parametrize("role", ["viewer", "editor"])
-async def test_who_is_no_admin_manages_nobody(at_desk: Desk, role: Role) -> None:
-    eve = await actor(at_desk, "eve", acme=role)
+async def test_who_is_no_admin_manages_nobody(context: OperationContext, role: Role) -> None:
+    eve = await actor(context, "eve", acme=role)
     with pytest.raises(Forbidden):
-        await operators.add.perform(at_desk, eve, operators.AddOperator("mine", PASSWORD, "viewer", "acme"))
+        await operators.add.perform(context, eve, operators.AddOperator("mine", PASSWORD, "viewer", "acme"))
     for operation, asked in (
         (operators.grant, operators.GrantRole("own-admin", "acme", "viewer")),
         (operators.set_password, operators.SetPassword("own-admin", PASSWORD)),
         (operators.show, operators.OperatorReference("own-admin")),
     ):
         with pytest.raises((Forbidden, NotFound)):
-            await operation.perform(at_desk, eve, asked)  # type: ignore[arg-type]
+            await operation.perform(context, eve, asked)  # type: ignore[arg-type]
 
 
-async def test_the_last_admin_over_all_stays(at_desk: Desk) -> None:
+async def test_the_last_admin_over_all_stays(context: OperationContext) -> None:
     for name in ("first", "second"):
-        await operators.add.perform(at_desk, OWNER, operators.AddOperator(name, PASSWORD, "admin", "*"))
-    await operators.disable.perform(at_desk, OWNER, operators.OperatorReference("first"))
+        await operators.add.perform(context, OWNER, operators.AddOperator(name, PASSWORD, "admin", "*"))
+    await operators.disable.perform(context, OWNER, operators.OperatorReference("first"))
     for operation, asked in (
         (operators.disable, operators.OperatorReference("second")),
         (operators.revoke, operators.RevokeRole("second", "*")),
         (operators.grant, operators.GrantRole("second", "*", "editor")),
     ):
         with pytest.raises(Conflict):
-            await operation.perform(at_desk, OWNER, asked)  # type: ignore[arg-type]
-    await operators.enable.perform(at_desk, OWNER, operators.OperatorReference("first"))
-    await operators.revoke.perform(at_desk, OWNER, operators.RevokeRole("second", "*"))
+            await operation.perform(context, OWNER, asked)  # type: ignore[arg-type]
+    await operators.enable.perform(context, OWNER, operators.OperatorReference("first"))
+    await operators.revoke.perform(context, OWNER, operators.RevokeRole("second", "*"))
 
 
-async def test_one_s_own_password_takes_the_current_one(at_desk: Desk) -> None:
-    own = await actor(at_desk, "own-admin", acme="admin")
+async def test_one_s_own_password_takes_the_current_one(context: OperationContext) -> None:
+    own = await actor(context, "own-admin", acme="admin")
     for current in (None, "wrong"):
         with pytest.raises(Forbidden):
             await operators.set_password.perform(
-                at_desk, own, operators.SetPassword("own-admin", "another long password", current)
+                context, own, operators.SetPassword("own-admin", "another long password", current)
             )
     asked = operators.SetPassword("own-admin", "another long password", PASSWORD)
-    await operators.set_password.perform(at_desk, own, asked)
+    await operators.set_password.perform(context, own, asked)
     with pytest.raises(InvalidRequest):
-        await operators.set_password.perform(at_desk, OWNER, operators.SetPassword("own-admin", "short"))
+        await operators.set_password.perform(context, OWNER, operators.SetPassword("own-admin", "short"))
 
 
-async def test_nobody_keeps_another_from_verifying(at_desk: Desk) -> None:
-    eve, ada = await actor(at_desk, "eve", acme="viewer"), await actor(at_desk, "ada", acme="viewer")
-    first = integrity.verification(at_desk, eve, integrity.Verify("acme"))
+async def test_nobody_keeps_another_from_verifying(context: OperationContext) -> None:
+    eve, ada = await actor(context, "eve", acme="viewer"), await actor(context, "ada", acme="viewer")
+    first = integrity.verification(context, eve, integrity.Verify("acme"))
     await anext(first)
-    another = asyncio.ensure_future(integrity.verify.perform(at_desk, ada, integrity.Verify("acme")))
+    another = asyncio.ensure_future(integrity.verify.perform(context, ada, integrity.Verify("acme")))
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy):  # one of an operator's own at a time, waiting ones too
-        await integrity.verify.perform(at_desk, eve, integrity.Verify("acme"))
+        await integrity.verify.perform(context, eve, integrity.Verify("acme"))
     assert not another.done()
     await first.aclose()
     assert (await another).intact
-    assert (await integrity.verify.perform(at_desk, eve, integrity.Verify("acme"))).intact
+    assert (await integrity.verify.perform(context, eve, integrity.Verify("acme"))).intact
 
 
-async def test_there_is_an_end_to_how_many_export(at_desk: Desk) -> None:
+async def test_there_is_an_end_to_how_many_export(context: OperationContext) -> None:
     """Each holds a page of events for as long as its reader takes over it."""
-    eve, ada = await actor(at_desk, "eve", acme="viewer"), await actor(at_desk, "ada", acme="viewer")
+    eve, ada = await actor(context, "eve", acme="viewer"), await actor(context, "ada", acme="viewer")
     csv = audit.ExportEvents(format="csv")
-    under_way = [await audit.export.perform(at_desk, eve, csv) for _ in range(audit.MOST_EXPORTS_OF_ONE)]
+    under_way = [await audit.export.perform(context, eve, csv) for _ in range(audit.MOST_EXPORTS_OF_ONE)]
     for each in under_way:
         assert (await anext(each.pieces)).startswith(b"id,")
     with pytest.raises(StoreBusy):
-        await audit.export.perform(at_desk, eve, csv)
-    assert await audit.export.perform(at_desk, ada, csv)
+        await audit.export.perform(context, eve, csv)
+    assert await audit.export.perform(context, ada, csv)
     for each in under_way:
         await each.pieces.aclose()
-    assert await audit.export.perform(at_desk, eve, csv)
+    assert await audit.export.perform(context, eve, csv)
 
 
 async def test_one_s_own_password_is_not_guessed_in_a_session_that_was_left_alone(
-    at_desk: Desk, clock: FakeClock
+    context: OperationContext, clock: FakeClock
 ) -> None:
-    eve = await actor(at_desk, "eve", acme="viewer")
+    eve = await actor(context, "eve", acme="viewer")
     added = operators.AddOperator("eve", "the right password", "viewer", "acme")
-    await operators.add.perform(at_desk, OWNER, added)
+    await operators.add.perform(context, OWNER, added)
 
     async def tried(current: str) -> None:
         asked = operators.SetPassword("eve", "another password", current)
-        await perform(operators.set_password, at_desk, eve, asked)
+        await perform(operators.set_password, context, eve, asked)
 
     for _ in range(5):
         with pytest.raises(Forbidden, match="is another one"):
@@ -457,14 +463,14 @@ async def test_one_s_own_password_is_not_guessed_in_a_session_that_was_left_alon
     await tried("the right password")
 
 
-async def test_tries_are_not_hidden_behind_requests_that_end_otherwise(at_desk: Desk) -> None:
-    eve = await actor(at_desk, "eve", acme="viewer")
+async def test_tries_are_not_hidden_behind_requests_that_end_otherwise(context: OperationContext) -> None:
+    eve = await actor(context, "eve", acme="viewer")
     added = operators.AddOperator("eve", "the right password", "viewer", "acme")
-    await operators.add.perform(at_desk, OWNER, added)
+    await operators.add.perform(context, OWNER, added)
 
     async def tried(name: str, current: str) -> None:
         asked = operators.SetPassword(name, "another password", current)
-        await perform(operators.set_password, at_desk, eve, asked)
+        await perform(operators.set_password, context, eve, asked)
 
     for _ in range(5):
         with pytest.raises(Forbidden, match="is another one"):
@@ -476,25 +482,25 @@ async def test_tries_are_not_hidden_behind_requests_that_end_otherwise(at_desk: 
         await tried("eve", "the right password")
 
 
-async def test_a_token_is_shown_once_and_ends(at_desk: Desk, clock: FakeClock) -> None:
-    own = await actor(at_desk, "own-admin", acme="viewer")
-    made = await operators.add_token.perform(at_desk, own, operators.AddToken("own-admin", "ci", 30))
+async def test_a_token_is_shown_once_and_ends(context: OperationContext, clock: FakeClock) -> None:
+    own = await actor(context, "own-admin", acme="viewer")
+    made = await operators.add_token.perform(context, own, operators.AddToken("own-admin", "ci", 30))
     assert made.token.startswith("gwt_")
-    listed = await operators.list_tokens.perform(at_desk, own, operators.OperatorReference("own-admin"))
+    listed = await operators.list_tokens.perform(context, own, operators.OperatorReference("own-admin"))
     assert [each.name for each in listed.tokens] == ["ci", "own-token"]
     assert made.token not in msgspec.json.encode(listed).decode()
-    await operators.revoke_token.perform(at_desk, own, operators.RevokeToken("own-admin", "ci"))
-    listed = await operators.list_tokens.perform(at_desk, own, operators.OperatorReference("own-admin"))
+    await operators.revoke_token.perform(context, own, operators.RevokeToken("own-admin", "ci"))
+    listed = await operators.list_tokens.perform(context, own, operators.OperatorReference("own-admin"))
     assert [each.name for each in listed.tokens] == ["own-token"]
 
 
 # The record
 
 
-async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(at_desk: Desk) -> None:
-    ada = await known(at_desk, "ada", every="admin")
-    eve = await known(at_desk, "eve", acme="viewer")
-    await perform(operators.add, at_desk, ada, operators.AddOperator("bob", PASSWORD, "viewer", "acme"))
+async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(context: OperationContext) -> None:
+    ada = await known(context, "ada", every="admin")
+    eve = await known(context, "eve", acme="viewer")
+    await perform(operators.add, context, ada, operators.AddOperator("bob", PASSWORD, "viewer", "acme"))
     refused: list[tuple[Actor, Operation[Any, Any], Request]] = [
         (eve, apps.disable, apps.AppReference("own-app")),
         (eve, apps.disable, apps.AppReference(f"{MARK}-app")),
@@ -503,11 +509,11 @@ async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(at_de
     ]
     for who, operation, asked in refused:
         with pytest.raises((Forbidden, NotFound, AlreadyExists, ValueError)):
-            await perform(operation, at_desk, who, asked)
-    await perform(apps.list_all, at_desk, ada, apps.ListApps())
+            await perform(operation, context, who, asked)
+    await perform(apps.list_all, context, ada, apps.ListApps())
     text = RULESET.format(name="own-rules") + "#" * 1000
-    await perform(rulesets.apply, at_desk, ada, rulesets.ApplyRuleset("acme", text, "why it is so"))
-    page = await record.search.perform(at_desk, ada, record.SearchRecord())
+    await perform(rulesets.apply, context, ada, rulesets.ApplyRuleset("acme", text, "why it is so"))
+    page = await record.search.perform(context, ada, record.SearchRecord())
     lines = [(each.operator, each.operation, each.outcome) for each in page.lines[::-1]]
     assert lines == [
         ("ada", "operator.add", "done"),
@@ -524,62 +530,62 @@ async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(at_de
     assert page.lines[0].request["note"] == "why it is so"
 
 
-async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(at_desk: Desk) -> None:
+async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(context: OperationContext) -> None:
     """Who asks is looked up when the request begins, and its body or a rehearsal may take long."""
-    ada, eve = await known(at_desk, "ada", every="admin"), await known(at_desk, "eve", acme="editor")
+    ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", acme="editor")
     asked = rulesets.ApplyRuleset("acme", RULESET.format(name="new"))
-    await perform(operators.grant, at_desk, ada, operators.GrantRole("eve", "acme", "viewer"))
+    await perform(operators.grant, context, ada, operators.GrantRole("eve", "acme", "viewer"))
     with pytest.raises(Forbidden, match="role editor"):
-        await perform(rulesets.apply, at_desk, eve, asked)
-    await perform(operators.disable, at_desk, ada, operators.OperatorReference("eve"))
+        await perform(rulesets.apply, context, eve, asked)
+    await perform(operators.disable, context, ada, operators.OperatorReference("eve"))
     with pytest.raises(Forbidden, match="disabled"):
-        await perform(rulesets.apply, at_desk, eve, asked)
-    lines = await at_desk.store.record(RecordQuery(limit=9, operator="eve"))
+        await perform(rulesets.apply, context, eve, asked)
+    lines = await context.store.record(RecordQuery(limit=9, operator="eve"))
     assert [each.outcome for each in lines] == ["forbidden", "forbidden"]
 
 
 async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_answered(
-    at_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ada = await known(at_desk, "ada", every="admin")
+    ada = await known(context, "ada", every="admin")
 
     async def full(*_: object) -> None:
         raise StoreError("disk full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(at_desk.store), "begin_record", full)
+        patched.setattr(type(context.store), "begin_record", full)
         with pytest.raises(StoreError):
-            await perform(apps.disable, at_desk, ada, apps.AppReference("own-app"))
-    assert (await at_desk.registry.app("own-app", None)).enabled
+            await perform(apps.disable, context, ada, apps.AppReference("own-app"))
+    assert (await context.registry.app("own-app", None)).enabled
     with monkeypatch.context() as patched:
-        patched.setattr(type(at_desk.store), "end_record", full)
-        rotated = await perform(apps.rotate_secret, at_desk, ada, apps.RotateSecret("own-app"))
+        patched.setattr(type(context.store), "end_record", full)
+        rotated = await perform(apps.rotate_secret, context, ada, apps.RotateSecret("own-app"))
     assert rotated.client_secret  # shown this once: it must not be lost
-    page = await record.search.perform(at_desk, ada, record.SearchRecord())
+    page = await record.search.perform(context, ada, record.SearchRecord())
     assert [(each.operation, each.outcome) for each in page.lines] == [("app.rotate-secret", None)]
 
 
 async def test_what_is_still_being_done_is_on_record_as_under_way(
-    at_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
-    disabled = type(at_desk.registry).set_app_enabled
+    disabled = type(context.registry).set_app_enabled
 
     async def held_up(*arguments: Any) -> Any:
         begun.set()
         await go_on.wait()
         return await disabled(*arguments)
 
-    monkeypatch.setattr(type(at_desk.registry), "set_app_enabled", held_up)
-    doing = asyncio.create_task(perform(apps.disable, at_desk, OWNER, apps.AppReference("own-app")))
+    monkeypatch.setattr(type(context.registry), "set_app_enabled", held_up)
+    doing = asyncio.create_task(perform(apps.disable, context, OWNER, apps.AppReference("own-app")))
     await begun.wait()
 
     async def told() -> list[tuple[str | None, bool]]:
-        page = await record.search.perform(at_desk, OWNER, record.SearchRecord())
+        page = await record.search.perform(context, OWNER, record.SearchRecord())
         return [(each.outcome, each.under_way) for each in page.lines]
 
     assert await told() == [(None, True)]
-    beside = await SqliteStore.open(at_desk.settings.store.path, at_desk.clock)
+    beside = await SqliteStore.open(context.settings.store.path, context.clock)
     assert [each.under_way for each in await beside.record(RecordQuery(limit=9))] == [False]
     await beside.close()
     go_on.set()
@@ -587,71 +593,73 @@ async def test_what_is_still_being_done_is_on_record_as_under_way(
     assert await told() == [("done", False)]
 
 
-async def test_a_line_of_the_record_is_short_whatever_was_asked(at_desk: Desk) -> None:
+async def test_a_line_of_the_record_is_short_whatever_was_asked(context: OperationContext) -> None:
     """Who may do nothing at all leaves a line too: a disk must not be filled with them."""
-    eve = await known(at_desk, "eve")
+    eve = await known(context, "eve")
     asked = proxies.AddProxy("edge", tuple(f"org-{number}" for number in range(100_000)))
     with pytest.raises(NotFound):
-        await perform(proxies.add, at_desk, eve, asked)
-    await perform(orgs.list_all, at_desk, eve, orgs.ListOrgs())
-    (line,) = await at_desk.store.record(RecordQuery(limit=9))
+        await perform(proxies.add, context, eve, asked)
+    await perform(orgs.list_all, context, eve, orgs.ListOrgs())
+    (line,) = await context.store.record(RecordQuery(limit=9))
     assert len(line.request) < 10_000
     assert json.loads(line.request)["name"] == "edge"
     assert "sha256" in json.loads(line.request)["orgs"]
 
 
-async def test_the_record_shows_each_organisation_its_own_lines(at_desk: Desk) -> None:
-    ada = await known(at_desk, "ada", every="admin")
-    await perform(apps.disable, at_desk, ada, apps.AppReference("own-app"))
-    await perform(apps.disable, at_desk, ada, apps.AppReference(f"{MARK}-app"))
-    await perform(proxies.grant, at_desk, ada, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
-    await perform(orgs.add, at_desk, ada, orgs.AddOrg("third"))
-    eve = await known(at_desk, "eve", acme="viewer")
-    page = await record.search.perform(at_desk, eve, record.SearchRecord())
+async def test_the_record_shows_each_organisation_its_own_lines(context: OperationContext) -> None:
+    ada = await known(context, "ada", every="admin")
+    await perform(apps.disable, context, ada, apps.AppReference("own-app"))
+    await perform(apps.disable, context, ada, apps.AppReference(f"{MARK}-app"))
+    await perform(proxies.grant, context, ada, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
+    await perform(orgs.add, context, ada, orgs.AddOrg("third"))
+    eve = await known(context, "eve", acme="viewer")
+    page = await record.search.perform(context, eve, record.SearchRecord())
     assert [each.request for each in page.lines] == [{"app": "own-app", "org": None}]
 
 
-async def test_who_got_a_role_stands_in_the_record_of_its_organisation(at_desk: Desk) -> None:
+async def test_who_got_a_role_stands_in_the_record_of_its_organisation(context: OperationContext) -> None:
     """Wherever else they have one: else an admin could make another one whom nobody beside him knows of."""
-    ada, eve = await known(at_desk, "ada", every="admin"), await known(at_desk, "eve", acme="viewer")
-    await perform(operators.add, at_desk, ada, operators.AddOperator("abroad", None, "viewer", f"{MARK}-org"))
+    ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", acme="viewer")
+    await perform(operators.add, context, ada, operators.AddOperator("abroad", None, "viewer", f"{MARK}-org"))
     own = operators.GrantRole("abroad", "acme", "admin")
-    await perform(operators.grant, at_desk, ada, own)
-    await perform(operators.grant, at_desk, ada, operators.GrantRole("abroad", f"{MARK}-org", "editor"))
-    await perform(operators.revoke, at_desk, ada, operators.RevokeRole("abroad", "acme"))
-    page = await record.search.perform(at_desk, eve, record.SearchRecord())
+    await perform(operators.grant, context, ada, own)
+    await perform(operators.grant, context, ada, operators.GrantRole("abroad", f"{MARK}-org", "editor"))
+    await perform(operators.revoke, context, ada, operators.RevokeRole("abroad", "acme"))
+    page = await record.search.perform(context, eve, record.SearchRecord())
     assert [(each.operation, each.request["org"]) for each in page.lines] == [
         ("operator.revoke", "acme"),
         ("operator.grant", "acme"),
     ]
 
 
-async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(at_desk: Desk) -> None:
+async def test_a_cursor_of_the_record_tells_nothing_of_what_is_done_elsewhere(
+    context: OperationContext,
+) -> None:
     """It holds a place among the lines of all organisations."""
-    ada = await known(at_desk, "ada", every="admin")
-    eve = await known(at_desk, "eve", acme="viewer")
+    ada = await known(context, "ada", every="admin")
+    eve = await known(context, "eve", acme="viewer")
     for _ in range(2):
-        await perform(apps.disable, at_desk, ada, apps.AppReference("own-app"))
+        await perform(apps.disable, context, ada, apps.AppReference("own-app"))
     first = record.SearchRecord(limit=1)
-    own, all_ = [await record.search.perform(at_desk, who, first) for who in (eve, ada)]
+    own, all_ = [await record.search.perform(context, who, first) for who in (eve, ada)]
     assert own.next is not None
     assert not own.next.isdigit()
-    second = await record.search.perform(at_desk, eve, record.SearchRecord(limit=1, cursor=own.next))
+    second = await record.search.perform(context, eve, record.SearchRecord(limit=1, cursor=own.next))
     assert (len(second.lines), second.next) == (1, None)
     for who, cursor in ((eve, all_.next), (ada, own.next), (eve, "x")):
         with pytest.raises(InvalidRequest, match="cursor"):
-            await record.search.perform(at_desk, who, record.SearchRecord(cursor=cursor))
+            await record.search.perform(context, who, record.SearchRecord(cursor=cursor))
 
 
-async def test_the_record_is_searched_and_read_in_pages(at_desk: Desk, clock: FakeClock) -> None:
-    ada, eve = await known(at_desk, "ada", every="admin"), await known(at_desk, "eve", every="admin")
+async def test_the_record_is_searched_and_read_in_pages(context: OperationContext, clock: FakeClock) -> None:
+    ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", every="admin")
     for who in (ada, eve, ada):
-        await perform(apps.disable, at_desk, who, apps.AppReference("own-app"))
-        await perform(orgs.set_retention, at_desk, who, orgs.SetRetention("acme", "7y"))
+        await perform(apps.disable, context, who, apps.AppReference("own-app"))
+        await perform(orgs.set_retention, context, who, orgs.SetRetention("acme", "7y"))
         clock.advance(hours=1)
 
     async def found(**members: Any) -> list[tuple[str, str]]:
-        page = await record.search.perform(at_desk, ada, record.SearchRecord(**members))
+        page = await record.search.perform(context, ada, record.SearchRecord(**members))
         return [(each.operator, each.operation) for each in page.lines]
 
     assert len(await found()) == 6
@@ -661,7 +669,7 @@ async def test_the_record_is_searched_and_read_in_pages(at_desk: Desk, clock: Fa
     assert await found(org=f"{MARK}-org") == []
     pages, cursor = [], None
     while True:
-        page = await record.search.perform(at_desk, ada, record.SearchRecord(limit=4, cursor=cursor))
+        page = await record.search.perform(context, ada, record.SearchRecord(limit=4, cursor=cursor))
         pages.append(len(page.lines))
         cursor = page.next
         if cursor is None:
@@ -669,18 +677,20 @@ async def test_the_record_is_searched_and_read_in_pages(at_desk: Desk, clock: Fa
     assert pages == [4, 2]
     for bad in ({"cursor": "x"}, {"from_": "yesterday"}):
         with pytest.raises(InvalidRequest):
-            await record.search.perform(at_desk, ada, record.SearchRecord(**bad))  # type: ignore[arg-type]
+            await record.search.perform(context, ada, record.SearchRecord(**bad))  # type: ignore[arg-type]
 
 
-async def test_a_ruleset_is_not_applied_over_a_version_that_its_writer_never_saw(at_desk: Desk) -> None:
+async def test_a_ruleset_is_not_applied_over_a_version_that_its_writer_never_saw(
+    context: OperationContext,
+) -> None:
     def draft(note: str, expected: int | None) -> rulesets.ApplyRuleset:
         text = f"# {note}\n{RULESET.format(name='drafted')}"
         return rulesets.ApplyRuleset("acme", text, note, expected=expected)
 
     with pytest.raises(Conflict, match="there is no such ruleset, and 1 was expected"):
-        await perform(rulesets.apply, at_desk, OWNER, draft("too late", 1))
-    assert (await perform(rulesets.apply, at_desk, OWNER, draft("first", 0))).version == 1
-    assert (await perform(rulesets.apply, at_desk, OWNER, draft("second", 1))).version == 2
+        await perform(rulesets.apply, context, OWNER, draft("too late", 1))
+    assert (await perform(rulesets.apply, context, OWNER, draft("first", 0))).version == 1
+    assert (await perform(rulesets.apply, context, OWNER, draft("second", 1))).version == 2
     with pytest.raises(Conflict, match="version 2 is in force, and 1 was expected"):
-        await perform(rulesets.apply, at_desk, OWNER, draft("beside it", 1))
-    assert (await perform(rulesets.apply, at_desk, OWNER, draft("whatever it is", None))).version == 3
+        await perform(rulesets.apply, context, OWNER, draft("beside it", 1))
+    assert (await perform(rulesets.apply, context, OWNER, draft("whatever it is", None))).version == 3

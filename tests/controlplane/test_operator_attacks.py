@@ -21,7 +21,7 @@ from controlplane.operations import rulesets
 from controlplane.operations.actor import Actor, local_actor
 from controlplane.operations.aside import aside
 from controlplane.operations.audit import MOST_ASKED_BY_ONE, ExportEvents, SearchEvents, export, search
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.integrity import HeadsAsked, KnownHead, Verify, checks, head, verify
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import MOST_CHANGES_OF_ONE
@@ -41,7 +41,7 @@ from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.search.query import parse_filter
 from controlplane.store.interface import Conflict, NewRecord, RecordQuery, StoreBusy
 from controlplane.store.sqlite_operators import OperatorTables
-from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, desk, event
+from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, context_of, event
 from tests.controlplane.test_admin import PASSWORD, call, operator
 from tests.controlplane.test_reports import GOOD_HEARTBEAT, GOOD_METRICS
 
@@ -51,13 +51,13 @@ SMALL = "version: 1\nname: hr\nrules: []\n"
 
 
 @pytest.fixture
-def at_desk(plane: Plane) -> Desk:
-    return desk(plane)
+def context(plane: Plane) -> OperationContext:
+    return context_of(plane)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a stop may be dropped once
 async def test_a_rehearsal_without_end_is_stopped_and_the_next_one_goes_on(
-    at_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the rules is asked in each of the cases: hours of it fit in a body of a megabyte."""
     rules = "".join(
@@ -68,8 +68,8 @@ async def test_a_rehearsal_without_end_is_stopped_and_the_next_one_goes_on(
     monkeypatch.setattr(lane, "LONGEST_SECONDS", 1.0)
     asked = RunCases(source=Source(yaml=f"version: 1\nname: hr\nrules:\n{rules}"), cases=cases)
     with pytest.raises(InvalidRequest, match="takes longer than 1 s"):
-        await run_cases.perform(at_desk, NOBODY, asked)
-    assert (await check.perform(at_desk, NOBODY, CheckRuleset(yaml=SMALL))).problems == ()
+        await run_cases.perform(context, NOBODY, asked)
+    assert (await check.perform(context, NOBODY, CheckRuleset(yaml=SMALL))).problems == ()
 
 
 async def test_work_that_drops_a_stop_is_stopped_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ async def test_work_that_drops_a_stop_is_stopped_by_the_next(monkeypatch: pytest
 
 
 async def test_who_tries_things_out_keeps_no_ruleset_from_being_put_in_force(
-    plane: Plane, at_desk: Desk
+    plane: Plane, context: OperationContext
 ) -> None:
     await plane.org("acme")
     go_on = threading.Event()
@@ -102,14 +102,16 @@ async def test_who_tries_things_out_keeps_no_ruleset_from_being_put_in_force(
     trying = [asyncio.create_task(aside(each, go_on.wait)) for each in crowd]
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy):
-        await check.perform(at_desk, NOBODY, CheckRuleset(yaml=SMALL))
-    applied = await apply.perform(at_desk, EDITOR, ApplyRuleset(org="acme", yaml=SMALL))
+        await check.perform(context, NOBODY, CheckRuleset(yaml=SMALL))
+    applied = await apply.perform(context, EDITOR, ApplyRuleset(org="acme", yaml=SMALL))
     assert applied.version == 1
     go_on.set()
     assert all(await asyncio.gather(*trying))
 
 
-async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(at_desk: Desk) -> None:
+async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(
+    context: OperationContext,
+) -> None:
     go_on = threading.Event()
     ended: list[str] = []
 
@@ -120,7 +122,7 @@ async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(a
     trying = [asyncio.create_task(try_out(NOBODY)) for _ in range(4)]
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy):
-        await check.perform(at_desk, NOBODY, CheckRuleset(yaml=SMALL))
+        await check.perform(context, NOBODY, CheckRuleset(yaml=SMALL))
     trying += [asyncio.create_task(try_out(EDITOR))]
     await asyncio.sleep(0)
     go_on.set()
@@ -219,17 +221,19 @@ async def test_a_ruleset_that_takes_long_to_read_is_not_put_in_force_for_who_was
     assert await plane.store.rulesets(None) == []
 
 
-async def test_a_rollback_undoes_no_version_that_nobody_looked_at(plane: Plane, at_desk: Desk) -> None:
+async def test_a_rollback_undoes_no_version_that_nobody_looked_at(
+    plane: Plane, context: OperationContext
+) -> None:
     await plane.org("acme")
     for number in range(3):
         await plane.registry.apply_ruleset("acme", "hr", 0, f"{SMALL}# {number}\n")
     with pytest.raises(Conflict, match="version 3 is in force, and 2 was expected"):
-        await rollback.perform(at_desk, EDITOR, RollBack("hr", "acme", to=1, expected=2))
-    assert (await rollback.perform(at_desk, EDITOR, RollBack("hr", "acme", to=1, expected=3))).version == 4
+        await rollback.perform(context, EDITOR, RollBack("hr", "acme", to=1, expected=2))
+    assert (await rollback.perform(context, EDITOR, RollBack("hr", "acme", to=1, expected=3))).version == 4
 
 
 async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_for(
-    plane: Plane, at_desk: Desk
+    plane: Plane, context: OperationContext
 ) -> None:
     """A version may have megabytes and there is no end to them: looking at one must not hold all."""
     await plane.org("acme")
@@ -238,8 +242,8 @@ async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_
         await plane.registry.apply_ruleset("acme", "hr", 0, text)
     tracemalloc.start()
     try:
-        found = await history.perform(at_desk, EDITOR, RulesetReference("hr"))
-        shown = await show.perform(at_desk, EDITOR, ShowRuleset("hr", version=7))
+        found = await history.perform(context, EDITOR, RulesetReference("hr"))
+        shown = await show.perform(context, EDITOR, ShowRuleset("hr", version=7))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -249,7 +253,7 @@ async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_
 
 
 async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_share(
-    plane: Plane, at_desk: Desk
+    plane: Plane, context: OperationContext
 ) -> None:
     """A proxy takes an answer of 64 MiB and no longer one, with whatever is in it of others."""
     await plane.org("acme")
@@ -259,7 +263,7 @@ async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_shar
 
     async def publish(org: str, name: str, text: str = filler) -> None:
         yaml = f"version: 1\nname: {name}\nrules: []\n{text}"
-        await apply.perform(at_desk, EDITOR, ApplyRuleset(org=org, yaml=yaml))
+        await apply.perform(context, EDITOR, ApplyRuleset(org=org, yaml=yaml))
 
     for name in ("one", "two"):
         await publish("acme", name)
@@ -268,7 +272,7 @@ async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_shar
     await publish("acme", "two", "")
     await publish("acme", "three")
     with pytest.raises(Conflict, match="together"):
-        await rollback.perform(at_desk, EDITOR, RollBack("two", "acme"))
+        await rollback.perform(context, EDITOR, RollBack("two", "acme"))
     await publish("globex", "other", "")
     answer = await shared.sync()
     assert {each["name"] for each in answer.json["rulesets"]} == {"one", "two", "three", "other"}
@@ -288,14 +292,14 @@ class SlowIndex:
         return SearchPage((), None)
 
 
-async def test_who_searches_much_waits_for_himself(at_desk: Desk) -> None:
+async def test_who_searches_much_waits_for_himself(context: OperationContext) -> None:
     """An index has one reader for all: what one operator puts before it, everybody waits for."""
     index = SlowIndex()
 
     async def slow() -> SearchIndex:
         return cast(SearchIndex, index)
 
-    searching = replace(at_desk, index=slow)
+    searching = replace(context, index=slow)
 
     async def searched(actor: Actor, text: str) -> None:
         await search.perform(searching, actor, SearchEvents(filter=text))
@@ -316,7 +320,7 @@ async def test_who_searches_much_waits_for_himself(at_desk: Desk) -> None:
 
 
 async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
-    plane: Plane, proxy: ProxyClient, at_desk: Desk
+    plane: Plane, proxy: ProxyClient, context: OperationContext
 ) -> None:
     """A viewer could have a finding forgotten by passing over what has it, or have one made up."""
     (org,) = proxy.org_ids
@@ -324,21 +328,21 @@ async def test_nobody_s_own_head_changes_what_is_known_of_a_chain(
     assert (await proxy.audit(batch("b1", org, [1, 2]))).status == 202
 
     async def known_misfit() -> str | None:
-        (check,) = (await checks.perform(at_desk, viewer, HeadsAsked())).orgs
+        (check,) = (await checks.perform(context, viewer, HeadsAsked())).orgs
         assert check.checked_at is not None
         return None if check.misfit is None else check.misfit.what
 
-    assert (await verify.perform(at_desk, viewer, Verify())).intact
+    assert (await verify.perform(context, viewer, Verify())).intact
     made_up = Verify(org=org, head="00" * 32)
-    assert not (await verify.perform(at_desk, viewer, made_up)).intact
+    assert not (await verify.perform(context, viewer, made_up)).intact
     assert await known_misfit() is None
     with closing(sqlite3.connect(plane.settings.store.path)) as file:
         file.execute("UPDATE blocks SET body = CAST('[]' AS BLOB)")
         file.commit()
-    assert not (await verify.perform(at_desk, viewer, Verify())).intact
-    (newest,) = (await head.perform(at_desk, viewer, HeadsAsked())).heads
+    assert not (await verify.perform(context, viewer, Verify())).intact
+    (newest,) = (await head.perform(context, viewer, HeadsAsked())).heads
     passed_over = Verify(checkpoint=(KnownHead(org_id=org, number=newest.number, link=newest.link),))
-    assert (await verify.perform(at_desk, viewer, passed_over)).intact
+    assert (await verify.perform(context, viewer, passed_over)).intact
     assert await known_misfit() == "removed"
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from controlplane.operations.actor import Actor, local_actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.rehearsals import (
     AnswerSample,
@@ -24,7 +24,7 @@ from controlplane.operations.rehearsals import (
 )
 from controlplane.operations.rulesets import ApplyRuleset, apply
 from controlplane.store.interface import NotFound
-from tests.controlplane.plane import Plane, desk
+from tests.controlplane.plane import Plane, context_of
 
 OPERATOR = local_actor("ada")
 RULES = """version: 1
@@ -42,18 +42,18 @@ rules:
 
 
 @pytest.fixture
-def at_desk(plane: Plane) -> Desk:
-    return desk(plane)
+def context(plane: Plane) -> OperationContext:
+    return context_of(plane)
 
 
-async def test_a_sound_ruleset_is_told_with_what_it_overlooked(at_desk: Desk) -> None:
-    told = await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=RULES))
+async def test_a_sound_ruleset_is_told_with_what_it_overlooked(context: OperationContext) -> None:
+    told = await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES))
     assert (told.name, told.rules, told.problems) == ("hr", 2, ())
     assert [(one.line, one.where) for one in told.warnings] == [(11, "rules[1].transforms")]
 
 
-async def test_a_bad_one_is_no_failure_but_every_error_by_its_place(at_desk: Desk) -> None:
-    told = await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=RULES.replace("verdict: allow", "x: 1")))
+async def test_a_bad_one_is_no_failure_but_every_error_by_its_place(context: OperationContext) -> None:
+    told = await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES.replace("verdict: allow", "x: 1")))
     assert (told.name, told.rules, told.warnings) == (None, None, ())
     assert {one.line for one in told.problems} == {4, 7}
 
@@ -62,50 +62,52 @@ async def test_a_bad_one_is_no_failure_but_every_error_by_its_place(at_desk: Des
     "name", [" padded ", "..", "018f2f3e-0000-7000-8000-000000000000", "a\u0007b", "a\u202eb"]
 )
 async def test_a_name_that_no_ruleset_can_have_is_a_mistake_of_the_text(
-    plane: Plane, at_desk: Desk, name: str
+    plane: Plane, context: OperationContext, name: str
 ) -> None:
     await plane.org("acme")
     text = f"version: 1\nname: {json.dumps(name)}\nrules: []\n"
-    told = await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=text))
+    told = await check.perform(context, OPERATOR, CheckRuleset(yaml=text))
     assert [(one.line, one.column, one.where) for one in told.problems] == [(2, 7, "name")]
     with pytest.raises(InvalidRequest, match=r"rules\.yaml:2:7: name: (a name |`a.+ cannot be seen)"):
-        await apply.perform(at_desk, OPERATOR, ApplyRuleset("acme", text, label="rules.yaml"))
+        await apply.perform(context, OPERATOR, ApplyRuleset("acme", text, label="rules.yaml"))
 
 
-async def test_a_draft_is_explained_with_an_answer(at_desk: Desk) -> None:
+async def test_a_draft_is_explained_with_an_answer(context: OperationContext) -> None:
     asked = ExplainRequest(
         source=Source(yaml=RULES),
         target="/v1.0/users/ada",
         answer=AnswerSample(body='{"id": 1, "mobilePhone": 2}'),
     )
-    told = await explain.perform(at_desk, OPERATOR, asked)
+    told = await explain.perform(context, OPERATOR, asked)
     assert (told.verdict, told.rule_id, told.transforms) == ("filter", "hide", ("strip:mobilePhone",))
     assert told.body == '{"id": 1}'
     assert [rule.outcome for rule in told.readings[0].rules] == ["unmatched", "decides"]
 
 
-async def test_what_is_no_address_is_refused_not_taken_for_an_unknown_one(at_desk: Desk) -> None:
+async def test_what_is_no_address_is_refused_not_taken_for_an_unknown_one(context: OperationContext) -> None:
     asked = ExplainRequest(source=Source(yaml=RULES), target="/v1.0/users/ada", ip="10.2.2.300")
     with pytest.raises(InvalidRequest, match=r"10\.2\.2\.300: an address is IPv4 or IPv6"):
-        await explain.perform(at_desk, OPERATOR, asked)
+        await explain.perform(context, OPERATOR, asked)
 
 
-async def test_a_stored_version_is_explained_compared_and_tried_on_cases(plane: Plane, at_desk: Desk) -> None:
+async def test_a_stored_version_is_explained_compared_and_tried_on_cases(
+    plane: Plane, context: OperationContext
+) -> None:
     await plane.org("acme")
     await plane.ruleset("acme", "hr", RULES)
     await plane.ruleset("acme", "hr", RULES.replace("at_most: 100", "at_most: 50"))
     verdicts = {}
     for name in ("hr", "hr@1"):
         asked = ExplainRequest(source=Source(ruleset=name), target="/v1.0/users?$top=80")
-        verdicts[name] = (await explain.perform(at_desk, OPERATOR, asked)).verdict
+        verdicts[name] = (await explain.perform(context, OPERATOR, asked)).verdict
     assert verdicts == {"hr": "block", "hr@1": "allow"}
     compared = await diff.perform(
-        at_desk, OPERATOR, DiffRulesets(old=Source(ruleset="hr@1"), new=Source(ruleset="hr"), org="acme")
+        context, OPERATOR, DiffRulesets(old=Source(ruleset="hr@1"), new=Source(ruleset="hr"), org="acme")
     )
     assert compared.different
     assert [(rule.id, rule.keys) for rule in compared.changed] == [("small", ("conditions",))]
     cases = "cases:\n  - {request: GET /v1.0/users?$top=80, expect: {verdict: allow}}\n"
-    tried = await test.perform(at_desk, OPERATOR, RunCases(source=Source(ruleset="hr"), cases=cases))
+    tried = await test.perform(context, OPERATOR, RunCases(source=Source(ruleset="hr"), cases=cases))
     assert (tried.cases, tried.failed_cases, tried.undecided_rules) == (1, 1, ("small", "hide"))
     assert tried.failures[0].line == 2
 
@@ -121,16 +123,18 @@ async def test_a_stored_version_is_explained_compared_and_tried_on_cases(plane: 
         (Source(yaml="rules: []", label="hr.yaml"), "hr.yaml:1:1: name: "),
     ],
 )
-async def test_what_is_no_ruleset_is_told_by_place(at_desk: Desk, source: Source, said: str) -> None:
+async def test_what_is_no_ruleset_is_told_by_place(
+    context: OperationContext, source: Source, said: str
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await explain.perform(at_desk, OPERATOR, ExplainRequest(source=source, target="/"))
+        await explain.perform(context, OPERATOR, ExplainRequest(source=source, target="/"))
     assert refused.value.problems[0].startswith(said)
 
 
-async def test_a_long_label_is_told_by_its_end(at_desk: Desk) -> None:
+async def test_a_long_label_is_told_by_its_end(context: OperationContext) -> None:
     source = Source(yaml="rules: []", label="very/" * 1000 + "hr.yaml")
     with pytest.raises(InvalidRequest) as refused:
-        await explain.perform(at_desk, OPERATOR, ExplainRequest(source=source, target="/"))
+        await explain.perform(context, OPERATOR, ExplainRequest(source=source, target="/"))
     for problem in refused.value.problems:
         label = problem.partition(":")[0]
         assert label.endswith("very/hr.yaml")
@@ -144,30 +148,32 @@ async def test_a_long_label_is_told_by_its_end(at_desk: Desk) -> None:
         ExplainRequest(source=Source(yaml=RULES), target="/", headers=("no colon",)),
     ],
 )
-async def test_what_can_t_be_asked_is_told(at_desk: Desk, asked: ExplainRequest) -> None:
+async def test_what_can_t_be_asked_is_told(context: OperationContext, asked: ExplainRequest) -> None:
     with pytest.raises(InvalidRequest):
-        await explain.perform(at_desk, OPERATOR, asked)
+        await explain.perform(context, OPERATOR, asked)
 
 
-async def test_a_foreign_organisation_s_ruleset_is_one_that_never_was(plane: Plane, at_desk: Desk) -> None:
+async def test_a_foreign_organisation_s_ruleset_is_one_that_never_was(
+    plane: Plane, context: OperationContext
+) -> None:
     own, foreign = await plane.org("acme"), await plane.org("globex")
     await plane.ruleset("globex", "hr", RULES)
     viewer = Actor("viewer", {own: "viewer"})
     for org in (None, "globex", foreign):
         asked = ExplainRequest(source=Source(ruleset="hr"), target="/", org=org)
         with pytest.raises(NotFound):
-            await explain.perform(at_desk, viewer, asked)
+            await explain.perform(context, viewer, asked)
     await plane.ruleset("acme", "hr", RULES)
     asked = ExplainRequest(source=Source(ruleset="hr"), target="/v1.0/users/ada")
-    assert (await explain.perform(at_desk, viewer, asked)).verdict == "filter"
+    assert (await explain.perform(context, viewer, asked)).verdict == "filter"
     with pytest.raises(NotFound, match="ruleset hr has no version 2"):
         await explain.perform(
-            at_desk, viewer, ExplainRequest(source=Source(ruleset="hr@2"), target="/", org="acme")
+            context, viewer, ExplainRequest(source=Source(ruleset="hr@2"), target="/", org="acme")
         )
 
 
 async def test_a_ruleset_whose_name_reads_like_another_s_version_is_itself(
-    plane: Plane, at_desk: Desk
+    plane: Plane, context: OperationContext
 ) -> None:
     await plane.org("acme")
     for name, verdict in (("hr", "block"), ("hr", "allow"), ("hr@1", "log_only")):
@@ -175,7 +181,7 @@ async def test_a_ruleset_whose_name_reads_like_another_s_version_is_itself(
         await plane.registry.apply_ruleset("acme", name, 1, text)
 
     async def text_of(reference: str) -> str:
-        return await stored_yaml(at_desk, OPERATOR, reference, "acme")
+        return await stored_yaml(context, OPERATOR, reference, "acme")
 
     assert "verdict: log_only" in await text_of("hr@1")
     assert "verdict: log_only" in await text_of("hr@1@1")

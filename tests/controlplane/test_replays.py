@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.operations import recorded, replays
 from controlplane.operations.actor import Actor, local_actor
-from controlplane.operations.desk import Desk
+from controlplane.operations.context import OperationContext
 from controlplane.operations.explained_events import ExplainEvent, explain_event
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.rehearsals import CheckRuleset, Source, check
@@ -20,7 +20,7 @@ from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 from controlplane.store import blocks
 from controlplane.store.interface import NotFound, StoreBusy
 from proxy.policy.ruleset_yaml import parse_ruleset
-from tests.controlplane.plane import Plane, ProxyClient, desk
+from tests.controlplane.plane import Plane, ProxyClient, context_of
 from tests.controlplane.plane import event as stored_event
 
 OPERATOR = local_actor("ada")
@@ -66,9 +66,9 @@ async def traffic(plane: Plane, proxy: ProxyClient) -> Traffic:
     return Traffic(plane, proxy, app.app_id)
 
 
-async def replayed(at_desk: Desk, actor: Actor = OPERATOR, **members: Any) -> Replayed:
+async def replayed(context: OperationContext, actor: Actor = OPERATOR, **members: Any) -> Replayed:
     known: dict[str, Any] = {"source": Source(yaml=DRAFT), "org": "acme", **members}
-    return await replay.perform(at_desk, actor, ReplayRuleset(**known))
+    return await replay.perform(context, actor, ReplayRuleset(**known))
 
 
 def group_path(number: int, *more: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ async def test_events_that_a_draft_would_judge_otherwise_are_told_by_rule_and_ap
     await traffic.send(group_path(number) for number in range(20))
     await traffic.send(group_path(number, "members") for number in range(5))
     await traffic.send([{"path": "/v1.0/x", "verdict": "block", "reason": "invalidToken", "status": 401}])
-    told = await replayed(desk(plane))
+    told = await replayed(context_of(plane))
     assert shapes(told) == [("newlyBlocked", "payroll", "groups", ("default",), 5)]
     assert (told.events, told.unasked, told.unchanged, told.changed, told.unclear) == (26, 1, 20, 5, 0)
     assert (told.looked_at, told.expected, told.next) == (26, 26, None)
@@ -103,10 +103,10 @@ async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic:
     """The header isn't stored, but the version that judged says which way it was."""
     blocked = {"verdict": "block", "ruleId": "default", "reason": "default", "upstreamStatus": None}
     await traffic.send([{"ruleId": "eventual"}, blocked])
-    told = await replayed(desk(plane))
+    told = await replayed(context_of(plane))
     assert (told.unchanged, told.unclear) == (2, 0)
     await traffic.send([{"ruleId": "eventual", "rulesetVersion": 7}, {**blocked, "appId": None}])
-    told = await replayed(desk(plane), every_app=True)
+    told = await replayed(context_of(plane), every_app=True)
     assert (told.unchanged, told.unclear) == (2, 2)
     assert {group.missing for group in told.groups} == {("header ConsistencyLevel",)}
 
@@ -117,7 +117,7 @@ async def test_only_the_time_the_application_and_the_filter_asked_for_are_judged
     await plane.registry.add_app("other", "acme", "hr")
     times = [f"2026-11-21T{hour:02}:30:00.000Z" for hour in range(6, 12)]
     await traffic.send({**group_path(1, "members"), "time": time} for time in times)
-    at_desk = desk(plane)
+    context = context_of(plane)
     for asked, events in (
         ({"hours": 2.0}, 2),
         ({"from_": "2026-11-21T07:30:00Z", "to": "2026-11-21T09:30:00Z"}, 2),
@@ -128,7 +128,7 @@ async def test_only_the_time_the_application_and_the_filter_asked_for_are_judged
         ({"filter": "path:/v1.0/groups/*"}, 6),
         ({"filter": "app:payroll -path:*members"}, 0),
     ):
-        assert (await replayed(at_desk, **asked)).events == events, asked
+        assert (await replayed(context, **asked)).events == events, asked
 
 
 async def test_only_applications_that_the_draft_would_be_in_force_for_are_judged(
@@ -138,7 +138,7 @@ async def test_only_applications_that_the_draft_would_be_in_force_for_are_judged
     elsewhere = (await plane.registry.add_app("bound-elsewhere", "acme", "other")).app
     await traffic.send([group_path(1, "members")])
     await Traffic(plane, proxy, elsewhere.app_id, 10).send([group_path(2, "members")])
-    at_desk = desk(plane)
+    context = context_of(plane)
     new = Source(yaml=DRAFT.replace("name: hr", "name: new"))
     for members, apps, events in (
         ({}, ("payroll",), 1),
@@ -146,7 +146,7 @@ async def test_only_applications_that_the_draft_would_be_in_force_for_are_judged
         ({"app": "bound-elsewhere"}, ("bound-elsewhere",), 1),
         ({"source": new}, (), 2),  # nobody is bound to it yet
     ):
-        told = await replayed(at_desk, **members)
+        told = await replayed(context, **members)
         assert (told.apps, told.events) == (apps, events), members
 
 
@@ -155,7 +155,7 @@ async def test_further_ways_of_change_are_counted_once_there_is_no_room_to_tell_
 ) -> None:
     monkeypatch.setattr(replays, "MAX_GROUPS", 1)
     await traffic.send([group_path(1, "members"), group_path(2, "members")])
-    told = await replayed(desk(plane))
+    told = await replayed(context_of(plane))
     (group,) = told.groups
     other = msgspec.structs.replace(told, groups=(msgspec.structs.replace(group, app_id="another"),))
     both = together(told, other)
@@ -171,13 +171,13 @@ async def test_a_long_replay_goes_on_where_the_last_answer_ended(
     for hour in (9, 11, 10):
         time = f"2026-11-21T{hour:02}:00:00.000Z"
         await traffic.send({**group_path(number, "members"), "time": time} for number in range(10))
-    at_desk = desk(plane)
-    told = await replayed(at_desk, limit=1)
+    context = context_of(plane)
+    told = await replayed(context, limit=1)
     assert (told.events, told.expected, told.groups[0].first) == (10, 30, "2026-11-21T11:00:00.000Z")
     plane.clock.advance(hours=20)
     await traffic.send([{**group_path(1, "members"), "time": "2026-11-22T07:00:00.000Z"}])
     while told.next is not None:
-        told = together(told, await replayed(at_desk, limit=1, cursor=told.next))
+        told = together(told, await replayed(context, limit=1, cursor=told.next))
     assert (told.events, told.changed, told.looked_at) == (30, 30, 30)
     (group,) = told.groups
     assert (group.count, group.first, group.last) == (
@@ -195,20 +195,20 @@ async def test_a_cursor_tells_a_tenant_nothing_of_others(
     monkeypatch.setattr(blocks, "MAX_SLICE_BYTES", 1)
     for number in range(3):
         await traffic.send([group_path(number)])
-    at_desk = desk(plane)
+    context = context_of(plane)
     org_id = (await plane.registry.org("acme")).org_id
     viewer = Actor("viewer", {org_id: "viewer"})
-    told = await replayed(at_desk, viewer, limit=1)
+    told = await replayed(context, viewer, limit=1)
     assert told.next is not None
     assert set(told.next) - set("0123456789-"), "no numbers to be read"
     events = told.events
     while told.next is not None:
-        told = await replayed(at_desk, viewer, limit=1, cursor=told.next)
+        told = await replayed(context, viewer, limit=1, cursor=told.next)
         events += told.events
     assert events == 3
     forged = "0-1795262400000-1795262400000-7"
     with pytest.raises(InvalidRequest, match="cursor"):
-        await replayed(at_desk, viewer, cursor=forged)
+        await replayed(context, viewer, cursor=forged)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ async def test_no_time_is_too_long_ago_or_too_far_ahead(
     plane: Plane, traffic: Traffic, members: dict[str, Any]
 ) -> None:
     await traffic.send([group_path(1)])
-    assert (await replayed(desk(plane), **members)).events == 1
+    assert (await replayed(context_of(plane), **members)).events == 1
 
 
 async def test_what_another_s_proxy_calls_an_event_ends_no_replay(plane: Plane, traffic: Traffic) -> None:
@@ -236,10 +236,10 @@ async def test_what_another_s_proxy_calls_an_event_ends_no_replay(plane: Plane, 
     odd += [{"path": "nowhere"}, {"path": "/%"}, {"method": "\u2028"}, {"upstreamStatus": 1e300}]
     await traffic.send({"ruleId": "r", **members} for members in odd)
     gated = DRAFT.replace("verdict: allow", "time: {days: [mon], timezone: Asia/Tokyo}\n    verdict: allow")
-    told = await replayed(desk(plane), every_app=True, from_="0001-01-01", source=Source(yaml=gated))
+    told = await replayed(context_of(plane), every_app=True, from_="0001-01-01", source=Source(yaml=gated))
     assert (told.looked_at, told.events) == (8, 4)
     with pytest.raises(InvalidRequest, match="is not one of a proxy"):
-        await explain_event.perform(desk(plane), OPERATOR, ExplainEvent(org="acme", id="event-1"))
+        await explain_event.perform(context_of(plane), OPERATOR, ExplainEvent(org="acme", id="event-1"))
 
 
 async def test_a_block_that_began_long_before_the_time_is_looked_through(
@@ -248,7 +248,7 @@ async def test_a_block_that_began_long_before_the_time_is_looked_through(
     """A proxy that was cut off for a week ships a batch that reaches over all of it."""
     times = ("2026-11-14T11:00:00.000Z", "2026-11-21T11:00:00.000Z")
     await traffic.send({**group_path(1, "members"), "time": time} for time in times)
-    assert (await replayed(desk(plane))).events == 1
+    assert (await replayed(context_of(plane))).events == 1
 
 
 async def test_the_event_loop_goes_on(
@@ -256,7 +256,7 @@ async def test_the_event_loop_goes_on(
 ) -> None:
     monkeypatch.setattr(recorded, "SLICE_SECONDS", 0)
     await traffic.send(group_path(number) for number in range(500))
-    running = asyncio.create_task(replayed(desk(plane)))
+    running = asyncio.create_task(replayed(context_of(plane)))
     turns = 0
     while not running.done():
         await asyncio.sleep(0)
@@ -268,20 +268,20 @@ async def test_the_event_loop_goes_on(
 async def test_two_of_one_operator_and_six_in_all_go_through_events_at_once(
     plane: Plane, traffic: Traffic
 ) -> None:
-    at_desk = desk(plane)
+    context = context_of(plane)
     others = [local_actor(f"operator-{number}") for number in range(5)]
     with turn(OPERATOR), turn(others[0]):
-        await replayed(at_desk)
+        await replayed(context)
         with turn(OPERATOR):
             with pytest.raises(StoreBusy):
-                await replayed(at_desk)
+                await replayed(context)
             with pytest.raises(StoreBusy):
-                await suggest_ruleset.perform(at_desk, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
+                await suggest_ruleset.perform(context, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
             with turn(others[1]), turn(others[2]):
-                await replayed(at_desk, others[3])
+                await replayed(context, others[3])
                 with turn(others[3]), pytest.raises(StoreBusy):
-                    await replayed(at_desk, others[4])
-    await replayed(at_desk)
+                    await replayed(context, others[4])
+    await replayed(context)
 
 
 @pytest.mark.parametrize(
@@ -299,17 +299,17 @@ async def test_what_can_t_be_replayed_is_told(
     plane: Plane, traffic: Traffic, members: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await replayed(desk(plane), **members)
+        await replayed(context_of(plane), **members)
     assert refused.value.problems[0].startswith(said)
 
 
 async def test_another_organisation_s_traffic_is_unknown(plane: Plane, traffic: Traffic) -> None:
     stranger = Actor("stranger", {await plane.org("globex"): "admin"})
     with pytest.raises(NotFound):
-        await replayed(desk(plane), stranger)
+        await replayed(context_of(plane), stranger)
     await traffic.send([group_path(1)])
     with pytest.raises(NotFound):
-        await explain_event.perform(desk(plane), stranger, ExplainEvent(org="acme", id="event-1"))
+        await explain_event.perform(context_of(plane), stranger, ExplainEvent(org="acme", id="event-1"))
 
 
 # -- rules out of traffic
@@ -332,9 +332,9 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
         await traffic.send([{"method": method, "path": path, "query": query or None, "ruleId": "r1"}])
     blocked = {"verdict": "block", "ruleId": "no", "path": "/v1.0/secrets"}
     await traffic.send([blocked, {"verdict": "block", "reason": "invalidToken", "path": "/v1.0/x"}])
-    at_desk = desk(plane)
+    context = context_of(plane)
     asked = SuggestRuleset(org="acme", app="payroll")
-    found = await suggest_ruleset.perform(at_desk, OPERATOR, asked)
+    found = await suggest_ruleset.perform(context, OPERATOR, asked)
     assert (found.requests, found.blocked, found.left_out, found.complete) == (10, 1, 0, True)
     assert found.yaml.splitlines()[:3] == [
         (
@@ -351,11 +351,11 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
         "/v1.0/me/drive/items/{item-id}/content",
         "/v1.0/groups/{group-id}/members/{member-id}/$ref",
     }
-    assert (await check.perform(at_desk, OPERATOR, CheckRuleset(yaml=found.yaml))).warnings == ()
-    told = await replayed(at_desk, source=Source(yaml=found.yaml))
+    assert (await check.perform(context, OPERATOR, CheckRuleset(yaml=found.yaml))).warnings == ()
+    told = await replayed(context, source=Source(yaml=found.yaml))
     assert (told.groups, told.unchanged, told.unasked) == ((), 11, 1)
     both = await suggest_ruleset.perform(
-        at_desk, OPERATOR, SuggestRuleset(org="acme", app="payroll", include_blocked=True, name="all")
+        context, OPERATOR, SuggestRuleset(org="acme", app="payroll", include_blocked=True, name="all")
     )
     assert (both.blocked, both.requests) == (0, 11)
     assert "/v1.0/secrets" in both.yaml
@@ -369,14 +369,14 @@ async def test_what_a_suggested_filter_blocks_is_left_out_and_never_shown_whole(
     hidden = {"verdict": "filter", "ruleId": "r", "transforms": ["strip:mail"]}
     paths = ("/v1.0/users/mail", "/v1.0/users/7", "/v1.0/groups")
     await traffic.send({**hidden, "path": path} for path in paths)
-    at_desk = desk(plane)
-    found = await suggest_ruleset.perform(at_desk, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
+    context = context_of(plane)
+    found = await suggest_ruleset.perform(context, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
     verdicts = {rule.match.path[0]: rule.verdict for rule in parse_ruleset(found.yaml).rules}
     assert verdicts == {"/v1.0/users/{user-id}": "filter", "/v1.0/groups": "filter"}
     assert "# Left out, and so blocked: 1 request that a filter below blocks." in found.yaml
     assert found.yaml.count("guard_queries: true") == 2
     assert (found.requests, found.left_out) == (2, 1)
-    told = await replayed(at_desk, source=Source(yaml=found.yaml))
+    told = await replayed(context, source=Source(yaml=found.yaml))
     assert [(group.change, group.count) for group in told.groups] == [("newlyBlocked", 1)]
 
 
@@ -394,7 +394,7 @@ rules:
     await traffic.send([{**filtered, "transforms": []}, {**filtered, "transforms": ["strip:b"]}])
     await traffic.send([{**filtered, "path": "/v1.0/groups", "ruleId": "gone", "ruleIds": ["gone"]}])
     asked = SuggestRuleset(org="acme", app="payroll")
-    found = await suggest_ruleset.perform(desk(plane), OPERATOR, asked)
+    found = await suggest_ruleset.perform(context_of(plane), OPERATOR, asked)
     (rule,) = parse_ruleset(found.yaml).rules
     assert rule.transforms is not None
     assert (rule.match.path, rule.transforms.strip) == (("/v1.0/users/{user-id}",), ("a", "b"))
@@ -408,7 +408,7 @@ async def test_a_suggestion_out_of_a_part_of_the_events_says_so(
     await traffic.send([{"path": "/v1.0/old", "ruleId": "r", "time": "2026-11-21T10:00:00.000Z"}])
     await traffic.send([{"path": "/v1.0/new", "ruleId": "r", "time": "2026-11-21T11:00:00.000Z"}])
     asked = SuggestRuleset(org="acme", app="payroll", limit=1)
-    found = await suggest_ruleset.perform(desk(plane), OPERATOR, asked)
+    found = await suggest_ruleset.perform(context_of(plane), OPERATOR, asked)
     assert not found.complete
     assert [rule.paths for rule in found.rules] == [("/v1.0/new",)]
 
@@ -419,13 +419,13 @@ async def test_a_suggestion_out_of_a_part_of_the_events_says_so(
 async def test_an_event_is_explained_under_the_version_that_judged_it(plane: Plane, traffic: Traffic) -> None:
     await traffic.send([group_path(1, "members"), {"ruleId": "eventual"}])
     await plane.ruleset("acme", "hr", DRAFT)
-    at_desk = desk(plane)
-    told = await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-1"))
+    context = context_of(plane)
+    told = await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-1"))
     assert (told.judged_by, told.verdict, told.rule_id) == ("hr@1", "allow", "groups")
     assert (told.recorded.verdict, told.recorded.by, told.fits) == ("allow", "groups", True)
     assert [rule.outcome for rule in told.readings[0].rules] == ["unmatched", "decides"]
 
-    told = await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-2"))
+    told = await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-2"))
     assert (told.verdict, told.missing) == (None, ("header ConsistencyLevel",))
     assert [(one.verdict, one.rule_id) for one in told.possible] == [
         ("block", "default"),
@@ -443,7 +443,7 @@ async def test_an_event_is_explained_under_the_version_that_judged_it(plane: Pla
 async def test_an_event_is_explained_under_a_draft(plane: Plane, traffic: Traffic) -> None:
     await traffic.send([group_path(1, "members")])
     asked = ExplainEvent(org="acme", id="event-1", source=Source(yaml=DRAFT, label="draft"))
-    told = await explain_event.perform(desk(plane), OPERATOR, asked)
+    told = await explain_event.perform(context_of(plane), OPERATOR, asked)
     assert (told.judged_by, told.verdict, told.rule_id, told.fits) == ("draft", "block", "default", False)
 
 
@@ -451,19 +451,19 @@ async def test_an_event_whose_rules_are_gone_or_that_never_was_says_so(
     plane: Plane, traffic: Traffic
 ) -> None:
     await traffic.send([{"rulesetVersion": 9}, {"path": "/v1.0/" + "x" * 3000 + "…[cut]"}])
-    at_desk = desk(plane)
+    context = context_of(plane)
     with pytest.raises(NotFound, match="name a ruleset"):
-        await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-1"))
+        await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-1"))
     with pytest.raises(InvalidRequest, match="too long to be stored whole"):
-        await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-2"))
+        await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-2"))
     with pytest.raises(NotFound, match="it may have been purged"):
-        await explain_event.perform(at_desk, OPERATOR, ExplainEvent(org="acme", id="event-9"))
+        await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-9"))
 
 
 async def test_a_request_that_no_rule_was_asked_about_says_why(plane: Plane, traffic: Traffic) -> None:
     await traffic.send([{"verdict": "block", "reason": "invalidToken", "status": 401}])
     asked = ExplainEvent(org="acme", id="event-1", source=Source(yaml=DRAFT))
-    told = await explain_event.perform(desk(plane), OPERATOR, asked)
+    told = await explain_event.perform(context_of(plane), OPERATOR, asked)
     assert not told.reached_rules
     assert told.recorded.by == "invalidToken"
     assert told.recorded_reason.startswith("the proxy token is expired")
@@ -490,14 +490,14 @@ async def test_a_filter_is_compared_by_the_rules_of_then_and_not_by_what_it_remo
     await traffic.send(
         {**hidden, "path": f"/v1.0/users/{number}", "transforms": each} for number, each in enumerate(removed)
     )
-    at_desk = desk(plane)
-    told = await replayed(at_desk, source=Source(yaml=FILTERING))
+    context = context_of(plane)
+    told = await replayed(context, source=Source(yaml=FILTERING))
     assert (told.unchanged, told.changed, told.unclear) == (3, 0, 0)
-    told = await replayed(at_desk, source=Source(yaml=FILTERING.replace(", fax", "")))
+    told = await replayed(context, source=Source(yaml=FILTERING.replace(", fax", "")))
     (group,) = told.groups
     assert (group.change, group.count) == ("transforms", 3)
     assert group.before.transforms == ("strip:fax", "strip:mail")
-    found = await suggest_ruleset.perform(at_desk, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
+    found = await suggest_ruleset.perform(context, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
     (rule,) = parse_ruleset(found.yaml).rules
     assert rule.transforms is not None
     assert sorted(rule.transforms.strip) == ["fax", "mail"]
@@ -508,6 +508,6 @@ async def test_a_filter_whose_version_is_not_known_any_more_is_unclear(
 ) -> None:
     gone = {"verdict": "filter", "ruleId": "people", "ruleIds": ["people"], "rulesetVersion": 9}
     await traffic.send([{**gone, "path": "/v1.0/users/1", "transforms": ["strip:mail"]}])
-    told = await replayed(desk(plane), source=Source(yaml=FILTERING))
+    told = await replayed(context_of(plane), source=Source(yaml=FILTERING))
     (group,) = told.groups
     assert (group.change, group.before.transforms) == ("unclear", None)

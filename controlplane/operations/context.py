@@ -1,4 +1,4 @@
-"""What operations work with: the store and what stands around it, opened when first asked for."""
+"""The context of an operation: the settings, the store, the clock, and what opens vault and index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a command that needs no search starts without what searches
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class OperationContext:
     settings: Settings
     store: Store
     registry: Registry
