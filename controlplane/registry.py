@@ -140,13 +140,12 @@ class Registry:
         return ProxySecrets(proxy.proxy_id, api_key, hmac_secret)
 
     async def proxy(self, reference: str) -> Proxy:
-        proxies = await self._store.proxies()
+        proxies = await self._store.proxies(None)
         found = (proxy for proxy in proxies if reference in (proxy.proxy_id, proxy.name))
         return only(found, "proxy", reference)
 
     async def proxies(self, org: str | None) -> list[Proxy]:
-        org_id = await self._org_id(org)
-        return [proxy for proxy in await self._store.proxies() if org_id is None or org_id in proxy.org_ids]
+        return await self._store.proxies(await self._org_id(org))
 
     async def set_proxy_enabled(self, reference: str, enabled: bool) -> Proxy:
         proxy = await self.proxy(reference)

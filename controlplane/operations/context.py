@@ -103,9 +103,8 @@ class OperationContext:
         org_id = None if org is None else (await self.org(actor, "viewer", org)).org_id
         return [
             proxy
-            for proxy in await self.store.proxies()
-            if (org_id is None or org_id in proxy.org_ids)
-            and any(actor.may("viewer", each) for each in proxy.org_ids or (None,))
+            for proxy in await self.store.proxies(org_id)
+            if any(actor.may("viewer", each) for each in proxy.org_ids or (None,))
         ]
 
     def _judged(self, actor: Actor, role: Role, org_id: str) -> None:

@@ -206,7 +206,7 @@ async def rollout(context: OperationContext, actor: Actor, request: RolloutReque
     if since_ms is None:
         raise NotFound(f"ruleset {ruleset.name} has no version {wanted}")
     now_ms = context.clock.wall_ms()
-    serving = [each for each in await context.store.proxies() if ruleset.org_id in each.org_ids]
+    serving = await context.store.proxies(ruleset.org_id)
     states = await _fleet(context).states(now_ms, serving, windows=0)
     return Rollout(
         ruleset_id=ruleset.ruleset_id,

@@ -35,6 +35,11 @@ MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
 # that was a wrong clock, and proxies don't count what they applied by it either.
 _CLOCK_WAS_WRONG_MS: Final = (24 * 3600 + 600) * 1000
 _ORG: Final = "SELECT org_id, name, retention, created_ms FROM orgs"
+_PROXY: Final = (
+    "SELECT proxy_id, name, enabled, created_ms, last_seen_ms, secret_version,"
+    " (SELECT json_group_array(org_id) FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id)"
+    " FROM proxies"
+)
 _RULESET: Final = (
     "SELECT ruleset_id, org_id, name, version, rule_count, rulesets.created_ms FROM rulesets"
     " JOIN ruleset_versions USING (ruleset_id) WHERE version ="
@@ -68,6 +73,10 @@ class RegistryTables:
 
     async def orgs(self) -> list[Org]:
         return [Org(*row) for row in await self._database.fetch(f"{_ORG} ORDER BY name")]
+
+    async def find_orgs(self, reference: str) -> list[Org]:
+        found = f"{_ORG} WHERE org_id = ?1 UNION {_ORG} WHERE name = ?1"
+        return [Org(*row) for row in await self._find(found, reference)]
 
     # Proxies
 
@@ -109,16 +118,17 @@ class RegistryTables:
     async def revoke(self, proxy_id: str, org_id: str) -> None:
         await self._update("DELETE FROM proxy_orgs WHERE proxy_id = ? AND org_id = ?", (proxy_id, org_id))
 
-    async def proxies(self) -> list[Proxy]:
-        rows = await self._database.fetch(
-            "SELECT proxy_id, name, enabled, created_ms, last_seen_ms, secret_version,"
-            " (SELECT json_group_array(org_id) FROM proxy_orgs WHERE proxy_orgs.proxy_id = proxies.proxy_id)"
-            " FROM proxies ORDER BY name"
-        )
-        return [
-            Proxy(proxy_id, name, bool(on), created, seen, version, tuple(sorted(msgspec.json.decode(orgs))))
-            for proxy_id, name, on, created, seen, version, orgs in rows
-        ]
+    async def proxies(self, org_id: str | None) -> list[Proxy]:
+        if org_id is None:
+            rows = await self._database.fetch(f"{_PROXY} ORDER BY name")
+        else:
+            serving = "proxy_id IN (SELECT proxy_id FROM proxy_orgs WHERE org_id = ?)"
+            rows = await self._database.fetch(f"{_PROXY} WHERE {serving} ORDER BY name", (org_id,))
+        return list(map(_proxy, rows))
+
+    async def find_proxies(self, reference: str) -> list[Proxy]:
+        found = f"{_PROXY} WHERE proxy_id = ?1 UNION {_PROXY} WHERE name = ?1"
+        return list(map(_proxy, await self._find(found, reference)))
 
     async def credentials(self, api_key_digest: bytes) -> ProxyCredentials | None:
         rows = await self._database.fetch(
@@ -192,9 +202,15 @@ class RegistryTables:
         return await self._database.write_even_if_full(job)
 
     async def rulesets(self, org_id: str | None) -> list[Ruleset]:
-        rows = await self._database.fetch(
-            f"{_RULESET} AND (?1 IS NULL OR org_id = ?1) ORDER BY name, org_id", (org_id,)
-        )
+        if org_id is None:
+            rows = await self._database.fetch(f"{_RULESET} ORDER BY name, org_id")
+        else:
+            rows = await self._database.fetch(f"{_RULESET} AND org_id = ? ORDER BY name", (org_id,))
+        return [Ruleset(*row) for row in rows]
+
+    async def find_rulesets(self, reference: str, org_id: str | None) -> list[Ruleset]:
+        found = _matching("ruleset_id", "rulesets", ("ruleset_id", "name"), org_id)
+        rows = await self._find(f"{_RULESET} AND {found}", reference, org_id)
         return [Ruleset(*row) for row in rows]
 
     async def ruleset_versions(self, ruleset_id: str) -> list[RulesetVersion]:
@@ -277,10 +293,19 @@ class RegistryTables:
         return await self._database.write_even_if_full(job)
 
     async def apps(self, org_id: str | None) -> list[App]:
+        if org_id is None:
+            return await self._read_apps("TRUE", ())
+        return await self._read_apps("apps.org_id = ?", (org_id,))
+
+    async def find_apps(self, reference: str, org_id: str | None) -> list[App]:
+        if not _is_text(reference):
+            return []
+        found = _matching("app_id", "apps", ("app_id", "client_id", "name"), org_id)
+        return await self._read_apps(found, _keys(reference, org_id))
+
+    async def _read_apps(self, condition: str, parameters: Sequence[Any]) -> list[App]:
         now = self._clock.wall_ms()
-        return await self._database.read(
-            lambda connection: _apps(connection, "?1 IS NULL OR apps.org_id = ?1", (org_id,), now)
-        )
+        return await self._database.read(lambda connection: _apps(connection, condition, parameters, now))
 
     # Stops
 
@@ -376,6 +401,12 @@ class RegistryTables:
 
         await self._database.write_even_if_full(job)
 
+    async def _find(self, sql: str, reference: str, org_id: str | None = None) -> list[tuple[Any, ...]]:
+        """Fetch the rows of a statement whose first parameter is the reference."""
+        if not _is_text(reference):
+            return []
+        return await self._database.fetch(sql, _keys(reference, org_id))
+
     async def _insert(self, sql: str, parameters: Sequence[Any], taken: str) -> None:
         def job(connection: sqlite3.Connection) -> None:
             connection.execute(sql, parameters)
@@ -406,6 +437,32 @@ class RegistryTables:
             connection.execute(sql, parameters)
 
         await self._database.write_even_if_full(job)
+
+
+def _matching(identity: str, table: str, keys: Sequence[str], org_id: str | None) -> str:
+    """Return the condition that one of a row's keys is the first parameter, and its organisation the second.
+
+    Each key has a SELECT of its own, because a planner may read the whole table for an OR.
+    """
+    within = "" if org_id is None else " AND org_id = ?2"
+    selects = [f"SELECT {identity} FROM {table} WHERE {key} = ?1{within}" for key in keys]  # noqa: S608 - our own names
+    return f"{identity} IN ({' UNION '.join(selects)})"
+
+
+def _keys(reference: str, org_id: str | None) -> tuple[str, ...]:
+    return (reference,) if org_id is None else (reference, org_id)
+
+
+def _is_text(reference: str) -> bool:
+    """Return whether a row can hold the reference. SQLite stores UTF-8, which has no lone surrogates, and its
+    driver raises an error for a parameter with one."""
+    return reference.isascii() or not any("\ud800" <= each <= "\udfff" for each in reference)
+
+
+def _proxy(row: Sequence[Any]) -> Proxy:
+    proxy_id, name, enabled, created_ms, seen_ms, version, orgs = row
+    org_ids = tuple(sorted(msgspec.json.decode(orgs)))
+    return Proxy(proxy_id, name, bool(enabled), created_ms, seen_ms, version, org_ids)
 
 
 def _require_newest(whose: str, newest: int, expected: int | None) -> None:

@@ -247,7 +247,7 @@ class _Seeding:
             self._now_ms,
             {org.name: org for org in await self._store.orgs()},
             {app.name: app for app in await self._store.apps(None)},
-            {proxy.name: proxy for proxy in await self._store.proxies()},
+            {proxy.name: proxy for proxy in await self._store.proxies(None)},
             events,
         )
         await self._report(seeded)

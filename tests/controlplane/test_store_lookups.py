@@ -1,0 +1,208 @@
+"""Look-ups of the store by id or name: which rows they return, and that they read no whole table."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from controlplane.store.interface import App, Org, Proxy, Ruleset
+from controlplane.store.migrate import _migrations, migrate
+from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.plane import FakeClock
+
+Lookup = Callable[[SqliteStore, str], Awaitable[list[object]]]
+UNKNOWN = "019a0000-0000-7000-8000-000000000000"
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    """Two organisations with a ruleset, an app and a proxy each; rulesets and apps have the same names."""
+    opened = await SqliteStore.open(tmp_path / "store.db", clock)
+    for org in ("acme", "globex"):
+        await opened.add_org(Org(f"org-{org}", org, "base", 1))
+        ruleset = Ruleset(f"ruleset-{org}", f"org-{org}", "hr", 1, 0, 1)
+        await opened.apply_ruleset(ruleset, "version: 1\n", None, None)
+        app = App(
+            app_id=f"app-{org}",
+            org_id=f"org-{org}",
+            name="payroll",
+            client_id=f"client-{org}",
+            ruleset_id=f"ruleset-{org}",
+            ruleset_name="hr",
+            enabled=True,
+            created_ms=1,
+            secrets=(),
+        )
+        await opened.add_app(app)
+        proxy = Proxy(f"proxy-{org}", f"edge-{org}", True, 1, None, 1, (f"org-{org}",))
+        await opened.add_proxy(proxy, org.encode(), b"sealed")
+    yield opened
+    await opened.close()
+
+
+async def _orgs(store: SqliteStore, reference: str) -> list[str]:
+    return [each.org_id for each in await store.find_orgs(reference)]
+
+
+async def _proxies(store: SqliteStore, reference: str) -> list[str]:
+    return [each.proxy_id for each in await store.find_proxies(reference)]
+
+
+async def _rulesets(store: SqliteStore, reference: str) -> list[str]:
+    return [each.ruleset_id for each in await store.find_rulesets(reference, None)]
+
+
+async def _apps(store: SqliteStore, reference: str) -> list[str]:
+    return [each.app_id for each in await store.find_apps(reference, None)]
+
+
+@pytest.mark.parametrize(
+    ("find", "reference", "found"),
+    [
+        (_orgs, "org-acme", ["org-acme"]),
+        (_orgs, "acme", ["org-acme"]),
+        (_proxies, "proxy-acme", ["proxy-acme"]),
+        (_proxies, "edge-acme", ["proxy-acme"]),
+        (_rulesets, "ruleset-acme", ["ruleset-acme"]),
+        (_rulesets, "hr", ["ruleset-acme", "ruleset-globex"]),
+        (_apps, "app-acme", ["app-acme"]),
+        (_apps, "client-acme", ["app-acme"]),
+        (_apps, "payroll", ["app-acme", "app-globex"]),
+    ],
+)
+async def test_a_row_is_found_by_each_of_its_keys(
+    store: SqliteStore, find: Lookup, reference: str, found: list[str]
+) -> None:
+    assert sorted(map(str, await find(store, reference))) == found
+
+
+@pytest.mark.parametrize("find", [_orgs, _proxies, _rulesets, _apps])
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "",
+        UNKNOWN,
+        "%",
+        "acm",
+        "ACME",
+        "Edge-Acme",
+        "HR",
+        "Payroll",
+        "acme ",
+        "acme\0",
+        "\ud800",
+        "ac\udc80me",
+    ],
+)
+async def test_a_key_is_compared_whole_and_with_its_case(
+    store: SqliteStore, find: Lookup, reference: str
+) -> None:
+    assert await find(store, reference) == []
+
+
+async def test_a_look_up_in_an_organisation_returns_only_rows_of_it(store: SqliteStore) -> None:
+    for reference in ("hr", "ruleset-acme"):
+        found = await store.find_rulesets(reference, "org-acme")
+        assert [each.ruleset_id for each in found] == ["ruleset-acme"]
+    for reference in ("payroll", "app-acme", "client-acme"):
+        assert [each.app_id for each in await store.find_apps(reference, "org-acme")] == ["app-acme"]
+    assert await store.find_rulesets("ruleset-acme", "org-globex") == []
+    assert await store.find_apps("app-acme", "org-globex") == []
+    assert await store.find_apps("client-acme", "org-globex") == []
+
+
+async def test_a_row_whose_name_is_its_id_is_returned_once(store: SqliteStore) -> None:
+    """An earlier release may have stored one."""
+    await store.add_org(Org("same", "same", "base", 1))
+    await store.add_proxy(Proxy("same", "same", True, 1, None, 1, ()), b"same", b"sealed")
+    await store.apply_ruleset(Ruleset("same", "same", "same", 1, 0, 1), "version: 1\n", None, None)
+    await store.add_app(App("same", "same", "same", "same", "same", "same", True, 1, ()))
+    assert await _orgs(store, "same") == ["same"]
+    assert await _proxies(store, "same") == ["same"]
+    assert await _rulesets(store, "same") == ["same"]
+    assert await _apps(store, "same") == ["same"]
+
+
+async def test_a_name_that_is_the_id_of_another_row_finds_both(store: SqliteStore) -> None:
+    await store.add_org(Org("org-other", "org-acme", "base", 1))
+    assert sorted(await _orgs(store, "org-acme")) == ["org-acme", "org-other"]
+
+
+async def test_a_found_row_is_the_row_of_the_list(store: SqliteStore) -> None:
+    assert await store.find_orgs("acme") == [(await store.orgs())[0]]
+    assert await store.find_proxies("edge-acme") == [(await store.proxies(None))[0]]
+    assert await store.find_rulesets("hr", None) == await store.rulesets(None)
+    assert await store.find_apps("payroll", None) == await store.apps(None)
+
+
+async def test_the_proxies_of_an_organisation_are_those_that_serve_it(store: SqliteStore) -> None:
+    await store.grant("proxy-globex", "org-acme")
+    assert [each.name for each in await store.proxies("org-acme")] == ["edge-acme", "edge-globex"]
+    assert [each.name for each in await store.proxies("org-globex")] == ["edge-globex"]
+    assert [each.name for each in await store.proxies(None)] == ["edge-acme", "edge-globex"]
+    assert await store.proxies("org-other") == []
+    (shared,) = await store.find_proxies("edge-globex")
+    assert shared.org_ids == ("org-acme", "org-globex")
+
+
+@contextmanager
+def _statements(store: SqliteStore) -> Iterator[list[str]]:
+    """The statements that the store's connections for reading run within the block."""
+    seen: list[str] = []
+    connections = (store._database._reader, store._database._statements._conn)
+    for each in connections:
+        each.set_trace_callback(seen.append)
+    yield seen
+    for each in connections:
+        each.set_trace_callback(None)
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        lambda store: store.find_orgs("acme"),
+        lambda store: store.find_proxies("edge-acme"),
+        lambda store: store.find_rulesets("hr", None),
+        lambda store: store.find_rulesets("hr", "org-acme"),
+        lambda store: store.find_apps("payroll", None),
+        lambda store: store.find_apps("payroll", "org-acme"),
+        lambda store: store.rulesets("org-acme"),
+        lambda store: store.apps("org-acme"),
+        lambda store: store.proxies("org-acme"),
+    ],
+)
+async def test_a_look_up_reads_no_whole_table(
+    store: SqliteStore, look_up: Callable[[SqliteStore], Awaitable[list[object]]]
+) -> None:
+    """SQLite's query plan calls a read of a table from its first row to its last a SCAN."""
+    with _statements(store) as seen:
+        assert await look_up(store)
+    selects = [each for each in seen if each.startswith("SELECT")]
+    assert selects
+    for each in selects:
+        plan = [row[3] for row in await store._database.fetch(f"EXPLAIN QUERY PLAN {each}")]
+        assert [step for step in plan if step.startswith("SCAN")] == []
+        assert any(step.startswith("SEARCH") for step in plan)
+
+
+def test_the_store_of_an_earlier_release_gets_the_indexes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    wanted = {"rulesets_name", "apps_name", "proxy_orgs_org"}
+
+    def indexes() -> set[str]:
+        with closing(sqlite3.connect(path)) as connection:
+            rows = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'index'").fetchall()
+        return {name for (name,) in rows}
+
+    with monkeypatch.context() as patched:
+        patched.setattr("controlplane.store.migrate._migrations", lambda: _migrations()[:12])
+        migrate(path)
+    assert not wanted & indexes()
+    migrate(path)
+    assert wanted <= indexes()
