@@ -3,11 +3,12 @@
 import pytest
 
 from proxy.server.errors import MalformedBody, MalformedHead
+from proxy.server.http1.body_reader import CHUNKED, UNTIL_CLOSE
 from proxy.server.http1.chunked import ChunkedDecoder
 from proxy.server.http1.field_lines import nominated_fields
 from proxy.server.http1.forwarded_headers import KEPT, head_for_client
 from proxy.server.http1.request_head import RequestHead, parse_request_head
-from proxy.server.http1.response_head import CHUNKED, UNTIL_CLOSE, parse_answer_head
+from proxy.server.http1.response_head import parse_answer_head
 
 HOST = b"Host: proxy.example\r\n"
 

@@ -40,7 +40,7 @@ from proxy.server.client_limits import network_of
 from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
 from proxy.server.http1 import own_responses as answers
-from proxy.server.http1.chunked import ChunkedDecoder
+from proxy.server.http1.body_reader import BodyReader
 from proxy.server.http1.request_head import RequestFields, RequestHead, parse_request_head
 from proxy.server.loop.deadlines import NEVER
 from proxy.server.loop.iteration import WAITING_BYTES
@@ -156,12 +156,11 @@ class ClientConnection(OpenConnection):
         "_admission",
         "_awaited_until",
         "_begins_at",
+        "_body",
         "_body_bytes",
-        "_body_remaining",
         "_body_since",
         "_closing",
         "_context",
-        "_decoder",
         "_exchange",
         "_fields",
         "_gate",
@@ -203,6 +202,7 @@ class ClientConnection(OpenConnection):
         self._scanned = 0  # in those, where no head can end before
         self._fields: RequestFields | None = None  # of the request before
         self._head_under_way = False
+        self._body = BodyReader(excess_limit=EXCESS_FRAMING_BYTES)
         self._serving = False
         self._closing = False
         self._keep_alive = _PERSIST
@@ -211,8 +211,6 @@ class ClientConnection(OpenConnection):
         self._held = b""  # an answer that leaves when the loop's turn ends
         # Per request
         self._exchange: RequestHandler | None = None
-        self._body_remaining = 0
-        self._decoder: ChunkedDecoder | None = None
         self._body_bytes = 0
         self._body_since = 0.0
         self.continue_awaited = False  # the client holds its body back until it is asked for it
@@ -264,7 +262,7 @@ class ClientConnection(OpenConnection):
             exchange.fail()
 
     def _take(self, data: bytes) -> None:
-        if self._body_remaining:
+        if self._body.remaining:
             self._read_body(data)
         elif self._closing:
             return
@@ -374,7 +372,7 @@ class ClientConnection(OpenConnection):
             and self._exchange is None
             and not self._closing
             and not self.write_paused
-            and self._body_remaining == 0
+            and self._body.remaining == 0
         )
 
     def _begin_request(self) -> bool:
@@ -421,8 +419,7 @@ class ClientConnection(OpenConnection):
     def _start(self, head: RequestHead) -> None:
         self._head = head
         self._fields = head.fields
-        self._body_remaining = head.fields.length
-        self._decoder = ChunkedDecoder() if head.fields.length < 0 else None
+        self._body.begin(head.fields.length)
         exchange = self._exchange = self._handler_for(self._context, self, head)
         self.wait_until(NEVER)
         if head.fields.length:
@@ -451,7 +448,7 @@ class ClientConnection(OpenConnection):
     # Reading bodies
 
     def _body_expected(self) -> bool:
-        return self._body_remaining != 0
+        return self._body.remaining != 0
 
     def _start_body_clock(self) -> None:
         """The body's rate is judged from now on, or from when the client was told to send it."""
@@ -464,32 +461,17 @@ class ClientConnection(OpenConnection):
     def _read_body(self, data: bytes) -> None:
         if self.continue_awaited:
             self.body_continued()
-        decoder = self._decoder
         self._body_bytes += len(data)
-        if decoder is not None:
-            try:
-                chunk = decoder.feed(data)
-            except MalformedBody as error:
-                self._body_malformed(error)
-                return
-            if decoder.excess > EXCESS_FRAMING_BYTES:
-                self._body_malformed(MalformedBody("it is more framing than content"))
-                return
-            if decoder.lines > CHUNK_LINES_PER_TURN:
-                decoder.lines = 0
-                self._yield_to_others()
-            last = decoder.done
-            if last:
-                self._body_remaining = 0
-                self._pending = decoder.rest
-        else:
-            remaining = self._body_remaining
-            chunk = data
-            if len(data) > remaining:
-                chunk, self._pending = data[:remaining], data[remaining:]
-            remaining -= len(chunk)
-            self._body_remaining = remaining
-            last = remaining == 0
+        body = self._body
+        try:
+            chunk, last = body.read(data)
+        except MalformedBody as error:
+            self._body_malformed(error)
+            return
+        if body.lines_exceed(CHUNK_LINES_PER_TURN):
+            self._yield_to_others()
+        if last:
+            self._pending = body.take_rest()
         exchange = self._exchange
         if exchange is not None:
             if last:
@@ -500,7 +482,7 @@ class ClientConnection(OpenConnection):
             self._linger(len(data))
 
     def _body_malformed(self, error: MalformedBody) -> None:
-        self._body_remaining = 0
+        self._body.end()
         self._closing = True
         self._context.counters.values[BAD_REQUESTS] += 1
         if self._exchange is not None:
@@ -521,7 +503,7 @@ class ClientConnection(OpenConnection):
             return
         self._lingering += size
         if self._lingering > LINGER_BYTES:
-            self._body_remaining = 0
+            self._body.end()
             self._close_transport()
 
     def _judge_reader(self, now: float) -> None:
@@ -605,9 +587,8 @@ class ClientConnection(OpenConnection):
         if self._closing or not self._head.fields.keep_alive or self._context.draining:
             return False
         # A body that isn't here yet may never come whole; a small sized one is read to its end.
-        return self._body_remaining == 0 or (
-            0 < self._body_remaining <= LINGER_BYTES and not self._head.fields.expect_continue
-        )
+        remaining = self._body.remaining
+        return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._head.fields.expect_continue)
 
     def exchange_done(self, *, close: bool = False) -> None:
         """The exchange has written its whole answer."""
@@ -669,8 +650,7 @@ class ClientConnection(OpenConnection):
             return
         self.transport.write_eof()
         self._lingering = 1
-        self._body_remaining = LINGER_BYTES  # whatever follows is dropped
-        self._decoder = None
+        self._body.begin(LINGER_BYTES)  # whatever follows is dropped
         self.deadline = self._context.deadlines.now + LINGER_SECONDS
 
     def abort(self, *, reset: bool = False) -> None:
@@ -680,7 +660,7 @@ class ClientConnection(OpenConnection):
         self._arrived = b""
         self._exchange = None
         self._closing = True
-        self._body_remaining = 0
+        self._body.end()
         if reset:
             peer: socket.socket = self.transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

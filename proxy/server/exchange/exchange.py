@@ -45,10 +45,11 @@ from proxy.server.exchange.held_response import AnswerReader, decoded_answer, sp
 from proxy.server.exchange.owner import ExchangeOwner
 from proxy.server.exchange.upstream_call import UpstreamCall, credential_refused
 from proxy.server.http1 import own_responses as answers
+from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.chunked import chunk_frame, framed_chunk
 from proxy.server.http1.forwarded_headers import KEPT, head_for_client, head_for_upstream
 from proxy.server.http1.request_head import RequestHead
-from proxy.server.http1.response_head import CHUNKED, AnswerHead
+from proxy.server.http1.response_head import AnswerHead
 from proxy.server.record.request_record import AuditDraft
 from proxy.server.upstream.pool import UpstreamLost
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT

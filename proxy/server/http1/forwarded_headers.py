@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.field_lines import (
     ACCEPT_ENCODING,
     AUTHORIZATION,
@@ -21,7 +22,7 @@ from proxy.server.http1.field_lines import (
     TRANSFER_ENCODING,
 )
 from proxy.server.http1.request_head import RequestFields, RequestHead, UpstreamForm
-from proxy.server.http1.response_head import CHUNKED, AnswerHead
+from proxy.server.http1.response_head import AnswerHead
 
 _OF_THE_BODY: Final = frozenset({CONTENT_ENCODING, BODY_DIGEST})
 KEPT: Final = -3  # a body as long as the upstream said, if it said so

@@ -17,6 +17,7 @@ import httptools
 
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.server.errors import MalformedHead
+from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.field_lines import (
     AUTHORIZATION,
     CLIENT_REQUEST_ID,
@@ -357,5 +358,5 @@ def _body_length(length: bytes | None, coding: bytes | None, *, http10: bool) ->
             raise MalformedHead(ONLY_CHUNKED)
         if http10:
             raise MalformedHead("Transfer-Encoding needs HTTP/1.1 in the request line")
-        return -1
+        return CHUNKED
     return 0 if length is None else length_of(length)

@@ -14,6 +14,7 @@ from typing import Final
 
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.server.errors import MalformedHead
+from proxy.server.http1.body_reader import CHUNKED, UNTIL_CLOSE
 from proxy.server.http1.field_lines import (
     CONNECTION,
     CONTENT_ENCODING,
@@ -32,9 +33,6 @@ from proxy.server.http1.field_lines import (
     length_of,
     nominated_fields,
 )
-
-UNTIL_CLOSE: Final = -2
-CHUNKED: Final = -1
 
 _MOST_SPELLINGS: Final = 256  # spellings of a head that are remembered
 _LONGEST_SPELLING: Final = 4096  # bytes of one; heads of Graph need some 600

@@ -20,8 +20,8 @@ from aiohappyeyeballs import start_connection
 
 from proxy.ipc.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
 from proxy.server.errors import MalformedBody, MalformedHead
-from proxy.server.http1.chunked import ChunkedDecoder
-from proxy.server.http1.response_head import CHUNKED, UNTIL_CLOSE, AnswerHead, parse_answer_head
+from proxy.server.http1.body_reader import UNTIL_CLOSE, BodyReader
+from proxy.server.http1.response_head import AnswerHead, parse_answer_head
 from proxy.server.loop.deadlines import NEVER, Deadlines
 from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, Turn
 
@@ -114,15 +114,14 @@ class UpstreamConnection(BatchedConnection):
 
     __slots__ = (
         "_awaiting_head",
+        "_body",
         "_buffer",
-        "_decoder",
         "_early",
         "_ended",
         "_informational",
         "_keep_alive",
         "_paused",
         "_pool",
-        "_remaining",
         "_unread",
         "closed",
         "idle_since",
@@ -151,8 +150,7 @@ class UpstreamConnection(BatchedConnection):
         self._arrived = b""  # the beginning of an answer, until the loop's turn ends
         self._awaiting_head = False
         self._buffer = b""
-        self._remaining = 0
-        self._decoder: ChunkedDecoder | None = None
+        self._body = BodyReader()
         self._keep_alive = True
         self._informational = 0
 
@@ -273,7 +271,7 @@ class UpstreamConnection(BatchedConnection):
         if user is None:
             return
         self.user = None
-        if not self._awaiting_head and self._remaining == UNTIL_CLOSE and error is None and self._ended:
+        if not self._awaiting_head and self._body.remaining == UNTIL_CLOSE and error is None and self._ended:
             # Without its close_notify, anybody between may have cut it (RFC 9112 §9.8).
             user.answer_continued(b"", True)
         elif self._awaiting_head:
@@ -308,11 +306,7 @@ class UpstreamConnection(BatchedConnection):
 
     def _owes(self, user: UpstreamUser) -> bool:
         """Whether it is the upstream's turn: to take what is written, to ask for the body, or to answer."""
-        return (
-            self.request_done
-            or self.transport.get_write_buffer_size() > 0
-            or user.awaits_continue()
-        )
+        return self.request_done or self.transport.get_write_buffer_size() > 0 or user.awaits_continue()
 
     # Reading
 
@@ -354,10 +348,10 @@ class UpstreamConnection(BatchedConnection):
     def _take_final(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
         self._awaiting_head = False
         self._keep_alive = head.keep_alive
-        self._remaining = head.length
-        self._decoder = ChunkedDecoder() if head.length == CHUNKED else None
+        body = self._body
+        body.begin(head.length)
         try:
-            chunk, last = self._take(rest)
+            chunk, last = body.read(rest)
         except MalformedBody as error:
             self._fail(f"The upstream's answer is malformed: {error}.")
             return
@@ -371,7 +365,7 @@ class UpstreamConnection(BatchedConnection):
         user = self.user
         assert user is not None
         try:
-            chunk, last = self._take(data)
+            chunk, last = self._body.read(data)
         except MalformedBody as error:
             self._fail(f"The upstream's answer is malformed: {error}.")
             return
@@ -380,26 +374,10 @@ class UpstreamConnection(BatchedConnection):
         if chunk or last:
             user.answer_continued(chunk, last)
 
-    def _take(self, data: bytes) -> tuple[bytes, bool]:
-        """The body bytes in `data`, and whether they are the last."""
-        decoder = self._decoder
-        if decoder is not None:
-            chunk = decoder.feed(data) if data else b""
-            if decoder.done and decoder.rest:
-                self._keep_alive = False
-            return chunk, decoder.done
-        remaining = self._remaining
-        if remaining == UNTIL_CLOSE:
-            self._keep_alive = False
-            return data, False
-        if len(data) > remaining:
-            self._keep_alive = False  # bytes after the answer: whose they are can't be known
-            data = data[:remaining]
-        self._remaining = remaining - len(data)
-        return data, self._remaining == 0
-
     def _end_answer(self) -> None:
         self.user = None
+        if self._body.take_rest():
+            self._keep_alive = False  # bytes after the answer: whose they are can't be known
         young = self._pool.deadlines.now - self.opened_at < MAX_AGE_SECONDS
         # What waits to be written, the upstream hasn't taken either: this was an early answer.
         whole = self.request_done and not self._early and not self.transport.get_write_buffer_size()

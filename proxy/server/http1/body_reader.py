@@ -1,0 +1,84 @@
+"""Where the body of a message ends (RFC 9112 §6.3): after its length, at its last chunk, or at the close.
+
+Pure: bytes in, bytes out. Both sides of the proxy read bodies with this one class.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.server.errors import MalformedBody
+from proxy.server.http1.chunked import ChunkedDecoder
+
+CHUNKED: Final = -1  # in place of a length: the body ends at its last chunk
+UNTIL_CLOSE: Final = -2  # in place of a length: the body ends where the connection does
+
+
+class BodyReader:
+    """Reads the bodies of one connection, one after the other.
+
+    A new reader has no body to read. `remaining` is the number of bytes to come of a sized body, CHUNKED or
+    UNTIL_CLOSE, and 0 as soon as the body has ended.
+    """
+
+    __slots__ = ("_chunks", "_excess_limit", "_rest", "remaining")
+
+    def __init__(self, *, excess_limit: int | None = None) -> None:
+        """`excess_limit` is how many bytes of framing a chunked body may have beyond those of its content."""
+        self._excess_limit = excess_limit
+        self._chunks: ChunkedDecoder | None = None
+        self._rest = b""
+        self.remaining = 0
+
+    def __repr__(self) -> str:
+        remaining = {CHUNKED: "chunked", UNTIL_CLOSE: "until the close"}.get(self.remaining, self.remaining)
+        return f"<BodyReader remaining={remaining}>"
+
+    def begin(self, length: int) -> None:
+        """Expect a body of `length` bytes, CHUNKED or UNTIL_CLOSE."""
+        self.remaining = length
+        self._rest = b""
+        self._chunks = ChunkedDecoder() if length == CHUNKED else None
+
+    def end(self) -> None:
+        """Expect no more of the body."""
+        self.remaining = 0
+        self._chunks = None
+
+    def read(self, data: bytes) -> tuple[bytes, bool]:
+        """Return the content in `data`, and whether the body has ended. Bytes behind its end are kept for
+        `take_rest`. Raise MalformedBody if the chunks break RFC 9112 §7.1 or the limit of their framing."""
+        remaining = self.remaining
+        if remaining < 0:
+            return self._read_chunks(data) if remaining == CHUNKED else (data, False)
+        if len(data) > remaining:
+            self._rest = data[remaining:]
+            data = data[:remaining]
+        remaining -= len(data)
+        self.remaining = remaining
+        return data, remaining == 0
+
+    def take_rest(self) -> bytes:
+        """Return the bytes behind the end of the body, and keep them no longer."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def lines_exceed(self, limit: int) -> bool:
+        """Return True if more than `limit` lines of framing were read since this was last true."""
+        chunks = self._chunks
+        if chunks is None or chunks.lines <= limit:
+            return False
+        chunks.lines = 0
+        return True
+
+    def _read_chunks(self, data: bytes) -> tuple[bytes, bool]:
+        chunks = self._chunks
+        assert chunks is not None
+        content = chunks.feed(data)
+        limit = self._excess_limit
+        if limit is not None and chunks.excess > limit:
+            raise MalformedBody("it is more framing than content")
+        if chunks.done:
+            self.remaining = 0
+            self._rest = chunks.rest
+        return content, chunks.done
