@@ -117,8 +117,7 @@ class Registry:
 
     async def set_retention(self, reference: str, retention: Retention) -> Org:
         org = await self.org(reference)
-        await self._store.set_retention(org.org_id, retention)
-        return await self.org(org.org_id)
+        return await self._store.set_retention(org.org_id, retention)
 
     # Proxies
 
@@ -149,18 +148,15 @@ class Registry:
 
     async def set_proxy_enabled(self, reference: str, enabled: bool) -> Proxy:
         proxy = await self.proxy(reference)
-        await self._store.set_proxy_enabled(proxy.proxy_id, enabled)
-        return await self.proxy(proxy.proxy_id)
+        return await self._store.set_proxy_enabled(proxy.proxy_id, enabled)
 
     async def grant(self, reference: str, org: str) -> Proxy:
         proxy = await self.proxy(reference)
-        await self._store.grant(proxy.proxy_id, (await self.org(org)).org_id)
-        return await self.proxy(proxy.proxy_id)
+        return await self._store.grant(proxy.proxy_id, (await self.org(org)).org_id)
 
     async def revoke(self, reference: str, org: str) -> Proxy:
         proxy = await self.proxy(reference)
-        await self._store.revoke(proxy.proxy_id, (await self.org(org)).org_id)
-        return await self.proxy(proxy.proxy_id)
+        return await self._store.revoke(proxy.proxy_id, (await self.org(org)).org_id)
 
     # Rulesets
 
@@ -228,27 +224,23 @@ class Registry:
 
     async def set_app_enabled(self, reference: str, org: str | None, enabled: bool) -> App:
         app = await self.app(reference, org)
-        await self._store.set_app_enabled(app.app_id, enabled)
-        return await self.app(app.app_id, app.org_id)
+        return await self._store.set_app_enabled(app.app_id, enabled)
 
     async def bind_app(self, reference: str, org: str | None, ruleset: str) -> App:
         app = await self.app(reference, org)
         bound = await self.ruleset(ruleset, app.org_id)
-        await self._store.bind_app(app.app_id, bound.ruleset_id)
-        return await self.app(app.app_id, app.org_id)
+        return await self._store.bind_app(app.app_id, bound.ruleset_id)
 
     async def set_shadow(self, reference: str, org: str | None, ruleset: str | None) -> App:
         """Try a ruleset out beside the app's own, or none any more."""
         app = await self.app(reference, org)
         tried = None if ruleset is None else (await self.ruleset(ruleset, app.org_id)).ruleset_id
-        await self._store.set_shadow(app.app_id, tried)
-        return await self.app(app.app_id, app.org_id)
+        return await self._store.set_shadow(app.app_id, tried)
 
     async def promote_shadow(self, reference: str, org: str | None, expected: str | None = None) -> App:
         """Conflict where another ruleset than the one expected, by name, is tried."""
         app = await self.app(reference, org)
-        await self._store.promote_shadow(app.app_id, expected)
-        return await self.app(app.app_id, app.org_id)
+        return await self._store.promote_shadow(app.app_id, expected)
 
     async def rotate_secret(
         self, reference: str, org: str | None, grace_ms: int, expected: int | None = None

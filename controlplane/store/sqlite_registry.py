@@ -68,8 +68,12 @@ class RegistryTables:
             f"an organisation named {org.name} exists already",
         )
 
-    async def set_retention(self, org_id: str, retention: Retention) -> None:
-        await self._update("UPDATE orgs SET retention = ? WHERE org_id = ?", (retention, org_id))
+    async def set_retention(self, org_id: str, retention: Retention) -> Org:
+        def job(connection: sqlite3.Connection) -> Org:
+            connection.execute("UPDATE orgs SET retention = ? WHERE org_id = ?", (retention, org_id))
+            return Org(*one_row(connection, f"{_ORG} WHERE org_id = ?", (org_id,)))
+
+        return await self._database.write_even_if_full(job)
 
     async def orgs(self) -> list[Org]:
         return [Org(*row) for row in await self._database.fetch(f"{_ORG} ORDER BY name")]
@@ -109,14 +113,24 @@ class RegistryTables:
 
         await self._database.write_even_if_full(job)
 
-    async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> None:
-        await self._update("UPDATE proxies SET enabled = ? WHERE proxy_id = ?", (enabled, proxy_id))
+    async def set_proxy_enabled(self, proxy_id: str, enabled: bool) -> Proxy:
+        change = "UPDATE proxies SET enabled = ? WHERE proxy_id = ?"
+        return await self._change_proxy(proxy_id, change, (enabled, proxy_id))
 
-    async def grant(self, proxy_id: str, org_id: str) -> None:
-        await self._update("INSERT OR REPLACE INTO proxy_orgs VALUES (?, ?)", (proxy_id, org_id))
+    async def grant(self, proxy_id: str, org_id: str) -> Proxy:
+        change = "INSERT OR REPLACE INTO proxy_orgs VALUES (?, ?)"
+        return await self._change_proxy(proxy_id, change, (proxy_id, org_id))
 
-    async def revoke(self, proxy_id: str, org_id: str) -> None:
-        await self._update("DELETE FROM proxy_orgs WHERE proxy_id = ? AND org_id = ?", (proxy_id, org_id))
+    async def revoke(self, proxy_id: str, org_id: str) -> Proxy:
+        change = "DELETE FROM proxy_orgs WHERE proxy_id = ? AND org_id = ?"
+        return await self._change_proxy(proxy_id, change, (proxy_id, org_id))
+
+    async def _change_proxy(self, proxy_id: str, sql: str, parameters: Sequence[Any]) -> Proxy:
+        def job(connection: sqlite3.Connection) -> Proxy:
+            connection.execute(sql, parameters)
+            return _proxy(one_row(connection, f"{_PROXY} WHERE proxy_id = ?", (proxy_id,)))
+
+        return await self._database.write_even_if_full(job)
 
     async def proxies(self, org_id: str | None) -> list[Proxy]:
         if org_id is None:
@@ -246,18 +260,30 @@ class RegistryTables:
 
         await self._unique(job, f"an app named {app.name} exists already in this organisation")
 
-    async def set_app_enabled(self, app_id: str, enabled: bool) -> None:
-        await self._update("UPDATE apps SET enabled = ? WHERE app_id = ?", (enabled, app_id))
+    async def set_app_enabled(self, app_id: str, enabled: bool) -> App:
+        return await self._change_app(app_id, "UPDATE apps SET enabled = ? WHERE app_id = ?", enabled)
 
-    async def bind_app(self, app_id: str, ruleset_id: str) -> None:
-        await self._update("UPDATE apps SET ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
+    async def bind_app(self, app_id: str, ruleset_id: str) -> App:
+        return await self._change_app(app_id, "UPDATE apps SET ruleset_id = ? WHERE app_id = ?", ruleset_id)
 
-    async def set_shadow(self, app_id: str, ruleset_id: str | None) -> None:
-        await self._update("UPDATE apps SET shadow_ruleset_id = ? WHERE app_id = ?", (ruleset_id, app_id))
+    async def set_shadow(self, app_id: str, ruleset_id: str | None) -> App:
+        change = "UPDATE apps SET shadow_ruleset_id = ? WHERE app_id = ?"
+        return await self._change_app(app_id, change, ruleset_id)
 
-    async def promote_shadow(self, app_id: str, expected: str | None) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            (app,) = _apps(connection, "app_id = ?", (app_id,), self._clock.wall_ms())
+    async def _change_app(self, app_id: str, sql: str, value: object) -> App:
+        def job(connection: sqlite3.Connection) -> App:
+            connection.execute(sql, (value, app_id))
+            return self._app(connection, app_id)
+
+        return await self._database.write_even_if_full(job)
+
+    def _app(self, connection: sqlite3.Connection, app_id: str) -> App:
+        (app,) = _apps(connection, "app_id = ?", (app_id,), self._clock.wall_ms())
+        return app
+
+    async def promote_shadow(self, app_id: str, expected: str | None) -> App:
+        def job(connection: sqlite3.Connection) -> App:
+            app = self._app(connection, app_id)
             shadow = app.shadow_ruleset_name
             if shadow is None:
                 raise NotFound(f"app {app.name} has no shadow ruleset")
@@ -267,8 +293,9 @@ class RegistryTables:
                 "UPDATE apps SET ruleset_id = shadow_ruleset_id, shadow_ruleset_id = NULL WHERE app_id = ?",
                 (app_id,),
             )
+            return self._app(connection, app_id)
 
-        await self._database.write_even_if_full(job)
+        return await self._database.write_even_if_full(job)
 
     async def rotate_secret(self, app_id: str, secret_hash: str, grace_ms: int, expected: int | None) -> App:
         def job(connection: sqlite3.Connection) -> App:
@@ -431,12 +458,6 @@ class RegistryTables:
         return await self._database.write_even_if_full(
             lambda connection: connection.execute(sql, parameters).rowcount > 0
         )
-
-    async def _update(self, sql: str, parameters: Sequence[Any]) -> None:
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(sql, parameters)
-
-        await self._database.write_even_if_full(job)
 
 
 def _matching(identity: str, table: str, keys: Sequence[str], org_id: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Look-ups of the store by id or name: which rows they return, and that they read no whole table."""
+"""Rows of the store: found by id or name without reading a whole table, and returned after a write."""
 
 from __future__ import annotations
 
@@ -206,3 +206,17 @@ def test_the_store_of_an_earlier_release_gets_the_indexes(
     assert not wanted & indexes()
     migrate(path)
     assert wanted <= indexes()
+
+
+async def test_a_write_returns_the_row_as_it_is_after_it(store: SqliteStore) -> None:
+    await store.apply_ruleset(Ruleset("new", "org-acme", "new", 1, 0, 1), "version: 1\n", None, None)
+    assert (await store.set_retention("org-acme", "7y")).retention == "7y"
+    assert (await store.set_proxy_enabled("proxy-acme", False)).enabled is False
+    assert (await store.grant("proxy-acme", "org-globex")).org_ids == ("org-acme", "org-globex")
+    assert (await store.revoke("proxy-acme", "org-acme")).org_ids == ("org-globex",)
+    assert (await store.set_app_enabled("app-acme", False)).enabled is False
+    assert (await store.bind_app("app-acme", "new")).ruleset_name == "new"
+    assert (await store.set_shadow("app-acme", "ruleset-acme")).shadow_ruleset_name == "hr"
+    promoted = await store.promote_shadow("app-acme", "hr")
+    assert (promoted.ruleset_name, promoted.shadow_ruleset_name) == ("hr", None)
+    assert await store.find_apps("app-acme", None) == [promoted]
