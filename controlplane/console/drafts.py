@@ -226,7 +226,7 @@ async def _suggest(context: OperationContext, actor: Actor, draft: _Draft) -> di
         limit=_EVENTS_OF_A_SUGGESTION,
     )
     suggested = await perform(suggest_ruleset, context, actor, asked)
-    org = await context.org(actor, "viewer", app.org_id)
+    org = await context.resolve.org(actor, "viewer", app.org_id)
     return {"suggested": suggested, "instead": {"yaml": suggested.yaml, "into": org.name}}
 
 
@@ -278,7 +278,7 @@ async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) ->
     """Raises InvalidRequest where the draft can't be published at all."""
     if not draft.org:
         raise InvalidRequest("choose the organisation that the ruleset is for")
-    org = await context.org(actor, "viewer", draft.org)
+    org = await context.resolve.org(actor, "viewer", draft.org)
     may = actor.may("editor", org.org_id)
     # What is to come into force doesn't wait for those who only try things out.
     checked = await (in_earnest if may else aside)(actor, rehearsals.checked, draft.yaml)
@@ -367,8 +367,8 @@ async def _editor(
     name = draft.name
     own = place_of(draft.org, name) if name else "/rulesets"
     found = await perform(apps.list_all, context, actor, ListApps(org=draft.org if name else None))
-    names = {each.org_id: each.name for each in await context.orgs(actor)}
-    editable = [each for each in await context.orgs(actor) if actor.may("editor", each.org_id)]
+    names = {each.org_id: each.name for each in await context.resolve.orgs(actor)}
+    editable = [each for each in await context.resolve.orgs(actor) if actor.may("editor", each.org_id)]
     values = {
         **await _shown(actor, draft, org, tried),
         "draft_key": f"{draft.org}/{name}" if name else "new",
@@ -407,7 +407,7 @@ async def _live(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> 
 
 
 async def _org(context: OperationContext, actor: Actor, draft: _Draft) -> Org | None:
-    return await context.org(actor, "viewer", draft.org) if draft.org else None
+    return await context.resolve.org(actor, "viewer", draft.org) if draft.org else None
 
 
 async def _shown(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> dict[str, object]:

@@ -48,7 +48,7 @@ class Related:
 
 @page("GET", "/events/{org}/{id}")
 async def one_event(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    org = await context.org(actor, "viewer", request.place["org"])
+    org = await context.resolve.org(actor, "viewer", request.place["org"])
     details = await perform(event, context, actor, EventReference(org.org_id, request.place["id"]))
     body = bytes(details.event)
     values: dict[str, Any] = orjson.loads(body)
@@ -147,8 +147,8 @@ async def _explained(
 async def _related(
     context: OperationContext, actor: Actor, request: PageRequest, org_id: str, values: Mapping[str, Any]
 ) -> list[Related]:
-    names = {org.org_id: org.name for org in await context.orgs(actor)}
-    names |= {app.app_id: app.name for app in await context.apps(actor, org_id)}
+    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
+    names |= {app.app_id: app.name for app in await context.resolve.apps(actor, org_id)}
     own_id, client = text_of(values, "requestId"), text_of(values, "clientId")
     parent, at_ms = text_of(values, "parentRequestId"), rfc3339_ms(text_of(values, "time"))
     asked: list[tuple[str, str | None, int, dict[str, str]]] = []

@@ -87,7 +87,7 @@ class Console:
         if actor is None:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
         reference = request.query.get("org")
-        org = await self._context.org(actor, "viewer", reference) if reference else None
+        org = await self._context.resolve.org(actor, "viewer", reference) if reference else None
         query, remarks = understood(route, request.query)
         asked = PageRequest(request.path, request.match_info, query, form, org, self._now_ms)
         result = await route.handler(self._context, actor, asked)
@@ -104,7 +104,7 @@ class Console:
         remarks: Sequence[str] = (),
     ) -> web.StreamResponse:
         flash = unquote(request.cookies.get(_FLASH_COOKIE, ""))
-        orgs = await self._context.orgs(actor)
+        orgs = await self._context.resolve.orgs(actor)
         values = {
             **_common(request, asked),
             "actor": actor,

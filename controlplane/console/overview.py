@@ -78,7 +78,7 @@ async def _steps(context: OperationContext, actor: Actor, org: str | None, *, an
     rulesets = (await perform(list_rulesets, context, actor, ListRulesets(org=org))).rulesets
     apps = (await perform(list_apps, context, actor, ListApps(org=org))).apps
     steps = [
-        Step(bool(await context.orgs(actor)), "Add an organisation", "/orgs", "org add contoso"),
+        Step(bool(await context.resolve.orgs(actor)), "Add an organisation", "/orgs", "org add contoso"),
         Step(bool(rulesets), "Write a ruleset", "/rulesets/new", "ruleset apply rules.yaml --org contoso"),
         Step(bool(apps), "Add an app", "/apps", "app add payroll --org contoso --ruleset hr-sync"),
         Step(any_proxy, "Add a proxy, and start it", "/proxies", "proxy add edge-1 --org contoso"),

@@ -98,7 +98,7 @@ async def add_proxy(context: OperationContext, actor: Actor, request: PageReques
 async def one(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
     found = await perform(fleet.show, context, actor, fleet.ProxyReference(proxy=request.place["proxy"]))
     manageable = [org.name for org in await _manageable(context, actor)]
-    names = {org.org_id: org.name for org in await context.orgs(actor)}
+    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
     health = "disabled" if not found.enabled else found.health
     checks = (found.heartbeat or {}).get("checks") or {}
     values = {
@@ -232,7 +232,7 @@ def _rules_in_short(proxy: ProxyHealth) -> tuple[str, str]:
 
 
 async def _manageable(context: OperationContext, actor: Actor) -> list[Org]:
-    return [org for org in await context.orgs(actor) if actor.may("admin", org.org_id)]
+    return [org for org in await context.resolve.orgs(actor) if actor.may("admin", org.org_id)]
 
 
 # One proxy

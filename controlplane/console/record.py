@@ -67,7 +67,7 @@ async def _names(context: OperationContext, actor: Actor) -> dict[str, str]:
         {app.app_id: app.name for app in apps.apps}
         | {ruleset.ruleset_id: ruleset.name for ruleset in rulesets.rulesets}
         | {operator.operator_id: operator.name for operator in operators.operators}
-        | {proxy.proxy_id: proxy.name for proxy in await context.proxies(actor, None)}
+        | {proxy.proxy_id: proxy.name for proxy in await context.resolve.proxies(actor, None)}
     )
 
 

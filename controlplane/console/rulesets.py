@@ -86,7 +86,7 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
     org = request.org.org_id if request.org else None
     found = await perform(rulesets.list_all, context, actor, ListRulesets(org=org))
     all_apps = (await perform(apps.list_all, context, actor, ListApps(org=org))).apps
-    names = {each.org_id: each.name for each in await context.orgs(actor)}
+    names = {each.org_id: each.name for each in await context.resolve.orgs(actor)}
     rows = []
     for each in found.rulesets:
         asked = RulesetReference(ruleset=each.ruleset_id)

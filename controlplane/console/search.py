@@ -167,8 +167,8 @@ def _export(request: PageRequest, form: str) -> str:
 
 
 async def names_of(context: OperationContext, actor: Actor) -> dict[str, str]:
-    names = {org.org_id: org.name for org in await context.orgs(actor)}
-    return names | {app.app_id: app.name for app in await context.apps(actor, None)}
+    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
+    return names | {app.app_id: app.name for app in await context.resolve.apps(actor, None)}
 
 
 def _refused(error: InvalidRequest, filter_: str) -> dict[str, object]:

@@ -35,7 +35,7 @@ async def stops(context: OperationContext, actor: Actor, request: PageRequest) -
     values = {
         "found": found.stops,
         "apps": [each for each in apps.apps if actor.may("editor", each.org_id)],
-        "stoppable": [each for each in await context.orgs(actor) if actor.may("editor", each.org_id)],
+        "stoppable": [each for each in await context.resolve.orgs(actor) if actor.may("editor", each.org_id)],
         "chosen_app": request.form.get("app") or request.query.get("app"),
         "chosen_org": request.form.get("org") or org,
         "longest_reason": MAX_REASON,

@@ -66,7 +66,7 @@ async def notes_on(
 
 async def _rule_ids(context: OperationContext, actor: Actor, org: str | None) -> frozenset[str] | None:
     """The ids of all rules in the active versions of rulesets."""
-    rulesets = await context.rulesets(actor, org)
+    rulesets = await context.resolve.rulesets(actor, org)
     if len(rulesets) > _MOST_RULESETS:
         return None
     found = {DEFAULT_RULE_ID}

@@ -87,7 +87,7 @@ class RotateSecret(AppReference):
 @operation("app.add", "POST", "/apps")
 async def add(context: OperationContext, actor: Actor, request: AddApp) -> NewApp:
     """Add an app identity. Its client secret is shown this once."""
-    org = await context.org(actor, "admin", request.org)
+    org = await context.resolve.org(actor, "admin", request.org)
     created = await context.registry.add_app(request.name, org.org_id, request.ruleset)
     return NewApp(
         app_id=created.app.app_id, client_id=created.app.client_id, client_secret=created.client_secret
@@ -97,13 +97,13 @@ async def add(context: OperationContext, actor: Actor, request: AddApp) -> NewAp
 @operation("app.list", "GET", "/apps")
 async def list_all(context: OperationContext, actor: Actor, request: ListApps) -> AppList:
     """All app identities."""
-    return AppList(apps=tuple(map(_facts, await context.apps(actor, request.org))))
+    return AppList(apps=tuple(map(_facts, await context.resolve.apps(actor, request.org))))
 
 
 @operation("app.show", "GET", "/apps/{app}")
 async def show(context: OperationContext, actor: Actor, request: AppReference) -> AppDetails:
     """One app identity, with its valid secrets by version."""
-    app = await context.app(actor, "viewer", request.app, request.org)
+    app = await context.resolve.app(actor, "viewer", request.app, request.org)
     return AppDetails(
         **msgspec.structs.asdict(_facts(app)),
         ruleset_id=app.ruleset_id,
@@ -118,28 +118,28 @@ async def show(context: OperationContext, actor: Actor, request: AppReference) -
 @operation("app.bind", "PUT", "/apps/{app}/ruleset")
 async def bind(context: OperationContext, actor: Actor, request: BindApp) -> AppFacts:
     """Let another ruleset of its organisation judge the app identity."""
-    app = await context.app(actor, "editor", request.app, request.org)
+    app = await context.resolve.app(actor, "editor", request.app, request.org)
     return _facts(await context.registry.bind_app(app.app_id, app.org_id, request.ruleset))
 
 
 @operation("app.shadow", "PUT", "/apps/{app}/shadow")
 async def shadow(context: OperationContext, actor: Actor, request: SetShadow) -> AppFacts:
     """Try a ruleset beside the app identity's own: its verdicts stand in the audit events, and only there."""
-    app = await context.app(actor, "editor", request.app, request.org)
+    app = await context.resolve.app(actor, "editor", request.app, request.org)
     return _facts(await context.registry.set_shadow(app.app_id, app.org_id, request.ruleset))
 
 
 @operation("app.promote-shadow", "POST", "/apps/{app}/promote-shadow")
 async def promote_shadow(context: OperationContext, actor: Actor, request: PromoteShadow) -> AppFacts:
     """Let the shadow ruleset judge the app identity from now on."""
-    app = await context.app(actor, "editor", request.app, request.org)
+    app = await context.resolve.app(actor, "editor", request.app, request.org)
     return _facts(await context.registry.promote_shadow(app.app_id, app.org_id, request.expected))
 
 
 @operation("app.rotate-secret", "POST", "/apps/{app}/rotate-secret")
 async def rotate_secret(context: OperationContext, actor: Actor, request: RotateSecret) -> NewSecret:
     """A new client secret, shown this once. Without a grace the old one and its tokens end at once."""
-    app = await context.app(actor, "admin", request.app, request.org)
+    app = await context.resolve.app(actor, "admin", request.app, request.org)
     grace_ms = request.grace_seconds * 1000
     rotated = await context.registry.rotate_secret(app.app_id, app.org_id, grace_ms, request.expected)
     return NewSecret(
@@ -165,7 +165,7 @@ async def enable(context: OperationContext, actor: Actor, request: AppReference)
 async def _set_enabled(
     context: OperationContext, actor: Actor, role: Role, request: AppReference, enabled: bool
 ) -> AppFacts:
-    app = await context.app(actor, role, request.app, request.org)
+    app = await context.resolve.app(actor, role, request.app, request.org)
     return _facts(await context.registry.set_app_enabled(app.app_id, app.org_id, enabled))
 
 

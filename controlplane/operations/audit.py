@@ -281,7 +281,7 @@ class EventDetails(Answer):
 @operation("audit.event", "GET", "/audit/events/{org}/{id}")
 async def event(context: OperationContext, actor: Actor, request: EventReference) -> EventDetails:
     """One audit event, with everything known about it."""
-    org = await context.org(actor, "viewer", request.org)
+    org = await context.resolve.org(actor, "viewer", request.org)
     found = await context.store.event(org.org_id, request.id)
     if found is None:
         raise NotFound(f"there is no event {request.id} in {org.name}; it may have been purged")
@@ -481,7 +481,7 @@ async def _query(
     limit: int = MAX_LIMIT,
     cursor: str | None = None,
 ) -> SearchQuery:
-    orgs = await context.orgs(actor, request.org)
+    orgs = await context.resolve.orgs(actor, request.org)
     sees_all = request.org is None and actor.may("viewer", None)
     now_ms = context.clock.wall_ms()
     try:
@@ -494,9 +494,9 @@ async def _query(
 
 async def _names(context: OperationContext, actor: Actor) -> dict[tuple[str, str], str]:
     """What things are called now, by the filter's field and their id."""
-    names = {("org", org.org_id): org.name for org in await context.orgs(actor)}
-    names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await context.proxies(actor, None)}
-    return names | {("app", app.app_id): app.name for app in await context.apps(actor, None)}
+    names = {("org", org.org_id): org.name for org in await context.resolve.orgs(actor)}
+    names |= {("proxy", proxy.proxy_id): proxy.name for proxy in await context.resolve.proxies(actor, None)}
+    return names | {("app", app.app_id): app.name for app in await context.resolve.apps(actor, None)}
 
 
 async def resolver(context: OperationContext, actor: Actor) -> Resolver:

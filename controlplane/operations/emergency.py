@@ -68,8 +68,8 @@ async def list_all(context: OperationContext, actor: Actor, request: Everything)
     stops = await context.store.stops()
     if not stops:  # nearly always, and every page of the console asks
         return StopList(stops=())
-    orgs = {org.org_id: org.name for org in await context.orgs(actor)}
-    apps = {app.app_id: app.name for app in await context.apps(actor, None)}
+    orgs = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
+    apps = {app.app_id: app.name for app in await context.resolve.apps(actor, None)}
     seen = [each for each in stops if each.org_id is None or each.org_id in orgs]
     return StopList(
         stops=tuple(_facts(each, orgs.get(each.org_id or ""), apps.get(each.app_id or "")) for each in seen)
@@ -79,7 +79,7 @@ async def list_all(context: OperationContext, actor: Actor, request: Everything)
 @operation("kill.app", "POST", "/stops/apps/{app}")
 async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) -> StopFacts:
     """Refuse an app identity's requests, running ones too, from the proxies' next sync on."""
-    app = await context.app(actor, "editor", request.app, request.org)
+    app = await context.resolve.app(actor, "editor", request.app, request.org)
     stop = await _stop(context, actor, app.org_id, app.app_id, request.reason)
     return _facts(stop, (await context.registry.org(app.org_id)).name, app.name)
 
@@ -87,7 +87,7 @@ async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) 
 @operation("kill.org", "POST", "/stops/orgs/{org}")
 async def stop_org(context: OperationContext, actor: Actor, request: OrgToStop) -> StopFacts:
     """Refuse the requests of an organisation's app identities, of ones to come too."""
-    org = await context.org(actor, "editor", request.org)
+    org = await context.resolve.org(actor, "editor", request.org)
     return _facts(await _stop(context, actor, org.org_id, None, request.reason), org.name, None)
 
 
@@ -101,7 +101,7 @@ async def stop_all(context: OperationContext, actor: Actor, request: AllToStop) 
 @operation("unkill.app", "DELETE", "/stops/apps/{app}")
 async def lift_app(context: OperationContext, actor: Actor, request: StoppedApp) -> StopList:
     """Lift an app identity's own stop; other stops stay. What is left is told."""
-    app = await context.app(actor, "admin", request.app, request.org)
+    app = await context.resolve.app(actor, "admin", request.app, request.org)
     if not await context.store.lift_stop(app.org_id, app.app_id):
         raise NotFound(f"app {app.name} has no stop of its own")
     return await list_all.perform(context, actor, Everything())
@@ -110,7 +110,7 @@ async def lift_app(context: OperationContext, actor: Actor, request: StoppedApp)
 @operation("unkill.org", "DELETE", "/stops/orgs/{org}")
 async def lift_org(context: OperationContext, actor: Actor, request: StoppedOrg) -> StopList:
     """Lift an organisation's own stop; other stops stay. What is left is told."""
-    org = await context.org(actor, "admin", request.org)
+    org = await context.resolve.org(actor, "admin", request.org)
     if not await context.store.lift_stop(org.org_id, None):
         raise NotFound(f"organisation {org.name} is not stopped")
     return await list_all.perform(context, actor, Everything())

@@ -40,7 +40,7 @@ class ExplainedEvent(Explained, kw_only=True):
 @operation("audit.explain", "POST", "/audit/events/{org}/{id}/explanation", changes=False)
 async def explain_event(context: OperationContext, actor: Actor, request: ExplainEvent) -> ExplainedEvent:
     """Why a stored event's request was judged as it was, or how a draft would judge it."""
-    org = await context.org(actor, "viewer", request.org)
+    org = await context.resolve.org(actor, "viewer", request.org)
     event = await _event(context, org, request.id)
     former = FormerRules(context, actor, org)
     label, text = await _rules(context, actor, org, former, event, request.source)
@@ -88,7 +88,7 @@ async def _rules(
         raise NotFound(
             f"the rules that judged event {event.id} are not known any more: name a ruleset to judge it by"
         )
-    ruleset = await context.ruleset(actor, "viewer", version[0], org.org_id)
+    ruleset = await context.resolve.ruleset(actor, "viewer", version[0], org.org_id)
     return f"{ruleset.name}@{version[1]}", text
 
 

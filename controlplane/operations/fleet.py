@@ -163,17 +163,17 @@ class Rollout(Answer):
 @operation("fleet.list", "GET", "/fleet")
 async def list_all(context: OperationContext, actor: Actor, request: ListFleet) -> FleetList:
     """All proxies, and how each is."""
-    view = _View(await context.orgs(actor))
+    view = _View(await context.resolve.orgs(actor))
     now_ms = context.clock.wall_ms()
-    states = await _fleet(context).states(now_ms, await context.proxies(actor, request.org))
+    states = await _fleet(context).states(now_ms, await context.resolve.proxies(actor, request.org))
     return FleetList(proxies=tuple(ProxyHealth(**view.health(now_ms, state)) for state in states))
 
 
 @operation("fleet.show", "GET", "/fleet/{proxy}")
 async def show(context: OperationContext, actor: Actor, request: ProxyReference) -> ProxyDetails:
     """One proxy: how it is, what it last said of itself, its curves, and which of its events are missing."""
-    view = _View(await context.orgs(actor))
-    found = await context.proxy(actor, "viewer", request.proxy)
+    view = _View(await context.resolve.orgs(actor))
+    found = await context.resolve.proxy(actor, "viewer", request.proxy)
     now_ms = context.clock.wall_ms()
     fleet = _fleet(context)
     (state,) = await fleet.states(now_ms, [found])
@@ -198,8 +198,8 @@ async def show(context: OperationContext, actor: Actor, request: ProxyReference)
 @operation("fleet.rollout", "GET", "/rulesets/{ruleset}/rollout")
 async def rollout(context: OperationContext, actor: Actor, request: RolloutRequest) -> Rollout:
     """Which proxies enforce a version of a ruleset, or a later one, and which don't yet."""
-    ruleset = await context.ruleset(actor, "viewer", request.ruleset, request.org)
-    org = await context.org(actor, "viewer", ruleset.org_id)
+    ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
+    org = await context.resolve.org(actor, "viewer", ruleset.org_id)
     versions = await context.store.ruleset_versions(ruleset.ruleset_id)
     wanted = ruleset.version if request.version is None else request.version
     since_ms = next((each.created_ms for each in versions if each.version == wanted), None)

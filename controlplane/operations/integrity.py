@@ -94,7 +94,7 @@ class Checks(Answer):
 @operation("audit.head", "GET", "/audit/heads")
 async def head(context: OperationContext, actor: Actor, request: HeadsAsked) -> Heads:
     """The newest link of each organisation's chain of audit events."""
-    found = [await _head(context, org.org_id) for org in await context.orgs(actor, request.org)]
+    found = [await _head(context, org.org_id) for org in await context.resolve.orgs(actor, request.org)]
     return Heads(heads=tuple(each for each in found if each is not None))
 
 
@@ -102,7 +102,7 @@ async def head(context: OperationContext, actor: Actor, request: HeadsAsked) -> 
 async def checks(context: OperationContext, actor: Actor, request: HeadsAsked) -> Checks:
     """What the last walk along the whole of each organisation's chain of audit events found."""
     found = []
-    for org in await context.orgs(actor, request.org):
+    for org in await context.resolve.orgs(actor, request.org):
         check = await context.store.chain_check(org.org_id)
         absent = await context.store.losses_of_org(org.org_id)
         found.append(
@@ -179,7 +179,7 @@ async def verification(
     if request.head is not None and request.org is None:
         raise InvalidRequest("head: a link is of one organisation's chain: say which with org")
     known = {each.org_id: Known(_digest("checkpoint", each.link), each.number) for each in request.checkpoint}
-    org_ids = [org.org_id for org in await context.orgs(actor, request.org)]
+    org_ids = [org.org_id for org in await context.resolve.orgs(actor, request.org)]
     if request.head is not None:
         known[org_ids[0]] = Known(_digest("head", request.head))
     if request.org is None and actor.may("viewer", None):

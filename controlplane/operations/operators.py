@@ -126,14 +126,14 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
 @operation("operator.list", "GET", "/operators")
 async def list_all(context: OperationContext, actor: Actor, request: ListOperators) -> OperatorList:
     """The operators of the organisations that one is an admin of, and oneself."""
-    found = [each for each in await context.store.operators() if _is_visible(actor, each)]
+    found = await context.resolve.operators(actor)
     return OperatorList(operators=tuple([await _facts(context, actor, each) for each in found]))
 
 
 @operation("operator.show", "GET", "/operators/{operator}")
 async def show(context: OperationContext, actor: Actor, request: OperatorReference) -> OperatorDetails:
     """One operator."""
-    operator = await _visible(context, actor, request.operator)
+    operator = await context.resolve.operator(actor, request.operator)
     facts = await _facts(context, actor, operator)
     return OperatorDetails(**msgspec.structs.asdict(facts), created_at=rfc3339(operator.created_ms))
 
@@ -141,7 +141,7 @@ async def show(context: OperationContext, actor: Actor, request: OperatorReferen
 @operation("operator.set-password", "PUT", "/operators/{operator}/password")
 async def set_password(context: OperationContext, actor: Actor, request: SetPassword) -> OperatorFacts:
     """Set a password; the operator's sessions end. Who sets their own gives the current one too."""
-    operator = await _visible(context, actor, request.operator)
+    operator = await context.resolve.operator(actor, request.operator)
     if actor.is_named(operator.name):
         await _require_few_guesses(context, actor)
         await _check_current(operator, request.current_password)
@@ -168,7 +168,7 @@ async def grant(context: OperationContext, actor: Actor, request: GrantRole) -> 
     """Give the operator a role in an organisation, in place of the one that they have there."""
     org_id = await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
-    operator = await _with_role_in(context, actor, org_id, request.operator)
+    operator = await context.resolve.operator(actor, request.operator, role_in=org_id)
     await context.store.set_role(operator.operator_id, org_id, request.role)
     return await _shown(context, actor, operator)
 
@@ -178,7 +178,7 @@ async def revoke(context: OperationContext, actor: Actor, request: RevokeRole) -
     """Take the operator's role in an organisation."""
     org_id = await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
-    operator = await _with_role_in(context, actor, org_id, request.operator)
+    operator = await context.resolve.operator(actor, request.operator, role_in=org_id)
     await context.store.remove_role(operator.operator_id, org_id)
     return await _shown(context, actor, operator)
 
@@ -222,46 +222,17 @@ async def revoke_token(context: OperationContext, actor: Actor, request: RevokeT
 async def _set_enabled(
     context: OperationContext, actor: Actor, reference: str, enabled: bool
 ) -> OperatorFacts:
-    operator = await _visible(context, actor, reference)
+    operator = await context.resolve.operator(actor, reference)
     _require_all_of(actor, operator)
     await context.store.set_operator_enabled(operator.operator_id, enabled)
     return await _shown(context, actor, operator)
 
 
-# Who may see and manage whom
-
-
-def _is_visible(actor: Actor, operator: Operator) -> bool:
-    """To themselves, and to the admins of an organisation that they can reach."""
-    if actor.is_named(operator.name) or actor.may("admin", None):
-        return True
-    administers = any(role == "admin" for role in actor.roles.values())
-    return any(
-        administers if org_id == EVERY_ORG else actor.may("admin", org_id) for org_id in operator.roles
-    )
-
-
-async def _visible(context: OperationContext, actor: Actor, reference: str) -> Operator:
-    operator = await _found(context, actor, reference)
-    context.about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
-    return operator
-
-
-async def _with_role_in(context: OperationContext, actor: Actor, org_id: str, reference: str) -> Operator:
-    """The record's line is about that organisation alone: whoever may look at it finds there who got which
-    role in it, wherever else that one has a role."""
-    return await (_visible if org_id == EVERY_ORG else _found)(context, actor, reference)
-
-
-async def _found(context: OperationContext, actor: Actor, reference: str) -> Operator:
-    operator = await context.store.operator(reference)
-    if operator is None or not _is_visible(actor, operator):
-        raise NotFound(f"there is no operator {reference}")
-    return operator
+# Who may manage whom
 
 
 async def _own_or_managed(context: OperationContext, actor: Actor, reference: str) -> Operator:
-    operator = await _visible(context, actor, reference)
+    operator = await context.resolve.operator(actor, reference)
     if not actor.is_named(operator.name):
         _require_all_of(actor, operator)
     return operator
@@ -276,7 +247,9 @@ def _require_all_of(actor: Actor, operator: Operator) -> None:
 
 
 async def _org_id(context: OperationContext, actor: Actor, reference: str) -> str:
-    return EVERY_ORG if reference == EVERY_ORG else (await context.org(actor, "viewer", reference)).org_id
+    if reference == EVERY_ORG:
+        return EVERY_ORG
+    return (await context.resolve.org(actor, "viewer", reference)).org_id
 
 
 # Names and passwords
@@ -327,7 +300,7 @@ async def _shown(context: OperationContext, actor: Actor, operator: Operator) ->
 
 async def _facts(context: OperationContext, actor: Actor, operator: Operator) -> OperatorFacts:
     """With the roles in organisations that the actor may look at."""
-    names = {org.org_id: org.name for org in await context.orgs(actor)} | {EVERY_ORG: EVERY_ORG}
+    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)} | {EVERY_ORG: EVERY_ORG}
     roles = [(names[org_id], org_id, role) for org_id, role in operator.roles.items() if org_id in names]
     return OperatorFacts(
         operator_id=operator.operator_id,

@@ -50,13 +50,13 @@ async def add(context: OperationContext, actor: Actor, request: AddOrg) -> OrgFa
 @operation("org.list", "GET", "/orgs")
 async def list_all(context: OperationContext, actor: Actor, request: ListOrgs) -> OrgList:
     """All organisations."""
-    return OrgList(orgs=tuple(map(_facts, await context.orgs(actor))))
+    return OrgList(orgs=tuple(map(_facts, await context.resolve.orgs(actor))))
 
 
 @operation("org.show", "GET", "/orgs/{org}")
 async def show(context: OperationContext, actor: Actor, request: OrgReference) -> OrgDetails:
     """One organisation."""
-    org = await context.org(actor, "viewer", request.org)
+    org = await context.resolve.org(actor, "viewer", request.org)
     return OrgDetails(
         org_id=org.org_id, name=org.name, retention=org.retention, created_at=rfc3339(org.created_ms)
     )
@@ -65,7 +65,7 @@ async def show(context: OperationContext, actor: Actor, request: OrgReference) -
 @operation("org.set-retention", "PUT", "/orgs/{org}/retention")
 async def set_retention(context: OperationContext, actor: Actor, request: SetRetention) -> OrgFacts:
     """Keep the organisation's audit events for longer, or shorter; what is past a shorter tier is purged."""
-    org = await context.org(actor, "admin", request.org)
+    org = await context.resolve.org(actor, "admin", request.org)
     return _facts(await context.registry.set_retention(org.org_id, request.retention))
 
 

@@ -56,7 +56,7 @@ async def _recorded(operation: Operation[Q, A], context: OperationContext, actor
     outcome = "failed"
     try:
         # A large body, a rehearsal before it or a turn may have taken long.
-        answer = await operation.perform(context, await context.as_now(actor), request)
+        answer = await operation.perform(context, await context.refresh_roles(actor), request)
         outcome = "done"
     except Exception as error:
         outcome = refusal_code(error) or outcome

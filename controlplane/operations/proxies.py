@@ -72,23 +72,23 @@ async def add(context: OperationContext, actor: Actor, request: AddProxy) -> New
     """Add a proxy instance. Its API key and HMAC secret are shown this once."""
     if not request.orgs:
         raise InvalidRequest("orgs: a proxy serves one organisation at least")
-    org_ids = [(await context.org(actor, "admin", org)).org_id for org in request.orgs]
+    org_ids = [(await context.resolve.org(actor, "admin", org)).org_id for org in request.orgs]
     return _secrets(await context.registry.add_proxy(await context.vault(), request.name, org_ids))
 
 
 @operation("proxy.grant", "PUT", "/proxies/{proxy}/orgs/{org}")
 async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
     """Let the proxy serve one organisation more."""
-    org = await context.org(actor, "admin", request.org)
-    proxy = await context.proxy(actor, "admin", request.proxy)
+    org = await context.resolve.org(actor, "admin", request.org)
+    proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     return await _facts(context, actor, await context.registry.grant(proxy.proxy_id, org.org_id))
 
 
 @operation("proxy.revoke", "DELETE", "/proxies/{proxy}/orgs/{org}")
 async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -> ProxyFacts:
     """Take an organisation from the proxy: its rules at the next sync, its events at once."""
-    org = await context.org(actor, "admin", request.org)
-    proxy = await context.proxy(actor, "viewer", request.proxy)
+    org = await context.resolve.org(actor, "admin", request.org)
+    proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
     return await _facts(context, actor, await context.registry.revoke(proxy.proxy_id, org.org_id))
 
 
@@ -98,9 +98,9 @@ async def acknowledge(context: OperationContext, actor: Actor, request: Acknowle
     now they no longer count against its health."""
     if not request.note.strip():
         raise InvalidRequest("note: say what explains the losses")
-    proxy = await context.proxy(actor, "viewer", request.proxy)
+    proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
     orgs = [
-        await context.org(actor, "admin", org)
+        await context.resolve.org(actor, "admin", org)
         for org in (proxy.org_ids if request.org is None else (request.org,))
     ]
     given = Acknowledgement(context.clock.wall_ms(), actor.name, request.note)
@@ -125,7 +125,7 @@ async def rotate_secret(
     context: OperationContext, actor: Actor, request: RotateProxySecret
 ) -> NewProxySecrets:
     """A new API key and HMAC secret, shown this once; the old ones end at once."""
-    proxy = await context.proxy(actor, "admin", request.proxy)
+    proxy = await context.resolve.proxy(actor, "admin", request.proxy)
     vault = await context.vault()
     return _secrets(await context.registry.rotate_proxy_secrets(vault, proxy.proxy_id, request.expected))
 
@@ -143,12 +143,12 @@ async def enable(context: OperationContext, actor: Actor, request: ProxyReferenc
 
 
 async def _set_enabled(context: OperationContext, actor: Actor, reference: str, enabled: bool) -> ProxyFacts:
-    proxy = await context.proxy(actor, "admin", reference)
+    proxy = await context.resolve.proxy(actor, "admin", reference)
     return await _facts(context, actor, await context.registry.set_proxy_enabled(proxy.proxy_id, enabled))
 
 
 async def _facts(context: OperationContext, actor: Actor, proxy: Proxy) -> ProxyFacts:
-    names = {org.org_id: org.name for org in await context.orgs(actor)}
+    names = {org.org_id: org.name for org in await context.resolve.orgs(actor)}
     return ProxyFacts(
         proxy_id=proxy.proxy_id,
         name=proxy.name,

@@ -54,8 +54,8 @@ async def search(context: OperationContext, actor: Actor, request: SearchRecord)
         to_ms=to_ms,
         operator=request.operator,
         operation=request.operation,
-        org_id=None if request.org is None else (await context.org(actor, "viewer", request.org)).org_id,
-        org_ids=None if everything else frozenset(org.org_id for org in await context.orgs(actor)),
+        org_id=await context.resolve.org_id(actor, request.org),
+        org_ids=None if everything else frozenset(org.org_id for org in await context.resolve.orgs(actor)),
     )
     found = await context.store.record(query)
     page = found[: request.limit]

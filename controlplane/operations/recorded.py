@@ -68,13 +68,13 @@ async def select(
     filter_: str = "",
 ) -> Selection:
     """Raises InvalidRequest."""
-    found = await context.org(actor, "viewer", org)
+    found = await context.resolve.org(actor, "viewer", org)
     from_ms, to_ms = _window(context.clock.wall_ms(), hours, from_, to)
     try:
         terms = parse_filter(filter_, await resolver(context, actor), now_ms=context.clock.wall_ms())
     except QueryError as error:
         raise InvalidFilter(error) from None
-    apps = () if app is None else (await context.app(actor, "viewer", app, found.org_id),)
+    apps = () if app is None else (await context.resolve.app(actor, "viewer", app, found.org_id),)
     return Selection(found, apps, from_ms, to_ms, terms)
 
 

@@ -96,9 +96,9 @@ def named_version(reference: str, names: Collection[str]) -> tuple[str, int | No
 
 async def stored_yaml(context: OperationContext, actor: Actor, reference: str, org: str | None) -> str:
     """Of the version in force, unless NAME@VERSION names another."""
-    names = {each.name for each in await context.rulesets(actor, org)}
+    names = {each.name for each in await context.resolve.rulesets(actor, org)}
     reference, version = named_version(reference, names)
-    found = await context.ruleset(actor, "viewer", reference, org)
+    found = await context.resolve.ruleset(actor, "viewer", reference, org)
     wanted = found.version if version is None else version
     text = await context.store.ruleset_text(found.ruleset_id, wanted)
     if text is None:

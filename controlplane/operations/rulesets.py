@@ -88,9 +88,10 @@ class RollBack(RulesetReference):
 @operation("ruleset.apply", "POST", "/rulesets")
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
-    org = await context.org(actor, "editor", request.org)
+    org = await context.resolve.org(actor, "editor", request.org)
     ruleset, warnings = await in_earnest(actor, _read, request.label, request.yaml)
-    await context.org(await context.as_now(actor), "editor", org.org_id)  # reading it may have taken long
+    # Reading a large text may take long, and the actor's roles may have changed since it began.
+    await context.resolve.org(await context.refresh_roles(actor), "editor", org.org_id)
     applied, changed = await context.registry.apply_ruleset(
         org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note), request.expected
     )
@@ -106,13 +107,13 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) 
 @operation("ruleset.list", "GET", "/rulesets")
 async def list_all(context: OperationContext, actor: Actor, request: ListRulesets) -> RulesetList:
     """All rulesets with their version in force."""
-    return RulesetList(rulesets=tuple(map(_listed, await context.rulesets(actor, request.org))))
+    return RulesetList(rulesets=tuple(map(_listed, await context.resolve.rulesets(actor, request.org))))
 
 
 @operation("ruleset.show", "GET", "/rulesets/{ruleset}")
 async def show(context: OperationContext, actor: Actor, request: ShowRuleset) -> RulesetText:
     """The text of a ruleset: of the version in force unless another is named."""
-    found = await context.ruleset(actor, "viewer", request.ruleset, request.org)
+    found = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     wanted = found.version if request.version is None else request.version
     versions = await context.store.ruleset_versions(found.ruleset_id)
     version = next((each for each in versions if each.version == wanted), None)
@@ -134,7 +135,7 @@ async def show(context: OperationContext, actor: Actor, request: ShowRuleset) ->
 @operation("ruleset.history", "GET", "/rulesets/{ruleset}/history")
 async def history(context: OperationContext, actor: Actor, request: RulesetReference) -> RulesetHistory:
     """Every version of a ruleset, newest first."""
-    found = await context.ruleset(actor, "viewer", request.ruleset, request.org)
+    found = await context.resolve.ruleset(actor, "viewer", request.ruleset, request.org)
     versions = await context.store.ruleset_versions(found.ruleset_id)
     return RulesetHistory(versions=tuple(_version(each, each.version == found.version) for each in versions))
 
@@ -142,7 +143,7 @@ async def history(context: OperationContext, actor: Actor, request: RulesetRefer
 @operation("ruleset.rollback", "POST", "/rulesets/{ruleset}/rollback")
 async def rollback(context: OperationContext, actor: Actor, request: RollBack) -> RulesetFacts:
     """Put an older text in force again, as a new version."""
-    found = await context.ruleset(actor, "editor", request.ruleset, request.org)
+    found = await context.resolve.ruleset(actor, "editor", request.ruleset, request.org)
     new = await context.registry.roll_back(
         found.ruleset_id, found.org_id, request.to, _note(request.note), request.expected
     )

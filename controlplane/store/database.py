@@ -226,6 +226,12 @@ def one_row(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] 
     return connection.execute(sql, parameters).fetchone()
 
 
+def is_text(value: str) -> bool:
+    """Return whether a row can hold the value. SQLite stores UTF-8, which has no lone surrogates, and the
+    driver raises an error for a parameter with one."""
+    return value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value)
+
+
 def _make_private(path: Path) -> None:
     """SQLite gives its -wal and -shm files the mode of the database, so it is set before there is one.
 

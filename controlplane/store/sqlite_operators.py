@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from controlplane.clock import Clock
-from controlplane.store.database import Database, Job, one_row
+from controlplane.store.database import Database, Job, is_text, one_row
 from controlplane.store.interface import (
     EVERY_ORG,
     AlreadyExists,
@@ -67,8 +67,11 @@ class OperatorTables:
         return [_operator(row) for row in await self._database.fetch(f"{_OPERATOR} ORDER BY name")]
 
     async def operator(self, reference: str) -> Operator | None:
+        if not is_text(reference):
+            return None
         rows = await self._database.fetch(
-            f"{_OPERATOR} WHERE operator_id = ?1 OR name = ?1 COLLATE NOCASE", (reference,)
+            f"{_OPERATOR} WHERE operator_id = ?1 UNION {_OPERATOR} WHERE name = ?1 COLLATE NOCASE",
+            (reference,),
         )
         return _operator(rows[0]) if rows else None
 

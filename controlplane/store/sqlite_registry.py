@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from controlplane.clock import Clock
-from controlplane.store.database import Database, Job, all_rows, one_row
+from controlplane.store.database import Database, Job, all_rows, is_text, one_row
 from controlplane.store.interface import (
     AlreadyExists,
     App,
@@ -325,7 +325,7 @@ class RegistryTables:
         return await self._read_apps("apps.org_id = ?", (org_id,))
 
     async def find_apps(self, reference: str, org_id: str | None) -> list[App]:
-        if not _is_text(reference):
+        if not is_text(reference):
             return []
         found = _matching("app_id", "apps", ("app_id", "client_id", "name"), org_id)
         return await self._read_apps(found, _keys(reference, org_id))
@@ -430,7 +430,7 @@ class RegistryTables:
 
     async def _find(self, sql: str, reference: str, org_id: str | None = None) -> list[tuple[Any, ...]]:
         """Fetch the rows of a statement whose first parameter is the reference."""
-        if not _is_text(reference):
+        if not is_text(reference):
             return []
         return await self._database.fetch(sql, _keys(reference, org_id))
 
@@ -472,12 +472,6 @@ def _matching(identity: str, table: str, keys: Sequence[str], org_id: str | None
 
 def _keys(reference: str, org_id: str | None) -> tuple[str, ...]:
     return (reference,) if org_id is None else (reference, org_id)
-
-
-def _is_text(reference: str) -> bool:
-    """Return whether a row can hold the reference. SQLite stores UTF-8, which has no lone surrogates, and its
-    driver raises an error for a parameter with one."""
-    return reference.isascii() or not any("\ud800" <= each <= "\udfff" for each in reference)
 
 
 def _proxy(row: Sequence[Any]) -> Proxy:

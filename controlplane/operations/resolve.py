@@ -1,0 +1,141 @@
+"""Resolve what an operator refers to: an id or a name becomes the row, among those that the actor may see.
+
+A row that the actor may not look at is not found, so that its existence is not revealed. For the same reason
+it does not make a name ambiguous. A row that is visible, but takes a higher role, is forbidden. Each row is
+noted for the operator log before the role is required: the line of a refusal names the organisation too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from controlplane.operations.actor import EVERY_ORG, Actor, Role
+from controlplane.store.interface import App, Conflict, NotFound, Operator, Org, Proxy, Ruleset
+
+if TYPE_CHECKING:
+    from controlplane.store.interface import Store
+
+T = TypeVar("T", Org, Proxy, Ruleset, App)
+
+
+class Resolver:
+    """Rows by reference, and the rows that an actor may see.
+
+    Methods that take a reference raise NotFound if the actor may see no such row, Conflict if several have
+    that name, and Forbidden if the actor lacks the role.
+    """
+
+    def __init__(self, store: Store, about: set[str]) -> None:
+        """Add the id of each organisation that an operation turns out to be about to `about`."""
+        self._store = store
+        self._about = about
+
+    async def org(self, actor: Actor, role: Role, reference: str) -> Org:
+        """Return the organisation with that id or name."""
+        found = [each for each in await self._store.find_orgs(reference) if actor.may("viewer", each.org_id)]
+        org = _only(found, "organisation", reference)
+        self._require(actor, role, org.org_id)
+        return org
+
+    async def org_id(self, actor: Actor, reference: str | None) -> str | None:
+        """Return the id of an organisation that the actor may look at; None, without a reference."""
+        return None if reference is None else (await self.org(actor, "viewer", reference)).org_id
+
+    async def orgs(self, actor: Actor, reference: str | None = None) -> list[Org]:
+        """Return the organisations that the actor may look at, or the one with that id or name."""
+        if reference is not None:
+            return [await self.org(actor, "viewer", reference)]
+        return [each for each in await self._store.orgs() if actor.may("viewer", each.org_id)]
+
+    async def ruleset(self, actor: Actor, role: Role, reference: str, org: str | None) -> Ruleset:
+        """Return the ruleset with that id or name, in one organisation or in all."""
+        listed = await self._store.find_rulesets(reference, await self.org_id(actor, org))
+        ruleset = _only(_visible(actor, listed), "ruleset", reference)
+        self._require(actor, role, ruleset.org_id)
+        return ruleset
+
+    async def rulesets(self, actor: Actor, org: str | None) -> list[Ruleset]:
+        """Return the rulesets that the actor may look at, in one organisation or in all."""
+        return _visible(actor, await self._store.rulesets(await self.org_id(actor, org)))
+
+    async def app(self, actor: Actor, role: Role, reference: str, org: str | None) -> App:
+        """Return the application with that id, client id or name, in one organisation or in all."""
+        listed = await self._store.find_apps(reference, await self.org_id(actor, org))
+        app = _only(_visible(actor, listed), "app", reference)
+        self._require(actor, role, app.org_id)
+        return app
+
+    async def apps(self, actor: Actor, org: str | None) -> list[App]:
+        """Return the applications that the actor may look at, in one organisation or in all."""
+        return _visible(actor, await self._store.apps(await self.org_id(actor, org)))
+
+    async def proxy(self, actor: Actor, role: Role, reference: str) -> Proxy:
+        """Return the proxy with that id or name.
+
+        A viewer in one of its organisations may look at it. The other roles are required in all of them.
+        """
+        found = _visible_proxies(actor, await self._store.find_proxies(reference))
+        proxy = _only(found, "proxy", reference)
+        self._about.update(proxy.org_ids)
+        if role != "viewer":
+            for org_id in proxy.org_ids or (None,):
+                actor.require(role, org_id)
+        return proxy
+
+    async def proxies(self, actor: Actor, org: str | None) -> list[Proxy]:
+        """Return the proxies that the actor may look at, of one organisation or of all."""
+        return _visible_proxies(actor, await self._store.proxies(await self.org_id(actor, org)))
+
+    async def operator(self, actor: Actor, reference: str, *, role_in: str = EVERY_ORG) -> Operator:
+        """Return the operator with that id or name; in the name, the letters A-Z and a-z are alike.
+
+        `role_in` is the organisation in which the operation changes a role. The line in the operator log is
+        about that organisation alone, so that everybody who may look at it sees who got which role there,
+        wherever else the operator has one.
+        """
+        operator = await self._store.operator(reference)
+        if operator is None or not _may_see(actor, operator):
+            raise NotFound(f"there is no operator {reference}")
+        if role_in == EVERY_ORG:
+            self._about.update(org_id for org_id in operator.roles if org_id != EVERY_ORG)
+        return operator
+
+    async def operators(self, actor: Actor) -> list[Operator]:
+        """Return the actor's own account, and those with a role in an organisation that the actor is an admin
+        of."""
+        return [each for each in await self._store.operators() if _may_see(actor, each)]
+
+    def _require(self, actor: Actor, role: Role, org_id: str) -> None:
+        self._about.add(org_id)
+        actor.require(role, org_id)
+
+
+_OfOrg = TypeVar("_OfOrg", Ruleset, App)
+
+
+def _visible(actor: Actor, rows: Sequence[_OfOrg]) -> list[_OfOrg]:
+    return [each for each in rows if actor.may("viewer", each.org_id)]
+
+
+def _visible_proxies(actor: Actor, proxies: Sequence[Proxy]) -> list[Proxy]:
+    return [
+        proxy for proxy in proxies if any(actor.may("viewer", org_id) for org_id in proxy.org_ids or (None,))
+    ]
+
+
+def _may_see(actor: Actor, operator: Operator) -> bool:
+    if actor.is_named(operator.name) or actor.may("admin", None):
+        return True
+    administers = any(role == "admin" for role in actor.roles.values())
+    return any(
+        administers if org_id == EVERY_ORG else actor.may("admin", org_id) for org_id in operator.roles
+    )
+
+
+def _only(found: Sequence[T], kind: str, reference: str) -> T:
+    if not found:
+        raise NotFound(f"there is no {kind} {reference}")
+    if len(found) > 1:
+        raise Conflict(f"{len(found)} organisations have {kind} {reference}: name one with --org")
+    return found[0]
