@@ -21,6 +21,7 @@ PURE: Final = (
     "proxy.server.content",
     "proxy.server.client_limits",
     "proxy.server.errors",
+    "proxy.server.exchange.request_body",
     "controlplane.rehearsal",
 )
 SHARED: Final = ("proxy.policy", "proxy.wire", "proxy.config", "proxy.process")  # with the control plane

@@ -209,6 +209,12 @@ def decode(body: bytes, codings: Sequence[str], *, limit: int) -> bytes:
     return b"".join(pieces)
 
 
+def split_codings(content_encoding: bytes) -> list[str]:
+    """Return the codings of a Content-Encoding value, in the order they were applied."""
+    names = (name.strip(" \t").lower() for name in content_encoding.decode("latin-1").split(","))
+    return [name for name in names if name]
+
+
 def acceptable(accept_encoding: str) -> str:
     """An Accept-Encoding (RFC 9110 §12.5.3) minus what we cannot take off; the rest as it was spelled."""
     elements = [element.strip(" \t") for element in accept_encoding.split(",")]

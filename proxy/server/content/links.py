@@ -38,7 +38,7 @@ _MAY_BEGIN_A_NAME: Final = re.compile(
     rb"@(?:odata|next|delta|Next|Delta|[^\"]{0,5}\Z|[^\"]{0,5}\\)"
     rb"|\"(?:odata|__next|[odat_nex]{0,5}\Z|[odat_nex]{0,5}\\)|\\(?:u|\Z)"
 )
-_BEGINS_A_NAME: Final = re2.compile(rb'@(?:odata\.|[nN]ext|[dD]elta)', _OPTIONS)
+_BEGINS_A_NAME: Final = re2.compile(rb"@(?:odata\.|[nN]ext|[dD]elta)", _OPTIONS)
 _BEGINNINGS: Final = (b"@odata.", b"@next", b"@Next", b"@delta", b"@Delta", b'"odata.', b'"__next')
 _LONGEST_BEGINNING: Final = 7  # bytes of a name that the pattern above needs, less one
 _OF_ODATA_3: Final = b'"odata.'

@@ -36,13 +36,14 @@ from proxy.server.callers.shadow import ShadowRules, Trial
 from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.client.connection import ClientConnection
 from proxy.server.content.charset import is_utf8
-from proxy.server.content.content_coding import ContentCodingError, UnfoldsTooFar, decode
+from proxy.server.content.content_coding import ContentCodingError, UnfoldsTooFar
 from proxy.server.content.links import LinkRewriter
 from proxy.server.context import Context
 from proxy.server.errors import NO_ROOM, Refusal, filter_failed, overloaded
 from proxy.server.exchange.batch import Batch, version_of
-from proxy.server.exchange.held_response import AnswerReader, decoded_answer, split_codings
+from proxy.server.exchange.held_response import AnswerReader, decoded_answer
 from proxy.server.exchange.owner import ExchangeOwner
+from proxy.server.exchange.request_body import NO_BODY, RequestBody, body_too_large
 from proxy.server.exchange.upstream_call import UpstreamCall, credential_refused
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.body_reader import CHUNKED
@@ -53,8 +54,6 @@ from proxy.server.http1.response_head import AnswerHead
 from proxy.server.record.request_record import AuditDraft
 from proxy.server.upstream.pool import UpstreamLost
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
-
-REPEAT_BYTES: Final = 64 * 1024  # a body this small is kept until the upstream has taken our token
 
 _now: Final = time.time  # Final: what is compiled finds it without a look-up
 _clock: Final = time.perf_counter
@@ -101,11 +100,8 @@ class Exchange(ExchangeOwner):
         "_answer_bytes",
         "_answer_judged",
         "_batch",
-        "_body",
-        "_body_done",
         "_call",
         "_decision",
-        "_early",
         "_facts",
         "_held",
         "_if_unread",
@@ -139,11 +135,9 @@ class Exchange(ExchangeOwner):
         )
         self.draft.trace_id = head.trace_id
         self.to_head_request = head.method == "HEAD"
-        self._body_done = head.fields.length == 0
+        length = head.fields.length
+        self.body = RequestBody(length) if length else NO_BODY
         self.phase = _JUDGING
-        # The request's body: a list while it is collected or kept, else it is passed on
-        self._body: list[bytes] | None = None
-        self._early: list[bytes] = []  # came before the upstream was there to take it
         self._held = 0  # bytes that count against what this worker may hold
         self._batch: Batch | None = None
         self._if_unread: Decision | None = None  # where only the log would have the body, and can't have it
@@ -165,7 +159,7 @@ class Exchange(ExchangeOwner):
             self.canonicalise()
             if self._batch is None and not self._plan.needs_body:
                 self.decide(None)
-            elif self._body_done:
+            elif self.body.whole:
                 self.decide(b"")
             elif self._batch is not None or not self._decided_unread():
                 self._collect()
@@ -280,7 +274,7 @@ class Exchange(ExchangeOwner):
         self._take_decision(envelope_decision(decision))
         batch.judge(body, self.context.own_base(self.connection.scheme, self.connection.host_for(self.head)))
         if not batch.unchanged:
-            self._body = [batch.reduced(body)]
+            self.body.replace(batch.reduced(body))
 
     def _take_decision(self, decision: Decision) -> None:
         self._decision = decision
@@ -293,14 +287,14 @@ class Exchange(ExchangeOwner):
 
     def head_for_upstream(self, authorization: bytes) -> bytes:
         context = self.context
-        replaced = self._batch is not None and not self._batch.unchanged  # by a smaller batch
+        body = self.body
         return head_for_upstream(
             self.head,
             host=context.upstream_host,
             authorization=authorization,
             readable_codings=context.readable_codings,
-            body_held=self._body is not None,
-            replaced_length=self._body_length() if replaced else None,
+            body_held=body.kept,
+            replaced_length=body.replaced_length,
             whole=self.head.fields.ranged and self._answer_may_change(),
             read=context.rewrite_links or self._batch is not None or self._answer_may_change(),
         )
@@ -309,17 +303,13 @@ class Exchange(ExchangeOwner):
         """A part of an answer is nothing that rules can judge, and its place tells of what lies before it."""
         return self._decision.transforms is not None or self._plan.response_decides
 
-    def _body_length(self) -> int:
-        return sum(map(len, self._body or ()))
-
     def forward(self) -> None:
         self.phase = _CALLING
         self.draft.upstream_started = _clock()
-        if not self._body_done:
-            fields = self.head.fields
-            if self._body is None and 0 < fields.length <= REPEAT_BYTES and not fields.expect_continue:
-                self._body = []  # and until it is whole, however slowly it comes, no connection waits for it
-                return
+        body = self.body
+        if not body.whole:
+            if body.keep_if_small(awaited=self.head.fields.expect_continue):
+                return  # until it is whole, however slowly it comes, no connection waits for it
             self.connection.pause_body()
         assert self._call is not None
         self._call.start()
@@ -328,30 +318,29 @@ class Exchange(ExchangeOwner):
 
     def _collect(self) -> None:
         if self.head.fields.length > self.context.limits.max_buffered_body:
-            raise _too_large()
+            raise body_too_large()
         self.phase = _COLLECTING
-        self._body = []
+        self.body.collect()
         if self.head.fields.expect_continue:
             self.connection.write_continue()
 
     def request_body(self, chunk: bytes, last: bool) -> None:
         """A piece of the request's body has come; `last` ends it."""
         self.draft.request_bytes += len(chunk)
-        self._body_done = last
+        body = self.body
+        body.whole = last
         if self.phase is _ENDED:
             return
-        if self._body is not None:
-            self._body.append(chunk)
+        if self._call is not None and self._call.upstream is not None:
+            self._call.send(chunk)
+            return
+        body.add(chunk)
         if self.phase is _COLLECTING:
             if self.hold(len(chunk)):
                 self._body_collected(last)
             else:
                 self.refuse(overloaded("The proxy holds as many bodies as it may.", close=True))
-        elif self._call is not None and self._call.upstream is not None:
-            self._call.send(self._framed(chunk, last), last)
-        elif self._body is None:
-            self._early.append(chunk)
-        elif last:
+        elif last and body.kept:
             self.forward()
 
     def hold(self, size: int) -> bool:
@@ -370,7 +359,7 @@ class Exchange(ExchangeOwner):
     def _body_collected(self, last: bool) -> None:
         if self.draft.request_bytes > self.context.limits.max_buffered_body:
             if self._if_unread is None:
-                self.refuse(_too_large())
+                self.refuse(body_too_large())
             else:
                 self._go_on_unread(self._if_unread)
             return
@@ -391,7 +380,7 @@ class Exchange(ExchangeOwner):
     def _decide_by_body(self) -> None:
         unread = self._if_unread
         try:
-            body = self._readable_body()
+            body = self.body.readable(self.head, self.context.limits.max_buffered_body)
         except Refusal:
             if unread is None:
                 raise
@@ -410,8 +399,7 @@ class Exchange(ExchangeOwner):
         except Refusal as refusal:
             self.refuse(refusal)
             return
-        if not self._body_done:
-            self._early, self._body = self._body or [], None
+        self.body.pass_on()
         self.forward()
 
     def _answer_batch_alone(self, batch: Batch) -> None:
@@ -421,39 +409,7 @@ class Exchange(ExchangeOwner):
         self._answer_bytes = len(body)
         self._end(_WHOLE, 200, head, body, close=close)
 
-    def _readable_body(self) -> bytes:
-        body = self._decoded(b"".join(self._body or ()))
-        for name, value in self.head.headers:
-            if name.lower() == b"content-type" and not is_utf8(value.decode("latin-1"), body):
-                raise Refusal("badRequest", "A rule reads bodies in UTF-8 alone.", "malformedRequest")
-        return body
-
-    def _decoded(self, body: bytes) -> bytes:
-        coding = self.head.fields.content_encoding
-        if coding is None:
-            return body
-        try:
-            return decode(body, split_codings(coding), limit=self.context.limits.max_buffered_body)
-        except UnfoldsTooFar:
-            raise _too_large() from None
-        except ContentCodingError as error:
-            raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
-
-    def _framed(self, chunk: bytes, last: bool) -> bytes:
-        return chunk if self.head.fields.length >= 0 else framed_chunk(chunk, last)
-
     # From the upstream call
-
-    def body_for_upstream(self) -> bytes:
-        body = b"".join(self._early if self._body is None else self._body)
-        self._early = []
-        return self._framed(body, self._body_done)
-
-    def body_done(self) -> bool:
-        return self._body_done
-
-    def holds_whole_request(self) -> bool:
-        return self._body_done and (self._body is not None or self.head.fields.length == 0)
 
     def call_failed(self, error: UpstreamLost) -> None:
         reason = _LOST_REASON[error.code] if self.phase is not _STREAMING else "upstreamAborted"
@@ -880,9 +836,3 @@ def _require_utf8(answer: AnswerHead, body: bytes) -> None:
     content_type = answer.fields.content_type
     if _is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):
         raise FilterFailed("it is not in UTF-8")
-
-
-def _too_large() -> Refusal:
-    return Refusal(
-        "payloadTooLarge", "The body is larger than a rule may read.", "payloadTooLarge", close=True
-    )

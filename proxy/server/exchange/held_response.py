@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.ipc.counters import LIMIT_FILTER_BYTES
-from proxy.server.content.content_coding import ContentCodingError, StreamDecoder, UnfoldsTooFar, decode
+from proxy.server.content.content_coding import (
+    ContentCodingError,
+    StreamDecoder,
+    UnfoldsTooFar,
+    decode,
+    split_codings,
+)
 from proxy.server.content.links import LinkStream
 from proxy.server.errors import filter_failed, overloaded, unreadable_answer
 from proxy.server.exchange.owner import ExchangeOwner
@@ -135,9 +141,3 @@ def decoded_answer(body: bytes, answer: AnswerHead, limit: int) -> bytes:
     """The body less its content codings. Raises ContentCodingError, also where it unfolds beyond `limit`."""
     coding = answer.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)
-
-
-def split_codings(content_encoding: bytes) -> list[str]:
-    """The codings of a Content-Encoding value, in the order they were applied."""
-    names = (name.strip(" \t").lower() for name in content_encoding.decode("latin-1").split(","))
-    return [name for name in names if name]

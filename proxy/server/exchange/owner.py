@@ -5,6 +5,7 @@ from __future__ import annotations
 from proxy.server.client.connection import ClientConnection, RequestHandler
 from proxy.server.content.links import LinkRewriter
 from proxy.server.context import Context
+from proxy.server.exchange.request_body import RequestBody
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import AnswerHead
 from proxy.server.record.request_record import AuditDraft
@@ -14,29 +15,18 @@ from proxy.server.upstream.pool import UpstreamLost
 class ExchangeOwner(RequestHandler):
     """One request, as its parts name it: `Exchange` derives from it, and they do not import `Exchange`."""
 
-    __slots__ = ("connection", "context", "draft", "head")
+    __slots__ = ("body", "connection", "context", "draft", "head")
 
     context: Context
     connection: ClientConnection
     head: RequestHead
+    body: RequestBody
     draft: AuditDraft
 
     # Called by the upstream call
 
     def head_for_upstream(self, authorization: bytes) -> bytes:
         """Return the head that the upstream is sent."""
-        raise NotImplementedError
-
-    def body_for_upstream(self) -> bytes:
-        """Return what is here of the body, framed for the upstream. What is not kept is given up by this."""
-        raise NotImplementedError
-
-    def body_done(self) -> bool:
-        """Return True if the last byte of the request has arrived."""
-        raise NotImplementedError
-
-    def holds_whole_request(self) -> bool:
-        """Return True if all of the request is here, so that it can be sent once more."""
         raise NotImplementedError
 
     def informational(self, head: AnswerHead) -> None:

@@ -91,10 +91,11 @@ class UpstreamCall(UpstreamUser):
         self._owner.connection.wait_until(context.deadlines.now + context.limits.upstream_wait)
         context.pool.acquire(self, fresh=fresh)
 
-    def send(self, chunk: bytes, last: bool) -> None:
-        """Send a framed piece of the body."""
-        assert self.upstream is not None
-        self.upstream.send(chunk, done=last)
+    def send(self, piece: bytes) -> None:
+        """Send a piece of the body as it comes."""
+        body, upstream = self._owner.body, self.upstream
+        assert upstream is not None
+        upstream.send(body.framed(piece), done=body.whole)
 
     def timed_out(self) -> Refusal | None:
         """Return why the exchange ends: no connection, or no other token, came in time."""
@@ -113,7 +114,7 @@ class UpstreamCall(UpstreamUser):
         now = context.deadlines.now
         if (
             self._retried & _TOKEN
-            or not self._owner.holds_whole_request()
+            or not self._owner.body.repeatable
             or credential.just_replaced(self._generation, now)
         ):
             credential.rejected(self._generation, now)
@@ -177,9 +178,10 @@ class UpstreamCall(UpstreamUser):
                 return
         connection = owner.connection
         begun = self._head
-        if owner.head.fields.length:
-            begun += owner.body_for_upstream()
-        if owner.body_done():
+        body = owner.body
+        if body.length:
+            begun += body.take_for_upstream()
+        if body.whole:
             connection.wait_until(NEVER)  # only the upstream's own deadline runs now
             upstream.send_whole(begun)
         else:
@@ -191,7 +193,7 @@ class UpstreamCall(UpstreamUser):
     def upstream_lost(self, error: UpstreamLost) -> None:
         self.upstream = None
         owner = self._owner
-        again = owner.holds_whole_request() if error.unsent else error.unanswered and self.repeatable
+        again = owner.body.repeatable if error.unsent else error.unanswered and self.repeatable
         if again and not self._retried & _LOST:
             # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
             self._retried |= _LOST
