@@ -19,18 +19,18 @@ from typing import Final, cast
 from aiohappyeyeballs import start_connection
 
 from proxy.ipc.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
-from proxy.server.errors import MalformedBody, MalformedHead
-from proxy.server.http1.body_reader import UNTIL_CLOSE, BodyReader
-from proxy.server.http1.response_head import AnswerHead, parse_answer_head
+from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_reader import BrokenResponse, ResponseReader, ResponseState
 from proxy.server.loop.deadlines import NEVER, Deadlines
 from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, Turn
 
-MAX_INFORMATIONAL: Final = 16  # 1xx answers before one final answer; more is a flood
 MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
 NEXT_ADDRESS_SECONDS: Final = 0.25  # RFC 8305 §5: one address that is silent doesn't hold up the others
 STALE_SECONDS: Final = (
     5.0  # an idle connection older than this is not risked for a request that can't be repeated
 )
+
+_READING_BODY: Final = ResponseState.BODY
 
 
 class UpstreamLost(Exception):
@@ -113,15 +113,11 @@ class UpstreamConnection(BatchedConnection):
     """One connection to the upstream."""
 
     __slots__ = (
-        "_awaiting_head",
-        "_body",
-        "_buffer",
         "_early",
         "_ended",
-        "_informational",
-        "_keep_alive",
         "_paused",
         "_pool",
+        "_reader",
         "_unread",
         "closed",
         "idle_since",
@@ -141,6 +137,7 @@ class UpstreamConnection(BatchedConnection):
         self.closed = False
         self._ended = False  # by the upstream's own word, with TLS its close_notify
         self.used = False
+        self._reader = ResponseReader(pool.settings.max_header_bytes)
         # Per exchange
         self.user: UpstreamUser | None = None
         self.request_done = False
@@ -148,11 +145,6 @@ class UpstreamConnection(BatchedConnection):
         self._paused = False  # reading, since the client doesn't take what came
         self._held = b""  # a request that leaves when the loop's turn ends
         self._arrived = b""  # the beginning of an answer, until the loop's turn ends
-        self._awaiting_head = False
-        self._buffer = b""
-        self._body = BodyReader()
-        self._keep_alive = True
-        self._informational = 0
 
     @property
     def fit(self) -> bool:
@@ -168,8 +160,7 @@ class UpstreamConnection(BatchedConnection):
         self.user = user
         self.request_done = False
         self._early = False
-        self._awaiting_head = True
-        self._informational = 0
+        self._reader.expect(to_head_request=user.to_head_request)
 
     def send(self, data: bytes, *, done: bool) -> None:
         """Writes a piece of the request; `done` with the last one."""
@@ -222,7 +213,7 @@ class UpstreamConnection(BatchedConnection):
     def data_received(self, data: bytes) -> None:
         if self.user is None or self._held:
             self._close_unusable()  # bytes that nobody has asked for yet (RFC 9112 §9.2)
-        elif self._awaiting_head and not self._arrived and len(data) < WAITING_BYTES:
+        elif self._reader.state is not _READING_BODY and not self._arrived and len(data) < WAITING_BYTES:
             self._arrived = data
             self._pool.turn.answer_arrived(self)
         else:
@@ -249,13 +240,6 @@ class UpstreamConnection(BatchedConnection):
         if user is not None:
             user.fail()
 
-    def _read(self, data: bytes) -> None:
-        if self._awaiting_head:
-            self._read_head(data)
-        else:
-            self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
-            self._read_body(data)
-
     def eof_received(self) -> bool:
         self._ended = True
         return False
@@ -271,11 +255,11 @@ class UpstreamConnection(BatchedConnection):
         if user is None:
             return
         self.user = None
-        if not self._awaiting_head and self._body.remaining == UNTIL_CLOSE and error is None and self._ended:
-            # Without its close_notify, anybody between may have cut it (RFC 9112 §9.8).
+        reader = self._reader
+        unanswered, began = reader.is_untouched, reader.state is _READING_BODY
+        if reader.end_of_input(orderly=error is None and self._ended):
             user.answer_continued(b"", True)
-        elif self._awaiting_head:
-            unanswered = not self._buffer and not self._informational
+        elif not began:
             user.upstream_lost(
                 UpstreamLost(
                     "upstreamUnreachable",
@@ -310,92 +294,59 @@ class UpstreamConnection(BatchedConnection):
 
     # Reading
 
-    def _read_head(self, data: bytes) -> None:
-        buffer = self._buffer + data if self._buffer else data
-        end = buffer.find(b"\r\n\r\n", max(0, len(self._buffer) - 3)) + 4
-        if end < 4:
-            if len(buffer) > self._pool.settings.max_header_bytes:
-                self._head_too_large()
-            else:
-                self._buffer = buffer
-            return
+    def _read(self, data: bytes) -> None:
         user = self.user
         assert user is not None
-        if end > self._pool.settings.max_header_bytes:
-            self._head_too_large()
-            return
         try:
-            head = parse_answer_head(buffer[:end], to_head_request=user.to_head_request)
-        except MalformedHead as error:
-            self._fail(f"The head of the upstream's answer is malformed: {error}.")
-            return
-        self._buffer = b""
-        rest = buffer[end:]
-        if head.status < 200:
-            self._take_informational(user, head, rest)
-        else:
-            self._take_final(user, head, rest)
+            self._read_response(user, data)
+        except BrokenResponse as error:
+            self._give_up(error)
 
-    def _take_informational(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
-        self._informational += 1
-        if head.status == 101 or self._informational > MAX_INFORMATIONAL:
-            self._fail("The upstream answered with an unexpected interim status.")
+    def _read_response(self, user: UpstreamUser, data: bytes) -> None:
+        reader = self._reader
+        if reader.state is _READING_BODY:
+            chunk, last = reader.read_body(data)
+            self._piece_read(last)
+            if chunk or last:
+                user.answer_continued(chunk, last)
             return
-        user.answer_informational(head)
-        if rest and self.user is user:
-            self._read_head(rest)
+        reader.feed(data)
+        head = reader.next_head()
+        while head is not None and head.status < 200:
+            user.answer_informational(head)
+            if self.user is not user:
+                return
+            head = reader.next_head()
+        if head is not None:
+            chunk, last = reader.read_body(b"")
+            self._piece_read(last)
+            user.answer_started(head, chunk, last)
 
-    def _take_final(self, user: UpstreamUser, head: AnswerHead, rest: bytes) -> None:
-        self._awaiting_head = False
-        self._keep_alive = head.keep_alive
-        body = self._body
-        body.begin(head.length)
-        try:
-            chunk, last = body.read(rest)
-        except MalformedBody as error:
-            self._fail(f"The upstream's answer is malformed: {error}.")
-            return
+    def _piece_read(self, last: bool) -> None:
+        """Let the connection go if the response has ended, and give the upstream time for more otherwise."""
         if last:
             self._end_answer()
         else:
             self.deadline = self._pool.deadlines.now + self._pool.settings.response_timeout
-        user.answer_started(head, chunk, last)
-
-    def _read_body(self, data: bytes) -> None:
-        user = self.user
-        assert user is not None
-        try:
-            chunk, last = self._body.read(data)
-        except MalformedBody as error:
-            self._fail(f"The upstream's answer is malformed: {error}.")
-            return
-        if last:
-            self._end_answer()
-        if chunk or last:
-            user.answer_continued(chunk, last)
 
     def _end_answer(self) -> None:
         self.user = None
-        if self._body.take_rest():
-            self._keep_alive = False  # bytes after the answer: whose they are can't be known
         young = self._pool.deadlines.now - self.opened_at < MAX_AGE_SECONDS
         # What waits to be written, the upstream hasn't taken either: this was an early answer.
         whole = self.request_done and not self._early and not self.transport.get_write_buffer_size()
-        if self._keep_alive and whole and young and not (self.closed or self._paused):
+        if self._reader.keep_alive and whole and young and not (self.closed or self._paused):
             self.used = True
             self._pool.release(self)
         else:
             self.transport.abort()
 
-    def _fail(self, message: str) -> None:
+    def _give_up(self, error: BrokenResponse) -> None:
         user = self.user
+        if error.head_too_large:
+            self._pool.count_large_head()
         self.abandon()
         if user is not None:
-            user.upstream_lost(UpstreamLost("upstreamError", message))
-
-    def _head_too_large(self) -> None:
-        self._pool.count_large_head()
-        self._fail("The head of the upstream's answer is too large.")
+            user.upstream_lost(UpstreamLost("upstreamError", error.message))
 
     def _close_unusable(self) -> None:
         self._pool.discard(self)
