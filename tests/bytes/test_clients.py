@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.server.client import connection as connection_module
+from proxy.server.client.pace import SLOW_READER_SECONDS
 from proxy.server.client.read_gate import HANDLER
 from proxy.server.exchange.exchange import Exchange
 from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply, until
@@ -59,7 +60,7 @@ async def test_a_client_that_takes_nothing_of_a_whole_answer_is_cut(tmp_path: Pa
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request(fields=fields))
         await until(lambda: proxy.events())
-        pass_time(proxy, connection_module.SLOW_READER_SECONDS + proxy.context.limits.idle_timeout)
+        pass_time(proxy, SLOW_READER_SECONDS + proxy.context.limits.idle_timeout)
         await until(lambda: not proxy.context.connections)
         client.close()
 
@@ -71,7 +72,7 @@ async def test_a_client_that_takes_nothing_of_a_streaming_answer_is_cut_with_its
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request())
         await until(lambda: any(each.write_paused for each in proxy.connections))
-        pass_time(proxy, connection_module.SLOW_READER_SECONDS + 1)
+        pass_time(proxy, SLOW_READER_SECONDS + 1)
         await until(lambda: not proxy.context.connections)
         await until(lambda: proxy.context.pool.open_connections == 0)
         (event,) = proxy.events()

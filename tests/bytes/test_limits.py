@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 import pytest
 
 from proxy.ipc import counters as c
-from proxy.server.client import connection as connection_module
 from proxy.server.client.connection import ClientConnection
+from proxy.server.client.pace import SLOW_READER_SECONDS
 from proxy.server.client_limits import MAX_KEYS, WINDOW_SECONDS, Failures, network_of
 from proxy.server.loop.held_memory import HeldMemory
 from proxy.server.router import handler_for
@@ -497,9 +497,9 @@ async def test_a_reader_that_is_slow_but_fast_enough_is_not_cut(tmp_path: Path) 
                 part = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 65536), 20)
                 assert part, (turn, received)
                 received += len(part)
-            pass_time(proxy, turn * connection_module.SLOW_READER_SECONDS + 1)
+            pass_time(proxy, turn * SLOW_READER_SECONDS + 1)
             assert served in proxy.context.connections
-        pass_time(proxy, 4 * connection_module.SLOW_READER_SECONDS + 2)  # now it has taken nothing
+        pass_time(proxy, 4 * SLOW_READER_SECONDS + 2)  # now it has taken nothing
         await until(lambda: not proxy.context.connections)
         assert counted(proxy, c.LIMIT_SLOW_READERS) == 1
         client.close()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from proxy.ipc.counters import BAD_REQUESTS, UNAUTHENTICATED
+from proxy.server.client.state import State
 from tests.bytes.data_path import (
     CALLER,
     CLIENT_ID,
@@ -261,7 +262,7 @@ async def test_a_client_that_leaves_within_its_head_is_an_event_if_its_token_cam
     async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
 
         def arriving() -> bool:
-            return any(each._head_under_way for each in proxy.connections)
+            return any(each.state is State.HEAD for each in proxy.connections)
 
         await leave(proxy, proxy.request("/v1.0/left")[:-2], arriving)
         await leave(proxy, b"GET /v1.0/nobody HTTP/1.1\r\nHost: p\r\n", arriving)
@@ -276,7 +277,7 @@ async def test_a_head_that_arrives_while_the_proxy_stops_is_served(tmp_path: Pat
         reader, writer = await proxy.connect()
         request = proxy.request("/v1.0/late")
         writer.write(request[:60])
-        await until(lambda: any(each._head_under_way for each in proxy.connections))
+        await until(lambda: any(each.state is State.HEAD for each in proxy.connections))
         proxy.context.draining = True
         for each in proxy.connections:
             each.drain()

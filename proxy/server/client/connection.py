@@ -15,7 +15,6 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final, cast
 
 from proxy.audit.record import request_id
@@ -35,7 +34,9 @@ from proxy.ipc.counters import (
     UNAUTHENTICATED,
 )
 from proxy.rules.stops import Stops
+from proxy.server.client.pace import Pace
 from proxy.server.client.read_gate import HANDLER, PIPELINE_FULL, YIELD, ReadGate
+from proxy.server.client.state import KeepAlive, State
 from proxy.server.client_limits import network_of
 from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
@@ -51,8 +52,6 @@ logger = logging.getLogger(__name__)
 
 PIPELINE_BYTES: Final = 64 * 1024  # of requests that wait for their turn, before reading stops
 LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
-LINGER_SECONDS: Final = 2.0
-SLOW_READER_SECONDS: Final = 60.0  # how often a client that takes its answer slowly is looked at
 METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named where another one is refused
 COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
 CHUNK_LINES_PER_TURN: Final = 2000  # of a body: some milliseconds
@@ -136,15 +135,14 @@ def admit(context: Context, address: str) -> Admission:
     return Admission(network, LIMIT_ADDRESS_CONNECTIONS if over else None)
 
 
-class KeepAlive(Enum):
-    """The place of the current response on its connection."""
-
-    PERSIST = "persist"  # another may follow it
-    LAST = "last"  # a response has said so in its head, and what it said stays true (RFC 9112 §9.6)
-
-
 _PERSIST: Final = KeepAlive.PERSIST
 _LAST: Final = KeepAlive.LAST
+_IDLE: Final = State.IDLE
+_HEAD: Final = State.HEAD
+_BODY: Final = State.BODY
+_WAITING: Final = State.WAITING
+_DISCARD: Final = State.DISCARD
+_CLOSING: Final = State.CLOSING
 
 HandlerFor = Callable[[Context, "ClientConnection", RequestHead], RequestHandler]
 
@@ -154,34 +152,28 @@ class ClientConnection(OpenConnection):
 
     __slots__ = (
         "_admission",
-        "_awaited_until",
         "_begins_at",
         "_body",
-        "_body_bytes",
-        "_body_since",
-        "_closing",
         "_context",
+        "_discarded",
         "_exchange",
         "_fields",
         "_gate",
         "_handler_for",
         "_head",
-        "_head_under_way",
         "_keep_alive",
-        "_lingering",
+        "_pace",
         "_pending",
         "_scanned",
         "_serving",
-        "_unsent",
         "client_ip",
-        "continue_awaited",
         "made",
         "scheme",
-        "write_paused",
     )
 
     _head: RequestHead
     _gate: ReadGate
+    _pace: Pace
 
     def __init__(
         self, context: Context, handler_for: HandlerFor, *, secure: bool, admission: Admission | None = None
@@ -201,27 +193,38 @@ class ClientConnection(OpenConnection):
         self._begins_at = 0  # in those, the next of them
         self._scanned = 0  # in those, where no head can end before
         self._fields: RequestFields | None = None  # of the request before
-        self._head_under_way = False
         self._body = BodyReader(excess_limit=EXCESS_FRAMING_BYTES)
         self._serving = False
-        self._closing = False
         self._keep_alive = _PERSIST
-        self.write_paused = False  # the client takes its answer more slowly than it comes
-        self._unsent = 0  # when that was last looked at
         self._held = b""  # an answer that leaves when the loop's turn ends
         # Per request
         self._exchange: RequestHandler | None = None
-        self._body_bytes = 0
-        self._body_since = 0.0
-        self.continue_awaited = False  # the client holds its body back until it is asked for it
-        self._awaited_until = NEVER  # what the exchange waits for of others than the client
-        self._lingering = 0
+        self._discarded = 0  # bytes that came behind the response
+
+    def __repr__(self) -> str:
+        return f"<ClientConnection {self._pace.state.value if self.made else 'not connected'}>"
+
+    @property
+    def state(self) -> State:
+        """The state of the connection, once it is made."""
+        return self._pace.state
+
+    @property
+    def write_paused(self) -> bool:
+        """Return True while the client takes its response more slowly than it comes."""
+        return self._pace.write_paused
+
+    @property
+    def continue_awaited(self) -> bool:
+        """Return True while the client holds its body back until it is asked for it."""
+        return self._pace.continue_awaited
 
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
         self._gate = ReadGate(self.transport)
+        self._pace = Pace(self, self._gate, self._context.deadlines, self._context.limits)
         peer = self.transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
         self.client_ip = plain_address(address)
@@ -234,7 +237,6 @@ class ClientConnection(OpenConnection):
         context.connections.add(self)
         context.counters.values[CONNECTIONS_ACCEPTED] += 1
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
-        self.deadline = context.deadlines.now + context.limits.head_timeout
         if admission.refused_by is not None:
             self._shed(admission.refused_by)
 
@@ -262,9 +264,10 @@ class ClientConnection(OpenConnection):
             exchange.fail()
 
     def _take(self, data: bytes) -> None:
-        if self._body.remaining:
+        state = self._pace.state
+        if state is _BODY or state is _DISCARD:
             self._read_body(data)
-        elif self._closing:
+        elif state is _CLOSING:
             return
         elif self._pending:
             # Only where a head comes in pieces, or requests are pipelined.
@@ -293,12 +296,12 @@ class ClientConnection(OpenConnection):
         if self._admission is not None:
             self._admission.end(context)
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
-        if self._head_under_way:
+        if self._pace.state is _HEAD:
             self._record_unfinished_head()
-        self._closing = True
+        self._pace.enter(_CLOSING)
+        self._pace.stop()
         self._arrived = b""
         self._held = b""
-        self.deadline = NEVER
         exchange = self._exchange
         if exchange is not None:
             self._exchange = None
@@ -306,39 +309,38 @@ class ClientConnection(OpenConnection):
 
     def pause_writing(self) -> None:
         context = self._context
-        self.write_paused = True
-        self.deadline = context.deadlines.now + SLOW_READER_SECONDS
-        self._unsent = self.transport.get_write_buffer_size()
-        context.counters.values[LIMIT_SLOW_READERS] += context.memory.slow(self, self._unsent, self._cut_soon)
+        unsent = self.transport.get_write_buffer_size()
+        self._pace.response_stalled(unsent)
+        context.counters.values[LIMIT_SLOW_READERS] += context.memory.slow(self, unsent, self._cut_soon)
         if self._exchange is not None:
             self._exchange.pause_answer()
 
     def resume_writing(self) -> None:
-        self.write_paused = False
         self._context.memory.forget(self)
-        exchange = self._exchange
-        if exchange is None:
-            self._after_slow_answer()
-            return
-        if self._body_expected() and not self._gate.is_shut_by(HANDLER):
-            self._start_body_clock()
-        else:
-            self.deadline = self._awaited_until
-        exchange.resume_answer()
+        self._pace.response_taken()
+        if self._exchange is not None:
+            self._exchange.resume_answer()
+        elif self._pace.state is _IDLE:
+            self._serve_pending()
 
     def _on_due(self, now: float) -> None:
-        exchange = self._exchange
-        if self.write_paused or self.transport.is_closing():
+        pace = self._pace
+        if pace.write_paused or self.transport.is_closing():
             self._judge_reader(now)
-        elif self._lingering:
+        elif pace.state is _IDLE:
+            self._context.counters.values[LIMIT_IDLE_TIMEOUT] += 1
             self._close_transport()
-        elif exchange is None:
-            self._idle_too_long()
-        elif self._body_expected() and not self._gate.is_shut_by(HANDLER):
+        elif pace.state is _HEAD:
+            self._context.counters.values[LIMIT_HEAD_TIMEOUT] += 1
+            fault = MalformedHead("the request head took too long", "requestTimeout")
+            self._refuse_head(fault, self._pending[self._begins_at :])
+        elif pace.body_is_due():
             self._judge_body_rate(now)
+        elif self._exchange is not None:
+            pace.wait_until(NEVER)
+            self._exchange.waited_too_long()
         else:
-            self.deadline = NEVER
-            exchange.waited_too_long()
+            self._close_transport()
 
     # Reading heads
 
@@ -360,20 +362,15 @@ class ClientConnection(OpenConnection):
     def _bound_pipeline(self) -> None:
         """Stop reading while as many bytes of pipelined requests wait as may."""
         waiting = len(self._pending) - self._begins_at
-        if waiting > PIPELINE_BYTES and not self._head_under_way:
+        if waiting > PIPELINE_BYTES and self._pace.state is not _HEAD:
             self._gate.shut(PIPELINE_FULL)
         else:
             self._gate.open(PIPELINE_FULL)
 
     def _may_begin(self) -> bool:
-        # Not while the answers before wait for the client: they would pile up without an end.
-        return (
-            bool(self._pending)
-            and self._exchange is None
-            and not self._closing
-            and not self.write_paused
-            and self._body.remaining == 0
-        )
+        # Not while the responses before wait for the client: they would pile up without an end.
+        pace = self._pace
+        return (pace.state is _IDLE or pace.state is _HEAD) and bool(self._pending) and not pace.write_paused
 
     def _begin_request(self) -> bool:
         """Begins the first pending request. False where it has to wait, or is refused."""
@@ -412,7 +409,6 @@ class ClientConnection(OpenConnection):
         else:
             self._begins_at = end  # what follows stays where it is: to copy it for each would be quadratic
         self._scanned = 0
-        self._head_under_way = False
         self._start(head)
         return True
 
@@ -421,12 +417,14 @@ class ClientConnection(OpenConnection):
         self._fields = head.fields
         self._body.begin(head.fields.length)
         exchange = self._exchange = self._handler_for(self._context, self, head)
-        self.wait_until(NEVER)
+        pace = self._pace
         if head.fields.length:
-            self.continue_awaited = head.fields.expect_continue
-            self._start_body_clock()
+            pace.continue_awaited = head.fields.expect_continue
+            pace.enter(_BODY)
+        else:
+            pace.enter(_WAITING)
         exchange.begin()
-        if self._pending and self._body_expected():
+        if self._pending and (pace.state is _BODY or pace.state is _DISCARD):
             pending, self._pending = self._pending[self._begins_at :], b""
             self._begins_at = 0
             self._read_body(pending)
@@ -440,28 +438,13 @@ class ClientConnection(OpenConnection):
         self._pending = data
         self._begins_at = 0
         self._scanned = max(0, len(data) - 3)
-        if not self._head_under_way:
-            # The head's time runs from its first byte, and no byte renews it.
-            self._head_under_way = True
-            self.deadline = self._context.deadlines.now + self._context.limits.head_timeout
+        if self._pace.state is not _HEAD:
+            self._pace.enter(_HEAD)
 
     # Reading bodies
 
-    def _body_expected(self) -> bool:
-        return self._body.remaining != 0
-
-    def _start_body_clock(self) -> None:
-        """The body's rate is judged from now on, or from when the client was told to send it."""
-        self._body_bytes = 0
-        self._body_since = self._context.deadlines.now
-        if not self.write_paused:
-            grace = self._context.limits.body_grace
-            self.deadline = NEVER if self.continue_awaited else self._body_since + grace
-
     def _read_body(self, data: bytes) -> None:
-        if self.continue_awaited:
-            self.body_continued()
-        self._body_bytes += len(data)
+        self._pace.body_arrived(len(data))
         body = self._body
         try:
             chunk, last = body.read(data)
@@ -475,73 +458,57 @@ class ClientConnection(OpenConnection):
         exchange = self._exchange
         if exchange is not None:
             if last:
-                self.wait_until(NEVER)
+                self._pace.enter(_WAITING)
             if chunk or last:
                 exchange.request_body(chunk, last)
         else:
-            self._linger(len(data))
+            self._discard(len(data), last)
 
     def _body_malformed(self, error: MalformedBody) -> None:
         self._body.end()
-        self._closing = True
+        self._keep_alive = _LAST
         self._context.counters.values[BAD_REQUESTS] += 1
         if self._exchange is not None:
+            self._pace.enter(_WAITING)
             self._exchange.refuse(
                 Refusal("badRequest", f"The body is malformed: {error}.", "malformedRequest", close=True)
             )
         else:
             self._close_transport()
 
-    def _linger(self, size: int) -> None:
-        """The rest of a body whose request has its answer already."""
-        if not self._body_expected():
-            self._lingering = 0
-            if self._closing:
-                self._close_transport()
-            else:
-                self._rest()
-            return
-        self._lingering += size
-        if self._lingering > LINGER_BYTES:
-            self._body.end()
+    def _discard(self, size: int, last: bool) -> None:
+        """Drop `size` bytes of a body whose request has its response. `last` ends the body."""
+        self._discarded += size
+        if last and self._keep_alive is _PERSIST:
+            self._pace.enter(_IDLE)
+        elif last or self._discarded >= LINGER_BYTES:
             self._close_transport()
 
     def _judge_reader(self, now: float) -> None:
         """Whether the client takes what was written, at the rate that its own bodies must have."""
         unsent = self.transport.get_write_buffer_size()
-        least = SLOW_READER_SECONDS * self._context.limits.min_body_rate
-        if unsent and self._unsent - unsent >= least:
-            self._unsent = unsent
-            self.deadline = now + SLOW_READER_SECONDS
-            return
-        if unsent:  # else it left TLS's farewell unanswered
-            self._context.counters.values[LIMIT_SLOW_READERS] += 1
-        self.cut()
+        if self._pace.reader_is_slow(now, unsent):
+            if unsent:  # else it left TLS's farewell unanswered
+                self._context.counters.values[LIMIT_SLOW_READERS] += 1
+            self.cut()
 
     def _cut_soon(self) -> None:
         # Not at once: this may be asked for amid a write, of this or another connection.
         self._context.loop.call_soon(self.cut)
 
     def _judge_body_rate(self, now: float) -> None:
-        limits = self._context.limits
-        elapsed = now - self._body_since
-        if self._body_bytes >= (elapsed - limits.body_grace) * limits.min_body_rate:
-            self.deadline = now + 1.0
-            return
-        self._context.counters.values[LIMIT_BODY_RATE] += 1
         exchange = self._exchange
-        if exchange is not None:
+        if exchange is not None and self._pace.body_is_slow(now):
+            self._context.counters.values[LIMIT_BODY_RATE] += 1
             refusal = Refusal("requestTimeout", "The body came too slowly.", "requestTimeout", close=True)
             exchange.refuse(refusal)
 
     # From the exchange
 
     def wait_until(self, deadline: float) -> None:
-        """For how long the exchange waits for what isn't the client's to give. The time that a client has to
-        take its answer goes first."""
-        self._awaited_until = deadline
-        if not self.write_paused:
-            self.deadline = deadline
+        """Call the handler's `waited_too_long` at `deadline`, monotonic seconds. The time that the client has
+        to take its response goes first."""
+        self._pace.wait_until(deadline)
 
     def write(self, data: bytes) -> None:
         self.send_held()
@@ -571,10 +538,8 @@ class ClientConnection(OpenConnection):
         self.body_continued()
 
     def body_continued(self) -> None:
-        """The client knows by now that it is to send the body, or does so unasked."""
-        self.continue_awaited = False
-        if self._body_expected() and not self._gate.is_shut_by(HANDLER):
-            self._start_body_clock()
+        """The client was asked for the body, or sends it unasked."""
+        self._pace.body_continued()
 
     def persists(self) -> bool:
         """Whether the connection can carry another request after this answer, whose head says so: what it
@@ -584,7 +549,7 @@ class ClientConnection(OpenConnection):
         return self._keep_alive is _PERSIST
 
     def _may_persist(self) -> bool:
-        if self._closing or not self._head.fields.keep_alive or self._context.draining:
+        if self._pace.state is _CLOSING or not self._head.fields.keep_alive or self._context.draining:
             return False
         # A body that isn't here yet may never come whole; a small sized one is read to its end.
         remaining = self._body.remaining
@@ -594,64 +559,42 @@ class ClientConnection(OpenConnection):
         """The exchange has written its whole answer."""
         self._exchange = None
         if close or not self.persists():
-            self._close()
+            self._keep_alive = _LAST
+        if self._pace.state is _BODY:
+            # To close on unread bytes would reset the connection and take the response along.
+            self._begin_discarding()
+        elif self._keep_alive is _LAST:
+            self._close_transport()
             return
-        self._gate.open(HANDLER)
-        if self._body_expected():
-            self._lingering = 1
-            self.deadline = self._context.deadlines.now + LINGER_SECONDS
         else:
-            self._rest()
+            self._pace.enter(_IDLE)
+        self._gate.open(HANDLER)
         if self._pending:
             self._serve_pending()
 
-    def _rest(self) -> None:
-        """Until the next request, unless answers wait for the client."""
-        limit = SLOW_READER_SECONDS if self.write_paused else self._context.limits.idle_timeout
-        self.deadline = self._context.deadlines.now + limit
-
-    def _after_slow_answer(self) -> None:
-        if self._closing:
-            self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
-            return
-        self._gate.open(HANDLER)
-        if not self._lingering:
-            self._rest()
-        self._serve_pending()
-
-    def _close(self) -> None:
-        self._closing = True
-        if self._body_expected():
-            # Closing on unread bytes would reset the connection and take the answer along.
-            self._lingering = 1
-            self.deadline = self._context.deadlines.now + LINGER_SECONDS
-            self._gate.open(HANDLER)
-        else:
-            self._close_transport()
+    def _begin_discarding(self) -> None:
+        self._discarded = 0
+        self._pace.enter(_DISCARD)
 
     def _close_transport(self) -> None:
         """Closes when what was written has gone out; a client that takes none of it is cut in the end."""
-        self._closing = True
-        self._lingering = 0
-        self.deadline = self._context.deadlines.now + SLOW_READER_SECONDS
+        self._pace.enter(_CLOSING)
         self.send_held()
         self.transport.close()
 
     def _close_after_last_words(self) -> None:
         """Closes the sending side now, the whole when the client does or after a while: a reset on account
         of what it still sends would take our answer along (RFC 9112 §9.6)."""
-        self._closing = True
+        self._keep_alive = _LAST
         self._pending = b""
         self._begins_at = 0
-        self._head_under_way = False
         self._gate.open(PIPELINE_FULL)
         if not self.transport.can_write_eof():
             self._close_transport()
             return
         self.transport.write_eof()
-        self._lingering = 1
         self._body.begin(LINGER_BYTES)  # whatever follows is dropped
-        self.deadline = self._context.deadlines.now + LINGER_SECONDS
+        self._begin_discarding()
 
     def abort(self, *, reset: bool = False) -> None:
         """Cuts the connection, so that an unfinished answer can't be taken for a whole one; with a `reset`
@@ -659,22 +602,25 @@ class ClientConnection(OpenConnection):
         self.send_held()  # of the exchange before
         self._arrived = b""
         self._exchange = None
-        self._closing = True
         self._body.end()
+        unfinished = self._pace.state is _HEAD
+        self._pace.enter(_CLOSING)
         if reset:
             peer: socket.socket = self.transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.abort()
+        if unfinished:
+            self._record_unfinished_head()
 
     def pause_body(self) -> None:
         """Stop reading the body until `resume_body`."""
         self._gate.shut(HANDLER)
+        self._pace.body_paused()
 
     def resume_body(self) -> None:
         """Read the body again. Its rate counts from now on."""
         self._gate.open(HANDLER)
-        if self._body_expected():
-            self._start_body_clock()
+        self._pace.body_resumed()
 
     def count_unauthenticated(self, refusal: Refusal) -> None:
         self._context.counters.values[UNAUTHENTICATED] += 1
@@ -707,11 +653,9 @@ class ClientConnection(OpenConnection):
         """The worker stops: an idle connection closes now, a busy one after its response. A connection on
         which a head is arriving is busy: its request is served if the head is complete in time."""
         self.take_arrived()
-        if self._exchange is None and not self._body_expected() and not self._head_under_way:
+        if self._pace.state is _IDLE or self._pace.state is _CLOSING:
             self._close_transport()
-            if not self.write_paused:
-                # An idle client may leave TLS's farewell unanswered for as long as it likes; many do.
-                self.deadline = self._context.deadlines.now + LINGER_SECONDS
+            self._pace.hurry()
 
     def cut(self) -> None:
         """The drain's time is over."""
@@ -731,15 +675,6 @@ class ClientConnection(OpenConnection):
         """Read no further in this loop iteration: uvloop reads a socket again and again while it is ready."""
         self._gate.shut(YIELD)
         self._context.loop.call_soon(self._gate.open, YIELD)
-
-    def _idle_too_long(self) -> None:
-        if self._head_under_way:
-            self._context.counters.values[LIMIT_HEAD_TIMEOUT] += 1
-            fault = MalformedHead("the request head took too long", "requestTimeout")
-            self._refuse_head(fault, self._pending[self._begins_at :])
-        else:
-            self._context.counters.values[LIMIT_IDLE_TIMEOUT] += 1
-            self._close_transport()
 
     def _shed(self, limit: int) -> None:
         """More connections than this worker may hold: say so early, at no cost in memory."""
