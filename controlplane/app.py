@@ -26,6 +26,7 @@ from controlplane.ingest import Ingest
 from controlplane.integrity import begin_chain
 from controlplane.listeners import Listeners
 from controlplane.metrics import Counts, Exposition
+from controlplane.operations.aside import end_processes
 from controlplane.operations.context import OperationContext
 from controlplane.registry import Registry, open_vault
 from controlplane.requests import answer_errors, strict_headers
@@ -155,6 +156,7 @@ async def running(settings: Settings, clock: Clock) -> AsyncIterator[Addresses]:
         await begin_chain(vault, store)
         index = await open_index(settings.search_index, settings.store.path, has_store=True)
         stack.push_async_callback(index.close)
+        stack.callback(end_processes)
         witnessed = WitnessedTime()
         forwarder = Forwarder(store, index)
         retention = Retention(store, index, clock, witnessed, settings.retention.interval_seconds)

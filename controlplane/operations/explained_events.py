@@ -44,19 +44,25 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
     event = await _event(context, org, request.id)
     former = FormerRules(context, actor, org)
     label, text = await _rules(context, actor, org, former, event, request.source)
-    sample, answer = sample_of(event)
     recorded = await former.outcome_of(event)
-    told = await aside(actor, lambda: Explainer(parsed(label, text)).explain(sample, answer))
+    told, fits = await aside(actor, _explained, label, text, event, recorded)
     return ExplainedEvent(
-        **msgspec.structs.asdict(explained(told)),
+        **msgspec.structs.asdict(told),
         method=event.method,
         target=event.target,
         judged_by=label,
         recorded=outcome_facts(recorded),
         recorded_reason=REASONS.get(event.reason or "", ""),
         reached_rules=event.reached_rules,
-        fits=_fits(recorded, told),
+        fits=fits,
     )
+
+
+def _explained(label: str, text: str, event: Event, recorded: Outcome) -> tuple[Explained, bool]:
+    """The explanation, and whether the recorded outcome is consistent with it."""
+    sample, answer = sample_of(event)
+    told = Explainer(parsed(label, text)).explain(sample, answer)
+    return explained(told), _fits(recorded, told)
 
 
 async def _event(context: OperationContext, org: Org, event_id: str) -> Event:

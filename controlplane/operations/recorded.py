@@ -23,6 +23,7 @@ from controlplane.search.predicates import all_hold
 from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter
 from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
+from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _HOUR_MS: Final = 3_600_000
@@ -191,7 +192,13 @@ class FormerRules:
         text = await self.text(ruleset_id, version)
         if text is None:
             return None
-        try:
-            return await aside(self._actor, lambda: Rules(parse_ruleset(text)))
-        except InvalidRuleset:  # of an older language
-            return None
+        ruleset = await aside(self._actor, _of_this_language, text)
+        return None if ruleset is None else await asyncio.to_thread(Rules, ruleset)
+
+
+def _of_this_language(text: str) -> Ruleset | None:
+    """The ruleset, or None if its text is of an older language."""
+    try:
+        return parse_ruleset(text)
+    except InvalidRuleset:
+        return None

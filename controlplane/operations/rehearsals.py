@@ -44,13 +44,6 @@ class ProblemFacts(msgspec.Struct, rename="camel"):
     message: str
 
 
-async def ruleset_of(
-    context: OperationContext, actor: Actor, source: Source, org: str | None
-) -> PolicyRuleset:
-    """Raises InvalidRequest with every error in the text by line and column."""
-    return await aside(actor, parsed, *await text_of(context, actor, source, org))
-
-
 async def text_of(
     context: OperationContext, actor: Actor, source: Source, org: str | None
 ) -> tuple[str, str]:
@@ -179,8 +172,13 @@ async def explain(context: OperationContext, actor: Actor, request: ExplainReque
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
     sample = _sample(request, context.clock.wall_ms() / 1000)
     answer = None if request.answer is None else _answer(request.answer)
-    ruleset = await ruleset_of(context, actor, request.source, request.org)
-    return await aside(actor, lambda: explained(Explainer(ruleset).explain(sample, answer)))
+    label, text = await text_of(context, actor, request.source, request.org)
+    return await aside(actor, _explained, label, text, sample, answer)
+
+
+def _explained(label: str, text: str, sample: SampleRequest, answer: _SampleAnswer | None) -> Explained:
+    explainer = Explainer(parsed(label, text))
+    return explained(explainer.explain(sample, None if answer is None else AnswerFacts(*answer)))
 
 
 def _sample(request: ExplainRequest, now: float) -> SampleRequest:
@@ -192,9 +190,13 @@ def _sample(request: ExplainRequest, now: float) -> SampleRequest:
     return SampleRequest(request.method, request.target, fields, ip, moment, body)
 
 
-def _answer(sample: AnswerSample) -> AnswerFacts:
+_SampleAnswer = tuple[int, tuple[tuple[bytes, bytes], ...], bytes | None]
+"""Status, header fields and body."""
+
+
+def _answer(sample: AnswerSample) -> _SampleAnswer:
     body = None if sample.body is None else sample.body.encode()
-    return AnswerFacts(sample.status, field_lines(sample.headers), body)
+    return sample.status, field_lines(sample.headers), body
 
 
 def known_address(text: str) -> str:
@@ -235,8 +237,12 @@ class CasesOutcome(Answer):
 @operation("ruleset.test", "POST", "/rulesets/test", changes=False)
 async def test(context: OperationContext, actor: Actor, request: RunCases) -> CasesOutcome:
     """Try a ruleset on cases: requests with the verdict expected."""
-    ruleset = await ruleset_of(context, actor, request.source, request.org)
-    return await aside(actor, run, ruleset, request.cases_label, request.cases)
+    label, text = await text_of(context, actor, request.source, request.org)
+    return await aside(actor, _tested, label, text, request.cases_label, request.cases)
+
+
+def _tested(label: str, text: str, cases_label: str, cases: str) -> CasesOutcome:
+    return run(parsed(label, text), cases_label, cases)
 
 
 def run(ruleset: PolicyRuleset, label: str, cases: str) -> CasesOutcome:
@@ -284,9 +290,13 @@ class RulesetDifference(Answer):
 @operation("ruleset.diff", "POST", "/rulesets/diff", changes=False)
 async def diff(context: OperationContext, actor: Actor, request: DiffRulesets) -> RulesetDifference:
     """Which rules of the new ruleset are added, gone, changed or moved against the old one."""
-    old = await ruleset_of(context, actor, request.old, request.org)
-    new = await ruleset_of(context, actor, request.new, request.org)
-    return difference(diff_rulesets(old, new))
+    old = await text_of(context, actor, request.old, request.org)
+    new = await text_of(context, actor, request.new, request.org)
+    return await aside(actor, _compared, old, new)
+
+
+def _compared(old: tuple[str, str], new: tuple[str, str]) -> RulesetDifference:
+    return difference(diff_rulesets(parsed(*old), parsed(*new)))
 
 
 def difference(found: RulesetDiff) -> RulesetDifference:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -196,7 +197,11 @@ async def _judged(
 async def _draft(context: OperationContext, actor: Actor, request: ReplayRuleset) -> Replay:
     label, text = await text_of(context, actor, request.source, request.org)
     key = sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return await _drafts.get(key, lambda: aside(actor, lambda: Replay(parsed(label, text))))
+
+    async def made() -> Replay:
+        return await asyncio.to_thread(Replay, await aside(actor, parsed, label, text))
+
+    return await _drafts.get(key, made)
 
 
 # -- cursors: the time is the first request's, since "the last hours" go on meanwhile

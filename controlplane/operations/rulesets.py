@@ -13,7 +13,6 @@ from controlplane.operations.operation import Answer, InvalidRequest, Request, o
 from controlplane.operations.rehearsals import ProblemFacts, name_problems, parsed, problem_line
 from controlplane.rehearsal.advice import ruleset_advice
 from controlplane.store.interface import NotFound, Ruleset, RulesetVersion
-from proxy.policy.ruleset import Ruleset as PolicyRuleset
 from proxy.wire.audit_event import rfc3339
 
 _LONGEST_NOTE: Final = 1000
@@ -89,11 +88,11 @@ class RollBack(RulesetReference):
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
     org = await context.resolve.org(actor, "editor", request.org)
-    ruleset, warnings = await in_earnest(actor, _read, request.label, request.yaml)
+    name, rules, warnings = await in_earnest(actor, _read, request.label, request.yaml)
     # Reading a large text may take long, and the actor's roles may have changed since it began.
     await context.resolve.org(await context.refresh_roles(actor), "editor", org.org_id)
     applied, changed = await context.registry.apply_ruleset(
-        org.org_id, ruleset.name, len(ruleset.rules), request.yaml, _note(request.note), request.expected
+        org.org_id, name, rules, request.yaml, _note(request.note), request.expected
     )
     return AppliedRuleset(
         ruleset_id=applied.ruleset_id,
@@ -150,14 +149,16 @@ async def rollback(context: OperationContext, actor: Actor, request: RollBack) -
     return RulesetFacts(ruleset_id=new.ruleset_id, name=new.name, version=new.version)
 
 
-def _read(label: str, yaml: str) -> tuple[PolicyRuleset, tuple[ProblemFacts, ...]]:
+def _read(label: str, yaml: str) -> tuple[str, int, tuple[ProblemFacts, ...]]:
+    """Name, number of rules and warnings of a sound ruleset. Raises InvalidRequest."""
     ruleset = parsed(label, yaml)
     if problems := name_problems(yaml, ruleset.name):
         raise InvalidRequest(*(problem_line(label, each) for each in problems))
-    return ruleset, tuple(
+    warnings = tuple(
         ProblemFacts(each.line, each.column, each.where, each.message)
         for each in ruleset_advice(yaml, ruleset)
     )
+    return ruleset.name, len(ruleset.rules), warnings
 
 
 def _note(note: str | None) -> str | None:

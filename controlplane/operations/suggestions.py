@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Final
 
 import msgspec
@@ -122,19 +123,24 @@ async def _suggested(
     """Query guards that would block what was let through are taken off, and filters stay."""
     unguarded: frozenset[str] = frozenset()
     while True:
-        try:
-            found = await aside(actor, suggest, observed, name, about=about, unguarded=unguarded)
-        except InvalidRuleset as error:
-            raise InvalidRequest(f"name: {error.problems[0].message}") from None
+        found = await aside(actor, _written, observed, name, about, unguarded)
         blocked = await _blocked(context, actor, selection, request, found)
         if not blocked.unguarded:
             break
         unguarded |= blocked.unguarded
     if not blocked.count:
         return found
-    return await aside(
-        actor, suggest, observed, name, about=about, unguarded=unguarded, blocked=blocked.count
-    )
+    return await aside(actor, _written, observed, name, about, unguarded, blocked.count)
+
+
+def _written(
+    observed: Observations, name: str, about: list[str], unguarded: frozenset[str], blocked: int = 0
+) -> Suggestion:
+    """Raises InvalidRequest if no ruleset can have the name."""
+    try:
+        return suggest(observed, name, about=about, unguarded=unguarded, blocked=blocked)
+    except InvalidRuleset as error:
+        raise InvalidRequest(f"name: {error.problems[0].message}") from None
 
 
 async def _blocked(
@@ -143,7 +149,7 @@ async def _blocked(
     blocked = Blocked(found)
     if not found.has_filters:
         return blocked
-    replay = await aside(actor, lambda: Replay(parse_ruleset(found.yaml)))
+    replay = await asyncio.to_thread(Replay, await aside(actor, parse_ruleset, found.yaml))
     async for event in Reading(context, selection, None).events(request.limit):
         if event.rule_id is None or not event.lets_through:
             continue

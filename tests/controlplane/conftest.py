@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.controlplane.held_runs import Latch
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, started
 
 
@@ -26,3 +27,13 @@ async def proxy(plane: Plane) -> ProxyClient:
     """A proxy of the organisation `acme`."""
     await plane.org("acme")
     return await plane.proxy("edge-1", "acme")
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Latch]:
+    """A latch that delays runs in other processes until the test releases it, or ends."""
+    latch = Latch(tmp_path)
+    try:
+        yield latch
+    finally:
+        latch.release()

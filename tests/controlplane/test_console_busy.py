@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from controlplane.console import events
 from controlplane.operations import aside as lane
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside, for_a_page
+from tests.controlplane.held_runs import Latch, wait_for
 from tests.controlplane.plane import RULESET, Plane
 from tests.controlplane.test_console_publishing import publish, review, reviewed
 from tests.controlplane.test_replays import Traffic, group_path, traffic
@@ -25,17 +25,20 @@ PAGE = "/rulesets/acme/hr"
 
 @asynccontextmanager
 async def crowded(
-    work: Callable[[Actor, Callable[[], bool]], Coroutine[Any, Any, object]], operators: int = 16
+    work: Callable[[Actor, Callable[[str], bool], str], Coroutine[Any, Any, object]],
+    held: Latch,
+    operators: int = 16,
 ) -> AsyncIterator[None]:
     """As many operators as may wait, unless it is said how many; none of them gets any further."""
-    go_on = threading.Event()
+    while await for_a_page(Actor("ada", {}), sum, (1, 2)) is None:
+        pass  # on a busy host the first process of pages takes longer than a page waits
     viewers = [Actor(f"viewer-{number}", {}) for number in range(operators)]
-    crowd = [asyncio.create_task(work(viewer, go_on.wait)) for viewer in viewers]
+    crowd = [asyncio.create_task(work(viewer, wait_for, held.path)) for viewer in viewers]
     await asyncio.sleep(0)
     try:
         yield
     finally:
-        go_on.set()
+        held.release()
         await asyncio.gather(*crowd)
 
 
@@ -49,9 +52,9 @@ async def versions(plane: Plane) -> None:
 
 
 @pytest.mark.usefixtures("versions")
-async def test_who_tries_things_out_is_in_nobody_s_way(plane: Plane) -> None:
+async def test_who_tries_things_out_is_in_nobody_s_way(plane: Plane, held: Latch) -> None:
     draft = {"yaml": RULESET.format(name="hr").replace("r1", "r3"), "base": "2"}
-    async with visiting(plane) as visitor, crowded(aside):
+    async with visiting(plane) as visitor, crowded(aside, held):
         assert 'class="y-key"' in (await visitor.get(PAGE)).text
         for page in ("compare", "rollback"):
             assert 'class="diff"' in (await visitor.get(f"{PAGE}/{page}")).text
@@ -63,9 +66,11 @@ async def test_who_tries_things_out_is_in_nobody_s_way(plane: Plane) -> None:
 
 
 @pytest.mark.usefixtures("versions")
-async def test_where_much_is_looked_at_a_page_comes_without_what_takes_long(plane: Plane) -> None:
+async def test_where_much_is_looked_at_a_page_comes_without_what_takes_long(
+    plane: Plane, held: Latch
+) -> None:
     draft = {"yaml": RULESET.format(name="hr").replace("r1", "r3"), "base": "2"}
-    async with visiting(plane) as visitor, crowded(for_a_page):
+    async with visiting(plane) as visitor, crowded(for_a_page, held):
         seen = await visitor.get(PAGE)
         assert (seen.status, "y-key" in seen.text, "id: r2" in seen.text) == (200, False, True)
         assert "\u202e" not in seen.text
@@ -79,7 +84,7 @@ async def test_where_much_is_looked_at_a_page_comes_without_what_takes_long(plan
 
 
 async def test_an_event_is_looked_at_without_the_rules_that_were_tried(
-    traffic: Traffic, plane: Plane, monkeypatch: pytest.MonkeyPatch
+    traffic: Traffic, plane: Plane, monkeypatch: pytest.MonkeyPatch, held: Latch
 ) -> None:
     await traffic.send([group_path(1)])
     ((org, event),) = await plane.stored()
@@ -87,13 +92,11 @@ async def test_an_event_is_looked_at_without_the_rules_that_were_tried(
         seen = await visitor.get(f"/events/{org}/{event['id']}")
         assert (seen.status, "too much else is being tried" in seen.text) == (200, False)
         monkeypatch.setattr(events, "_EXPLAINED_WITHIN_SECONDS", 0.01)
-        async with crowded(aside, 1):
+        async with crowded(aside, held, 1):
             seen = await visitor.get(f"/events/{org}/{event['id']}")
         assert (seen.status, "too much else is being tried" in seen.text) == (200, True)
 
 
-async def test_a_page_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch, held: Latch) -> None:
     monkeypatch.setattr(lane, "_LONGEST_OF_A_PAGE", 0.01)
-    go_on = threading.Event()
-    assert await for_a_page(Actor("ada", {}), go_on.wait) is None
-    go_on.set()
+    assert await for_a_page(Actor("ada", {}), wait_for, held.path) is None

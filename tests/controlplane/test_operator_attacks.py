@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import tracemalloc
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import aiohttp
@@ -19,7 +23,7 @@ import pytest
 from controlplane.operations import aside as lane
 from controlplane.operations import rulesets
 from controlplane.operations.actor import Actor, local_actor
-from controlplane.operations.aside import aside
+from controlplane.operations.aside import aside, for_a_page, in_earnest
 from controlplane.operations.audit import MOST_ASKED_BY_ONE, ExportEvents, SearchEvents, export, search
 from controlplane.operations.context import OperationContext
 from controlplane.operations.integrity import HeadsAsked, KnownHead, Verify, checks, head, verify
@@ -37,10 +41,12 @@ from controlplane.operations.rulesets import (
     rollback,
     show,
 )
+from controlplane.operations.run_process import RunFailed
 from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.search.query import parse_filter
 from controlplane.store.interface import Conflict, NewRecord, RecordQuery, StoreBusy
 from controlplane.store.sqlite_operators import OperatorTables
+from tests.controlplane.held_runs import Latch, read_slowly, stubborn, wait_for
 from tests.controlplane.plane import HEARTBEAT, METRICS, Plane, ProxyClient, batch, context_of, event
 from tests.controlplane.test_admin import PASSWORD, call, operator
 from tests.controlplane.test_reports import GOOD_HEARTBEAT, GOOD_METRICS
@@ -55,7 +61,6 @@ def context(plane: Plane) -> OperationContext:
     return context_of(plane)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a stop may be dropped once
 async def test_a_rehearsal_without_end_is_stopped_and_the_next_one_goes_on(
     context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,51 +77,81 @@ async def test_a_rehearsal_without_end_is_stopped_and_the_next_one_goes_on(
     assert (await check.perform(context, NOBODY, CheckRuleset(yaml=SMALL))).problems == ()
 
 
-async def test_work_that_drops_a_stop_is_stopped_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    dropped = 0
+@pytest.mark.parametrize("endless", [stubborn, partial(re.match, "(a+)+$", "a" * 40 + "b")])
+async def test_work_that_nothing_stops_is_stopped_and_the_next_goes_on(
+    endless: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it catches, and also within a match in C that runs no Python for days."""
+    with monkeypatch.context() as patch:
+        patch.setattr(lane, "LONGEST_SECONDS", 0.1)
+        with pytest.raises(InvalidRequest, match=r"takes longer than 0\.1 s"):
+            await aside(NOBODY, endless)
+    assert await aside(NOBODY, sum, (1, 2)) == 3
 
-    def stubborn() -> None:
-        nonlocal dropped
-        while True:
-            try:
-                while True:
-                    pass
-            except BaseException:  # as Python itself does within a weak reference's callback
-                dropped += 1
-                if dropped == 2:
-                    raise
 
-    monkeypatch.setattr(lane, "LONGEST_SECONDS", 0.1)
-    monkeypatch.setattr(lane, "_STOPS_WITHIN_SECONDS", 0.1)
-    with pytest.raises(InvalidRequest, match="takes longer"):
-        await aside(NOBODY, stubborn)
-    assert dropped
+async def test_the_end_of_a_process_at_work_is_told_and_the_next_goes_on(held: Latch) -> None:
+    working = asyncio.create_task(aside(NOBODY, wait_for, held.path, held.begun))
+    os.kill(await asyncio.to_thread(held.await_begin), signal.SIGKILL)
+    with pytest.raises(StoreBusy, match="ended by SIGKILL"):
+        await working
+    assert await aside(NOBODY, sum, (1, 2)) == 3
+
+
+async def test_a_process_that_ended_while_idle_is_replaced() -> None:
+    first = await aside(NOBODY, os.getpid)
+    assert await aside(NOBODY, os.getpid) == first
+    os.kill(first, signal.SIGKILL)
+    await asyncio.to_thread(os.waitid, os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    assert await aside(NOBODY, os.getpid) not in (first, os.getpid())
+
+
+async def test_work_whose_asker_has_left_is_ended(held: Latch) -> None:
+    working = asyncio.create_task(aside(NOBODY, wait_for, held.path, held.begun))
+    pid = await asyncio.to_thread(held.await_begin)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert await aside(NOBODY, sum, (1, 2)) == 3
+
+
+async def test_a_fault_in_the_work_is_a_fault_of_the_server() -> None:
+    with pytest.raises(RunFailed, match="ZeroDivisionError"):
+        await aside(NOBODY, divmod, 1, 0)
+
+
+async def test_a_stop_leaves_no_process_behind() -> None:
+    pids = [await work(NOBODY, os.getpid) for work in (aside, in_earnest, for_a_page)]
+    assert len({*pids, os.getpid()}) == 4
+    lane.end_processes()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(cast(int, pid), 0)
 
 
 async def test_who_tries_things_out_keeps_no_ruleset_from_being_put_in_force(
-    plane: Plane, context: OperationContext
+    plane: Plane, context: OperationContext, held: Latch
 ) -> None:
     await plane.org("acme")
-    go_on = threading.Event()
     crowd = [Actor(f"viewer-{number}", {}) for number in range(16)]
-    trying = [asyncio.create_task(aside(each, go_on.wait)) for each in crowd]
+    trying = [asyncio.create_task(aside(each, wait_for, held.path)) for each in crowd]
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy):
         await check.perform(context, NOBODY, CheckRuleset(yaml=SMALL))
     applied = await apply.perform(context, EDITOR, ApplyRuleset(org="acme", yaml=SMALL))
     assert applied.version == 1
-    go_on.set()
+    held.release()
     assert all(await asyncio.gather(*trying))
 
 
 async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(
-    context: OperationContext,
+    context: OperationContext, held: Latch
 ) -> None:
-    go_on = threading.Event()
     ended: list[str] = []
 
     async def try_out(actor: Actor) -> None:
-        await aside(actor, go_on.wait)
+        await aside(actor, wait_for, held.path)
         ended.append(actor.name)
 
     trying = [asyncio.create_task(try_out(NOBODY)) for _ in range(4)]
@@ -125,26 +160,30 @@ async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(
         await check.perform(context, NOBODY, CheckRuleset(yaml=SMALL))
     trying += [asyncio.create_task(try_out(EDITOR))]
     await asyncio.sleep(0)
-    go_on.set()
+    held.release()
     await asyncio.gather(*trying)
     assert ended.index(EDITOR.name) == 1  # behind the one that ran
 
 
-def test_no_stop_waits_for_a_rehearsal() -> None:
+def test_no_stop_waits_for_a_rehearsal(held: Latch) -> None:
     """The whole time that one may take would be six times what a stop has by `DrainSeconds`."""
     program = """
-import asyncio, threading
+import asyncio, sys
+from pathlib import Path
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside
+from controlplane.operations.aside import aside, in_earnest
+from tests.controlplane.held_runs import wait_for
 
-async def serve():
-    begun = threading.Event()
-    asyncio.create_task(aside(Actor("mallory", {}), lambda: begun.set() or threading.Event().wait()))
-    await asyncio.to_thread(begun.wait)
+async def serve(path, begun):
+    await in_earnest(Actor("mallory", {}), sum, (1, 2))  # whose process is idle from now on
+    asyncio.create_task(aside(Actor("mallory", {}), wait_for, path, begun))
+    await asyncio.to_thread(Path(begun).read_bytes)
 
-asyncio.run(serve())
+asyncio.run(serve(*sys.argv[1:]))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+    command = [sys.executable, "-c", program, held.path, held.begun]
+    # Its processes have its output too: whoever reads that to its end has waited for all of them.
+    subprocess.run(command, check=True, timeout=30, stdout=subprocess.PIPE)
 
 
 async def test_no_operator_takes_every_place_in_the_store_s_queue(
@@ -199,24 +238,16 @@ async def test_what_waits_is_not_done_for_an_operator_who_was_disabled_meanwhile
 
 
 async def test_a_ruleset_that_takes_long_to_read_is_not_put_in_force_for_who_was_disabled_meanwhile(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, held: Latch
 ) -> None:
     await plane.org("acme")
     token = await operator(plane, "ada", {"acme": "editor"})
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slowly(label: str, yaml: str) -> Any:
-        begun.set()
-        go_on.wait()
-        return read(label, yaml)
-
-    read = rulesets._read
-    monkeypatch.setattr(rulesets, "_read", slowly)
+    monkeypatch.setattr(rulesets, "_read", partial(read_slowly, held.path, held.begun))
     asked = {"org": "acme", "yaml": SMALL}
     applying = asyncio.create_task(call(plane, token, "POST", "/rulesets", asked))
-    await asyncio.to_thread(begun.wait)
+    await asyncio.to_thread(held.await_begin)
     await plane.store.set_operator_enabled("id-of-ada", enabled=False)
-    go_on.set()
+    held.release()
     assert (await applying).status == 403
     assert await plane.store.rulesets(None) == []
 

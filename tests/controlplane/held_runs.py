@@ -1,0 +1,53 @@
+"""Functions for other processes that wait until a test releases them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+from controlplane.operations import rulesets
+
+
+class Latch:
+    """A lock that functions in other processes wait for, until a test releases it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory / "latch")
+        self.begun = str(directory / "begun")  # a pipe that tells its reader that a run has begun
+        os.mkfifo(self.begun)
+        self._file = open(self.path, "w")  # noqa: SIM115 - closed by `release`
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def await_begin(self) -> int:
+        """Block until a run waits that was given `begun`. Return the id of its process."""
+        return int(Path(self.begun).read_text())
+
+    def release(self) -> None:
+        self._file.close()
+
+
+def wait_for(path: str, begun: str | None = None) -> bool:
+    """Block until the latch is released."""
+    if begun is not None:
+        Path(begun).write_text(str(os.getpid()))
+    with open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+    return True
+
+
+def read_slowly(path: str, begun: str, label: str, yaml: str) -> Any:
+    """Read a ruleset that is to be applied once the latch is released."""
+    wait_for(path, begun)
+    return rulesets._read(label, yaml)
+
+
+def stubborn() -> None:
+    """Run for ever, whatever is raised."""
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
