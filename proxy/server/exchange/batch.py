@@ -22,16 +22,16 @@ from proxy.policy.batch import (
     reduced_batch,
 )
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.decision import AnswerFacts, Decision, MalformedBody, Plan, RequestFacts, blocked_by_path
+from proxy.policy.decision import AnswerFacts, MalformedBody
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
-from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
+from proxy.policy.plain_answers import media_type
 from proxy.policy.unserved import carries_query, names_method_override
 from proxy.server.callers.rulebook import Caller
-from proxy.server.callers.shadow import Trial
 from proxy.server.content.charset import is_utf8
 from proxy.server.context import Context
 from proxy.server.errors import NO_ROOM, Refusal
+from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.http1.own_responses import error_body
 from proxy.server.record.request_record import AuditDraft
 from proxy.wire.trace_context import trace_id_of
@@ -54,14 +54,12 @@ def version_of(target: Target) -> str:
 class _Part:
     """One part: what came, how it was judged, what it will be answered."""
 
-    __slots__ = ("answer", "decision", "draft", "facts", "part", "plan")
+    __slots__ = ("answer", "draft", "evaluation", "part")
 
     def __init__(self, part: BatchPart, draft: AuditDraft) -> None:
         self.part = part
         self.draft = draft
-        self.plan: Plan | None = None
-        self.facts: RequestFacts | None = None
-        self.decision: Decision | None = None
+        self.evaluation: Evaluation | None = None  # unless it is refused before
         self.answer: bytes | None = None  # ours, where the upstream isn't asked
 
 
@@ -214,28 +212,15 @@ class Batch:
             target = canonicalise(part.target, self._context.interpretations)
             if carries_query(part.method, target):
                 raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
-            plan = judged.plan = rules.plan(part.method, target)
-            facts = judged.facts = RequestFacts(
-                part.method,
-                target,
-                headers,
-                draft.client_ip,
-                draft.time_ms / 1000,
-                as_if_alone(part.body),
-                self._looks,
-            )
+            evaluation = judged.evaluation = Evaluation(draft, target, rules.plan(part.method, target))
+            facts = evaluation.facts_with(headers, as_if_alone(part.body), self._looks)
             if self._caller.shadow is not None:
-                draft.shadow = Trial(self._caller.shadow, facts, body_known=True)
-            decision = plan.decide(facts)
+                evaluation.try_shadow(self._caller.shadow, facts, body_known=True)
+            evaluation.decide(facts)
         except MalformedBody as error:
             raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedRequest") from None
         except MalformedTarget as error:
             raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedTarget") from None
-        self._take(judged, decision)
-
-    def _take(self, judged: _Part, decision: Decision) -> None:
-        judged.decision = decision
-        judged.draft.take(decision)
 
     def _fail_dependants(self) -> None:
         """What depends on a part that is not tried is not tried either, however far down."""
@@ -287,53 +272,44 @@ class Batch:
         return answer.raw if body is None else answer.with_body(body)
 
     def _filtered(self, judged: _Part, answer: BatchAnswer) -> bytes | None:
-        assert judged.plan is not None
-        assert judged.facts is not None
-        assert judged.decision is not None
+        evaluation = judged.evaluation
+        assert evaluation is not None
         status = answer.status
         if status == 401 or status in self._context.statuses_as_502:
-            self._judge_response(judged, answer, b"")  # which the application doesn't get
+            _judge_response(evaluation, answer, b"")  # which the application doesn't get
             raise Refusal(
                 "upstreamError",
                 f"The upstream answered {status}.",
                 "upstreamUnauthorised" if status == 401 else "upstreamError",
                 upstream_status=status,
             )
-        if status == 206 and (judged.plan.response_body_decides or judged.decision.transforms is not None):
+        if status == 206 and evaluation.reads_response_body:
             raise _filter_failed("it is a part of a larger whole")
-        self._judge_response(judged, answer, as_if_alone(answer.body))
-        transforms = judged.decision.transforms
-        if transforms is None or not 200 <= status < 300 or answer.body is None:
+        _judge_response(evaluation, answer, as_if_alone(answer.body))
+        if evaluation.decision.transforms is None or not 200 <= status < 300 or answer.body is None:
             return None
         kind = media_type(_content_type(answer.headers))
         body = answer.body if kind.is_json else as_if_alone(answer.body) or b""
         try:
-            compiled = self._context.filter_for(transforms)
-            asked = (judged.facts.method.upper(), judged.facts.target)
-            left = without_hidden(compiled, transforms, asked, kind, body)
+            left = evaluation.without_hidden(self._context, kind, body)
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
-        except NamesHidden:
-            self._take(judged, blocked_by_path(judged.decision))
-            raise
         judged.draft.transforms = left.removed
         return left.body if kind.is_json else None
-
-    def _judge_response(self, judged: _Part, answer: BatchAnswer, body: bytes | None) -> None:
-        assert judged.plan is not None
-        assert judged.facts is not None
-        assert judged.decision is not None
-        if judged.plan.has_response_rules:
-            facts = AnswerFacts(answer.status, _encoded(answer.headers), body)
-            try:
-                self._take(judged, judged.plan.decide_response(judged.facts, judged.decision, facts))
-            except MalformedTarget as error:
-                raise _filter_failed(str(error)) from None
 
     def _merged(self, body: bytes, finished: list[tuple[str, bytes]]) -> bytes:
         done = {part_id for part_id, _ in finished}
         own = {each.part.id: each.answer for each in self._parts if each.answer and each.part.id not in done}
         return merged_answer(body, [each.part.id for each in self._parts], finished, own)
+
+
+def _judge_response(evaluation: Evaluation, answer: BatchAnswer, body: bytes | None) -> None:
+    """Evaluate the response to a sub-request. Raises Refusal if it is blocked, or can't be read."""
+    if evaluation.plan.has_response_rules:
+        try:
+            evaluation.decide_response(AnswerFacts(answer.status, _encoded(answer.headers), body))
+        except MalformedTarget as error:
+            raise _filter_failed(str(error)) from None
 
 
 def _id_in(headers: Iterable[tuple[str, str]], name: str) -> bytes | None:

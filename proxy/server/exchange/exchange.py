@@ -17,22 +17,13 @@ from proxy.ipc.counters import (
     LIMIT_FILTER_BYTES,
     LIMIT_HELD_BYTES,
 )
-from proxy.policy.batch import MalformedBatch, envelope_decision, is_batch
-from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.decision import (
-    AnswerFacts,
-    BodyNeeded,
-    Decision,
-    MalformedBody,
-    Plan,
-    RequestFacts,
-    blocked_by_path,
-)
+from proxy.policy.batch import MalformedBatch, is_batch
+from proxy.policy.canonical import MalformedTarget, canonicalise
+from proxy.policy.decision import AnswerFacts, Decision, MalformedBody
 from proxy.policy.filters import FilterFailed
-from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
+from proxy.policy.plain_answers import media_type
 from proxy.policy.unserved import carries_query
 from proxy.rules.stops import Stops
-from proxy.server.callers.shadow import ShadowRules, Trial
 from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.client.connection import ClientConnection
 from proxy.server.content.charset import is_utf8
@@ -41,6 +32,7 @@ from proxy.server.content.links import LinkRewriter
 from proxy.server.context import Context
 from proxy.server.errors import NO_ROOM, Refusal, filter_failed, overloaded
 from proxy.server.exchange.batch import Batch, version_of
+from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.exchange.held_response import AnswerReader, decoded_answer
 from proxy.server.exchange.owner import ExchangeOwner
 from proxy.server.exchange.request_body import NO_BODY, RequestBody, body_too_large
@@ -98,24 +90,16 @@ class Exchange(ExchangeOwner):
     __slots__ = (
         "_answer",
         "_answer_bytes",
-        "_answer_judged",
         "_batch",
         "_call",
-        "_decision",
-        "_facts",
+        "_evaluation",
         "_held",
-        "_if_unread",
-        "_plan",
         "_reader",
-        "_target",
         "phase",
         "to_head_request",
     )
 
-    _target: Target
-    _plan: Plan
-    _facts: RequestFacts
-    _decision: Decision
+    _evaluation: Evaluation  # once the target is known
     _answer: AnswerHead
 
     def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
@@ -140,11 +124,9 @@ class Exchange(ExchangeOwner):
         self.phase = _JUDGING
         self._held = 0  # bytes that count against what this worker may hold
         self._batch: Batch | None = None
-        self._if_unread: Decision | None = None  # where only the log would have the body, and can't have it
         self._call: UpstreamCall | None = None
         # The answer's body
         self._answer_bytes = 0
-        self._answer_judged = False  # by response rules
         self._reader: AnswerReader | None = None
 
     def __repr__(self) -> str:
@@ -157,11 +139,11 @@ class Exchange(ExchangeOwner):
         try:
             self.authenticate()
             self.canonicalise()
-            if self._batch is None and not self._plan.needs_body:
+            if self._batch is None and not self._evaluation.plan.needs_body:
                 self.decide(None)
             elif self.body.whole:
                 self.decide(b"")
-            elif self._batch is not None or not self._decided_unread():
+            elif self._batch is not None or not self._decided_without_body():
                 self._collect()
                 return
             self.attach_credential()
@@ -191,94 +173,70 @@ class Exchange(ExchangeOwner):
         if override is not None and override.strip().decode("latin-1") != head.method:
             raise Refusal("badRequest", "A method override is not served here.", "unsupported")
         try:
-            self._target = canonicalise(head.target, self.context.interpretations)
+            target = canonicalise(head.target, self.context.interpretations)
         except MalformedTarget as error:
             raise Refusal(
                 "badRequest", f"The request target is malformed: {error}.", "malformedTarget"
             ) from None
-        if carries_query(head.method, self._target):
+        if carries_query(head.method, target):
             raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
         caller = self.draft.caller
         assert caller is not None
         if caller.rules is None:
             raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
-        self._plan = caller.rules.plan(head.method, self._target)
-        if is_batch(head.method, self._target):
-            self._batch = Batch(self.context, caller, self.draft, version_of(self._target))
+        envelope = is_batch(head.method, target)
+        plan = caller.rules.plan(head.method, target)
+        self._evaluation = Evaluation(self.draft, target, plan, envelope=envelope)
+        if envelope:
+            self._batch = Batch(self.context, caller, self.draft, version_of(target))
 
     def decide(self, body: bytes | None) -> None:
-        """Judges the request; `body` is None where no rule has to read it."""
-        caller = self.draft.caller
-        assert caller is not None
-        if caller.shadow is not None:
-            self._try_shadow(caller.shadow, body)
-        decision = self._plan.constant
-        if decision is None:
-            decision = self._judged(body)
-        if self._batch is None:
-            self._take_decision(decision)
+        """Evaluate the request; `body` is None if no rule has to read it."""
+        self._try_shadow(body)
+        evaluation = self._evaluation
+        constant = evaluation.plan.constant
+        if constant is not None:
+            evaluation.take(constant)
         else:
-            self._decide_batch(self._batch, decision, body or b"")
+            try:
+                evaluation.decide(evaluation.facts_with(self.head.headers, body))
+            except MalformedTarget as error:
+                raise _unreadable(error) from None
+        if self._batch is not None:
+            self._decide_batch(self._batch, body or b"")
 
-    def _decided_unread(self) -> bool:
-        """Whether the verdict is known without the body: rules before those that read it decide, or only the
-        log would have it, and it is too long for that."""
+    def _decided_without_body(self) -> bool:
+        """Decide without the body if no rule that decides needs it. Return False if it must be collected."""
+        evaluation = self._evaluation
+        facts = evaluation.facts_with(self.head.headers, None, unread=True)
+        collectable = self.head.fields.length <= self.context.limits.max_buffered_body
         try:
-            decision = self._judged(None, unread=True)
-        except BodyNeeded:
+            decision = evaluation.decision_without_body(facts, collectable=collectable)
+        except MalformedTarget as error:
+            raise _unreadable(error) from None
+        if decision is None:
             return False
-        if (
-            self._facts.wanted_for_the_log
-            and self.head.fields.length <= self.context.limits.max_buffered_body
-        ):
-            self._if_unread = decision
-            return False
-        self._decide_unread(decision)
+        self._take_without_body(decision)
         return True
 
-    def _decide_unread(self, decision: Decision) -> None:
-        self._if_unread = None
+    def _take_without_body(self, decision: Decision) -> None:
+        self._try_shadow(None)
+        self._evaluation.take(decision)
+
+    def _try_shadow(self, body: bytes | None) -> None:
         caller = self.draft.caller
-        if caller is not None and caller.shadow is not None:
-            self._try_shadow(caller.shadow, None)
-        self._take_decision(decision)
-
-    def _try_shadow(self, shadow: ShadowRules, body: bytes | None) -> None:
-        draft, head = self.draft, self.head
-        if body is None and head.fields.length == 0:
+        if caller is None or caller.shadow is None:
+            return
+        if body is None and self.head.fields.length == 0:
             body = b""
-        facts = RequestFacts(
-            head.method, self._target, head.headers, draft.client_ip, draft.time_ms / 1000, body
-        )
-        draft.shadow = Trial(shadow, facts, body_known=body is not None, envelope=self._batch is not None)
+        facts = self._evaluation.facts_with(self.head.headers, body)
+        self._evaluation.try_shadow(caller.shadow, facts, body_known=body is not None)
 
-    def _judged(self, body: bytes | None, *, unread: bool = False) -> Decision:
-        draft = self.draft
-        now = draft.time_ms / 1000
-        head = self.head
-        facts = RequestFacts(
-            head.method, self._target, head.headers, draft.client_ip, now, body, unread=unread
-        )
-        self._facts = facts
-        try:
-            return self._plan.decide(facts)
-        except MalformedBody as error:
-            raise Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest") from None
-        except MalformedTarget as ambiguous:
-            raise Refusal(
-                "badRequest", f"The request target is ambiguous: {ambiguous}.", "ambiguousTarget"
-            ) from None
-
-    def _decide_batch(self, batch: Batch, decision: Decision, body: bytes) -> None:
-        """The parts are judged one by one; of the envelope itself, only a rule that means it can block it."""
-        self._take_decision(envelope_decision(decision))
+    def _decide_batch(self, batch: Batch, body: bytes) -> None:
+        """Evaluate each sub-request. Of the batch itself, only a rule that names it can block it."""
         batch.judge(body, self.context.own_base(self.connection.scheme, self.connection.host_for(self.head)))
         if not batch.unchanged:
             self.body.replace(batch.reduced(body))
-
-    def _take_decision(self, decision: Decision) -> None:
-        self._decision = decision
-        self.draft.take(decision)
 
     def attach_credential(self) -> None:
         caller = self.draft.caller
@@ -295,13 +253,9 @@ class Exchange(ExchangeOwner):
             readable_codings=context.readable_codings,
             body_held=body.kept,
             replaced_length=body.replaced_length,
-            whole=self.head.fields.ranged and self._answer_may_change(),
-            read=context.rewrite_links or self._batch is not None or self._answer_may_change(),
+            whole=self.head.fields.ranged and self._evaluation.may_change_response,
+            read=(context.rewrite_links or self._batch is not None or self._evaluation.may_change_response),
         )
-
-    def _answer_may_change(self) -> bool:
-        """A part of an answer is nothing that rules can judge, and its place tells of what lies before it."""
-        return self._decision.transforms is not None or self._plan.response_decides
 
     def forward(self) -> None:
         self.phase = _CALLING
@@ -358,10 +312,11 @@ class Exchange(ExchangeOwner):
 
     def _body_collected(self, last: bool) -> None:
         if self.draft.request_bytes > self.context.limits.max_buffered_body:
-            if self._if_unread is None:
+            fallback = self._evaluation.take_fallback()
+            if fallback is None:
                 self.refuse(body_too_large())
             else:
-                self._go_on_unread(self._if_unread)
+                self._go_on_without_body(fallback)
             return
         if not last:
             return
@@ -378,23 +333,22 @@ class Exchange(ExchangeOwner):
         self.forward()
 
     def _decide_by_body(self) -> None:
-        unread = self._if_unread
         try:
             body = self.body.readable(self.head, self.context.limits.max_buffered_body)
         except Refusal:
-            if unread is None:
+            fallback = self._evaluation.take_fallback()
+            if fallback is None:
                 raise
-            self._decide_unread(unread)
+            self._take_without_body(fallback)
         else:
-            self._if_unread = None
             self.decide(body)
 
-    def _go_on_unread(self, decision: Decision) -> None:
-        """A body that is too long for the log is passed on as it comes."""
+    def _go_on_without_body(self, decision: Decision) -> None:
+        """Pass on as it comes a body that is too long for the log."""
         self.phase = _JUDGING
         self.hold_no_longer()
         try:
-            self._decide_unread(decision)
+            self._take_without_body(decision)
             self.attach_credential()
         except Refusal as refusal:
             self.refuse(refusal)
@@ -448,7 +402,7 @@ class Exchange(ExchangeOwner):
         """The application doesn't get the answer; response rules judge its status and headers though, and so
         does a shadow ruleset."""
         self._show_shadow(self._answer, body_known=True)
-        if self._plan.has_response_rules:
+        if self._evaluation.plan.has_response_rules:
             try:
                 self._decide_response(b"")
             except Refusal as blocked:
@@ -494,33 +448,19 @@ class Exchange(ExchangeOwner):
 
     def _rules_read(self, answer: AnswerHead) -> bool:
         """Whether rules have to read the answer's body. Those that don't need it judge here."""
-        plan = self._plan
+        evaluation = self._evaluation
+        plan = evaluation.plan
+        filterable = 200 <= answer.status < 300 and answer.length != 0
         if plan.has_response_rules:
             if not plan.response_needs_body or answer.length == 0:
                 self._decide_response(None)
-            elif not self._answer_judged_unread(answer):
+            elif not evaluation.decide_response_without_body(
+                AnswerFacts(answer.status, answer.headers, None, unread=True),
+                filterable=filterable,
+                json=_is_json(answer.fields.content_type),
+            ):
                 return True
-        return self._is_filtered(answer, self._decision) or self._batch is not None
-
-    def _is_filtered(self, answer: AnswerHead, decision: Decision) -> bool:
-        return decision.transforms is not None and 200 <= answer.status < 300 and answer.length != 0
-
-    def _answer_judged_unread(self, answer: AnswerHead) -> bool:
-        """Whether response rules decide without the body. What only the log would have is read where it can
-        be."""
-        facts = AnswerFacts(answer.status, answer.headers, None, unread=True)
-        try:
-            decision = self._plan.decide_response(self._facts, self._decision, facts)
-        except BodyNeeded:
-            return False
-        if facts.wanted_for_the_log and decision.verdict != "block":
-            if self._is_filtered(answer, decision) or self._batch is not None:
-                return False
-            if _is_json(answer.fields.content_type):  # nothing else can be read
-                self._if_unread = decision
-                return False
-        self._take_response(decision)
-        return True
+        return self._batch is not None or (filterable and evaluation.decision.transforms is not None)
 
     def _may_have_links(self, answer: AnswerHead) -> bool:
         """Whether the answer is one in which an SDK would follow links."""
@@ -533,36 +473,23 @@ class Exchange(ExchangeOwner):
 
     def _decide_response(self, body: bytes | None) -> None:
         answer = self._answer
-        self._take_response(
-            self._plan.decide_response(
-                self._facts, self._decision, AnswerFacts(answer.status, answer.headers, body)
-            )
-        )
-
-    def _take_response(self, decision: Decision) -> None:
-        self._answer_judged = True
-        self._if_unread = None
-        if decision is not self._decision:
-            self._take_decision(decision if self._batch is None else envelope_decision(decision))
+        self._evaluation.decide_response(AnswerFacts(answer.status, answer.headers, body))
 
     def judged_unread(self) -> bool:
         """Whether the answer may pass though it can't be read: only the log would have had it."""
-        decision = self._if_unread
-        if decision is None:
-            return False
-        self._take_response(decision)
-        return True
+        return self._evaluation.decide_response_by_fallback()
 
     def filter_response(self, body: bytes) -> bool:
         """Judges the whole answer and takes out what the rules hide; never lets an unfiltered one pass. False
         where it can't be read and need not be."""
         answer = self._answer
         try:
-            if answer.status == 206 and not self._answer_judged and self._plan.response_needs_body:
+            awaited = self._evaluation.awaits_response_body
+            if awaited and answer.status == 206:
                 raise FilterFailed("it is a part of a larger whole")
             decoded = decoded_answer(body, answer, self.context.limits.max_filter_bytes)
             _require_utf8(answer, decoded)
-            if not self._answer_judged and self._plan.response_needs_body:
+            if awaited:
                 self._decide_response(decoded)
             changed, removed = self._without_hidden(decoded)
         except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody, MalformedTarget) as error:
@@ -586,22 +513,15 @@ class Exchange(ExchangeOwner):
         """The body without what the rules hide, or None if they hide nothing of it; and the names of the
         transforms that removed something."""
         answer = self._answer
-        transforms = self._decision.transforms
+        transforms = self._evaluation.decision.transforms
         if not body or not 200 <= answer.status < 300 or (self._batch is None and transforms is None):
             return None, ()
         if answer.status == 206:
             raise FilterFailed("it is a part of a larger whole")
         if self._batch is not None:
             return self._batch.answer(body, self._relocated), ()  # each part's event has its own
-        assert transforms is not None
         kind = media_type(answer.fields.content_type or b"")
-        try:
-            compiled = self.context.filter_for(transforms)
-            left = without_hidden(compiled, transforms, (self.head.method, self._target), kind, body)
-            return left.body, left.removed
-        except NamesHidden:
-            self._take_decision(blocked_by_path(self._decision))
-            raise
+        return self._evaluation.without_hidden(self.context, kind, body)
 
     def send_whole(self, body: bytes, changed: bytes | None) -> None:
         """Sends an answer that was held whole: as it came, or `changed` and uncoded."""
@@ -663,7 +583,7 @@ class Exchange(ExchangeOwner):
     def _head_for_client(self, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
         status = answer.status
         # Of a body that isn't here, but would be filtered or judged if it were.
-        hidden = (self._decision.transforms is not None or self._plan.response_body_decides) and (
+        hidden = self._evaluation.reads_response_body and (
             status == 304 or (self.to_head_request and 200 <= status < 300)
         )
         return head_for_client(
@@ -818,6 +738,13 @@ _LOST_REASON: Final = {
 
 
 _json_types: Final[dict[bytes, bool]] = {}
+
+
+def _unreadable(error: MalformedTarget) -> Refusal:
+    """Return the refusal of a request that the rules cannot read."""
+    if isinstance(error, MalformedBody):
+        return Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest")
+    return Refusal("badRequest", f"The request target is ambiguous: {error}.", "ambiguousTarget")
 
 
 def _is_json(content_type: bytes | None) -> bool:

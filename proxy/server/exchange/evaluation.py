@@ -1,0 +1,173 @@
+"""What the rules decide about one request and its response; a sub-request of a batch has its own evaluation.
+
+Each decision is noted in the request's pending event, and a block is raised as the refusal that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.policy.batch import envelope_decision
+from proxy.policy.canonical import Target
+from proxy.policy.decision import AnswerFacts, BodyNeeded, Decision, Plan, RequestFacts, blocked_by_path
+from proxy.policy.facts import Looks
+from proxy.policy.filters import Filtered
+from proxy.policy.plain_answers import MediaType, NamesHidden, without_hidden
+from proxy.server.callers.shadow import ShadowRules, Trial
+from proxy.server.context import Context
+from proxy.server.record.request_record import AuditDraft
+
+
+class Evaluation:
+    """The evaluation of one request; `envelope` means a batch, whose sub-requests have their own."""
+
+    __slots__ = (
+        "_draft",
+        "_envelope",
+        "_facts",
+        "_fallback",
+        "_response_decided",
+        "decision",
+        "plan",
+        "target",
+    )
+
+    decision: Decision  # once there is one
+    _facts: RequestFacts  # unless the plan is constant
+
+    def __init__(self, draft: AuditDraft, target: Target, plan: Plan, *, envelope: bool = False) -> None:
+        self._draft = draft
+        self.target = target
+        self.plan = plan
+        self._envelope = envelope
+        self._fallback: Decision | None = None
+        self._response_decided = False
+
+    def take(self, decision: Decision) -> None:
+        """Decide so. Raises Refusal for a block."""
+        if self._envelope:
+            decision = envelope_decision(decision)
+        self.decision = decision
+        self._draft.take(decision)
+
+    # The request
+
+    def facts_with(
+        self,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes | None,
+        looks: Looks | None = None,
+        *,
+        unread: bool = False,
+    ) -> RequestFacts:
+        """Return the facts of the request for rules; `unread` means that its body has not been collected."""
+        draft = self._draft
+        return RequestFacts(
+            draft.method,
+            self.target,
+            headers,
+            draft.client_ip,
+            draft.time_ms / 1000,
+            body,
+            looks,
+            unread=unread,
+        )
+
+    def try_shadow(self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool) -> None:
+        """Evaluate the shadow ruleset, for the event alone."""
+        self._draft.shadow = Trial(rules, facts, body_known=body_known, envelope=self._envelope)
+
+    def decide(self, facts: RequestFacts) -> None:
+        """Decide by all of the request. Raises Refusal for a block, MalformedBody and MalformedTarget if the
+        rules cannot read it."""
+        self._facts = facts
+        self._fallback = None
+        self.take(self.plan.decide(facts))
+
+    def decision_without_body(self, facts: RequestFacts, *, collectable: bool) -> Decision | None:
+        """Return the decision if it does not depend on the body, and None if the body must be collected.
+
+        A rule that only logs needs the body only if it is `collectable`. The decision is the fallback then.
+        """
+        self._facts = facts
+        try:
+            decision = self.plan.decide(facts)
+        except BodyNeeded:
+            return None
+        if facts.wanted_for_the_log and collectable:
+            self._fallback = decision
+            return None
+        return decision
+
+    def take_fallback(self) -> Decision | None:
+        """Return the decision that holds if the body cannot be read, or None if the body is needed."""
+        decision, self._fallback = self._fallback, None
+        return decision
+
+    # The response
+
+    @property
+    def may_change_response(self) -> bool:
+        """Return True if a filter or a response rule may change the response, so that a range of it is of no
+        use: rules cannot evaluate a part, and its place tells of what lies before it."""
+        return self.decision.transforms is not None or self.plan.response_decides
+
+    @property
+    def reads_response_body(self) -> bool:
+        """Return True if a filter or a rule that decides reads the response's body."""
+        return self.decision.transforms is not None or self.plan.response_body_decides
+
+    @property
+    def awaits_response_body(self) -> bool:
+        """Return True if response rules have not decided yet, because they need the body."""
+        return not self._response_decided and self.plan.response_needs_body
+
+    def decide_response(self, facts: AnswerFacts) -> None:
+        """Decide by the response. Raises Refusal for a block, MalformedBody and MalformedTarget if the rules
+        cannot read it."""
+        self._take_response(self.plan.decide_response(self._facts, self.decision, facts))
+
+    def decide_response_without_body(self, facts: AnswerFacts, *, filterable: bool, json: bool) -> bool:
+        """Decide by status and headers. Return False if the body is needed, or if a rule that only logs can
+        have it.
+
+        `filterable` means that a filter would apply to the response. Only `json` can be read for the log.
+        """
+        try:
+            decision = self.plan.decide_response(self._facts, self.decision, facts)
+        except BodyNeeded:
+            return False
+        if facts.wanted_for_the_log and decision.verdict != "block":
+            if self._envelope or (filterable and decision.transforms is not None):
+                return False
+            if json:
+                self._fallback = decision
+                return False
+        self._take_response(decision)
+        return True
+
+    def decide_response_by_fallback(self) -> bool:
+        """Decide as without the body if only the log would have it. Return False if the body is needed."""
+        decision = self._fallback
+        if decision is None:
+            return False
+        self._take_response(decision)
+        return True
+
+    def _take_response(self, decision: Decision) -> None:
+        self._response_decided = True
+        self._fallback = None
+        if decision is not self.decision:
+            self.take(decision)
+
+    def without_hidden(self, context: Context, kind: MediaType, body: bytes) -> Filtered:
+        """Return what the filter leaves of a response, and the transforms that removed something. Raises
+        FilterFailed if the body cannot be filtered, Refusal if the path may name what is hidden."""
+        transforms = self.decision.transforms
+        assert transforms is not None
+        asked = (self._draft.method.upper(), self.target)
+        try:
+            return without_hidden(context.filter_for(transforms), transforms, asked, kind, body)
+        except NamesHidden:
+            self.take(blocked_by_path(self.decision))
+            raise
