@@ -25,10 +25,11 @@ from controlplane.forwarder import Forwarder
 from controlplane.ingest import Ingest
 from controlplane.integrity import begin_chain
 from controlplane.listeners import Listeners
+from controlplane.master_key import open_vault
 from controlplane.metrics import Counts, Exposition
 from controlplane.operations.aside import end_processes
 from controlplane.operations.context import OperationContext
-from controlplane.registry import Registry, open_vault
+from controlplane.registry import Registry
 from controlplane.requests import answer_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controlplane.registry import CHAINED, note_chained, opened_check
+from controlplane.master_key import CHAINED, note_chained, opened_check
 from controlplane.secrets import Vault
 from controlplane.store.chain import Link
 from controlplane.store.interface import Misfit, Reached, Store, StoreError

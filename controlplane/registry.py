@@ -6,24 +6,14 @@ unknown as one that never was.
 
 from __future__ import annotations
 
-import os
-import secrets
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from controlplane.clock import Clock
-from controlplane.secrets import (
-    KEY_BYTES,
-    MasterKeyError,
-    Vault,
-    digest,
-    hash_client_secret,
-    mint,
-    read_master_key,
-)
-from controlplane.settings import SecretsSettings
+from controlplane.names import InvalidName, new_id, valid_name
+from controlplane.secrets import Vault, digest, hash_client_secret, mint
 from controlplane.store.interface import (
     EVERY_ORG,
     App,
@@ -36,18 +26,8 @@ from controlplane.store.interface import (
     Retention,
     Ruleset,
 )
-from proxy.policy.visible import escaped, named, unseen_in
-from proxy.wire.audit_event import uuid7
-
-_LONGEST_NAME = 200
-MASTER_KEY_CHECK = "graphward"
-CHAINED = "graphward, all of whose events are chained"
 
 T = TypeVar("T", Org, Proxy, Ruleset, App)
-
-
-class InvalidName(ValueError):
-    """The name can't be one; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,36 +47,6 @@ class AppSecrets:
     client_secret: str
 
 
-async def open_vault(settings: SecretsSettings, store: RegistryStore, *, reads: bool = False) -> Vault:
-    """The vault, proved to be the one that the store's secrets were sealed in.
-
-    `reads`: whether a missing master key stays missing. It is made otherwise.
-    """
-    missing = not settings.master_key and not settings.master_key_file.exists()
-    if missing and await store.has_master_key():
-        what = "is missing, and the store has secrets: put the copy there that belongs to this store"
-        raise MasterKeyError(f"{settings.master_key_file} {what}")
-    if missing and reads:
-        return Vault(os.urandom(KEY_BYTES))  # nothing is sealed yet
-    vault = Vault(read_master_key(settings.master_key, settings.master_key_file))
-    try:
-        await opened_check(vault, store)
-    except MasterKeyError as error:
-        source = "Secrets.MasterKey" if settings.master_key else str(settings.master_key_file)
-        raise MasterKeyError(f"{source}: {error}") from None
-    return vault
-
-
-async def opened_check(vault: Vault, store: RegistryStore) -> str:
-    """What a store knows its master key by: `CHAINED`, or what an earlier release had sealed."""
-    sealed = await store.master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
-    return vault.open(MASTER_KEY_CHECK, sealed)
-
-
-async def note_chained(vault: Vault, store: RegistryStore) -> None:
-    await store.replace_master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
-
-
 class Registry:
     def __init__(self, store: RegistryStore, clock: Clock) -> None:
         self._store = store
@@ -107,7 +57,7 @@ class Registry:
     async def add_org(self, name: str, retention: Retention) -> Org:
         if name == EVERY_ORG:
             raise InvalidName(f"{EVERY_ORG} stands for every organisation")
-        org = Org(self.new_id(), valid_name(name), retention, self._clock.wall_ms())
+        org = Org(new_id(self._clock), valid_name(name), retention, self._clock.wall_ms())
         await self._store.add_org(org)
         return org
 
@@ -123,7 +73,7 @@ class Registry:
 
     async def add_proxy(self, vault: Vault, name: str, orgs: Sequence[str]) -> ProxySecrets:
         org_ids = tuple(dict.fromkeys([(await self.org(org)).org_id for org in orgs]))
-        proxy = Proxy(self.new_id(), valid_name(name), True, self._clock.wall_ms(), None, 1, org_ids)
+        proxy = Proxy(new_id(self._clock), valid_name(name), True, self._clock.wall_ms(), None, 1, org_ids)
         api_key, hmac_secret = mint("gwk"), mint("gwh")
         await self._store.add_proxy(proxy, digest(api_key), vault.seal(proxy.proxy_id, hmac_secret))
         return ProxySecrets(proxy.proxy_id, api_key, hmac_secret)
@@ -172,7 +122,7 @@ class Registry:
         """The ruleset in force, and whether it is a new version. Conflict where another version than the
         expected one is in force (0: none), unless none is expected."""
         org_id = (await self.org(org)).org_id
-        ruleset = Ruleset(self.new_id(), org_id, valid_name(name), 1, rule_count, self._clock.wall_ms())
+        ruleset = Ruleset(new_id(self._clock), org_id, valid_name(name), 1, rule_count, self._clock.wall_ms())
         return await self._store.apply_ruleset(ruleset, yaml, note, expected)
 
     async def ruleset(self, reference: str, org: str | None) -> Ruleset:
@@ -201,7 +151,7 @@ class Registry:
         bound = await self.ruleset(ruleset, org_id)
         client_secret = mint("gws")
         app = App(
-            app_id=self.new_id(),
+            app_id=new_id(self._clock),
             org_id=org_id,
             name=valid_name(name),
             client_id=str(uuid.uuid4()),
@@ -256,9 +206,6 @@ class Registry:
     async def _org_id(self, org: str | None) -> str | None:
         return None if org is None else (await self.org(org)).org_id
 
-    def new_id(self) -> str:
-        return uuid7(self._clock.wall_ms(), secrets.randbits(74))
-
 
 def only(found: Iterable[T], kind: str, reference: str) -> T:
     """Raises NotFound for none, and Conflict for several."""
@@ -268,26 +215,3 @@ def only(found: Iterable[T], kind: str, reference: str) -> T:
     if len(matches) > 1:
         raise Conflict(f"{len(matches)} organisations have {kind} {reference}: name one with --org")
     return matches[0]
-
-
-def valid_name(name: str) -> str:
-    unseen = unseen_in(name)
-    if unseen is not None:
-        raise InvalidName(f"a name holds {named(unseen)}, which cannot be seen: {escaped(name)}")
-    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
-        raise InvalidName(
-            f"a name is 1 to {_LONGEST_NAME} printable characters without spaces around them: {name!r}"
-        )
-    if _is_id(name):
-        raise InvalidName(f"a name must not look like an id: {name}")
-    if name in (".", ".."):  # no client would send it as a part of a path
-        raise InvalidName(f"a name must not be {name}")
-    return name
-
-
-def _is_id(text: str) -> bool:
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True

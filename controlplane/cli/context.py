@@ -166,8 +166,9 @@ class Cli:
     @asynccontextmanager
     async def _open(self, *, reads: bool) -> AsyncIterator[Open]:
         from controlplane.clock import SystemClock
+        from controlplane.master_key import open_vault
         from controlplane.operations.context import OperationContext
-        from controlplane.registry import Registry, open_vault
+        from controlplane.registry import Registry
         from controlplane.store.beginning import require_store
         from controlplane.store.sqlite import SqliteStore
         from controlplane.tail import Tail
@@ -207,9 +208,9 @@ def _check(asked: Request) -> None:
 
 def _told(error: Exception) -> Exception:
     """How a command ends for it; a fault of our own is left as it is."""
+    from controlplane.names import InvalidName
     from controlplane.operations.actor import Forbidden
     from controlplane.operations.operation import InvalidRequest
-    from controlplane.registry import InvalidName
     from controlplane.search.interface import IndexUnavailableError
     from controlplane.secrets import MasterKeyError
 

@@ -39,10 +39,10 @@ from urllib.parse import urlencode
 import msgspec
 from multidict import MultiDict, MultiMapping
 
+from controlplane.names import InvalidName
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest, Request, validation_problem
-from controlplane.registry import InvalidName
 from controlplane.store.interface import AlreadyExists, Conflict, Org
 
 Method = Literal["GET", "POST"]

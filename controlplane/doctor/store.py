@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from controlplane.doctor.opened import has_log, opened
-from controlplane.registry import MASTER_KEY_CHECK
+from controlplane.master_key import MASTER_KEY_CHECK
 from controlplane.secrets import MasterKeyError, Vault, read_master_key
 from controlplane.settings import Settings
 from controlplane.store.beginning import StoreLost, require_store_or_first_start

@@ -11,10 +11,10 @@ from typing import Annotated, Final
 
 import msgspec
 
+from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden, Role
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, Secret, operation
-from controlplane.registry import valid_name
 from controlplane.secrets import digest, hash_password, is_password, mint
 from controlplane.store.interface import NotFound, Operator, OperatorToken, RecordQuery
 from proxy.wire.audit_event import rfc3339
@@ -112,7 +112,7 @@ async def add(context: OperationContext, actor: Actor, request: AddOperator) -> 
     org_id = None if request.org is None else await _org_id(context, actor, request.org)
     actor.require("admin", None if org_id == EVERY_ORG else org_id)
     operator = Operator(
-        context.registry.new_id(),
+        new_id(context.clock),
         _operator_name(request.name),
         None if request.password is None else await _hashed(request.password),
         True,
@@ -189,7 +189,7 @@ async def add_token(context: OperationContext, actor: Actor, request: AddToken) 
     operator = await _own_or_managed(context, actor, request.operator)
     now, secret = context.clock.wall_ms(), mint("gwt")
     token = OperatorToken(
-        context.registry.new_id(),
+        new_id(context.clock),
         operator.operator_id,
         valid_name(request.name),
         now,

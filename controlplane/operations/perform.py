@@ -10,11 +10,11 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from controlplane.names import InvalidName
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Operation, Request
 from controlplane.operations.turns import Turns
-from controlplane.registry import InvalidName
 from controlplane.store.interface import AlreadyExists, Conflict, NewRecord, NotFound, StoreError
 
 _REFUSALS: Final[Mapping[type[Exception], str]] = {

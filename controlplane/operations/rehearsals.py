@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
+from controlplane.names import InvalidName, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.context import OperationContext
 from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.registry import InvalidName, valid_name
 from controlplane.rehearsal.advice import ruleset_advice
 from controlplane.rehearsal.cases import parse_moment, run_cases
 from controlplane.rehearsal.explain import Explainer, SampleRequest

@@ -7,13 +7,13 @@ from typing import Annotated, Final
 
 import msgspec
 
+from controlplane.names import InvalidName, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import aside
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Reading, Selection, select
 from controlplane.operations.replays import turn, without_events
-from controlplane.registry import InvalidName, valid_name
 from controlplane.rehearsal.replay import Outcome, Replay
 from controlplane.rehearsal.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset

@@ -507,8 +507,8 @@ class ChainStore(Protocol):
 
 
 class RegistryStore(Protocol):
-    """What an operator creates. Every method that changes something is durable on return. Where it returns a
-    row, that is the row after the change.
+    """What an operator creates. Every method that changes something is durable on return. The row that it
+    returns is the row after the change.
 
     The `find_` methods return the rows that have the reference as their id or name, spelled exactly so; an
     app also has its client id. A name is unique in an organisation, so without an organisation there may be

@@ -21,12 +21,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from controlplane.integrity import begin_chain
+from controlplane.master_key import open_vault
 from controlplane.operations import apps, orgs
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Operation, Request
 from controlplane.operations.perform import perform
-from controlplane.registry import Registry, open_vault
+from controlplane.registry import Registry
 from controlplane.search.interface import SearchIndex
 from controlplane.search.query import rfc3339_ms
 from controlplane.secrets import Vault, hash_password

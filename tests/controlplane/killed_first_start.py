@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.clock import SystemClock
-from controlplane.registry import open_vault
+from controlplane.master_key import open_vault
 from controlplane.settings import read_settings
 from controlplane.store import migrate
 from controlplane.store.sqlite import SqliteStore

@@ -17,8 +17,9 @@ from multidict import CIMultiDict
 
 from controlplane.app import Addresses, running
 from controlplane.clock import Clock
+from controlplane.master_key import open_vault
 from controlplane.operations.context import OperationContext
-from controlplane.registry import Registry, open_vault
+from controlplane.registry import Registry
 from controlplane.search.interface import SearchIndex
 from controlplane.secrets import Vault
 from controlplane.settings import Settings, read_settings

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from controlplane.ingest import parse_batch
 from controlplane.integrity import Known, Walk, chain_key, walk
-from controlplane.registry import open_vault
+from controlplane.master_key import open_vault
 from controlplane.store.interface import Misfit, RateLimits, StoreError
 from tests.controlplane.plane import FakeClock, Plane, ProxyClient, batch, event, started
 from tests.formats import FORMATS

@@ -1,0 +1,45 @@
+"""The master key of a store: open the vault with it, and check that it is the store's own."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from controlplane.secrets import KEY_BYTES, MasterKeyError, Vault, read_master_key
+from controlplane.settings import SecretsSettings
+from controlplane.store.interface import RegistryStore
+
+MASTER_KEY_CHECK: Final = "graphward"
+CHAINED: Final = "graphward, all of whose events are chained"
+
+
+async def open_vault(settings: SecretsSettings, store: RegistryStore, *, reads: bool = False) -> Vault:
+    """Open the vault, and check that the store's secrets were sealed with its master key.
+
+    Make a missing master key, unless the caller only reads (`reads`). Raise MasterKeyError if the key is not
+    the store's, or if it is missing although the store has secrets.
+    """
+    missing = not settings.master_key and not settings.master_key_file.exists()
+    if missing and await store.has_master_key():
+        what = "is missing, and the store has secrets: put the copy there that belongs to this store"
+        raise MasterKeyError(f"{settings.master_key_file} {what}")
+    if missing and reads:
+        return Vault(os.urandom(KEY_BYTES))  # nothing is sealed yet
+    vault = Vault(read_master_key(settings.master_key, settings.master_key_file))
+    try:
+        await opened_check(vault, store)
+    except MasterKeyError as error:
+        source = "Secrets.MasterKey" if settings.master_key else str(settings.master_key_file)
+        raise MasterKeyError(f"{source}: {error}") from None
+    return vault
+
+
+async def opened_check(vault: Vault, store: RegistryStore) -> str:
+    """Return the text that the store keeps sealed under its master key: `CHAINED`, or that of an earlier
+    release. Raise MasterKeyError if the vault has another key."""
+    sealed = await store.master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))
+    return vault.open(MASTER_KEY_CHECK, sealed)
+
+
+async def note_chained(vault: Vault, store: RegistryStore) -> None:
+    await store.replace_master_key_check(vault.seal(MASTER_KEY_CHECK, CHAINED))

@@ -1,0 +1,46 @@
+"""Ids and names of what an operator creates."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from typing import Final
+
+from controlplane.clock import Clock
+from proxy.policy.visible import escaped, named, unseen_in
+from proxy.wire.audit_event import uuid7
+
+_LONGEST_NAME: Final = 200  # characters
+
+
+class InvalidName(ValueError):
+    """The name is not allowed; the text is one line for a person."""
+
+
+def new_id(clock: Clock) -> str:
+    """Return a UUID of version 7: ids sort by the time at which they were made."""
+    return uuid7(clock.wall_ms(), secrets.randbits(74))
+
+
+def valid_name(name: str) -> str:
+    """Return the name as it came. Raise InvalidName if it could be taken for an id or for another name."""
+    unseen = unseen_in(name)
+    if unseen is not None:
+        raise InvalidName(f"a name holds {named(unseen)}, which cannot be seen: {escaped(name)}")
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or name != name.strip():
+        raise InvalidName(
+            f"a name is 1 to {_LONGEST_NAME} printable characters without spaces around them: {name!r}"
+        )
+    if _is_id(name):
+        raise InvalidName(f"a name must not look like an id: {name}")
+    if name in (".", ".."):  # no client would send it as a part of a path
+        raise InvalidName(f"a name must not be {name}")
+    return name
+
+
+def _is_id(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
