@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controlplane.operations.actor import Actor
+from controlplane.names import InvalidName, new_id, valid_name
+from controlplane.operations.actor import EVERY_ORG, Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, Request, operation
 from controlplane.store.interface import Org, Retention
@@ -44,7 +45,12 @@ class ListOrgs(Request):
 async def add(context: OperationContext, actor: Actor, request: AddOrg) -> OrgFacts:
     """Add an organisation."""
     actor.require("admin", None)
-    return _facts(await context.registry.add_org(request.name, request.retention))
+    if request.name == EVERY_ORG:
+        raise InvalidName(f"{EVERY_ORG} stands for every organisation")
+    name = valid_name(request.name)
+    org = Org(new_id(context.clock), name, request.retention, context.clock.wall_ms())
+    await context.store.add_org(org)
+    return _facts(org)
 
 
 @operation("org.list", "GET", "/orgs")
@@ -66,7 +72,7 @@ async def show(context: OperationContext, actor: Actor, request: OrgReference) -
 async def set_retention(context: OperationContext, actor: Actor, request: SetRetention) -> OrgFacts:
     """Keep the organisation's audit events for longer, or shorter; what is past a shorter tier is purged."""
     org = await context.resolve.org(actor, "admin", request.org)
-    return _facts(await context.registry.set_retention(org.org_id, request.retention))
+    return _facts(await context.store.set_retention(org.org_id, request.retention))
 
 
 def _facts(org: Org) -> OrgFacts:
