@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.aside import in_earnest
 from controlplane.operations.context import OperationContext
@@ -91,9 +92,9 @@ async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) 
     name, rules, warnings = await in_earnest(actor, _read, request.label, request.yaml)
     # Reading a large text may take long, and the actor's roles may have changed since it began.
     await context.resolve.org(await context.refresh_roles(actor), "editor", org.org_id)
-    applied, changed = await context.registry.apply_ruleset(
-        org.org_id, name, rules, request.yaml, _note(request.note), request.expected
-    )
+    note, now = _note(request.note), context.clock.wall_ms()
+    new = Ruleset(new_id(context.clock), org.org_id, valid_name(name), 1, rules, now)
+    applied, changed = await context.store.apply_ruleset(new, request.yaml, note, request.expected)
     return AppliedRuleset(
         ruleset_id=applied.ruleset_id,
         name=applied.name,
@@ -143,9 +144,7 @@ async def history(context: OperationContext, actor: Actor, request: RulesetRefer
 async def rollback(context: OperationContext, actor: Actor, request: RollBack) -> RulesetFacts:
     """Put an older text in force again, as a new version."""
     found = await context.resolve.ruleset(actor, "editor", request.ruleset, request.org)
-    new = await context.registry.roll_back(
-        found.ruleset_id, found.org_id, request.to, _note(request.note), request.expected
-    )
+    new = await context.store.roll_back(found.ruleset_id, request.to, _note(request.note), request.expected)
     return RulesetFacts(ruleset_id=new.ruleset_id, name=new.name, version=new.version)
 
 
