@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated, Final
 
 import msgspec
 
+from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor, Role
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, Request, operation
-from controlplane.store.interface import App
+from controlplane.secrets import hash_client_secret, mint
+from controlplane.store.interface import App, AppSecret
 from proxy.wire.audit_event import rfc3339
 
 MAX_GRACE_SECONDS: Final = 99_999 * 86_400
@@ -88,10 +91,21 @@ class RotateSecret(AppReference):
 async def add(context: OperationContext, actor: Actor, request: AddApp) -> NewApp:
     """Add an app identity. Its client secret is shown this once."""
     org = await context.resolve.org(actor, "admin", request.org)
-    created = await context.registry.add_app(request.name, org.org_id, request.ruleset)
-    return NewApp(
-        app_id=created.app.app_id, client_id=created.app.client_id, client_secret=created.client_secret
+    ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, org.org_id)
+    client_secret = mint("gws")
+    app = App(
+        app_id=new_id(context.clock),
+        org_id=org.org_id,
+        name=valid_name(request.name),
+        client_id=str(uuid.uuid4()),
+        ruleset_id=ruleset.ruleset_id,
+        ruleset_name=ruleset.name,
+        enabled=True,
+        created_ms=context.clock.wall_ms(),
+        secrets=(AppSecret(1, hash_client_secret(client_secret), None),),
     )
+    await context.store.add_app(app)
+    return NewApp(app_id=app.app_id, client_id=app.client_id, client_secret=client_secret)
 
 
 @operation("app.list", "GET", "/apps")
@@ -119,34 +133,40 @@ async def show(context: OperationContext, actor: Actor, request: AppReference) -
 async def bind(context: OperationContext, actor: Actor, request: BindApp) -> AppFacts:
     """Let another ruleset of its organisation judge the app identity."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
-    return _facts(await context.registry.bind_app(app.app_id, app.org_id, request.ruleset))
+    ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, app.org_id)
+    return _facts(await context.store.bind_app(app.app_id, ruleset.ruleset_id))
 
 
 @operation("app.shadow", "PUT", "/apps/{app}/shadow")
 async def shadow(context: OperationContext, actor: Actor, request: SetShadow) -> AppFacts:
     """Try a ruleset beside the app identity's own: its verdicts stand in the audit events, and only there."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
-    return _facts(await context.registry.set_shadow(app.app_id, app.org_id, request.ruleset))
+    if request.ruleset is None:
+        return _facts(await context.store.set_shadow(app.app_id, None))
+    ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, app.org_id)
+    return _facts(await context.store.set_shadow(app.app_id, ruleset.ruleset_id))
 
 
 @operation("app.promote-shadow", "POST", "/apps/{app}/promote-shadow")
 async def promote_shadow(context: OperationContext, actor: Actor, request: PromoteShadow) -> AppFacts:
     """Let the shadow ruleset judge the app identity from now on."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
-    return _facts(await context.registry.promote_shadow(app.app_id, app.org_id, request.expected))
+    return _facts(await context.store.promote_shadow(app.app_id, request.expected))
 
 
 @operation("app.rotate-secret", "POST", "/apps/{app}/rotate-secret")
 async def rotate_secret(context: OperationContext, actor: Actor, request: RotateSecret) -> NewSecret:
     """A new client secret, shown this once. Without a grace the old one and its tokens end at once."""
     app = await context.resolve.app(actor, "admin", request.app, request.org)
-    grace_ms = request.grace_seconds * 1000
-    rotated = await context.registry.rotate_secret(app.app_id, app.org_id, grace_ms, request.expected)
+    client_secret = mint("gws")
+    rotated = await context.store.rotate_secret(
+        app.app_id, hash_client_secret(client_secret), request.grace_seconds * 1000, request.expected
+    )
     return NewSecret(
-        app_id=rotated.app.app_id,
-        client_id=rotated.app.client_id,
-        client_secret=rotated.client_secret,
-        secret_version=rotated.app.secret_version,
+        app_id=rotated.app_id,
+        client_id=rotated.client_id,
+        client_secret=client_secret,
+        secret_version=rotated.secret_version,
     )
 
 
@@ -166,7 +186,7 @@ async def _set_enabled(
     context: OperationContext, actor: Actor, role: Role, request: AppReference, enabled: bool
 ) -> AppFacts:
     app = await context.resolve.app(actor, role, request.app, request.org)
-    return _facts(await context.registry.set_app_enabled(app.app_id, app.org_id, enabled))
+    return _facts(await context.store.set_app_enabled(app.app_id, enabled))
 
 
 def _facts(app: App) -> AppFacts:

@@ -81,7 +81,8 @@ async def stop_app(context: OperationContext, actor: Actor, request: AppToStop) 
     """Refuse an app identity's requests, running ones too, from the proxies' next sync on."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     stop = await _stop(context, actor, app.org_id, app.app_id, request.reason)
-    return _facts(stop, (await context.registry.org(app.org_id)).name, app.name)
+    org = await context.resolve.org(actor, "viewer", app.org_id)
+    return _facts(stop, org.name, app.name)
 
 
 @operation("kill.org", "POST", "/stops/orgs/{org}")

@@ -569,14 +569,14 @@ async def test_what_is_still_being_done_is_on_record_as_under_way(
     context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
-    disabled = type(context.registry).set_app_enabled
+    disabled = type(context.store).set_app_enabled
 
     async def held_up(*arguments: Any) -> Any:
         begun.set()
         await go_on.wait()
         return await disabled(*arguments)
 
-    monkeypatch.setattr(type(context.registry), "set_app_enabled", held_up)
+    monkeypatch.setattr(type(context.store), "set_app_enabled", held_up)
     doing = asyncio.create_task(perform(apps.disable, context, OWNER, apps.AppReference("own-app")))
     await begun.wait()
 
