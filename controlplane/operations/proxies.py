@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.registry import ProxySecrets
+from controlplane.secrets import digest, mint
 from controlplane.store.interface import Acknowledgement, Losses, Proxy
 from proxy.wire.audit_event import rfc3339
 
@@ -73,7 +74,20 @@ async def add(context: OperationContext, actor: Actor, request: AddProxy) -> New
     if not request.orgs:
         raise InvalidRequest("orgs: a proxy serves one organisation at least")
     org_ids = [(await context.resolve.org(actor, "admin", org)).org_id for org in request.orgs]
-    return _secrets(await context.registry.add_proxy(await context.vault(), request.name, org_ids))
+    vault = await context.vault()
+    proxy = Proxy(
+        proxy_id=new_id(context.clock),
+        name=valid_name(request.name),
+        enabled=True,
+        created_ms=context.clock.wall_ms(),
+        last_seen_ms=None,
+        secret_version=1,
+        org_ids=tuple(dict.fromkeys(org_ids)),
+    )
+    secrets = _mint(proxy.proxy_id)
+    sealed = vault.seal(proxy.proxy_id, secrets.hmac_secret)
+    await context.store.add_proxy(proxy, digest(secrets.api_key), sealed)
+    return secrets
 
 
 @operation("proxy.grant", "PUT", "/proxies/{proxy}/orgs/{org}")
@@ -81,7 +95,7 @@ async def grant(context: OperationContext, actor: Actor, request: OrgOfProxy) ->
     """Let the proxy serve one organisation more."""
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
-    return await _facts(context, actor, await context.registry.grant(proxy.proxy_id, org.org_id))
+    return await _facts(context, actor, await context.store.grant(proxy.proxy_id, org.org_id))
 
 
 @operation("proxy.revoke", "DELETE", "/proxies/{proxy}/orgs/{org}")
@@ -89,7 +103,7 @@ async def revoke(context: OperationContext, actor: Actor, request: OrgOfProxy) -
     """Take an organisation from the proxy: its rules at the next sync, its events at once."""
     org = await context.resolve.org(actor, "admin", request.org)
     proxy = await context.resolve.proxy(actor, "viewer", request.proxy)
-    return await _facts(context, actor, await context.registry.revoke(proxy.proxy_id, org.org_id))
+    return await _facts(context, actor, await context.store.revoke(proxy.proxy_id, org.org_id))
 
 
 @operation("proxy.acknowledge", "POST", "/proxies/{proxy}/acknowledge")
@@ -126,8 +140,12 @@ async def rotate_secret(
 ) -> NewProxySecrets:
     """A new API key and HMAC secret, shown this once; the old ones end at once."""
     proxy = await context.resolve.proxy(actor, "admin", request.proxy)
-    vault = await context.vault()
-    return _secrets(await context.registry.rotate_proxy_secrets(vault, proxy.proxy_id, request.expected))
+    vault, secrets = await context.vault(), _mint(proxy.proxy_id)
+    sealed = vault.seal(proxy.proxy_id, secrets.hmac_secret)
+    await context.store.set_proxy_credentials(
+        proxy.proxy_id, digest(secrets.api_key), sealed, request.expected
+    )
+    return secrets
 
 
 @operation("proxy.disable", "POST", "/proxies/{proxy}/disable")
@@ -144,7 +162,7 @@ async def enable(context: OperationContext, actor: Actor, request: ProxyReferenc
 
 async def _set_enabled(context: OperationContext, actor: Actor, reference: str, enabled: bool) -> ProxyFacts:
     proxy = await context.resolve.proxy(actor, "admin", reference)
-    return await _facts(context, actor, await context.registry.set_proxy_enabled(proxy.proxy_id, enabled))
+    return await _facts(context, actor, await context.store.set_proxy_enabled(proxy.proxy_id, enabled))
 
 
 async def _facts(context: OperationContext, actor: Actor, proxy: Proxy) -> ProxyFacts:
@@ -158,5 +176,5 @@ async def _facts(context: OperationContext, actor: Actor, proxy: Proxy) -> Proxy
     )
 
 
-def _secrets(minted: ProxySecrets) -> NewProxySecrets:
-    return NewProxySecrets(proxy_id=minted.proxy_id, api_key=minted.api_key, hmac_secret=minted.hmac_secret)
+def _mint(proxy_id: str) -> NewProxySecrets:
+    return NewProxySecrets(proxy_id=proxy_id, api_key=mint("gwk"), hmac_secret=mint("gwh"))
