@@ -17,7 +17,7 @@ from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.server.callers.shadow import ShadowRules
 from proxy.server.client.connection import ClientConnection
 from proxy.server.router import handler_for
-from proxy.server.upstream.pool import UpstreamConnection
+from proxy.server.upstream.connection import UpstreamConnection
 from tests.bytes.data_path import DataPath, answering, data_path
 
 _QUIET = os.eventfd(0)  # a descriptor with nothing to read, as an idle connection's is

@@ -65,7 +65,8 @@ from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.iteration import Turn
 from proxy.server.router import handler_for
 from proxy.server.upstream.credentials import UpstreamCredentials
-from proxy.server.upstream.pool import UpstreamPool, UpstreamSettings
+from proxy.server.upstream.pool import UpstreamPool
+from proxy.server.upstream.settings import UpstreamSettings
 from proxy.startup.certificates import Certificates
 from proxy.startup.settings import Settings
 

@@ -32,7 +32,8 @@ from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.iteration import Turn
 from proxy.server.router import handler_for
 from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential
-from proxy.server.upstream.pool import UpstreamPool, UpstreamSettings
+from proxy.server.upstream.pool import UpstreamPool
+from proxy.server.upstream.settings import UpstreamSettings
 
 UPSTREAM_TOKEN = "upstream-token-that-no-application-may-see"
 CLIENT_ID = "client-1"

@@ -19,7 +19,8 @@ import pytest
 import uvloop
 
 from proxy.server.exchange.exchange import Exchange
-from proxy.server.upstream.pool import MAX_AGE_SECONDS, STALE_SECONDS
+from proxy.server.upstream.connection import MAX_AGE_SECONDS
+from proxy.server.upstream.pool import STALE_SECONDS
 from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, answering, data_path, ok, read_reply
 from tests.standins.certificates import CertificateAuthority
 

@@ -14,7 +14,7 @@ from proxy.server.client.connection import ClientConnection
 from proxy.server.client.state import State
 from proxy.server.exchange.exchange import Exchange
 from proxy.server.loop.iteration import MOST_TOGETHER
-from proxy.server.upstream.pool import UpstreamConnection
+from proxy.server.upstream.connection import UpstreamConnection
 from tests.bytes.data_path import DataPath, Script, UpstreamPeer, answering, data_path, ok, read_reply, until
 
 BLOCK_SECRETS = """

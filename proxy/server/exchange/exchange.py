@@ -44,7 +44,7 @@ from proxy.server.http1.forwarded_headers import KEPT, head_for_client, head_for
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import AnswerHead
 from proxy.server.record.request_record import AuditDraft
-from proxy.server.upstream.pool import UpstreamLost
+from proxy.server.upstream.connection import UpstreamLost
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 _now: Final = time.time  # Final: what is compiled finds it without a look-up

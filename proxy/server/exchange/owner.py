@@ -9,7 +9,7 @@ from proxy.server.exchange.request_body import RequestBody
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import AnswerHead
 from proxy.server.record.request_record import AuditDraft
-from proxy.server.upstream.pool import UpstreamLost
+from proxy.server.upstream.connection import UpstreamLost
 
 
 class ExchangeOwner(RequestHandler):

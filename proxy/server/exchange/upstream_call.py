@@ -17,8 +17,8 @@ from proxy.server.errors import Refusal, overloaded
 from proxy.server.exchange.owner import ExchangeOwner
 from proxy.server.http1.response_head import AnswerHead
 from proxy.server.loop.deadlines import NEVER
+from proxy.server.upstream.connection import UpstreamConnection, UpstreamLost, UpstreamUser
 from proxy.server.upstream.credentials import UpstreamCredential
-from proxy.server.upstream.pool import UpstreamConnection, UpstreamLost, UpstreamUser
 
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 

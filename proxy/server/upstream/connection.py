@@ -1,0 +1,353 @@
+"""One connection to the upstream: a request is sent, its response is read, and another request may follow.
+
+A connection serves one user at a time. Its owner gets it back only after a whole request and a whole response
+with nothing left over; after an abort, a time-out, an early response or unsolicited bytes it is closed
+(RFC 9112 §9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from typing import Final, cast
+
+from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_reader import BrokenResponse, ResponseReader, ResponseState
+from proxy.server.loop.deadlines import NEVER, Deadlines
+from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, Turn
+from proxy.server.upstream.settings import UpstreamSettings
+
+MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
+
+_READING_BODY: Final = ResponseState.BODY
+
+
+class UpstreamLost(Exception):
+    """The upstream failed. `code` is a key of `errors.STATUS_OF`; `unanswered` says that not one byte came
+    back, `unsent` that none of the request was written."""
+
+    def __init__(self, code: str, message: str, *, unanswered: bool = False, unsent: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.unanswered = unanswered
+        self.unsent = unsent
+
+
+class UpstreamUser:
+    """One request that needs the upstream, as the pool and its connections name it."""
+
+    __slots__ = ("repeatable", "to_head_request")
+
+    repeatable: bool  # an idle connection may be used even if the upstream may have closed it
+    to_head_request: bool  # the response has no body, whatever its head says
+
+    def upstream_ready(self, upstream: UpstreamConnection) -> None:
+        """Take a connection that is the user's own now."""
+        raise NotImplementedError
+
+    def upstream_lost(self, error: UpstreamLost) -> None:
+        """End or repeat the request: the upstream failed, with or without a connection."""
+        raise NotImplementedError
+
+    def upstream_crowded(self) -> None:
+        """End the request: too many users wait for a connection."""
+        raise NotImplementedError
+
+    def upstream_full(self) -> None:
+        """Stop sending: the upstream takes the body more slowly than it comes."""
+        raise NotImplementedError
+
+    def upstream_drained(self) -> None:
+        """Go on to send, after a pause."""
+        raise NotImplementedError
+
+    def answer_informational(self, head: AnswerHead) -> None:
+        """Receive a 1xx response of the upstream."""
+        raise NotImplementedError
+
+    def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+        """Take the head of the final response, and the first bytes of its body."""
+        raise NotImplementedError
+
+    def answer_continued(self, chunk: bytes, last: bool) -> None:
+        """Take a piece of the response's body."""
+        raise NotImplementedError
+
+    def awaits_continue(self) -> bool:
+        """Return True if the client waits for the upstream's 100 (Continue)."""
+        raise NotImplementedError
+
+    def fail(self) -> None:
+        """End the exchange after a fault of the proxy."""
+        raise NotImplementedError
+
+
+class ConnectionOwner:
+    """Owner of upstream connections, as each of them names it: the pool."""
+
+    __slots__ = ("deadlines", "settings", "turn")
+
+    settings: UpstreamSettings
+    deadlines: Deadlines
+    turn: Turn
+
+    def release(self, upstream: UpstreamConnection) -> None:
+        """Take back a connection that can serve another user."""
+        raise NotImplementedError
+
+    def discard(self, upstream: UpstreamConnection) -> None:
+        """Offer a connection to nobody: it can't be used."""
+        raise NotImplementedError
+
+    def forget(self, upstream: UpstreamConnection) -> None:
+        """Count a connection no longer: it is closed."""
+        raise NotImplementedError
+
+    def count_large_head(self) -> None:
+        """Count a response that reached the limit of a head's size."""
+        raise NotImplementedError
+
+
+class UpstreamConnection(BatchedConnection):
+    """One connection to the upstream."""
+
+    __slots__ = (
+        "_early",
+        "_ended",
+        "_owner",
+        "_paused",
+        "_reader",
+        "_unread",
+        "closed",
+        "idle_since",
+        "opened_at",
+        "request_done",
+        "used",
+        "user",
+    )
+
+    _unread: select.poll
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self.opened_at = owner.deadlines.now
+        self.deadline = NEVER
+        self.idle_since = 0.0
+        self.closed = False
+        self._ended = False  # by the upstream's own word, with TLS its close_notify
+        self.used = False
+        self._reader = ResponseReader(owner.settings.max_header_bytes)
+        # Per exchange
+        self.user: UpstreamUser | None = None
+        self.request_done = False
+        self._early = False  # the answer began before the request's end was sent
+        self._paused = False  # reading, since the client doesn't take what came
+        self._held = b""  # a request that leaves when the loop's turn ends
+        self._arrived = b""  # the beginning of an answer, until the loop's turn ends
+
+    @property
+    def fit(self) -> bool:
+        """Whether another request can be sent. Bytes that the loop has not read yet, or the upstream's close,
+        belong to no request: taken for the next one's answer, they would put every later answer out of
+        step."""
+        return not self.closed and not self.transport.is_closing() and not self._unread.poll(0)
+
+    # From the exchange
+
+    def serve(self, user: UpstreamUser) -> None:
+        """Belongs to `user` until its answer has ended or it lets go."""
+        self.user = user
+        self.request_done = False
+        self._early = False
+        self._reader.expect(to_head_request=user.to_head_request)
+
+    def send(self, data: bytes, *, done: bool) -> None:
+        """Writes a piece of the request; `done` with the last one."""
+        if self._arrived:
+            self._early = True
+        self.request_done = done
+        self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+        self.transport.write(data)
+
+    def send_whole(self, data: bytes) -> None:
+        """Writes a whole request."""
+        self.request_done = True
+        self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+        self._held = data
+        self._owner.turn.send_request(self)
+
+    def send_held(self) -> None:
+        """At the end of the loop's turn; not if the connection ends, which then tells that it is unsent."""
+        held = self._held
+        if held and not self.transport.is_closing():
+            self._held = b""
+            self.transport.write(held)
+
+    def abandon(self) -> None:
+        """The exchange wants nothing more: what is under way can't be taken back, so the connection is
+        closed."""
+        self.user = None
+        self._held = b""
+        self._arrived = b""
+        self.transport.abort()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self.deadline = NEVER  # the client is slow now, not the upstream; its own deadline runs
+        self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+        self.transport.resume_reading()
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
+        self._owner.deadlines.add(self)
+        self._unread = select.poll()
+        self._unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        if self.user is None or self._held:
+            self._close_unusable()  # bytes that nobody has asked for yet (RFC 9112 §9.2)
+        elif self._reader.state is not _READING_BODY and not self._arrived and len(data) < WAITING_BYTES:
+            self._arrived = data
+            self._owner.turn.answer_arrived(self)
+        else:
+            # Together: what is beyond the end of an answer must not be taken for the next one's.
+            arrived, self._arrived = self._arrived, b""
+            self._take_safely(arrived + data if arrived else data)
+
+    def _take_safely(self, data: bytes) -> None:
+        user = self.user
+        try:
+            self._read(data)
+        except Exception as error:
+            self._owner.turn.report(error)
+            self._fail_with(user)
+
+    def fail(self) -> None:
+        self._fail_with(self.user)
+
+    def _fail_with(self, user: UpstreamUser | None) -> None:
+        """A fault of the proxy ends the connection, and the exchange that it serves or served until now."""
+        if self.user is None or self.user is user:  # else another one has it by now, which is not to blame
+            self._owner.discard(self)
+            self.abandon()
+        if user is not None:
+            user.fail()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self.take_arrived()
+        self._owner.deadlines.discard(self)
+        self._owner.forget(self)
+        unsent = bool(self._held)
+        self._held = b""
+        user = self.user
+        if user is None:
+            return
+        self.user = None
+        reader = self._reader
+        unanswered, began = reader.is_untouched, reader.state is _READING_BODY
+        if reader.end_of_input(orderly=error is None and self._ended):
+            user.answer_continued(b"", True)
+        elif not began:
+            user.upstream_lost(
+                UpstreamLost(
+                    "upstreamUnreachable",
+                    "The upstream closed the connection before it answered.",
+                    unanswered=unanswered and self.used,
+                    unsent=unsent,
+                )
+            )
+        else:
+            user.upstream_lost(UpstreamLost("upstreamError", "The upstream's answer ended too early."))
+
+    def pause_writing(self) -> None:
+        if self.user is not None:
+            self.user.upstream_full()
+
+    def resume_writing(self) -> None:
+        if self.user is not None:
+            self.user.upstream_drained()
+
+    def _on_due(self, now: float) -> None:
+        user = self.user
+        self.deadline = NEVER
+        if user is not None and not self._owes(user):
+            return  # it waits for the client as we do, whose own deadline runs
+        self.abandon()
+        if user is not None:
+            user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not answer in time."))
+
+    def _owes(self, user: UpstreamUser) -> bool:
+        """Whether it is the upstream's turn: to take what is written, to ask for the body, or to answer."""
+        return self.request_done or self.transport.get_write_buffer_size() > 0 or user.awaits_continue()
+
+    # Reading
+
+    def _read(self, data: bytes) -> None:
+        user = self.user
+        assert user is not None
+        try:
+            self._read_response(user, data)
+        except BrokenResponse as error:
+            self._give_up(error)
+
+    def _read_response(self, user: UpstreamUser, data: bytes) -> None:
+        reader = self._reader
+        if reader.state is _READING_BODY:
+            chunk, last = reader.read_body(data)
+            self._piece_read(last)
+            if chunk or last:
+                user.answer_continued(chunk, last)
+            return
+        reader.feed(data)
+        head = reader.next_head()
+        while head is not None and head.status < 200:
+            user.answer_informational(head)
+            if self.user is not user:
+                return
+            head = reader.next_head()
+        if head is not None:
+            chunk, last = reader.read_body(b"")
+            self._piece_read(last)
+            user.answer_started(head, chunk, last)
+
+    def _piece_read(self, last: bool) -> None:
+        """Let the connection go if the response has ended, and give the upstream time for more otherwise."""
+        if last:
+            self._end_answer()
+        else:
+            self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+
+    def _end_answer(self) -> None:
+        self.user = None
+        young = self._owner.deadlines.now - self.opened_at < MAX_AGE_SECONDS
+        # What waits to be written, the upstream hasn't taken either: this was an early answer.
+        whole = self.request_done and not self._early and not self.transport.get_write_buffer_size()
+        if self._reader.keep_alive and whole and young and not (self.closed or self._paused):
+            self.used = True
+            self._owner.release(self)
+        else:
+            self.transport.abort()
+
+    def _give_up(self, error: BrokenResponse) -> None:
+        user = self.user
+        if error.head_too_large:
+            self._owner.count_large_head()
+        self.abandon()
+        if user is not None:
+            user.upstream_lost(UpstreamLost("upstreamError", error.message))
+
+    def _close_unusable(self) -> None:
+        self._owner.discard(self)
+        self.transport.abort()

@@ -1,0 +1,21 @@
+"""Where the upstream is, and how long and how much of it the proxy waits for."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """Where the upstream is and how long we wait for it (seconds)."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    connect_timeout: float
+    response_timeout: float
+    idle_timeout: float
+    max_connections: int
+    max_waiting: int  # requests for which no connection is free and none may be opened
+    max_header_bytes: int
