@@ -426,7 +426,7 @@ async def test_unread_bytes_on_an_idle_connection_end_it_even_if_the_loop_has_no
         proxy.upstream.writers[0].write(FORGED)
         await proxy.upstream.writers[0].drain()
         await asyncio.sleep(0.002)
-        assert not idle.fit
+        assert not idle.is_quiet
         await strangers_get_their_own(proxy)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+from enum import Enum
 from typing import Final, cast
 
 from proxy.server.http1.response_head import AnswerHead
@@ -19,7 +20,39 @@ from proxy.server.upstream.settings import UpstreamSettings
 
 MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
 
+
+class Sending(Enum):
+    """States of the request that a connection sends."""
+
+    IDLE = "idle"  # nothing of it was sent
+    QUEUED = "queued"  # all of it leaves when the loop iteration ends
+    BODY = "body"  # its head has left, and its last byte has not
+    DONE = "done"  # its last byte has left
+    LATE = "late"  # its last byte has left, but the response began before
+
+
+class Link(Enum):
+    """States of the connection itself."""
+
+    OPEN = "open"
+    HALF_CLOSED = "half-closed"  # the upstream sends no more, by its own word: with TLS its close_notify
+    CLOSED = "closed"
+
+
+# Final names: the interpreted form reads an enum's member slowly.
+_IDLE: Final = Sending.IDLE
+_QUEUED: Final = Sending.QUEUED
+_BODY: Final = Sending.BODY
+_DONE: Final = Sending.DONE
+_LATE: Final = Sending.LATE
+
+_OPEN: Final = Link.OPEN
+_HALF_CLOSED: Final = Link.HALF_CLOSED
+_CLOSED: Final = Link.CLOSED
+
+_AWAITED: Final = ResponseState.AWAITED
 _READING_BODY: Final = ResponseState.BODY
+_ENDED: Final = ResponseState.ENDED
 
 
 class UpstreamLost(Exception):
@@ -113,16 +146,14 @@ class UpstreamConnection(BatchedConnection):
     """One connection to the upstream."""
 
     __slots__ = (
-        "_early",
-        "_ended",
+        "_link",
         "_owner",
         "_paused",
         "_reader",
+        "_sending",
         "_unread",
-        "closed",
         "idle_since",
         "opened_at",
-        "request_done",
         "used",
         "user",
     )
@@ -132,77 +163,105 @@ class UpstreamConnection(BatchedConnection):
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self.opened_at = owner.deadlines.now
-        self.deadline = NEVER
         self.idle_since = 0.0
-        self.closed = False
-        self._ended = False  # by the upstream's own word, with TLS its close_notify
-        self.used = False
+        self.deadline = NEVER
+        self.used = False  # a response has ended on it
+        self._link = _OPEN
+        self._sending = _IDLE
         self._reader = ResponseReader(owner.settings.max_header_bytes)
-        # Per exchange
+        self._paused = False  # reading, because the client doesn't take what came
+        self._held = b""
+        self._arrived = b""
         self.user: UpstreamUser | None = None
-        self.request_done = False
-        self._early = False  # the answer began before the request's end was sent
-        self._paused = False  # reading, since the client doesn't take what came
-        self._held = b""  # a request that leaves when the loop's turn ends
-        self._arrived = b""  # the beginning of an answer, until the loop's turn ends
+
+    def __repr__(self) -> str:
+        request, response = self._sending.value, self._reader.state.value
+        return f"<UpstreamConnection {self._link.value} request={request} response={response}>"
 
     @property
-    def fit(self) -> bool:
-        """Whether another request can be sent. Bytes that the loop has not read yet, or the upstream's close,
-        belong to no request: taken for the next one's answer, they would put every later answer out of
-        step."""
-        return not self.closed and not self.transport.is_closing() and not self._unread.poll(0)
+    def closed(self) -> bool:
+        """Return True if the transport has reported the end of the connection."""
+        return self._link is _CLOSED
 
-    # From the exchange
+    @property
+    def reusable(self) -> bool:
+        """Return True if another request can follow: the last one and its response have ended, and nothing of
+        either is left over."""
+        return (
+            self._reader.state is _ENDED
+            and self._reader.keep_alive
+            and self._sending is _DONE
+            # The upstream has not taken either what waits to be written: this was an early response.
+            and not self.transport.get_write_buffer_size()
+            and self._owner.deadlines.now - self.opened_at < MAX_AGE_SECONDS
+            and self._link is not _CLOSED
+            and not self._paused
+        )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return True if the connection is open and nothing waits to be read, which the owner looks at before
+        each further use. Bytes that the loop has not read yet, or the upstream's close, belong to no request:
+        taken for the next response, they would put every later response out of step."""
+        return self._link is not _CLOSED and not self.transport.is_closing() and not self._unread.poll(0)
+
+    # Called by the user, and by the owner for it
 
     def serve(self, user: UpstreamUser) -> None:
-        """Belongs to `user` until its answer has ended or it lets go."""
+        """Belong to `user` until its response has ended or `abandon`."""
         self.user = user
-        self.request_done = False
-        self._early = False
+        self._sending = _IDLE
         self._reader.expect(to_head_request=user.to_head_request)
 
     def send(self, data: bytes, *, done: bool) -> None:
-        """Writes a piece of the request; `done` with the last one."""
-        if self._arrived:
-            self._early = True
-        self.request_done = done
-        self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+        """Write a piece of the request; `done` with the last one."""
+        if not done:
+            self._sending = _BODY
+        elif self._arrived or self._reader.state is not _AWAITED:
+            self._sending = _LATE
+        else:
+            self._sending = _DONE
+        self._await_upstream()
         self.transport.write(data)
 
     def send_whole(self, data: bytes) -> None:
-        """Writes a whole request."""
-        self.request_done = True
-        self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+        """Write a whole request when the loop iteration ends."""
+        self._sending = _QUEUED
+        self._await_upstream()
         self._held = data
         self._owner.turn.send_request(self)
 
     def send_held(self) -> None:
-        """At the end of the loop's turn; not if the connection ends, which then tells that it is unsent."""
-        held = self._held
-        if held and not self.transport.is_closing():
-            self._held = b""
+        """Send a queued request, unless the connection ends: then its loss reports that it is unsent."""
+        if self._sending is _QUEUED and not self.transport.is_closing():
+            held, self._held = self._held, b""
+            self._sending = _DONE
             self.transport.write(held)
 
     def abandon(self) -> None:
-        """The exchange wants nothing more: what is under way can't be taken back, so the connection is
-        closed."""
+        """Close the connection: its user wants nothing more, and what is under way can't be taken back."""
         self.user = None
+        self._sending = _IDLE
         self._held = b""
         self._arrived = b""
         self.transport.abort()
 
     def pause_reading(self) -> None:
+        """Read no more until `resume_reading`, because the client is slow. Its own deadline runs."""
         self._paused = True
-        self.deadline = NEVER  # the client is slow now, not the upstream; its own deadline runs
+        self.deadline = NEVER
         self.transport.pause_reading()
 
     def resume_reading(self) -> None:
+        """Read again, and give the upstream its time from now on."""
         self._paused = False
-        self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+        self._await_upstream()
         self.transport.resume_reading()
 
-    # From the transport
+    def _await_upstream(self) -> None:
+        self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+
+    # Called by the transport and the loop iteration
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's own classes don't say that they are
@@ -211,13 +270,13 @@ class UpstreamConnection(BatchedConnection):
         self._unread.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        if self.user is None or self._held:
+        if self.user is None or self._sending is _QUEUED:
             self._close_unusable()  # bytes that nobody has asked for yet (RFC 9112 §9.2)
         elif self._reader.state is not _READING_BODY and not self._arrived and len(data) < WAITING_BYTES:
             self._arrived = data
             self._owner.turn.answer_arrived(self)
         else:
-            # Together: what is beyond the end of an answer must not be taken for the next one's.
+            # Together: bytes behind the end of a response must not be taken for the next one's.
             arrived, self._arrived = self._arrived, b""
             self._take_safely(arrived + data if arrived else data)
 
@@ -233,23 +292,25 @@ class UpstreamConnection(BatchedConnection):
         self._fail_with(self.user)
 
     def _fail_with(self, user: UpstreamUser | None) -> None:
-        """A fault of the proxy ends the connection, and the exchange that it serves or served until now."""
-        if self.user is None or self.user is user:  # else another one has it by now, which is not to blame
+        """End the connection after a fault of the proxy, and the exchange of `user`, which it served."""
+        if self.user is None or self.user is user:  # another user's exchange has no part in the fault
             self._owner.discard(self)
             self.abandon()
         if user is not None:
             user.fail()
 
     def eof_received(self) -> bool:
-        self._ended = True
+        self._link = _HALF_CLOSED
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.closed = True
+        orderly = error is None and self._link is _HALF_CLOSED
+        self._link = _CLOSED
         self.take_arrived()
         self._owner.deadlines.discard(self)
         self._owner.forget(self)
-        unsent = bool(self._held)
+        unsent = self._sending is _QUEUED
+        self._sending = _IDLE
         self._held = b""
         user = self.user
         if user is None:
@@ -257,7 +318,7 @@ class UpstreamConnection(BatchedConnection):
         self.user = None
         reader = self._reader
         unanswered, began = reader.is_untouched, reader.state is _READING_BODY
-        if reader.end_of_input(orderly=error is None and self._ended):
+        if reader.end_of_input(orderly=orderly):
             user.answer_continued(b"", True)
         elif not began:
             user.upstream_lost(
@@ -283,14 +344,18 @@ class UpstreamConnection(BatchedConnection):
         user = self.user
         self.deadline = NEVER
         if user is not None and not self._owes(user):
-            return  # it waits for the client as we do, whose own deadline runs
+            return  # it waits for the client, whose own deadline runs
         self.abandon()
         if user is not None:
             user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not answer in time."))
 
     def _owes(self, user: UpstreamUser) -> bool:
-        """Whether it is the upstream's turn: to take what is written, to ask for the body, or to answer."""
-        return self.request_done or self.transport.get_write_buffer_size() > 0 or user.awaits_continue()
+        """Return True if the upstream is the one to act: take what is written, ask for the body, respond."""
+        return (
+            (self._sending is not _IDLE and self._sending is not _BODY)
+            or self.transport.get_write_buffer_size() > 0
+            or user.awaits_continue()
+        )
 
     # Reading
 
@@ -325,16 +390,13 @@ class UpstreamConnection(BatchedConnection):
     def _piece_read(self, last: bool) -> None:
         """Let the connection go if the response has ended, and give the upstream time for more otherwise."""
         if last:
-            self._end_answer()
+            self._end_response()
         else:
-            self.deadline = self._owner.deadlines.now + self._owner.settings.response_timeout
+            self._await_upstream()
 
-    def _end_answer(self) -> None:
+    def _end_response(self) -> None:
         self.user = None
-        young = self._owner.deadlines.now - self.opened_at < MAX_AGE_SECONDS
-        # What waits to be written, the upstream hasn't taken either: this was an early answer.
-        whole = self.request_done and not self._early and not self.transport.get_write_buffer_size()
-        if self._reader.keep_alive and whole and young and not (self.closed or self._paused):
+        if self.reusable:
             self.used = True
             self._owner.release(self)
         else:

@@ -52,19 +52,21 @@ class UpstreamPool(ConnectionOwner):
         )
 
     def count_large_head(self) -> None:
+        """Count a response that reached the limit of a head's size."""
         self._counters[LIMIT_ANSWER_HEAD_BYTES] += 1
 
     @property
     def open_connections(self) -> int:
+        """Number of connections that are open or being opened."""
         return self._open
 
     def acquire(self, user: UpstreamUser, *, fresh: bool = False) -> None:
-        """Gives `user` a connection by its `upstream_ready`, now or later, or calls its `upstream_lost`, or
-        `upstream_crowded` where too many wait already."""
+        """Call `upstream_ready` of `user` with a connection, now or later; `upstream_lost` if none can be
+        opened, or `upstream_crowded` if too many users wait already. `fresh` asks for a new connection."""
         idle = self._idle
         while idle and not fresh:
             upstream = idle.pop()
-            if not upstream.fit:
+            if not upstream.is_quiet:
                 upstream.transport.abort()
             elif user.repeatable or self.deadlines.now - upstream.idle_since <= STALE_SECONDS:
                 self._counters[UPSTREAM_REUSED] += 1
@@ -86,13 +88,13 @@ class UpstreamPool(ConnectionOwner):
         self._open_for_waiting()
 
     def withdraw(self, user: UpstreamUser) -> None:
-        """`user` waits no more; a connection that was being opened for it serves the next."""
+        """Let `user` wait no more. A connection that is being opened for it serves the next user."""
         if user in self._waiting:
             self._waiting.remove(user)
 
     def release(self, upstream: UpstreamConnection) -> None:
-        """Takes back a connection that is fit for another exchange."""
-        if self._closing or (self._waiting and upstream.used and not upstream.fit):
+        """Give a connection that is reusable, or new, to a user that waits, or keep it for the next one."""
+        if self._closing or (self._waiting and upstream.used and not upstream.is_quiet):
             upstream.transport.abort()
         elif self._waiting:
             self._hand_over(upstream)
@@ -103,17 +105,18 @@ class UpstreamPool(ConnectionOwner):
             self._idle.append(upstream)
 
     def discard(self, upstream: UpstreamConnection) -> None:
+        """Offer a connection to nobody: it can't be used."""
         if upstream in self._idle:
             self._idle.remove(upstream)
 
     def forget(self, upstream: UpstreamConnection) -> None:
-        """A connection is gone."""
+        """Count a connection no longer: it is closed. Another one may be opened in its place."""
         self._open -= 1
         self.discard(upstream)
         self._open_for_waiting()
 
     def close(self) -> None:
-        """Closes what is idle; what serves an exchange closes when that ends."""
+        """Close idle connections now, and each of the others when its exchange ends."""
         self._closing = True
         for task in self._opening:
             task.cancel()
@@ -157,7 +160,7 @@ class UpstreamPool(ConnectionOwner):
         else:
             self._counters[UPSTREAM_OPENED] += 1
             if upstream.closed:
-                self._open += 1  # it was taken off already when the connection went
+                self._open += 1  # `forget` has counted it off already
                 self._connect_failed(
                     UpstreamLost("upstreamUnreachable", "The upstream closed the connection at once.")
                 )
