@@ -1,4 +1,4 @@
-"""Where the upstream is, and how long and how much of it the proxy waits for."""
+"""Settings of the connections to the upstream: its address, its TLS, times and limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """Where the upstream is and how long we wait for it (seconds)."""
+    """Address of the upstream, times in seconds, and limits."""
 
     host: str
     port: int
