@@ -29,7 +29,6 @@ from controlplane.master_key import open_vault
 from controlplane.metrics import Counts, Exposition
 from controlplane.operations.aside import end_processes
 from controlplane.operations.context import OperationContext
-from controlplane.registry import Registry
 from controlplane.requests import answer_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index
@@ -214,7 +213,6 @@ def _context(
     return OperationContext(
         settings,
         store,
-        Registry(store, clock),
         clock,
         opened,
         filled,

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from controlplane.operations.actor import Actor
     from controlplane.operations.context import OperationContext
     from controlplane.operations.operation import Answer, Operation, Request, Stream
-    from controlplane.registry import Registry
     from controlplane.search.interface import SearchIndex
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
@@ -65,7 +64,6 @@ class Open:
 
     settings: Settings
     store: SqliteStore
-    registry: Registry
     context: OperationContext
 
 
@@ -168,7 +166,6 @@ class Cli:
         from controlplane.clock import SystemClock
         from controlplane.master_key import open_vault
         from controlplane.operations.context import OperationContext
-        from controlplane.registry import Registry
         from controlplane.store.beginning import require_store
         from controlplane.store.sqlite import SqliteStore
         from controlplane.tail import Tail
@@ -186,10 +183,9 @@ class Cli:
             async def index() -> SearchIndex:
                 return await _filled_index(settings, store, stack)
 
-            registry = Registry(store, clock)
             tail = Tail(store, poll_seconds=_POLL_SECONDS)
-            context = OperationContext(settings, store, registry, clock, vault, index, tail)
-            yield Open(settings, store, registry, context)
+            context = OperationContext(settings, store, clock, vault, index, tail)
+            yield Open(settings, store, context)
 
 
 def _check(asked: Request) -> None:

@@ -11,7 +11,6 @@ from controlplane.operations.resolve import Resolver
 
 if TYPE_CHECKING:  # a command that needs no search starts without what searches
     from controlplane.clock import Clock
-    from controlplane.registry import Registry
     from controlplane.search.interface import SearchIndex
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
@@ -23,7 +22,6 @@ if TYPE_CHECKING:  # a command that needs no search starts without what searches
 class OperationContext:
     settings: Settings
     store: Store
-    registry: Registry
     clock: Clock
     vault: Callable[[], Awaitable[Vault]]
     index: Callable[[], Awaitable[SearchIndex]]

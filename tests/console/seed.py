@@ -27,7 +27,6 @@ from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Operation, Request
 from controlplane.operations.perform import perform
-from controlplane.registry import Registry
 from controlplane.search.interface import SearchIndex
 from controlplane.search.query import rfc3339_ms
 from controlplane.secrets import Vault, hash_password
@@ -51,6 +50,7 @@ from proxy.policy.compile import CompiledRuleset, compile_ruleset
 from proxy.policy.facts import RequestFacts
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.wire.audit_event import rfc3339, uuid7
+from tests.controlplane.inventory import Inventory
 from tests.controlplane.plane import FakeClock
 from tests.standins.examples import examples
 
@@ -224,25 +224,27 @@ class _Seeding:
         self._store = store
         self._clock = clock
         self._now_ms = now_ms
-        self._registry = Registry(store, clock)
+        self._context = OperationContext(
+            settings, store, clock, self._opened_vault, self._no_index, Tail(store)
+        )
+        self._inventory = Inventory(self._context)
         self._random = random.Random(20261121)
         self._plans: dict[str, CompiledRuleset] = {}
         self._versions: dict[str, int] = {}
 
     async def run(self, config: Path, events: int) -> Seeded:
         for name, retention in ORGS.items():
-            await self._registry.add_org(name, retention)
+            await self._inventory.add_org(name, retention)
             self._clock.advance(hours=1)
         await self._add_operators()
         await self._add_rulesets()
         for traffic in TRAFFIC:
-            await self._registry.add_app(traffic.name, traffic.org, traffic.ruleset)
+            await self._inventory.add_app(traffic.name, traffic.org, traffic.ruleset)
             self._clock.advance(hours=3)
-        vault = await open_vault(self._settings.secrets, self._store)
         for name, (org_names, _) in PROXIES.items():
-            await self._registry.add_proxy(vault, name, org_names)
+            await self._inventory.add_proxy(name, org_names)
             self._clock.advance(hours=2)
-        await self._operate(vault)
+        await self._operate()
         seeded = Seeded(
             config,
             self._now_ms,
@@ -255,18 +257,14 @@ class _Seeding:
         await self._commit(seeded)
         return seeded
 
-    async def _operate(self, vault: Vault) -> None:
+    async def _opened_vault(self) -> Vault:
+        return await open_vault(self._settings.secrets, self._store)
+
+    async def _no_index(self) -> SearchIndex:
+        raise AssertionError("nothing here searches")
+
+    async def _operate(self) -> None:
         """What operators did lately, and one of them tried."""
-
-        async def opened() -> Vault:
-            return vault
-
-        async def index() -> SearchIndex:
-            raise AssertionError("nothing here searches")
-
-        context = OperationContext(
-            self._settings, self._store, self._registry, self._clock, opened, index, Tail(self._store)
-        )
         actors = {
             each.name: Actor(each.name, each.roles, "10.0.4.17") for each in await self._store.operators()
         }
@@ -281,7 +279,7 @@ class _Seeding:
         for hours, name, operation, request in done:
             self._clock.wall = self._clock.steady = self._now_ms - hours * 3_600_000
             with suppress(Forbidden):
-                await perform(operation, context, actors[name], request)
+                await perform(operation, self._context, actors[name], request)
 
     async def _add_operators(self) -> None:
         org_ids = {org.name: org.org_id for org in await self._store.orgs()} | {EVERY_ORG: EVERY_ORG}
@@ -296,7 +294,7 @@ class _Seeding:
         for (org, name), texts in RULESETS.items():
             for text in texts:
                 parsed = parse_ruleset(text)
-                applied, _ = await self._registry.apply_ruleset(org, name, len(parsed.rules), text)
+                applied = await self._inventory.apply_ruleset(org, name, len(parsed.rules), text)
                 self._plans[name], self._versions[name] = compile_ruleset(parsed), applied.version
                 self._clock.advance(hours=30)
 

@@ -19,13 +19,13 @@ from controlplane.app import Addresses, running
 from controlplane.clock import Clock
 from controlplane.master_key import open_vault
 from controlplane.operations.context import OperationContext
-from controlplane.registry import Registry
 from controlplane.search.interface import SearchIndex
 from controlplane.secrets import Vault
 from controlplane.settings import Settings, read_settings
 from controlplane.store.interface import Retention
 from controlplane.store.sqlite import SqliteStore
 from controlplane.tail import Tail
+from tests.controlplane.inventory import Inventory
 
 SYNC = "/api/v1/agent/sync"
 HEARTBEAT = "/api/v1/agent/heartbeat"
@@ -149,14 +149,13 @@ class Plane:
         self.console_url = addresses.console[0] if addresses.console else ""
         self.session = session
         self.store = store
-        self.registry = Registry(store, clock)
+        self.inventory = Inventory(context_of(self))
 
     async def org(self, name: str, retention: Retention = "base") -> str:
-        return (await self.registry.add_org(name, retention)).org_id
+        return (await self.inventory.add_org(name, retention)).org_id
 
     async def proxy(self, name: str, *orgs: str) -> ProxyClient:
-        vault = await open_vault(self.settings.secrets, self.store)
-        minted = await self.registry.add_proxy(vault, name, orgs)
+        minted = await self.inventory.add_proxy(name, orgs)
         return ProxyClient(
             self.session,
             self.base_url,
@@ -164,12 +163,12 @@ class Plane:
             minted.proxy_id,
             minted.api_key,
             minted.hmac_secret,
-            [(await self.registry.org(org)).org_id for org in orgs],
+            [(await self.inventory.org(org)).org_id for org in orgs],
         )
 
     async def ruleset(self, org: str, name: str, text: str | None = None) -> str:
-        applied, _ = await self.registry.apply_ruleset(org, name, 1, text or RULESET.format(name=name))
-        return applied.ruleset_id
+        text = text or RULESET.format(name=name)
+        return (await self.inventory.apply_ruleset(org, name, 1, text)).ruleset_id
 
     async def stored(self) -> list[tuple[str, dict[str, Any]]]:
         """Every event in the system of record, with its organisation."""
@@ -186,9 +185,7 @@ def context_of(plane: Plane) -> OperationContext:
     async def index() -> SearchIndex:
         raise AssertionError("no test of this context searches")
 
-    return OperationContext(
-        plane.settings, plane.store, plane.registry, plane.clock, vault, index, Tail(plane.store)
-    )
+    return OperationContext(plane.settings, plane.store, plane.clock, vault, index, Tail(plane.store))
 
 
 def write_settings(folder: Path, **sections: str) -> Path:

@@ -52,9 +52,9 @@ def test_what_cannot_be_met_is_named(filter_: str, said: list[str]) -> None:
 @pytest.fixture
 async def named(trail: Trail) -> Trail:  # noqa: F811
     await trail.plane.ruleset("acme", "hr")
-    await trail.plane.registry.add_app("payroll", "acme", "hr")
+    await trail.plane.inventory.add_app("payroll", "acme", "hr")
     await trail.plane.ruleset("beta", "crm")
-    await trail.plane.registry.add_app("payslips", "beta", "crm")
+    await trail.plane.inventory.add_app("payslips", "beta", "crm")
     return trail
 
 

@@ -248,7 +248,7 @@ async def test_an_event_with_what_is_known_about_it(trail: Trail) -> None:
     yaml = "version: 1\nname: hr\nrules:\n  - id: r1\n    match: {path: [/a]}\n    verdict: allow\n"
     await plane.ruleset("acme", "hr", yaml)
     await plane.ruleset("acme", "hr", yaml + "  # later\n  - {id: r2, match: {path: [/b]}, verdict: block}\n")
-    crm = (await plane.registry.add_app("crm", "acme", "hr")).app
+    crm = (await plane.inventory.add_app("crm", "acme", "hr")).app
     proxy_id = trail.proxies["acme"].proxy_id
     judged = {"appId": crm.app_id, "proxyId": proxy_id, "ruleId": "r1", "reason": "rule", "rulesetVersion": 1}
     await trail.keep("acme", event(acme, 20, id="a/b ?c", **judged))

@@ -244,7 +244,7 @@ async def test_an_organisation_name_is_no_org_id(proxy: ProxyClient) -> None:
 async def test_a_revoked_organisation_is_403_at_once(plane: Plane, proxy: ProxyClient) -> None:
     (org,) = proxy.org_ids
     assert (await proxy.audit(batch("b1", org, [1]))).status == 202
-    await plane.registry.revoke("edge-1", "acme")
+    await plane.inventory.revoke("edge-1", "acme")
     assert (await proxy.audit(batch("b2", org, [2]))).code == "notAuthorisedForTenant"
     # A replay doesn't get past it either.
     assert (await proxy.audit(batch("b1", org, [1]))).code == "notAuthorisedForTenant"

@@ -44,9 +44,7 @@ def _without_tables(store: Path) -> None:
     ("lose", "lack"),
     [(Path.unlink, "is missing"), (_empty, "is empty"), (_without_tables, "has no tables")],
 )
-def test_a_lost_store_is_refused_by_everything_in_one_line(
-    used: Path, lose: object, lack: str
-) -> None:
+def test_a_lost_store_is_refused_by_everything_in_one_line(used: Path, lose: object, lack: str) -> None:
     store = used / "controlplane.db"
     for log in ("-wal", "-shm"):
         store.with_name(store.name + log).unlink(missing_ok=True)
@@ -97,7 +95,7 @@ async def test_a_new_store_is_made_on_demand(used: Path, clock: FakeClock) -> No
     _empty(store)
     assert _cli(config, "store", "new").returncode == 0
     async with started(used.parent, clock) as plane:
-        assert await plane.registry.proxies(None) == []
+        assert await plane.store.proxies(None) == []
     (line,) = json.loads(_cli(config, "record", "search", "--json").stdout)["lines"]
     assert (line["operation"], line["outcome"]) == ("store.new", "done")
 

@@ -62,7 +62,7 @@ async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
 ) -> None:
     """A newer version's ETag in the proxy's request brings a signed 304, for rules that it hasn't."""
     await plane.ruleset("acme", "rules")
-    await plane.registry.add_app("payroll", "acme", "rules")
+    await plane.inventory.add_app("payroll", "acme", "rules")
     between = Between(plane)
     app = web.Application()
     app.router.add_get(SYNC, between.relay)
@@ -82,7 +82,7 @@ async def test_nobody_between_can_keep_a_proxy_on_withdrawn_rules(
         )
         assert await sync.once()
         assert await sync.once()  # the honest 304
-        await plane.registry.set_app_enabled("payroll", None, False)
+        await plane.inventory.set_app_enabled("payroll", None, False)
         between.if_none_match, between.drops = (await proxy.sync()).headers["ETag"], drops
         assert not await sync.once()
         assert sync.check().status == "degraded"
@@ -241,7 +241,7 @@ async def test_a_body_begun_before_its_key_was_taken_back_is_not_taken_after(
     expected = f"Content-Length: {len(body)}", "Expect: 100-continue"
     reader, writer = await _connected(plane, _head(proxy, "POST", AUDIT, *expected, signed=body))
     assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-    await plane.registry.revoke("edge-1", "acme")
+    await plane.inventory.revoke("edge-1", "acme")
     clock.advance(seconds=2)
     writer.write(body)
     await reader.readline()

@@ -42,7 +42,7 @@ async def config(tmp_path: Path) -> Path:
     async with started(tmp_path, FakeClock()) as plane:
         acme, beta = await plane.org("acme"), await plane.org("beta")
         await plane.ruleset("acme", "hr")
-        crm = (await plane.registry.add_app("crm", "acme", "hr")).app
+        crm = (await plane.inventory.add_app("crm", "acme", "hr")).app
         await ingest(
             plane,
             "acme",

@@ -72,7 +72,7 @@ async def commands(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 async def test_a_command_says_the_same_on_both_ways(commands: Commands, plane: Plane, tmp_path: Path) -> None:
     await plane.org("acme")
     await plane.ruleset("acme", "hr")
-    await plane.registry.add_app("payroll", "acme", "hr")
+    await plane.inventory.add_app("payroll", "acme", "hr")
     await plane.proxy("edge / 1", "acme")
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(RULESET.format(name="hr"))

@@ -48,7 +48,7 @@ async def versions(plane: Plane) -> None:
     for rule in ("r1", "r2"):
         text = RULESET.format(name="hr").replace("r1", f"{rule}  # \u202e")
         await plane.ruleset("acme", "hr", text)
-    await plane.registry.add_app("portal", "acme", "hr")
+    await plane.inventory.add_app("portal", "acme", "hr")
 
 
 @pytest.mark.usefixtures("versions")

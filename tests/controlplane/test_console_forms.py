@@ -16,7 +16,7 @@ async def test_a_stop_that_is_refused_stays_as_it_was_entered(plane: Plane, scop
     orgs = {name: await plane.org(name) for name in ("acme", "zeta")}
     await plane.ruleset("zeta", "hr")
     for name in ("first", "second"):
-        await plane.registry.add_app(name, "zeta", "hr")
+        await plane.inventory.add_app(name, "zeta", "hr")
     apps = {app.name: app.app_id for app in await plane.store.apps(None)}
     entered = {"app": {"app": apps["second"]}, "org": {"org": orgs["zeta"]}, "all": {"sure": "yes"}}[scope]
     async with visiting(plane) as visitor:
@@ -105,8 +105,8 @@ async def test_a_refused_form_shows_its_page_again_with_the_reason(plane: Plane,
     below, form, page, reason = REFUSED[kind]
     await plane.org("acme")
     await plane.ruleset("acme", "hr")
-    await plane.registry.add_app("payroll", "acme", "hr")
-    await plane.registry.set_shadow("payroll", None, "hr")
+    await plane.inventory.add_app("payroll", "acme", "hr")
+    await plane.inventory.set_shadow("payroll", None, "hr")
     proxy = await plane.proxy("edge-1", "acme")
     page = page.format(app=(await plane.store.apps(None))[0].app_id, ada="id-of-ada", proxy=proxy.proxy_id)
     async with visiting(plane) as visitor:

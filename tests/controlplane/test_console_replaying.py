@@ -81,7 +81,7 @@ async def test_requests_of_the_applications_that_the_rules_judge_are_replayed_un
     plane: Plane, traffic: Traffic
 ) -> None:
     await traffic.send([group_path(1, "members")])
-    await plane.registry.add_app("other", "acme", "hr")
+    await plane.inventory.add_app("other", "acme", "hr")
     listed = await perform(apps.list_all, context_of(plane), OPERATOR, apps.ListApps())
     (facts,) = [app for app in listed.apps if app.name == "other"]
 

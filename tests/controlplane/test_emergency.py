@@ -23,7 +23,7 @@ async def context(plane: Plane) -> OperationContext:
     for org in ("acme", "rival"):
         await plane.org(org)
         await plane.ruleset(org, f"{org}-rules")
-        await plane.registry.add_app(f"{org}-app", org, f"{org}-rules")
+        await plane.inventory.add_app(f"{org}-app", org, f"{org}-rules")
     await plane.ruleset("acme", "next-rules")
     return context_of(plane)
 

@@ -119,7 +119,7 @@ async def test_a_rollout_names_who_has_arrived_and_who_has_not(plane: Plane, pro
     await beat(proxy, rulesets={ruleset_id: 2})
     await beat(second, rulesets={ruleset_id: 1})
     await beat(cut_off, rulesets={ruleset_id: 1})
-    await plane.registry.set_proxy_enabled("edge-4", False)
+    await plane.inventory.set_proxy_enabled("edge-4", False)
     found = await rollout(plane)
     assert {name: (each.state, each.version) for name, each in found.items()} == {
         "edge-1": ("enforced", 2),
@@ -161,7 +161,7 @@ async def test_curves_restarts_and_gaps_of_one_proxy(plane: Plane, proxy: ProxyC
 
 
 async def _viewer(plane: Plane, org: str, role: Role = "viewer") -> Actor:
-    return Actor("someone", {(await plane.registry.org(org)).org_id: role})
+    return Actor("someone", {(await plane.inventory.org(org)).org_id: role})
 
 
 async def test_who_sees_one_organisation_learns_nothing_of_the_others_on_the_same_proxy(plane: Plane) -> None:

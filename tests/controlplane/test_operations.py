@@ -32,6 +32,7 @@ from controlplane.store.interface import (
     StoreError,
 )
 from controlplane.store.sqlite import SqliteStore
+from tests.controlplane.inventory import Inventory
 from tests.controlplane.plane import RULESET, FakeClock, Plane, context_of
 
 OWNER: Final = local_actor("owner")
@@ -46,7 +47,7 @@ async def context(plane: Plane) -> AsyncIterator[OperationContext]:
     await plane.org(f"{MARK}-org")
     for org, name in (("acme", "own"), (f"{MARK}-org", MARK)):
         await plane.ruleset(org, f"{name}-rules")
-        await plane.registry.add_app(f"{name}-app", org, f"{name}-rules")
+        await plane.inventory.add_app(f"{name}-app", org, f"{name}-rules")
         await plane.proxy(f"{name}-proxy", org)
         await operators.add.perform(
             context_of(plane), OWNER, operators.AddOperator(f"{name}-admin", PASSWORD, "admin", org)
@@ -241,9 +242,9 @@ async def test_a_secret_is_replaced_by_one_of_those_who_saw_the_same(context: Op
     assert isinstance(made, apps.NewSecret)
     with pytest.raises(Conflict, match="the newest is version 2, and 1 was expected"):
         raise refused if isinstance(refused, BaseException) else AssertionError
-    assert [each.version for each in (await context.registry.app("own-app", None)).secrets] == [2, 1]
+    assert [each.version for each in (await Inventory(context).app("own-app")).secrets] == [2, 1]
     await apps.rotate_secret.perform(context, OWNER, apps.RotateSecret("own-app"))
-    assert [each.version for each in (await context.registry.app("own-app", None)).secrets] == [3]
+    assert [each.version for each in (await Inventory(context).app("own-app")).secrets] == [3]
 
 
 async def test_a_proxy_s_secrets_are_replaced_by_one_of_those_who_saw_the_same(
@@ -273,7 +274,7 @@ async def test_a_shared_proxy_shows_each_organisation_its_own_half(context: Oper
     await proxies.grant.perform(context, OWNER, proxies.OrgOfProxy("own-proxy", f"{MARK}-org"))
     eve = await actor(context, acme="admin")
     ids = {org.name: org.org_id for org in await context.store.orgs()}
-    proxy = await context.registry.proxy("own-proxy")
+    proxy = await Inventory(context).proxy("own-proxy")
     last_seq = {ids["acme"]: 7, ids[f"{MARK}-org"]: 9}
     await context.store.add_heartbeat(proxy.proxy_id, json.dumps({"version": "1", "lastSeq": last_seq}))
     await context.store.add_metrics(proxy.proxy_id, "w", json.dumps({"windowStart": "w", "evaluated": 99}))
@@ -288,7 +289,7 @@ async def test_a_shared_proxy_shows_each_organisation_its_own_half(context: Oper
         await proxies.disable.perform(context, eve, proxies.ProxyReference("own-proxy"))
     taken = await proxies.revoke.perform(context, eve, proxies.OrgOfProxy("own-proxy", "acme"))
     assert taken.orgs == ()  # each may take its own back
-    assert (await context.registry.proxy("own-proxy")).org_ids == (ids[f"{MARK}-org"],)
+    assert (await Inventory(context).proxy("own-proxy")).org_ids == (ids[f"{MARK}-org"],)
 
 
 # Operators
@@ -556,7 +557,7 @@ async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_ans
         patched.setattr(type(context.store), "begin_record", full)
         with pytest.raises(StoreError):
             await perform(apps.disable, context, ada, apps.AppReference("own-app"))
-    assert (await context.registry.app("own-app", None)).enabled
+    assert (await Inventory(context).app("own-app")).enabled
     with monkeypatch.context() as patched:
         patched.setattr(type(context.store), "end_record", full)
         rotated = await perform(apps.rotate_secret, context, ada, apps.RotateSecret("own-app"))

@@ -257,7 +257,7 @@ async def test_a_rollback_undoes_no_version_that_nobody_looked_at(
 ) -> None:
     await plane.org("acme")
     for number in range(3):
-        await plane.registry.apply_ruleset("acme", "hr", 0, f"{SMALL}# {number}\n")
+        await plane.inventory.apply_ruleset("acme", "hr", 0, f"{SMALL}# {number}\n")
     with pytest.raises(Conflict, match="version 3 is in force, and 2 was expected"):
         await rollback.perform(context, EDITOR, RollBack("hr", "acme", to=1, expected=2))
     assert (await rollback.perform(context, EDITOR, RollBack("hr", "acme", to=1, expected=3))).version == 4
@@ -270,7 +270,7 @@ async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_
     await plane.org("acme")
     for number in range(20):
         text = f"{SMALL}# {number} {'x' * 1_000_000}\n"
-        await plane.registry.apply_ruleset("acme", "hr", 0, text)
+        await plane.inventory.apply_ruleset("acme", "hr", 0, text)
     tracemalloc.start()
     try:
         found = await history.perform(context, EDITOR, RulesetReference("hr"))

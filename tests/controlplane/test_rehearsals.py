@@ -178,7 +178,7 @@ async def test_a_ruleset_whose_name_reads_like_another_s_version_is_itself(
     await plane.org("acme")
     for name, verdict in (("hr", "block"), ("hr", "allow"), ("hr@1", "log_only")):
         text = f"version: 1\nname: {name}\nrules: [{{id: a, match: {{path: [/**]}}, verdict: {verdict}}}]\n"
-        await plane.registry.apply_ruleset("acme", name, 1, text)
+        await plane.inventory.apply_ruleset("acme", name, 1, text)
 
     async def text_of(reference: str) -> str:
         return await stored_yaml(context, OPERATOR, reference, "acme")

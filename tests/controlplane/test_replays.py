@@ -62,7 +62,7 @@ class Traffic:
 @pytest.fixture
 async def traffic(plane: Plane, proxy: ProxyClient) -> Traffic:
     await plane.ruleset("acme", "hr", RULES)
-    app = (await plane.registry.add_app("payroll", "acme", "hr")).app
+    app = (await plane.inventory.add_app("payroll", "acme", "hr")).app
     return Traffic(plane, proxy, app.app_id)
 
 
@@ -114,7 +114,7 @@ async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic:
 async def test_only_the_time_the_application_and_the_filter_asked_for_are_judged(
     plane: Plane, traffic: Traffic
 ) -> None:
-    await plane.registry.add_app("other", "acme", "hr")
+    await plane.inventory.add_app("other", "acme", "hr")
     times = [f"2026-11-21T{hour:02}:30:00.000Z" for hour in range(6, 12)]
     await traffic.send({**group_path(1, "members"), "time": time} for time in times)
     context = context_of(plane)
@@ -135,7 +135,7 @@ async def test_only_applications_that_the_draft_would_be_in_force_for_are_judged
     plane: Plane, proxy: ProxyClient, traffic: Traffic
 ) -> None:
     await plane.ruleset("acme", "other", RULES.replace("name: hr", "name: other"))
-    elsewhere = (await plane.registry.add_app("bound-elsewhere", "acme", "other")).app
+    elsewhere = (await plane.inventory.add_app("bound-elsewhere", "acme", "other")).app
     await traffic.send([group_path(1, "members")])
     await Traffic(plane, proxy, elsewhere.app_id, 10).send([group_path(2, "members")])
     context = context_of(plane)
@@ -196,7 +196,7 @@ async def test_a_cursor_tells_a_tenant_nothing_of_others(
     for number in range(3):
         await traffic.send([group_path(number)])
     context = context_of(plane)
-    org_id = (await plane.registry.org("acme")).org_id
+    org_id = (await plane.inventory.org("acme")).org_id
     viewer = Actor("viewer", {org_id: "viewer"})
     told = await replayed(context, viewer, limit=1)
     assert told.next is not None

@@ -39,12 +39,12 @@ GOOD_METRICS: dict[str, Any] = {
 
 
 async def test_a_heartbeat_is_kept_and_counts_as_a_sign_of_life(plane: Plane, proxy: ProxyClient) -> None:
-    assert (await plane.registry.proxy("edge-1")).last_seen_ms is None
+    assert (await plane.inventory.proxy("edge-1")).last_seen_ms is None
     answer = await proxy.send(HEARTBEAT, json.dumps(GOOD_HEARTBEAT).encode())
     assert (answer.status, answer.json) == (200, {"status": "ok"})
     (report,) = await plane.store.heartbeats(proxy.proxy_id, 10)
     assert json.loads(report.body) == GOOD_HEARTBEAT
-    assert (await plane.registry.proxy("edge-1")).last_seen_ms == plane.clock.wall
+    assert (await plane.inventory.proxy("edge-1")).last_seen_ms == plane.clock.wall
 
 
 async def test_a_window_that_is_reported_twice_counts_once(plane: Plane, proxy: ProxyClient) -> None:

@@ -132,9 +132,9 @@ async def test_an_unknown_api_key_is_refused(proxy: ProxyClient, key: str) -> No
 
 
 async def test_a_disabled_proxy_is_unknown_until_it_is_enabled(plane: Plane, proxy: ProxyClient) -> None:
-    await plane.registry.set_proxy_enabled("edge-1", False)
+    await plane.inventory.set_proxy_enabled("edge-1", False)
     assert (await proxy.send(SYNC)).code == "unknownApiKey"
-    await plane.registry.set_proxy_enabled("edge-1", True)
+    await plane.inventory.set_proxy_enabled("edge-1", True)
     assert (await proxy.send(SYNC)).status == 200
 
 

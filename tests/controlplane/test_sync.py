@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 async def test_a_proxy_is_given_its_organisations_apps_and_rulesets(plane: Plane, proxy: ProxyClient) -> None:
     (org,) = proxy.org_ids
     ruleset = await plane.ruleset("acme", "hr-sync")
-    created = await plane.registry.add_app("payroll", "acme", "hr-sync")
+    created = await plane.inventory.add_app("payroll", "acme", "hr-sync")
     answer = await proxy.sync()
     assert answer.status == 200
     content = answer.json
@@ -59,12 +59,12 @@ async def test_a_proxy_is_given_its_organisations_apps_and_rulesets(plane: Plane
 async def test_nothing_of_another_tenant_is_sent(plane: Plane, proxy: ProxyClient) -> None:
     foreign = await plane.org("rival")
     await plane.ruleset("rival", "secret-rules")
-    await plane.registry.add_app("secret-app", "rival", "secret-rules")
+    await plane.inventory.add_app("secret-app", "rival", "secret-rules")
     answer = await proxy.sync()
     assert answer.json["apps"] == answer.json["rulesets"] == []
     assert foreign not in answer.body.decode()
     # Nor does it show by a new version that something happened there.
-    await plane.registry.add_app("second", "rival", "secret-rules")
+    await plane.inventory.add_app("second", "rival", "secret-rules")
     assert (await proxy.sync(answer.headers["ETag"])).status == 304
 
 
@@ -94,10 +94,10 @@ async def test_if_none_match_may_name_several_and_be_weak_or_strong(proxy: Proxy
 
 
 async def test_each_change_is_a_new_version(plane: Plane, proxy: ProxyClient) -> None:
-    registry = plane.registry
+    inventory = plane.inventory
     await plane.ruleset("acme", "one")
     await plane.ruleset("acme", "two")
-    await registry.add_app("payroll", "acme", "one")
+    await inventory.add_app("payroll", "acme", "one")
     seen = [(await proxy.sync()).headers["ETag"]]
 
     async def changed() -> None:
@@ -105,18 +105,18 @@ async def test_each_change_is_a_new_version(plane: Plane, proxy: ProxyClient) ->
         seen.append((await proxy.sync()).headers["ETag"])
         assert (await proxy.sync(seen[-1])).status == 304
 
-    await registry.set_app_enabled("payroll", None, False)
+    await inventory.set_app_enabled("payroll", None, False)
     await changed()
     assert (await proxy.sync()).json["apps"][0]["enabled"] is False
-    await registry.set_app_enabled("payroll", None, True)
+    await inventory.set_app_enabled("payroll", None, True)
     await changed()
-    await registry.bind_app("payroll", None, "two")
+    await inventory.bind_app("payroll", None, "two")
     await changed()
-    await registry.rotate_secret("payroll", None, 0)
+    await inventory.rotate_secret("payroll", None, 0)
     await changed()
     await plane.ruleset("acme", "one", RULESET.format(name="one") + "# changed\n")
     await changed()
-    await registry.roll_back("one", "acme", None)
+    await inventory.roll_back("one", "acme")
     await changed()
     # A state that was there before is a new version all the same: a version never comes back.
     assert len(set(seen)) == len(seen)
@@ -155,8 +155,8 @@ async def test_a_rotation_without_grace_revokes_the_old_secret_and_its_version(
     plane: Plane, proxy: ProxyClient
 ) -> None:
     await plane.ruleset("acme", "one")
-    old = await plane.registry.add_app("payroll", "acme", "one")
-    new = await plane.registry.rotate_secret("payroll", "acme", 0)
+    old = await plane.inventory.add_app("payroll", "acme", "one")
+    new = await plane.inventory.rotate_secret("payroll", "acme", 0)
     (app,) = (await proxy.sync()).json["apps"]
     assert app["secretVersion"] == 2
     (secret_hash,) = app["secretHashes"]
@@ -168,15 +168,15 @@ async def test_a_rotation_with_grace_keeps_the_old_secret_and_its_tokens_until_t
     plane: Plane, proxy: ProxyClient, clock: FakeClock
 ) -> None:
     await plane.ruleset("acme", "one")
-    await plane.registry.add_app("payroll", "acme", "one")
-    await plane.registry.rotate_secret("payroll", "acme", 24 * HOUR_MS)
+    await plane.inventory.add_app("payroll", "acme", "one")
+    await plane.inventory.rotate_secret("payroll", "acme", 24 * HOUR_MS)
     answer = await proxy.sync()
     (app,) = answer.json["apps"]
     assert (app["secretVersion"], len(app["secretHashes"])) == (1, 2)
     clock.advance(hours=23.9)
     assert (await proxy.sync(answer.headers["ETag"])).status == 304
     clock.advance(hours=0.1)
-    # Its end is a change by itself, though nobody touched the registry.
+    # Its end is a change by itself, though nobody touched the application.
     ended = await proxy.sync(answer.headers["ETag"])
     (after,) = ended.json["apps"]
     assert (after["secretVersion"], after["secretHashes"]) == (2, app["secretHashes"][:1])
@@ -184,9 +184,9 @@ async def test_a_rotation_with_grace_keeps_the_old_secret_and_its_tokens_until_t
 
 async def test_an_emergency_rotation_ends_a_running_grace(plane: Plane, proxy: ProxyClient) -> None:
     await plane.ruleset("acme", "one")
-    await plane.registry.add_app("payroll", "acme", "one")
-    await plane.registry.rotate_secret("payroll", "acme", 24 * HOUR_MS)
-    await plane.registry.rotate_secret("payroll", "acme", 0)
+    await plane.inventory.add_app("payroll", "acme", "one")
+    await plane.inventory.rotate_secret("payroll", "acme", 24 * HOUR_MS)
+    await plane.inventory.rotate_secret("payroll", "acme", 0)
     (app,) = (await proxy.sync()).json["apps"]
     assert (app["secretVersion"], len(app["secretHashes"])) == (3, 1)
     # A clock that is set back brings nothing to life again.
@@ -198,7 +198,7 @@ async def test_an_emergency_rotation_ends_a_running_grace(plane: Plane, proxy: P
 async def test_a_revoked_organisation_is_no_longer_sent(plane: Plane, proxy: ProxyClient) -> None:
     await plane.ruleset("acme", "one")
     assert len((await proxy.sync()).json["rulesets"]) == 1
-    await plane.registry.revoke("edge-1", "acme")
+    await plane.inventory.revoke("edge-1", "acme")
     content = (await proxy.sync()).json
     assert content["orgs"] == content["apps"] == content["rulesets"] == []
 
@@ -208,11 +208,11 @@ async def test_what_is_stopped_is_told_and_not_enabled_for_older_proxies(
 ) -> None:
     (org,) = proxy.org_ids
     await plane.ruleset("acme", "one")
-    payroll = (await plane.registry.add_app("payroll", "acme", "one")).app
-    crm = (await plane.registry.add_app("crm", "acme", "one")).app
+    payroll = (await plane.inventory.add_app("payroll", "acme", "one")).app
+    crm = (await plane.inventory.add_app("crm", "acme", "one")).app
     foreign_org = await plane.org("rival")
     await plane.ruleset("rival", "rules")
-    foreign = (await plane.registry.add_app("crm", "rival", "rules")).app
+    foreign = (await plane.inventory.add_app("crm", "rival", "rules")).app
 
     async def told() -> tuple[dict[str, bool], Any]:
         content = (await proxy.sync()).json
@@ -236,33 +236,33 @@ async def test_what_is_stopped_is_told_and_not_enabled_for_older_proxies(
     assert await told() == ({"crm": False, "payroll": False}, one | {"everything": True})
     await plane.store.lift_stop(None, None)
     await plane.store.lift_stop(org, payroll.app_id)
-    await plane.registry.set_app_enabled(crm.app_id, None, False)
+    await plane.inventory.set_app_enabled(crm.app_id, None, False)
     assert await told() == ({"crm": False, "payroll": True}, None)  # lifting enables nothing
 
 
 async def test_a_shadow_ruleset_is_told_where_there_is_one(plane: Plane, proxy: ProxyClient) -> None:
     await plane.ruleset("acme", "one")
     other = await plane.ruleset("acme", "two")
-    await plane.registry.add_app("payroll", "acme", "one")
+    await plane.inventory.add_app("payroll", "acme", "one")
     seen = [(await proxy.sync()).headers["ETag"]]
-    assert (await plane.registry.set_shadow("payroll", None, "two")).shadow_ruleset_name == "two"
+    assert (await plane.inventory.set_shadow("payroll", None, "two")).shadow_ruleset_name == "two"
     answer = await proxy.sync(seen[-1])
     assert answer.json["apps"][0]["shadowRulesetId"] == other
     assert answer.json["apps"][0]["rulesetId"] != other
-    promoted = await plane.registry.promote_shadow("payroll", None)
+    promoted = await plane.inventory.promote_shadow("payroll", None)
     assert (promoted.ruleset_id, promoted.shadow_ruleset_id) == (other, None)
     answer = await proxy.sync(answer.headers["ETag"])
     assert answer.json["apps"][0]["rulesetId"] == other
     assert "shadowRulesetId" not in answer.json["apps"][0]
     with pytest.raises(NotFound, match="no shadow ruleset"):
-        await plane.registry.promote_shadow("payroll", None)
+        await plane.inventory.promote_shadow("payroll", None)
 
 
 async def test_a_foreign_ruleset_can_not_be_tried_out(plane: Plane, proxy: ProxyClient) -> None:
     await plane.org("rival")
     foreign = await plane.ruleset("rival", "theirs")
     await plane.ruleset("acme", "one")
-    await plane.registry.add_app("payroll", "acme", "one")
+    await plane.inventory.add_app("payroll", "acme", "one")
     for reference in ("theirs", foreign):
         with pytest.raises(NotFound):
-            await plane.registry.set_shadow("payroll", None, reference)
+            await plane.inventory.set_shadow("payroll", None, reference)

@@ -244,7 +244,7 @@ async def test_a_wrong_secret(
 
 
 async def test_a_disabled_proxy(plane: Plane, patient: Patient) -> None:
-    await plane.registry.set_proxy_enabled("edge-1", False)
+    await plane.inventory.set_proxy_enabled("edge-1", False)
     assert "proxy enable" in (await patient.failures())["control plane: sync"]["fix"]
 
 
