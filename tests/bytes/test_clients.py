@@ -207,7 +207,7 @@ async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wa
         writer.write(request * count)
         for answered in range(count):
             assert (await read_reply(reader)).status == 401
-            most = max([most, *(len(each._pending) for each in proxy.connections)])
+            most = max([most, *(each._reader.waiting for each in proxy.connections)])
             if answered == 100:
                 assert (await proxy.ask(proxy.request())).status == 200
                 assert requests_wait(proxy), "all was served before anybody else"
@@ -218,7 +218,7 @@ async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wa
 
 
 def requests_wait(proxy: DataPath) -> bool:
-    return any(each._pending for each in proxy.connections)
+    return any(each._reader.waiting for each in proxy.connections)
 
 
 async def test_pipelined_requests_with_bodies_are_read_no_further_either(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_pipelined_requests_with_bodies_are_read_no_further_either(tmp_pat
         writer.write(request * 20_000)
         for _ in range(20_000):
             assert (await read_reply(reader)).status == 401
-            most = max([most, *(len(each._pending) for each in proxy.connections)])
+            most = max([most, *(each._reader.waiting for each in proxy.connections)])
         assert most <= connection_module.PIPELINE_BYTES + RECEIVED_AT_ONCE
         writer.close()
 

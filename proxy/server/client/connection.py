@@ -41,8 +41,8 @@ from proxy.server.client_limits import network_of
 from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
 from proxy.server.http1 import own_responses as answers
-from proxy.server.http1.body_reader import BodyReader
-from proxy.server.http1.request_head import RequestFields, RequestHead, parse_request_head
+from proxy.server.http1.request_head import RequestHead
+from proxy.server.http1.request_reader import HeadTooLong, RequestReader, TooManyFields
 from proxy.server.loop.deadlines import NEVER
 from proxy.server.loop.iteration import WAITING_BYTES
 from proxy.server.record.request_record import draft_of_refused
@@ -55,11 +55,9 @@ LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped 
 METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named where another one is refused
 COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
 CHUNK_LINES_PER_TURN: Final = 2000  # of a body: some milliseconds
-EXCESS_FRAMING_BYTES: Final = 256 * 1024  # of a body's chunks beyond its content: nobody needs so many
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
-_TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a record that holds one (RFC 8446 §5.1)
 
 
 class RequestHandler:
@@ -152,19 +150,15 @@ class ClientConnection(OpenConnection):
 
     __slots__ = (
         "_admission",
-        "_begins_at",
-        "_body",
         "_context",
         "_discarded",
         "_exchange",
-        "_fields",
         "_gate",
         "_handler_for",
         "_head",
         "_keep_alive",
         "_pace",
-        "_pending",
-        "_scanned",
+        "_reader",
         "_serving",
         "client_ip",
         "made",
@@ -189,11 +183,10 @@ class ClientConnection(OpenConnection):
         self.client_ip = ""
         self.deadline = NEVER
         self._arrived = b""  # the beginning of a request, until the loop's turn ends
-        self._pending = b""  # bytes of requests to come
-        self._begins_at = 0  # in those, the next of them
-        self._scanned = 0  # in those, where no head can end before
-        self._fields: RequestFields | None = None  # of the request before
-        self._body = BodyReader(excess_limit=EXCESS_FRAMING_BYTES)
+        limits = context.limits
+        self._reader = RequestReader(
+            max_head_bytes=limits.max_header_bytes, max_fields=limits.max_header_count
+        )
         self._serving = False
         self._keep_alive = _PERSIST
         self._held = b""  # an answer that leaves when the loop's turn ends
@@ -241,7 +234,7 @@ class ClientConnection(OpenConnection):
             self._shed(admission.refused_by)
 
     def data_received(self, data: bytes) -> None:
-        waits = self._exchange is None and not self._pending and not self._arrived
+        waits = self._exchange is None and not self._arrived and not self._reader.waiting
         if waits and len(data) < WAITING_BYTES:
             self._arrived = data
             self._context.turn.request_arrived(self)
@@ -265,17 +258,10 @@ class ClientConnection(OpenConnection):
 
     def _take(self, data: bytes) -> None:
         state = self._pace.state
-        if state is _BODY or state is _DISCARD:
+        if state is _IDLE or state is _HEAD or state is _WAITING:
+            self._reader.feed(data)
+        elif state is not _CLOSING:
             self._read_body(data)
-        elif state is _CLOSING:
-            return
-        elif self._pending:
-            # Only where a head comes in pieces, or requests are pipelined.
-            self._pending = self._pending[self._begins_at :] + data
-            self._scanned = max(0, self._scanned - self._begins_at)
-            self._begins_at = 0
-        else:
-            self._pending = data
         self._serve_pending()
 
     def eof_received(self) -> bool:
@@ -333,7 +319,7 @@ class ClientConnection(OpenConnection):
         elif pace.state is _HEAD:
             self._context.counters.values[LIMIT_HEAD_TIMEOUT] += 1
             fault = MalformedHead("the request head took too long", "requestTimeout")
-            self._refuse_head(fault, self._pending[self._begins_at :])
+            self._refuse_head(fault)
         elif pace.body_is_due():
             self._judge_body_rate(now)
         elif self._exchange is not None:
@@ -346,7 +332,7 @@ class ClientConnection(OpenConnection):
 
     def _serve_pending(self) -> None:
         """Begins one request after the other until one is under way or no whole head is left."""
-        if self._serving or not self._pending:
+        if self._serving or not self._reader.waiting:
             return
         self._serving = True
         turns = REQUESTS_PER_TURN
@@ -356,13 +342,12 @@ class ClientConnection(OpenConnection):
                 self._context.loop.call_soon(self._take_safely, b"")
                 break
         self._serving = False
-        if len(self._pending) > PIPELINE_BYTES or self._gate.is_shut_by(PIPELINE_FULL):
+        if self._reader.waiting > PIPELINE_BYTES or self._gate.is_shut_by(PIPELINE_FULL):
             self._bound_pipeline()
 
     def _bound_pipeline(self) -> None:
         """Stop reading while as many bytes of pipelined requests wait as may."""
-        waiting = len(self._pending) - self._begins_at
-        if waiting > PIPELINE_BYTES and self._pace.state is not _HEAD:
+        if self._reader.waiting > PIPELINE_BYTES and self._pace.state is not _HEAD:
             self._gate.shut(PIPELINE_FULL)
         else:
             self._gate.open(PIPELINE_FULL)
@@ -370,52 +355,28 @@ class ClientConnection(OpenConnection):
     def _may_begin(self) -> bool:
         # Not while the responses before wait for the client: they would pile up without an end.
         pace = self._pace
-        return (pace.state is _IDLE or pace.state is _HEAD) and bool(self._pending) and not pace.write_paused
+        may_begin = (pace.state is _IDLE or pace.state is _HEAD) and not pace.write_paused
+        return may_begin and self._reader.waiting > 0
 
     def _begin_request(self) -> bool:
         """Begins the first pending request. False where it has to wait, or is refused."""
         self.send_held()
         if self.write_paused:
             return False  # the client doesn't take the answer before
-        data = self._pending
-        start = self._begins_at
-        if data[start : start + 2] == b"\r\n":
-            start += 2  # an empty line before a request is ignored (RFC 9112 §2.2)
-            if start == len(data):
-                self._pending = b""
-                self._begins_at = 0
-                return False
-        limits = self._context.limits
-        end = data.find(b"\r\n\r\n", max(start, self._scanned)) + 4
-        if (end if end >= 4 else len(data)) - start > limits.max_header_bytes:
-            self._context.counters.values[LIMIT_HEAD_BYTES] += 1
-            received = data[start : end if end >= 4 else len(data)]
-            self._refuse_head(MalformedHead("the request head is too large", "headersTooLarge"), received)
-            return False
-        if end < 4:
-            self._await_rest_of_head(data[start:])
-            return False
+        reader = self._reader
         try:
-            head = parse_request_head(data[start:end], self._fields)
-            if len(head.fields.lines) > limits.max_header_count:
-                self._context.counters.values[LIMIT_HEADER_COUNT] += 1
-                raise MalformedHead("the request has too many header fields", "headersTooLarge")
+            head = reader.next_head()
         except MalformedHead as error:
-            self._refuse_head(error, data[start:end])
+            self._refuse_head(error)
             return False
-        if end == len(data):
-            self._pending = b""
-            self._begins_at = 0
-        else:
-            self._begins_at = end  # what follows stays where it is: to copy it for each would be quadratic
-        self._scanned = 0
-        self._start(head)
-        return True
+        if head is not None:
+            self._start(head)
+        elif reader.waiting and self._pace.state is not _HEAD:
+            self._pace.enter(_HEAD)
+        return head is not None
 
     def _start(self, head: RequestHead) -> None:
         self._head = head
-        self._fields = head.fields
-        self._body.begin(head.fields.length)
         exchange = self._exchange = self._handler_for(self._context, self, head)
         pace = self._pace
         if head.fields.length:
@@ -424,37 +385,21 @@ class ClientConnection(OpenConnection):
         else:
             pace.enter(_WAITING)
         exchange.begin()
-        if self._pending and (pace.state is _BODY or pace.state is _DISCARD):
-            pending, self._pending = self._pending[self._begins_at :], b""
-            self._begins_at = 0
-            self._read_body(pending)
-
-    def _await_rest_of_head(self, data: bytes) -> None:
-        if data[:1] == _TLS_HANDSHAKE:
-            # No head begins so. A client that waits for our part of a handshake is told at once, not in time.
-            fault = MalformedHead("it begins a TLS handshake, and this listener has no TLS")
-            self._refuse_head(fault, b"")
-            return
-        self._pending = data
-        self._begins_at = 0
-        self._scanned = max(0, len(data) - 3)
-        if self._pace.state is not _HEAD:
-            self._pace.enter(_HEAD)
+        if self._reader.waiting and (pace.state is _BODY or pace.state is _DISCARD):
+            self._read_body(self._reader.take_waiting())
 
     # Reading bodies
 
     def _read_body(self, data: bytes) -> None:
         self._pace.body_arrived(len(data))
-        body = self._body
+        reader = self._reader
         try:
-            chunk, last = body.read(data)
+            chunk, last = reader.read_body(data)
         except MalformedBody as error:
             self._body_malformed(error)
             return
-        if body.lines_exceed(CHUNK_LINES_PER_TURN):
+        if reader.chunk_lines_exceed(CHUNK_LINES_PER_TURN):
             self._yield_to_others()
-        if last:
-            self._pending = body.take_rest()
         exchange = self._exchange
         if exchange is not None:
             if last:
@@ -465,7 +410,6 @@ class ClientConnection(OpenConnection):
             self._discard(len(data), last)
 
     def _body_malformed(self, error: MalformedBody) -> None:
-        self._body.end()
         self._keep_alive = _LAST
         self._context.counters.values[BAD_REQUESTS] += 1
         if self._exchange is not None:
@@ -552,7 +496,7 @@ class ClientConnection(OpenConnection):
         if self._pace.state is _CLOSING or not self._head.fields.keep_alive or self._context.draining:
             return False
         # A body that isn't here yet may never come whole; a small sized one is read to its end.
-        remaining = self._body.remaining
+        remaining = self._reader.body_remaining
         return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._head.fields.expect_continue)
 
     def exchange_done(self, *, close: bool = False) -> None:
@@ -569,8 +513,7 @@ class ClientConnection(OpenConnection):
         else:
             self._pace.enter(_IDLE)
         self._gate.open(HANDLER)
-        if self._pending:
-            self._serve_pending()
+        self._serve_pending()
 
     def _begin_discarding(self) -> None:
         self._discarded = 0
@@ -586,14 +529,12 @@ class ClientConnection(OpenConnection):
         """Closes the sending side now, the whole when the client does or after a while: a reset on account
         of what it still sends would take our answer along (RFC 9112 §9.6)."""
         self._keep_alive = _LAST
-        self._pending = b""
-        self._begins_at = 0
+        self._reader.discard()
         self._gate.open(PIPELINE_FULL)
         if not self.transport.can_write_eof():
             self._close_transport()
             return
         self.transport.write_eof()
-        self._body.begin(LINGER_BYTES)  # whatever follows is dropped
         self._begin_discarding()
 
     def abort(self, *, reset: bool = False) -> None:
@@ -602,7 +543,6 @@ class ClientConnection(OpenConnection):
         self.send_held()  # of the exchange before
         self._arrived = b""
         self._exchange = None
-        self._body.end()
         unfinished = self._pace.state is _HEAD
         self._pace.enter(_CLOSING)
         if reset:
@@ -686,10 +626,14 @@ class ClientConnection(OpenConnection):
         self.transport.write(b"".join(self._last_words(refusal, own_id)))
         self._close_after_last_words()
 
-    def _refuse_head(self, error: MalformedHead, received: bytes) -> None:
-        """Refuse the request whose head is `received`, as far as it came. The refusal is an event if the
-        token can be read; otherwise it belongs to no organisation, and is counted and logged alone."""
+    def _refuse_head(self, error: MalformedHead) -> None:
+        """Refuse the request whose head is read, as far as it came. The refusal is an event if the token can
+        be read; otherwise it belongs to no organisation, and is counted and logged alone."""
         context = self._context
+        if isinstance(error, HeadTooLong):
+            context.counters.values[LIMIT_HEAD_BYTES] += 1
+        elif isinstance(error, TooManyFields):
+            context.counters.values[LIMIT_HEADER_COUNT] += 1
         context.counters.values[BAD_REQUESTS] += 1
         logger.info("refused a request from %s: %s", self.client_ip, error)
         refusal = Refusal(
@@ -699,7 +643,7 @@ class ClientConnection(OpenConnection):
             allow=METHODS if error.code == "methodNotAllowed" else None,
             close=True,
         )
-        draft = draft_of_refused(context, received, self.client_ip)
+        draft = draft_of_refused(context, self._reader.head_so_far(), self.client_ip)
         recorded = draft.caller is not None
         if recorded and not context.can_record(draft.record_bytes):
             recorded = False
@@ -723,8 +667,7 @@ class ClientConnection(OpenConnection):
 
     def _record_unfinished_head(self) -> None:
         """A client that leaves before its head is complete has asked for something, if its token came."""
-        received = self._pending[self._begins_at :]
-        draft = draft_of_refused(self._context, received, self.client_ip)
+        draft = draft_of_refused(self._context, self._reader.head_so_far(), self.client_ip)
         if draft.caller is not None:
             draft.status = STATUS_CLIENT_LEFT
             draft.reason = "clientAborted"

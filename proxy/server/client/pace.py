@@ -12,7 +12,7 @@
 | CLOSING | `SLOW_READER_SECONDS`, for the client to take what is left   | abort                  |
 
 A client that takes its response slowly has `SLOW_READER_SECONDS` in place of all these, renewed if it took
-enough. The deadline of its state counts again from when it has taken the response.
+enough. Once it has taken the response, the deadline of its state counts again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from proxy.server.context import Limits
 from proxy.server.loop.deadlines import NEVER, Deadlines
 from proxy.server.loop.iteration import BatchedConnection
 
-LINGER_SECONDS: Final = 2.0  # for what a client still sends of a request that has its response
+LINGER_SECONDS: Final = 2.0  # time to discard the body of a request that has its response
 SLOW_READER_SECONDS: Final = 60.0  # between two looks at what a client has taken of its response
 _RATE_SECONDS: Final = 1.0  # between two looks at the rate of a body
 
@@ -34,6 +34,7 @@ _HEAD: Final = State.HEAD
 _BODY: Final = State.BODY
 _WAITING: Final = State.WAITING
 _DISCARD: Final = State.DISCARD
+_CLOSING: Final = State.CLOSING
 
 
 class Pace:
@@ -66,46 +67,48 @@ class Pace:
         self._body_bytes = 0
         self._body_since = 0.0
         self._unsent = 0  # bytes that the client had not taken at the last look
-        self._due = 0.0  # of the state alone
-        self._set(deadlines.now + limits.head_timeout)
+        self._due = 0.0  # the deadline of the state, even if a slow reader's goes first
+        self.wait_until(deadlines.now + limits.head_timeout)
 
     def enter(self, state: State) -> None:
         """Go on in `state`, with the deadline that it begins with."""
         self.state = state
         if state is _WAITING:
-            self._set(NEVER)
+            self.wait_until(NEVER)
+        elif state is _IDLE or state is _DISCARD or state is _CLOSING:
+            self._rest()
         elif state is _BODY:
             self._start_body_clock()
-        elif state is _HEAD:
-            self._set(self._clock.now + self._limits.head_timeout)
         else:
-            self._rest()
+            self.wait_until(self._clock.now + self._limits.head_timeout)
 
     def _rest(self) -> None:
         """Set the deadline of a state without a handler: what was written is for the client to take first."""
         if self.write_paused:
             self._apply(self._clock.now + SLOW_READER_SECONDS)
         elif self.state is _IDLE:
-            self._set(self._clock.now + self._limits.idle_timeout)
+            self.wait_until(self._clock.now + self._limits.idle_timeout)
         else:
             seconds = LINGER_SECONDS if self.state is _DISCARD else SLOW_READER_SECONDS
-            self._set(self._clock.now + seconds)
+            self.wait_until(self._clock.now + seconds)
 
     def hurry(self) -> None:
         """Shorten the close of an idle connection: its client may never answer TLS's close_notify."""
         if not self.write_paused:
-            self._set(self._clock.now + LINGER_SECONDS)
+            self.wait_until(self._clock.now + LINGER_SECONDS)
 
     def stop(self) -> None:
         """Set no deadline any more: the connection is lost."""
         self._apply(NEVER)
         self._connection = None
 
-    # What a handler waits for
-
     def wait_until(self, deadline: float) -> None:
-        """Give the handler's wait a deadline. The client's time to take its response goes first."""
-        self._set(deadline)
+        """Set the deadline of the state, monotonic seconds. A client that takes its response slowly has the
+        time for that first."""
+        self._due = deadline
+        connection = self._connection
+        if connection is not None and not self.write_paused:
+            connection.deadline = deadline
 
     # The body of a request
 
@@ -123,11 +126,11 @@ class Pace:
     def body_paused(self) -> None:
         """The handler takes no more of the body at present: the client cannot be blamed for that."""
         if self.state is _BODY:
-            self._set(NEVER)
+            self.wait_until(NEVER)
 
     def body_resumed(self) -> None:
         """The handler takes the body: its rate counts from now on, unless the handler pauses it."""
-        if self.state is _BODY and not self._gate.is_shut_by(HANDLER):
+        if self.body_is_due():
             self._start_body_clock()
 
     def body_is_due(self) -> bool:
@@ -140,7 +143,7 @@ class Pace:
         elapsed = now - self._body_since
         if self._body_bytes < (elapsed - limits.body_grace) * limits.min_body_rate:
             return True
-        self._set(now + _RATE_SECONDS)
+        self.wait_until(now + _RATE_SECONDS)
         return False
 
     # A client that takes its response slowly
@@ -158,7 +161,7 @@ class Pace:
         if self.body_is_due():
             self._start_body_clock()
         elif state is _HEAD or state is _BODY or state is _WAITING:
-            self._set(self._due)
+            self.wait_until(self._due)
         else:
             self._rest()
 
@@ -178,13 +181,7 @@ class Pace:
         self._body_bytes = 0
         self._body_since = self._clock.now
         grace = self._limits.body_grace
-        self._set(NEVER if self.continue_awaited else self._body_since + grace)
-
-    def _set(self, deadline: float) -> None:
-        """Set the deadline of the state, which has to wait while the client takes a response."""
-        self._due = deadline
-        if not self.write_paused:
-            self._apply(deadline)
+        self.wait_until(NEVER if self.continue_awaited else self._body_since + grace)
 
     def _apply(self, deadline: float) -> None:
         connection = self._connection

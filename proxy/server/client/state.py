@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """One state of a client connection."""
+    """A state of a client connection, one at a time."""
 
     IDLE = "idle"  # no byte of a request is here, or pipelined requests wait for the client to read
     HEAD = "head"  # the head of a request is not whole

@@ -1,0 +1,150 @@
+"""The reader of the requests of one client connection (RFC 9112 §2.2, §6), within limits.
+
+Pure: bytes in, heads and bodies out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.server.errors import MalformedHead
+from proxy.server.http1.body_reader import UNTIL_CLOSE, BodyReader
+from proxy.server.http1.request_head import RequestFields, RequestHead, parse_request_head
+
+EXCESS_FRAMING_BYTES: Final = 256 * 1024  # bytes of a body's chunks beyond its content: nobody needs so many
+
+_TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a TLS record of a handshake (RFC 8446 §5.1)
+
+
+class HeadTooLong(MalformedHead):
+    """A head of more bytes than a request may have."""
+
+    def __init__(self) -> None:
+        super().__init__("the request head is too large", "headersTooLarge")
+
+
+class TooManyFields(MalformedHead):
+    """A head of more header fields than a request may have."""
+
+    def __init__(self) -> None:
+        super().__init__("the request has too many header fields", "headersTooLarge")
+
+
+class RequestReader:
+    """Reads the requests of one connection, one after the other.
+
+    Give it bytes with `feed`, and take a head with `next_head`. If the request has a body, read that with
+    `read_body`: first what `take_waiting` returns, then what comes. The bytes of the requests behind it wait.
+    """
+
+    __slots__ = ("_begins_at", "_body", "_fields", "_max_fields", "_max_head_bytes", "_scanned", "_waiting")
+
+    def __init__(self, *, max_head_bytes: int, max_fields: int) -> None:
+        self._max_head_bytes = max_head_bytes
+        self._max_fields = max_fields
+        self._waiting = b""  # the latest bytes, of which those before the next request are read
+        self._begins_at = 0  # where the next request begins among them
+        self._scanned = 0  # where the search for the end of a head goes on
+        self._fields: RequestFields | None = None  # those of the previous request
+        self._body = BodyReader(excess_limit=EXCESS_FRAMING_BYTES)
+
+    def __repr__(self) -> str:
+        return f"<RequestReader waiting={self.waiting} {self._body!r}>"
+
+    @property
+    def waiting(self) -> int:
+        """The number of bytes that came and were not read yet."""
+        return len(self._waiting) - self._begins_at
+
+    @property
+    def body_remaining(self) -> int:
+        """The bytes of a sized body that have not arrived, or CHUNKED or UNTIL_CLOSE; 0 if no body is due."""
+        return self._body.remaining
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of requests to come, none of a body."""
+        if not self._waiting:
+            self._waiting = data
+            return
+        # Only where a head comes in pieces, or requests are pipelined.
+        self._waiting = self._waiting[self._begins_at :] + data
+        self._scanned = max(0, self._scanned - self._begins_at)
+        self._begins_at = 0
+
+    def next_head(self) -> RequestHead | None:
+        """Return the head of the next request, or None if it is not whole; then its bytes are all that wait.
+        Raise MalformedHead if it breaks RFC 9112 or a limit. `head_so_far` returns that head's bytes."""
+        data = self._waiting
+        start = self._begins_at
+        if data[start : start + 2] == b"\r\n":
+            start += 2  # an empty line before a request is ignored (RFC 9112 §2.2)
+            if start == len(data):
+                self._keep_from(start)
+                return None
+            self._begins_at = start
+        end = data.find(b"\r\n\r\n", max(start, self._scanned)) + 4
+        whole = end >= 4
+        if (end if whole else len(data)) - start > self._max_head_bytes:
+            raise HeadTooLong()
+        if not whole:
+            self._await_rest_of_head()
+            return None
+        head = parse_request_head(data[start:end], self._fields)
+        fields = head.fields
+        if len(fields.lines) > self._max_fields:
+            raise TooManyFields()
+        self._keep_from(end)
+        self._scanned = 0
+        self._fields = fields
+        self._body.begin(fields.length)
+        return head
+
+    def head_so_far(self) -> bytes:
+        """Return the bytes of the head that is not whole, or that was refused."""
+        data = self._waiting
+        end = data.find(b"\r\n\r\n", self._begins_at) + 4
+        return data[self._begins_at : end if end >= 4 else len(data)]
+
+    def take_waiting(self) -> bytes:
+        """Return the bytes that wait, and keep them no longer. They begin the body of the request whose head
+        was read last."""
+        waiting = self._waiting[self._begins_at :]
+        self._keep_from(len(self._waiting))
+        return waiting
+
+    def read_body(self, data: bytes) -> tuple[bytes, bool]:
+        """Return the content in `data`, and whether the body has ended; what follows the body waits. Raise
+        MalformedBody if the chunks break RFC 9112 §7.1 or have more framing than content."""
+        body = self._body
+        content, ended = body.read(data)
+        if ended:
+            self._waiting = body.take_rest()
+        return content, ended
+
+    def chunk_lines_exceed(self, limit: int) -> bool:
+        """Return True if more than `limit` lines of chunk framing were read since this was last true."""
+        return self._body.lines_exceed(limit)
+
+    def discard(self) -> None:
+        """Drop what waits, and take all that follows for a body without an end."""
+        self._keep_from(len(self._waiting))
+        self._scanned = 0
+        self._body.begin(UNTIL_CLOSE)
+
+    def _keep_from(self, place: int) -> None:
+        if place == len(self._waiting):
+            self._waiting = b""
+            self._begins_at = 0
+        else:
+            self._begins_at = place  # what follows stays where it is: to copy it for each would be quadratic
+
+    def _await_rest_of_head(self) -> None:
+        data = self._waiting
+        start = self._begins_at
+        if data[start : start + 1] == _TLS_HANDSHAKE:
+            # No head begins so. A client that waits for the server's part of a handshake is refused at once.
+            raise MalformedHead("it begins a TLS handshake, and this listener has no TLS")
+        if start:
+            data = self._waiting = data[start:]
+            self._begins_at = 0
+        self._scanned = max(0, len(data) - 3)
