@@ -303,7 +303,9 @@ def _text(values: dict[str, Any], key: str) -> str:
 
 
 async def _ruleset(context: OperationContext, org_id: str, values: dict[str, Any]) -> RulesetOfEvent | None:
-    app = next((app for app in await context.store.apps(org_id) if app.app_id == values.get("appId")), None)
+    app_id = _text(values, "appId")
+    found = await context.store.find_apps(app_id, org_id)
+    app = next((each for each in found if each.app_id == app_id), None)
     if app is None:
         return None
     versions = await context.store.ruleset_versions(app.ruleset_id)

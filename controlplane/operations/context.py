@@ -25,12 +25,12 @@ class OperationContext:
     clock: Clock
     vault: Callable[[], Awaitable[Vault]]
     index: Callable[[], Awaitable[SearchIndex]]
-    """The index with everything in it that was accepted before this call, or else `is_behind`."""
+    """Return the index once it holds every event that was accepted before this call, unless `is_behind`."""
     tail: Tail
     is_behind: Callable[[], bool] = lambda: False
-    """Whether so much is missing from the index that nobody waits for it."""
+    """Return whether the index misses so many events that operations do not wait for it."""
     about: set[str] = field(default_factory=set)
-    """The organisations that the operation under way turned out to be about, for the record."""
+    """Ids of the organisations that the operation turned out to be about, for the operator log."""
 
     @property
     def resolve(self) -> Resolver:

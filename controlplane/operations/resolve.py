@@ -8,15 +8,13 @@ noted for the operator log before the role is required: the line of a refusal na
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from controlplane.operations.actor import EVERY_ORG, Actor, Role
-from controlplane.store.interface import App, Conflict, NotFound, Operator, Org, Proxy, Ruleset
-
-if TYPE_CHECKING:
-    from controlplane.store.interface import Store
+from controlplane.store.interface import App, Conflict, NotFound, Operator, Org, Proxy, Ruleset, Store
 
 T = TypeVar("T", Org, Proxy, Ruleset, App)
+OfOrg = TypeVar("OfOrg", Ruleset, App)
 
 
 class Resolver:
@@ -111,10 +109,7 @@ class Resolver:
         actor.require(role, org_id)
 
 
-_OfOrg = TypeVar("_OfOrg", Ruleset, App)
-
-
-def _visible(actor: Actor, rows: Sequence[_OfOrg]) -> list[_OfOrg]:
+def _visible(actor: Actor, rows: Sequence[OfOrg]) -> list[OfOrg]:
     return [each for each in rows if actor.may("viewer", each.org_id)]
 
 

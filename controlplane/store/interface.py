@@ -220,7 +220,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class SyncContent:
-    """What one proxy sees of the registry, and the version of that."""
+    """What one proxy receives of organisations, applications, rulesets and stops, and its version."""
 
     version: str
     generated_ms: int

@@ -31,7 +31,7 @@ class ChainTables:
         return await self._database.write(lambda connection: self._chain().adopt(connection, org_id))
 
     async def chained_orgs(self) -> list[str]:
-        """All that have a chain, those also that the registry doesn't know (any more)."""
+        """Return the ids of all organisations with a chain, also those without a row in `orgs`."""
         rows = await self._database.fetch("SELECT DISTINCT org_id FROM chain ORDER BY org_id")
         return [org_id for (org_id,) in rows]
 
