@@ -21,6 +21,7 @@ PURE: Final = (
     "proxy.server.content",
     "proxy.server.client_limits",
     "proxy.server.errors",
+    "proxy.supervisor.reload",
     "proxy.server.exchange.request_body",
     "controlplane.rehearsal",
 )

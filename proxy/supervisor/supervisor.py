@@ -29,7 +29,6 @@ from proxy.config import Address, SettingsError
 from proxy.config.listening import not_listening
 from proxy.ipc.channel import channel_pair
 from proxy.ipc.counters import (
-    ALIVE_AT,
     CREDENTIAL_READY,
     SIGNING_KEY_READY,
     SNAPSHOT_GENERATION,
@@ -43,18 +42,14 @@ from proxy.startup.check import certificate_problems, exposures
 from proxy.startup.settings import Settings, load
 from proxy.startup.signing_key import SigningKeyError, signing_key
 from proxy.supervisor import handover
+from proxy.supervisor.child import Child, ChildState, Remedy
+from proxy.supervisor.reload import Action, Reload, State, World
 
 logger = logging.getLogger(__package__)
 
 AGENT_STOP_SECONDS: Final = 10.0  # the agent ships what is left, then goes
 DRAIN_MARGIN_SECONDS: Final = 5.0  # beyond DrainSeconds, after which a worker cuts by itself
-LAST_WORDS_SECONDS: Final = 2.0  # for a worker that is about to be killed to record what is under way
-HUNG_SECONDS: Final = 10.0  # a process whose loop has not turned for so long is replaced
-START_SECONDS: Final = 60.0  # the same before it is ready, when it may wait for the disk
-RELOAD_SECONDS: Final = 30.0  # a reload whose new workers can't serve by then is given up
 CHECK_SECONDS: Final = 60.0  # a check of another version that takes longer is given up
-QUICK_DEATH_SECONDS: Final = 5.0
-MAX_RESTART_DELAY: Final = 5.0
 TICK_SECONDS: Final = 0.2
 BACKLOG: Final = 4096  # connections that wait for a worker
 
@@ -65,26 +60,6 @@ _PR_SET_NAME: Final = 15
 
 class StartError(Exception):
     """The proxy can't start; the message is one line for the operator."""
-
-
-@dataclass(eq=False)
-class Child:
-    """One process, and how to start it again."""
-
-    name: str
-    run: Callable[[Callable[[], None]], int] | None  # None: of the version before, which nobody starts again
-    counters: Counters  # where it says that its loop turns
-    pid: int = 0
-    started: float = 0.0
-    ready: bool = False
-    retired_at: float | None = None  # not to be replaced, and its end is timed from here
-    killed: bool = False
-    aborted: bool = False  # found hung
-    quick_deaths: int = 0
-    start_at: float | None = None
-    ready_fd: int | None = None
-    heard: int = 0  # what it last said
-    silent: float = 0.0  # for so long
 
 
 @dataclass(eq=False)
@@ -110,19 +85,17 @@ class Generation:
 
 
 @dataclass(eq=False)
-class Reload:
-    """A reload or a change of versions under way: the old agent goes, the new one comes, then new workers,
-    then the old ones go."""
+class Replacement:
+    """The generations of a reload or a change of versions that is under way, and its start barrier."""
 
     old: Generation
     new: Generation
-    ends: float = math.inf  # by then the new workers can serve; from when they were let go
     gate: int | None = None  # an eventfd: the new processes are there, and wait for its count to leave zero
     between: Generation | None = None  # after the old ones, who are of another version; it could not serve
-    begun: bool = False
-    handed_over: bool = False
-    given_up: bool = False
-    told: bool = False  # that the new workers can't serve
+    reload: Reload = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reload = Reload(is_upgrade=self.is_upgrade)
 
     @property
     def before(self) -> list[Generation]:
@@ -130,7 +103,7 @@ class Reload:
         return [self.old] if self.between is None else [self.old, self.between]
 
     @property
-    def of_version(self) -> bool:
+    def is_upgrade(self) -> bool:
         """Whether the old ones are of another version, which can't be gone back to from here."""
         return any(child.run is None for child in (*self.old.agents, *self.old.workers))
 
@@ -234,7 +207,9 @@ class Supervisor:
             reload = self._reload
             # A reload never trades workers that serve for workers that can't.
             patient = (
-                reload is not None and not reload.handed_over and (reload.of_version or reload.old.serves)
+                reload is not None
+                and reload.reload.state is not State.DRAINING
+                and (reload.is_upgrade or reload.old.serves)
             )
             return run_worker(
                 generation.settings,
@@ -280,15 +255,13 @@ class Supervisor:
         try:
             self._fork(child)
         except OSError as error:
-            _put_off(child)
+            child.put_off(time.monotonic())
             logger.error("%s can't be started, trying again: %s", child.name, error.strerror)
         if child not in self._children:
             self._children.append(child)
 
     def _fork(self, child: Child) -> None:
         """Raises OSError, and leaves no descriptor behind then."""
-        child.ready, child.retired_at, child.killed, child.aborted = False, None, False, False
-        child.heard, child.silent = 0, 0.0
         reading, writing = os.pipe()
         parent = os.getpid()
         try:
@@ -302,16 +275,16 @@ class Supervisor:
             _become_child(child, writing, parent)
         os.close(writing)
         os.set_blocking(reading, False)
-        child.pid, child.started, child.start_at = pid, time.monotonic(), None
-        child.ready_fd = reading
+        child.has_started(pid, reading, time.monotonic())
 
     def _look_after_children(self, elapsed: float) -> None:
         self._reap()
         now = time.monotonic()
         for child in self._children:
-            if child.start_at is not None and child.start_at <= now:
+            if child.state is ChildState.WAITING and child.start_at <= now:
                 self._start(child)
-            self._notice_ready(child)
+            if child.read_ready():
+                logger.debug("%s is ready", child.name)
             self._replace_if_hung(child, elapsed)
             self._kill_if_late(child, now)
         if self._checking is not None and (self._stopping or now > self._checking_ends):
@@ -325,51 +298,31 @@ class Supervisor:
             self._reload_again = False
             self._begin_reload()
 
-    def _notice_ready(self, child: Child) -> None:
-        if child.ready_fd is None:
-            return
-        try:
-            said = os.read(child.ready_fd, 1)
-        except BlockingIOError:
-            return
-        if said:
-            child.ready = True
-            logger.debug("%s is ready", child.name)
-        os.close(child.ready_fd)
-        child.ready_fd = None
-
     def _replace_if_hung(self, child: Child, elapsed: float) -> None:
-        """Measured by changes of what it says, so that no jump of the clock looks like a hang."""
-        said = child.counters.values[ALIVE_AT]
-        if said != child.heard or not child.pid or self._has_no_turn(child):
-            child.heard, child.silent = said, 0.0
-            return
-        child.silent += elapsed
-        patience = HUNG_SECONDS if child.ready else START_SECONDS
-        if child.silent > patience and not child.aborted:
+        remedy = child.remedy(elapsed, may_be_silent=self._may_be_silent(child))
+        if remedy is Remedy.ABORT:
             logger.error("%s does not respond, replacing it", child.name)
-            child.aborted = True
             if child in self._agents():
                 self._kill(child)
             else:
+                child.state = ChildState.ABORTED
                 os.kill(child.pid, signal.SIGABRT)
-        elif child.silent > patience + LAST_WORDS_SECONDS and not child.killed:
+        elif remedy is Remedy.KILL:
             self._kill(child)
 
-    def _has_no_turn(self, child: Child) -> bool:
-        """Says nothing to us: one of the version before, or one that waits for the old agent's end."""
+    def _may_be_silent(self, child: Child) -> bool:
+        """Return True for a process of the version before, and for one that waits for the old agent's end."""
         reload = self._reload
-        waits = reload is not None and not reload.begun and child in (*reload.new.agents, *reload.new.workers)
-        return child.run is None or waits
+        if reload is None or reload.reload.state is not State.AGENT_ENDING:
+            return child.run is None
+        return child.run is None or child in (*reload.new.agents, *reload.new.workers)
 
     def _kill_if_late(self, child: Child, now: float) -> None:
-        if child.retired_at is None or child.killed:
-            return
         if child in self._agents():
             patience = AGENT_STOP_SECONDS
         else:
             patience = self._settings.proxy.drain_seconds + DRAIN_MARGIN_SECONDS
-        if now - child.retired_at > patience:
+        if child.is_late(now, patience):
             logger.error("%s did not end in time", child.name)
             self._kill(child)
 
@@ -380,7 +333,7 @@ class Supervisor:
         return [agent for each in generations for agent in each.agents]
 
     def _kill(self, child: Child) -> None:
-        child.killed = True
+        child.state = ChildState.KILLED
         os.kill(child.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
@@ -399,32 +352,24 @@ class Supervisor:
                     break
 
     def _bury(self, child: Child, code: int) -> None:
-        child.pid = 0
-        child.ready = False
-        if child.ready_fd is not None:
-            os.close(child.ready_fd)
-            child.ready_fd = None
+        child.has_ended()
         if child.counters is not self._pages.agent:  # which also holds what was reported
             child.counters.reset_gauges()
         if child.retired_at is not None or self._stopping or child.run is None:
             self._children.remove(child)
             return
-        if time.monotonic() - child.started < QUICK_DEATH_SECONDS:
-            _put_off(child)
-        else:
-            child.quick_deaths, child.start_at = 0, time.monotonic()
+        child.start_again(time.monotonic())
         logger.error("%s ended with %s, starting another", child.name, _told(code))
 
     def _retire(self, children: Iterable[Child]) -> None:
         for child in list(children):
             if child not in self._children or child.retired_at is not None:
                 continue
-            if child.pid:
+            if child.state is ChildState.WAITING:
+                self._children.remove(child)
+            else:
                 child.retired_at = time.monotonic()
                 os.kill(child.pid, signal.SIGTERM)
-            else:  # it was about to be started again
-                child.start_at = None
-                self._children.remove(child)
 
     def _any_left(self, children: Iterable[Child]) -> bool:
         return any(child in self._children for child in children)
@@ -504,16 +449,23 @@ class Supervisor:
         channels = {pair[1].fileno() for each in generations for pair in each.channels}
         return handover.Handover(self._lock, fds, children, sorted(channels))
 
-    def _take_over(self, before: handover.Handover) -> Reload:
+    def _take_over(self, before: handover.Handover) -> Replacement:
         """The processes of the version before are the old generation of a reload."""
         ends = [socket.socket(fileno=fd) for fd in before.channels]
         old = Generation(self._settings, [(end, end) for end in ends], ())
         for each in before.children:
-            child = Child(each.name, None, CounterPages(0).agent, pid=each.pid, started=time.monotonic())
+            child = Child(
+                each.name,
+                None,
+                CounterPages(0).agent,
+                state=ChildState.READY,
+                pid=each.pid,
+                started=time.monotonic(),
+            )
             (old.agents if each.name == "agent" else old.workers).append(child)
             self._children.append(child)
         logger.info("version %s takes over", __version__)
-        return Reload(old, self._generation)
+        return Replacement(old, self._generation)
 
     # Reloading
 
@@ -531,7 +483,11 @@ class Supervisor:
             settings = self._with_fixed(wanted)
             if not problems:
                 new = self._make_generation(settings, self._pages.workers[half : half + self._count])
-                after = Reload(last, new) if under_way is None else Reload(under_way.old, new, between=last)
+                after = (
+                    Replacement(last, new)
+                    if under_way is None
+                    else Replacement(under_way.old, new, between=last)
+                )
                 self._start_waiting(after)
         except SettingsError as error:
             problems = list(error.problems)
@@ -553,7 +509,7 @@ class Supervisor:
                 under_way.between.close_channels()
             self._generation, self._settings = new, settings
 
-    def _start_waiting(self, reload: Reload) -> None:
+    def _start_waiting(self, reload: Replacement) -> None:
         """All that a reload takes is had before anything in force ends. Raises OSError, and nothing is left
         of it then."""
         new = reload.new
@@ -576,7 +532,7 @@ class Supervisor:
         _, status = os.waitpid(child.pid, 0)
         self._bury(child, os.waitstatus_to_exitcode(status))
 
-    def _end_reload(self, reload: Reload) -> None:
+    def _end_reload(self, reload: Replacement) -> None:
         reload.close_gate()
         self._reload = None
 
@@ -597,56 +553,65 @@ class Supervisor:
             audit=replace(wanted.audit, local_retention_path=audit.local_retention_path),
         )
 
-    def _go_on_reloading(self, reload: Reload) -> None:
-        old, new = reload.old, reload.new
-        if reload.given_up:
-            self._go_back(reload)
-        elif self._any_left(agent for each in reload.before for agent in each.agents):
-            return
-        elif not reload.begun:
-            reload.begun = True
-            reload.ends = time.monotonic() + RELOAD_SECONDS
-            reload.open_gate()
-            # Workers after their agent, so that it has rules and an upstream token for them.
-            for child in (*new.agents, *new.workers):
-                if child not in self._children:
-                    self._start(child)
-        elif not reload.handed_over:
-            if all(child.ready for child in new.workers):
-                reload.handed_over = True
-                self._retire(old.workers)
-            elif time.monotonic() > reload.ends and reload.of_version:
-                self._go_on_with_version_before(reload)
-            elif time.monotonic() > reload.ends:
+    def _go_on_reloading(self, reload: Replacement) -> None:
+        _, actions = reload.reload.next(self._seen(reload))
+        for action in actions:
+            self._do(action, reload)
+
+    def _seen(self, reload: Replacement) -> World:
+        new = reload.new
+        between = [] if reload.between is None else reload.between.workers
+        return World(
+            now=time.monotonic(),
+            old_agents_left=self._any_left(agent for each in reload.before for agent in each.agents),
+            old_workers_left=self._any_left(worker for each in reload.before for worker in each.workers),
+            between_workers_left=self._any_left(between),
+            new_left=self._any_left((*new.workers, *new.agents)),
+            new_workers_ready=all(child.state is ChildState.READY for child in new.workers),
+            is_superseded=self._reload_again,
+        )
+
+    def _do(self, action: Action, reload: Replacement) -> None:
+        match action:
+            case Action.OPEN_BARRIER:
+                self._open_barrier(reload)
+            case Action.DRAIN_OLD_WORKERS:
+                self._retire(reload.old.workers)
+            case Action.REPORT_STALL:
+                logger.error(
+                    "the workers of version %s can't serve; the old ones go on: mend the settings and send "
+                    "SIGHUP, or install another version and send SIGUSR2",
+                    __version__,
+                )
+            case Action.SUPERSEDE:
+                self._reload_again = False
+                self._begin_reload()
+            case Action.GIVE_UP:
                 logger.error("not reloaded, the settings in force stay: the new workers can't serve")
-                reload.given_up = True
-                self._retire((*new.workers, *new.agents))
-        elif not self._any_left(worker for each in reload.before for worker in each.workers):
-            for each in reload.before:
-                each.close_channels()
-            self._generation, self._settings = new, new.settings
-            self._end_reload(reload)
-            log.configure(new.settings.log.level, new.settings.log.format, "supervisor")
-            logger.info("reloaded")
+                self._retire((*reload.new.workers, *reload.new.agents))
+            case Action.ADOPT:
+                self._adopt(reload)
+            case Action.RESTORE:
+                self._restore(reload)
 
-    def _go_on_with_version_before(self, reload: Reload) -> None:
-        """Its workers, for as long as ours can't serve: its agent is gone."""
-        if not reload.told:
-            reload.told = True
-            logger.error(
-                "the workers of version %s can't serve; the old ones go on: mend the settings and send "
-                "SIGHUP, or install another version and send SIGUSR2",
-                __version__,
-            )
-        # A third generation has pages only once the first has none.
-        if self._reload_again and (reload.between is None or not self._any_left(reload.between.workers)):
-            self._reload_again = False
-            self._begin_reload()
+    def _open_barrier(self, reload: Replacement) -> None:
+        """Let the agent start before its workers, so that it has rules and an upstream token for them."""
+        reload.open_gate()
+        for child in (*reload.new.agents, *reload.new.workers):
+            if child not in self._children:
+                self._start(child)
 
-    def _go_back(self, reload: Reload) -> None:
-        """The old workers never stopped; all they miss is their agent."""
-        if self._any_left((*reload.new.workers, *reload.new.agents)):
-            return
+    def _adopt(self, reload: Replacement) -> None:
+        for each in reload.before:
+            each.close_channels()
+        new = reload.new
+        self._generation, self._settings = new, new.settings
+        self._end_reload(reload)
+        log.configure(new.settings.log.level, new.settings.log.format, "supervisor")
+        logger.info("reloaded")
+
+    def _restore(self, reload: Replacement) -> None:
+        """Start the old agent again. The old workers never stopped."""
         reload.new.close_channels()
         self._end_reload(reload)
         for child in reload.old.agents:
@@ -663,14 +628,6 @@ class Supervisor:
             self._reload.close_gate()
         self._close_listeners()
         os.close(self._lock)
-
-
-def _put_off(child: Child) -> None:
-    """The next start of one that died young, or could not be born: the later, the more often that was."""
-    child.quick_deaths += 1
-    doubled = 0.1 * 2 ** min(child.quick_deaths, 10)
-    delay = min(MAX_RESTART_DELAY, doubled) if child.quick_deaths > 1 else 0.0
-    child.start_at = time.monotonic() + delay
 
 
 def _channels(count: int) -> list[tuple[socket.socket, socket.socket]]:

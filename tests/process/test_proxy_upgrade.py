@@ -233,8 +233,8 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
     tmp_path: Path, code: Path
 ) -> None:
     """As often as they are mended: the workers of the version before serve until some can."""
-    supervisor = code / "proxy" / "supervisor" / "supervisor.py"
-    change(supervisor, "RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
+    reload = code / "proxy" / "supervisor" / "reload.py"
+    change(reload, "RELOAD_SECONDS: Final = 30.0", "RELOAD_SECONDS: Final = 2.0")
     async with whole_system(tmp_path, proxy_code=code) as system, Load(system, clients=2) as load:
         old, held = processes(system, "worker").values(), await settled(system)
         good = system.proxy_config.read_text("utf-8")
@@ -299,8 +299,8 @@ async def test_kills_amid_upgrades_lose_and_double_no_event(tmp_path: Path, code
 async def test_a_worker_that_hangs_before_it_is_ready_is_replaced(tmp_path: Path, code: Path) -> None:
     """Its share of connections waits for it, and for nobody else."""
     hangs = tmp_path / "hangs"
-    supervisor = code / "proxy" / "supervisor" / "supervisor.py"
-    change(supervisor, "START_SECONDS: Final = 60.0", "START_SECONDS: Final = 5.0")
+    child = code / "proxy" / "supervisor" / "child.py"
+    change(child, "START_SECONDS: Final = 60.0", "START_SECONDS: Final = 5.0")
     begins = "        loop.add_signal_handler(signal.SIGTERM, self._stop.set)\n"
     stops = f"        if os.path.exists({str(hangs)!r}):\n            os.kill(os.getpid(), signal.SIGSTOP)\n"
     change(code / "proxy" / "worker" / "main.py", begins, begins + stops)
