@@ -124,7 +124,7 @@ class ResponseReader:
         """Return the content in `data` and in what is left of `feed`, and whether the response has ended.
         Raise BrokenResponse."""
         if self._buffer:
-            data = self._buffer + data
+            data = self._buffer + data if data else self._buffer  # compiled, a sum is a copy
             self._buffer = b""
         body = self._body
         try:
