@@ -12,6 +12,8 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Final
 
@@ -103,10 +105,20 @@ def _module_name(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+def _modules_to_compile() -> list[str]:
+    """The modules that `./dev compile` gives to mypyc."""
+    loader = SourceFileLoader("dev", str(ROOT / "dev"))
+    spec = spec_from_loader("dev", loader)
+    assert spec is not None
+    dev = module_from_spec(spec)
+    loader.exec_module(dev)
+    found: list[str] = dev.modules_to_compile()
+    return found
+
+
 @cache
 def sources() -> Program:
-    files = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["graphward"]["compiled"]
-    compiled = frozenset(map(_module_name, files))
+    compiled = frozenset(map(_module_name, _modules_to_compile()))
     modules = {}
     for top in ("proxy", "controlplane", "tests", "bench"):
         for file in sorted((ROOT / top).rglob("*.py")):
@@ -294,6 +306,13 @@ RULES: Final[tuple[Rule, ...]] = (
     weak_references,
     functions_that_hold_each_other,
 )
+
+
+def test_an_exception_from_compiling_is_a_module_of_a_compiled_package() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["graphward"]
+    for file in settings["interpreted"]:
+        assert (ROOT / file).is_file(), file
+        assert file.startswith(tuple(f"{name}/" for name in settings["compiled"])), file
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -219,8 +219,8 @@ class Batch:
             evaluation.decide(facts)
         except MalformedBody as error:
             raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedRequest") from None
-        except MalformedTarget as error:
-            raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedTarget") from None
+        except MalformedTarget as odd:
+            raise Refusal("badRequest", f"The part can't be judged: {odd}.", "malformedTarget") from None
 
     def _fail_dependants(self) -> None:
         """What depends on a part that is not tried is not tried either, however far down."""
