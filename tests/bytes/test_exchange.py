@@ -13,7 +13,7 @@ import pytest
 
 from proxy.ipc.counters import UNAUTHENTICATED, UPSTREAM_ERRORS, VERDICTS
 from proxy.server.exchange.exchange import Exchange
-from proxy.server.exchange.held_response import AnswerReader
+from proxy.server.exchange.owner import ResponseBody
 from tests.bytes.data_path import (
     CLIENT_ID,
     ORG_ID,
@@ -1265,6 +1265,6 @@ async def test_what_an_answer_held_is_free_when_it_has_ended(tmp_path: Path, rul
         try:
             for _ in range(3):
                 assert (await proxy.ask(proxy.request())).body == body
-            assert [each for each in gc.get_objects() if isinstance(each, AnswerReader | Exchange)] == []
+            assert [each for each in gc.get_objects() if isinstance(each, ResponseBody | Exchange)] == []
         finally:
             gc.enable()

@@ -14,33 +14,26 @@ from enum import Enum
 from typing import Final
 
 from proxy.ipc.counters import (
-    LIMIT_FILTER_BYTES,
     LIMIT_HELD_BYTES,
 )
-from proxy.policy.batch import MalformedBatch, is_batch
+from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, canonicalise
-from proxy.policy.decision import AnswerFacts, Decision, MalformedBody
-from proxy.policy.filters import FilterFailed
-from proxy.policy.plain_answers import media_type
+from proxy.policy.decision import Decision, MalformedBody
 from proxy.policy.unserved import carries_query
 from proxy.rules.stops import Stops
 from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.client.connection import ClientConnection
-from proxy.server.content.charset import is_utf8
-from proxy.server.content.content_coding import ContentCodingError, UnfoldsTooFar
-from proxy.server.content.links import LinkRewriter
 from proxy.server.context import Context
-from proxy.server.errors import NO_ROOM, Refusal, filter_failed, overloaded
+from proxy.server.errors import NO_ROOM, Refusal, overloaded
 from proxy.server.exchange.batch import Batch, version_of
+from proxy.server.exchange.client_response import client_head
 from proxy.server.exchange.evaluation import Evaluation
-from proxy.server.exchange.held_response import AnswerReader, decoded_answer
-from proxy.server.exchange.owner import ExchangeOwner
+from proxy.server.exchange.owner import ExchangeOwner, ResponseBody
 from proxy.server.exchange.request_body import NO_BODY, RequestBody, body_too_large
+from proxy.server.exchange.response import begin_response, refuse_response
 from proxy.server.exchange.upstream_call import UpstreamCall, credential_refused
 from proxy.server.http1 import own_responses as answers
-from proxy.server.http1.body_reader import CHUNKED
-from proxy.server.http1.chunked import chunk_frame, framed_chunk
-from proxy.server.http1.forwarded_headers import KEPT, head_for_client, head_for_upstream
+from proxy.server.http1.forwarded_headers import KEPT, head_for_upstream
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import AnswerHead
 from proxy.server.record.request_record import AuditDraft
@@ -88,19 +81,11 @@ class Exchange(ExchangeOwner):
     """One request and its answer."""
 
     __slots__ = (
-        "_answer",
-        "_answer_bytes",
-        "_batch",
         "_call",
-        "_evaluation",
         "_held",
-        "_reader",
+        "_response_bytes",
         "phase",
-        "to_head_request",
     )
-
-    _evaluation: Evaluation  # once the target is known
-    _answer: AnswerHead
 
     def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
         self.context = context
@@ -118,16 +103,14 @@ class Exchange(ExchangeOwner):
             head.client_request_id,
         )
         self.draft.trace_id = head.trace_id
-        self.to_head_request = head.method == "HEAD"
         length = head.fields.length
         self.body = RequestBody(length) if length else NO_BODY
         self.phase = _JUDGING
         self._held = 0  # bytes that count against what this worker may hold
-        self._batch: Batch | None = None
+        self.batch = None
         self._call: UpstreamCall | None = None
-        # The answer's body
-        self._answer_bytes = 0
-        self._reader: AnswerReader | None = None
+        self._response_bytes = 0  # without framing
+        self.response = None
 
     def __repr__(self) -> str:
         return f"<Exchange {self.phase.value}>"
@@ -139,11 +122,11 @@ class Exchange(ExchangeOwner):
         try:
             self.authenticate()
             self.canonicalise()
-            if self._batch is None and not self._evaluation.plan.needs_body:
+            if self.batch is None and not self.evaluation.plan.needs_body:
                 self.decide(None)
             elif self.body.whole:
                 self.decide(b"")
-            elif self._batch is not None or not self._decided_without_body():
+            elif self.batch is not None or not self._decided_without_body():
                 self._collect()
                 return
             self.attach_credential()
@@ -186,14 +169,14 @@ class Exchange(ExchangeOwner):
             raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
         envelope = is_batch(head.method, target)
         plan = caller.rules.plan(head.method, target)
-        self._evaluation = Evaluation(self.draft, target, plan, envelope=envelope)
+        self.evaluation = Evaluation(self.draft, target, plan, envelope=envelope)
         if envelope:
-            self._batch = Batch(self.context, caller, self.draft, version_of(target))
+            self.batch = Batch(self.context, caller, self.draft, version_of(target))
 
     def decide(self, body: bytes | None) -> None:
         """Evaluate the request; `body` is None if no rule has to read it."""
         self._try_shadow(body)
-        evaluation = self._evaluation
+        evaluation = self.evaluation
         constant = evaluation.plan.constant
         if constant is not None:
             evaluation.take(constant)
@@ -202,12 +185,12 @@ class Exchange(ExchangeOwner):
                 evaluation.decide(evaluation.facts_with(self.head.headers, body))
             except MalformedTarget as error:
                 raise _unreadable(error) from None
-        if self._batch is not None:
-            self._decide_batch(self._batch, body or b"")
+        if self.batch is not None:
+            self._decide_batch(self.batch, body or b"")
 
     def _decided_without_body(self) -> bool:
         """Decide without the body if no rule that decides needs it. Return False if it must be collected."""
-        evaluation = self._evaluation
+        evaluation = self.evaluation
         facts = evaluation.facts_with(self.head.headers, None, unread=True)
         collectable = self.head.fields.length <= self.context.limits.max_buffered_body
         try:
@@ -221,7 +204,7 @@ class Exchange(ExchangeOwner):
 
     def _take_without_body(self, decision: Decision) -> None:
         self._try_shadow(None)
-        self._evaluation.take(decision)
+        self.evaluation.take(decision)
 
     def _try_shadow(self, body: bytes | None) -> None:
         caller = self.draft.caller
@@ -229,8 +212,8 @@ class Exchange(ExchangeOwner):
             return
         if body is None and self.head.fields.length == 0:
             body = b""
-        facts = self._evaluation.facts_with(self.head.headers, body)
-        self._evaluation.try_shadow(caller.shadow, facts, body_known=body is not None)
+        facts = self.evaluation.facts_with(self.head.headers, body)
+        self.evaluation.try_shadow(caller.shadow, facts, body_known=body is not None)
 
     def _decide_batch(self, batch: Batch, body: bytes) -> None:
         """Evaluate each sub-request. Of the batch itself, only a rule that names it can block it."""
@@ -253,8 +236,8 @@ class Exchange(ExchangeOwner):
             readable_codings=context.readable_codings,
             body_held=body.kept,
             replaced_length=body.replaced_length,
-            whole=self.head.fields.ranged and self._evaluation.may_change_response,
-            read=(context.rewrite_links or self._batch is not None or self._evaluation.may_change_response),
+            whole=self.head.fields.ranged and self.evaluation.may_change_response,
+            read=(context.rewrite_links or self.batch is not None or self.evaluation.may_change_response),
         )
 
     def forward(self) -> None:
@@ -298,7 +281,6 @@ class Exchange(ExchangeOwner):
             self.forward()
 
     def hold(self, size: int) -> bool:
-        """Whether `size` bytes more may be held for rules to read."""
         context = self.context
         if context.memory.take(size):
             self._held += size
@@ -312,7 +294,7 @@ class Exchange(ExchangeOwner):
 
     def _body_collected(self, last: bool) -> None:
         if self.draft.request_bytes > self.context.limits.max_buffered_body:
-            fallback = self._evaluation.take_fallback()
+            fallback = self.evaluation.take_fallback()
             if fallback is None:
                 self.refuse(body_too_large())
             else:
@@ -323,8 +305,8 @@ class Exchange(ExchangeOwner):
         self.phase = _JUDGING
         try:
             self._decide_by_body()
-            if self._batch is not None and self._batch.none_kept:
-                self._answer_batch_alone(self._batch)
+            if self.batch is not None and self.batch.none_kept:
+                self._answer_batch_alone(self.batch)
                 return
             self.attach_credential()
         except Refusal as refusal:
@@ -336,7 +318,7 @@ class Exchange(ExchangeOwner):
         try:
             body = self.body.readable(self.head, self.context.limits.max_buffered_body)
         except Refusal:
-            fallback = self._evaluation.take_fallback()
+            fallback = self.evaluation.take_fallback()
             if fallback is None:
                 raise
             self._take_without_body(fallback)
@@ -360,7 +342,7 @@ class Exchange(ExchangeOwner):
         body = batch.own_answer()
         close = not self.connection.persists()
         head = answers.head(200, len(body), answers.JSON, close=close, now=_now())
-        self._answer_bytes = len(body)
+        self._response_bytes = len(body)
         self._end(_WHOLE, 200, head, body, close=close)
 
     # From the upstream call
@@ -371,13 +353,12 @@ class Exchange(ExchangeOwner):
 
     def informational(self, head: AnswerHead) -> None:
         if not self.head.http10:
-            self.connection.write(self._head_for_client(head, KEPT))
+            self.connection.write(client_head(self, head, KEPT))
         if head.status == 100:
             self.connection.body_continued()
 
     def response_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
         draft = self.draft
-        self._answer = answer
         draft.upstream_us = int((_clock() - draft.upstream_started) * 1e6)
         draft.upstream_status = answer.status
         draft.upstream_request_id = answer.request_id
@@ -385,224 +366,42 @@ class Exchange(ExchangeOwner):
         if status == 401:
             assert self._call is not None
             if not self._call.renew():
-                self._refuse_answer(credential_refused())
+                refuse_response(self, answer, credential_refused())
         elif status in self.context.statuses_as_502:
-            self._refuse_answer(
-                Refusal(
-                    "upstreamError",
-                    f"The upstream answered {status}.",
-                    "upstreamError",
-                    upstream_status=status,
-                )
-            )
+            message = f"The upstream answered {status}."
+            refusal = Refusal("upstreamError", message, "upstreamError", upstream_status=status)
+            refuse_response(self, answer, refusal)
         else:
-            self._begin_answer(answer, chunk, last)
-
-    def _refuse_answer(self, refusal: Refusal) -> None:
-        """The application doesn't get the answer; response rules judge its status and headers though, and so
-        does a shadow ruleset."""
-        self._show_shadow(self._answer, body_known=True)
-        if self._evaluation.plan.has_response_rules:
-            try:
-                self._decide_response(b"")
-            except Refusal as blocked:
-                refusal = blocked
-            except (MalformedBody, MalformedTarget):
-                pass  # no rule of theirs holds
-        self.refuse(refusal)
+            begin_response(self, answer, chunk, last)
 
     def response_continued(self, chunk: bytes, last: bool) -> None:
-        if self._reader is not None:
-            self._reader.take(chunk, last)
-        elif self._answer.length < 0:
-            self.send_chunk(chunk, last)
-        else:
-            self._send_piece(chunk, last)
+        assert self.response is not None
+        self.response.take(chunk, last)
 
-    # Phases of the answer
+    # From the response
 
-    def _begin_answer(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
-        self._show_shadow(answer, body_known=answer.length == 0)
-        try:
-            for_rules = self._rules_read(answer)
-        except (MalformedBody, MalformedTarget) as error:
-            self.refuse(filter_failed(str(error)))
-            return
-        except Refusal as refusal:
-            self.refuse(refusal)
-            return
-        if not for_rules and not self._may_have_links(answer):
-            self._start_answer(chunk, last)
-        elif last and not for_rules and answer.fields.content_encoding is None:
-            self.send_whole(chunk, self.rewriter().rewrite(chunk))
-        else:
-            self.phase = _HOLDING
-            self._reader = AnswerReader(self, answer, for_rules=for_rules)
-            self._reader.take(chunk, last)
+    def buffer(self, response: ResponseBody) -> None:
+        self.phase = _HOLDING
+        self.response = response
 
-    def _show_shadow(self, answer: AnswerHead, *, body_known: bool) -> None:
-        """Have a shadow ruleset judge the answer; `body_known` means that no body reaches the application."""
-        shadow = self.draft.shadow
-        if shadow is not None and shadow.wants_answer:
-            shadow.answered(answer.status, answer.headers, None, body_known=body_known)
-
-    def _rules_read(self, answer: AnswerHead) -> bool:
-        """Whether rules have to read the answer's body. Those that don't need it judge here."""
-        evaluation = self._evaluation
-        plan = evaluation.plan
-        filterable = 200 <= answer.status < 300 and answer.length != 0
-        if plan.has_response_rules:
-            if not plan.response_needs_body or answer.length == 0:
-                self._decide_response(None)
-            elif not evaluation.decide_response_without_body(
-                AnswerFacts(answer.status, answer.headers, None, unread=True),
-                filterable=filterable,
-                json=_is_json(answer.fields.content_type),
-            ):
-                return True
-        return self._batch is not None or (filterable and evaluation.decision.transforms is not None)
-
-    def _may_have_links(self, answer: AnswerHead) -> bool:
-        """Whether the answer is one in which an SDK would follow links."""
-        return (
-            answer.length != 0
-            and self.context.rewrite_links
-            and answer.status != 206  # whose place and length in the whole have to be true
-            and _is_json(answer.fields.content_type)
-        )
-
-    def _decide_response(self, body: bytes | None) -> None:
-        answer = self._answer
-        self._evaluation.decide_response(AnswerFacts(answer.status, answer.headers, body))
-
-    def judged_unread(self) -> bool:
-        """Whether the answer may pass though it can't be read: only the log would have had it."""
-        return self._evaluation.decide_response_by_fallback()
-
-    def filter_response(self, body: bytes) -> bool:
-        """Judges the whole answer and takes out what the rules hide; never lets an unfiltered one pass. False
-        where it can't be read and need not be."""
-        answer = self._answer
-        try:
-            awaited = self._evaluation.awaits_response_body
-            if awaited and answer.status == 206:
-                raise FilterFailed("it is a part of a larger whole")
-            decoded = decoded_answer(body, answer, self.context.limits.max_filter_bytes)
-            _require_utf8(answer, decoded)
-            if awaited:
-                self._decide_response(decoded)
-            changed, removed = self._without_hidden(decoded)
-        except (FilterFailed, ContentCodingError, MalformedBatch, MalformedBody, MalformedTarget) as error:
-            if self.judged_unread():
-                return False
-            if isinstance(error, UnfoldsTooFar):
-                self.context.counters.values[LIMIT_FILTER_BYTES] += 1
-            self.refuse(filter_failed(str(error)))
-            return True
-        except Refusal as refusal:
-            self.refuse(refusal)
-            return True
-        if self._may_have_links(answer):
-            relinked = self.rewriter().rewrite(decoded if changed is None else changed)
-            changed = changed if relinked is None else relinked
-        self.draft.transforms = removed
-        self.send_whole(body, changed)
-        return True
-
-    def _without_hidden(self, body: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-        """The body without what the rules hide, or None if they hide nothing of it; and the names of the
-        transforms that removed something."""
-        answer = self._answer
-        transforms = self._evaluation.decision.transforms
-        if not body or not 200 <= answer.status < 300 or (self._batch is None and transforms is None):
-            return None, ()
-        if answer.status == 206:
-            raise FilterFailed("it is a part of a larger whole")
-        if self._batch is not None:
-            return self._batch.answer(body, self._relocated), ()  # each part's event has its own
-        kind = media_type(answer.fields.content_type or b"")
-        return self._evaluation.without_hidden(self.context, kind, body)
-
-    def send_whole(self, body: bytes, changed: bytes | None) -> None:
-        """Sends an answer that was held whole: as it came, or `changed` and uncoded."""
-        final = body if changed is None else changed
-        head = self._head_for_client(self._answer, len(final), changed=changed is not None)
-        self._answer_bytes = len(final)
-        self._end(_WHOLE, self._answer.status, head, final)
-
-    def pass_unread(self, held: bytes, *, last: bool) -> bool:
-        """Lets an answer pass as it comes that was held for the log alone. False where its links are to be
-        turned."""
-        if self._may_have_links(self._answer):
-            return False
-        self.hold_no_longer()
-        self._reader = None
-        self._start_answer(held, last)
-        return True
-
-    def start_rewritten(self) -> None:
-        """Sends the head of an answer that is rewritten as it comes."""
-        self._send_head(self._head_for_client(self._answer, CHUNKED, changed=True))
-
-    def _start_answer(self, chunk: bytes, last: bool) -> None:
-        """Sends the head with what came of the body along with it."""
-        answer = self._answer
-        sized = answer.length >= 0
-        head = self._head_for_client(answer, KEPT if sized else CHUNKED)
-        self._answer_bytes = len(chunk)
-        if last:
-            if not sized:
-                chunk = self._chunk(chunk, last=True)
-            self._end(_WHOLE, answer.status, head, chunk)
-            return
-        self._send_head(head, chunk if sized else self._chunk(chunk, last=False))
-
-    def _send_head(self, head: bytes, first: bytes = b"") -> None:
+    def send_head(self, status: int, head: bytes, first: bytes, size: int) -> None:
         self.phase = _STREAMING
-        self.draft.status = self._answer.status
+        self.draft.status = status
+        self._response_bytes = size
         self.connection.write_framed(head, first, b"")
 
-    def _send_piece(self, chunk: bytes, last: bool) -> None:
-        self._answer_bytes += len(chunk)
+    def send_piece(self, before: bytes, chunk: bytes, behind: bytes, last: bool) -> None:
+        self._response_bytes += len(chunk)
         if last:
-            self._end(_LAST_BYTES, self._answer.status, b"", chunk)
-        else:
+            self._end(_LAST_BYTES, self.draft.status, before, chunk, behind)
+        elif before:
+            self.connection.write_framed(before, chunk, behind)
+        elif chunk:
             self.connection.write(chunk)
 
-    def send_chunk(self, chunk: bytes, last: bool) -> None:
-        self._answer_bytes += len(chunk)
-        before, behind = (b"", b"") if self.head.http10 else chunk_frame(len(chunk), last)
-        if last:
-            self._end(_LAST_BYTES, self._answer.status, before, chunk, behind)
-        elif chunk:
-            self.connection.write_framed(before, chunk, behind)
-
-    def _chunk(self, chunk: bytes, last: bool) -> bytes:
-        return chunk if self.head.http10 else framed_chunk(chunk, last)
-
-    def _head_for_client(self, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
-        status = answer.status
-        # Of a body that isn't here, but would be filtered or judged if it were.
-        hidden = self._evaluation.reads_response_body and (
-            status == 304 or (self.to_head_request and 200 <= status < 300)
-        )
-        return head_for_client(
-            answer,
-            length,
-            changed=changed or hidden,
-            length_hidden=hidden,
-            http10=self.head.http10,
-            close=status >= 200 and not self.connection.persists(),
-            relocated=self._relocated,
-        )
-
-    def _relocated(self, value: bytes) -> bytes:
-        if not self.context.rewrite_links:
-            return value
-        return self.rewriter().header(value)
-
-    def rewriter(self) -> LinkRewriter:
-        return self.context.rewriter(self.connection.scheme, self.connection.host_for(self.head))
+    def send_whole(self, status: int, head: bytes, body: bytes, size: int) -> None:
+        self._response_bytes = size
+        self._end(_WHOLE, status, head, body)
 
     # The end, one way or another
 
@@ -616,8 +415,8 @@ class Exchange(ExchangeOwner):
         if isinstance(refusal, UnknownToken):
             self.connection.count_unauthenticated(refusal)
         self._let_go_of_upstream()
-        if self._batch is not None:
-            self._batch.withdraw()
+        if self.batch is not None:
+            self.batch.withdraw()
         if self.phase is _STREAMING:
             self._end(_TRUNCATED, draft.status)
             return
@@ -629,9 +428,9 @@ class Exchange(ExchangeOwner):
             close=close,
             now=_now(),
         )
-        if self.to_head_request:
+        if self.head.method == "HEAD":
             body = b""
-        self._answer_bytes = len(body)
+        self._response_bytes = len(body)
         self._end(_WHOLE, refusal.status, head, body, close=close)
 
     def client_left(self) -> None:
@@ -647,8 +446,8 @@ class Exchange(ExchangeOwner):
             return
         self.draft.reason = reason
         self._let_go_of_upstream()
-        if self._batch is not None:
-            self._batch.withdraw()
+        if self.batch is not None:
+            self.batch.withdraw()
         self._end(_UNANSWERED, self.draft.status if self.phase is _STREAMING else status)
 
     def stop(self, stops: Stops) -> None:
@@ -657,8 +456,8 @@ class Exchange(ExchangeOwner):
         if caller is not None and stops.concern(caller.org_id, caller.app_id):
             if self.phase is not _STREAMING:
                 self.draft.block_without_rule()
-                if self._batch is not None:
-                    self._batch.stop()
+                if self.batch is not None:
+                    self.batch.stop()
             self.refuse(StoppedCaller(caller))
 
     def waited_too_long(self) -> None:
@@ -684,11 +483,11 @@ class Exchange(ExchangeOwner):
         """
         if self._held:
             self.hold_no_longer()
-        self._reader = None  # and what it holds is free at once, not when the collector comes by
+        self.response = None  # and what it holds is free at once, not when the collector comes by
         draft = self.draft
         draft.status = status
-        draft.response_bytes = self._answer_bytes
-        batch = self._batch
+        draft.response_bytes = self._response_bytes
+        batch = self.batch
         recorded = (batch is None or batch.record(status, draft.reason)) and draft.write(self.context)
         self.phase = _ENDED
         connection = self.connection
@@ -710,7 +509,7 @@ class Exchange(ExchangeOwner):
     @property
     def record_bytes(self) -> int:
         """About what its records will take of the spool, its parts' too."""
-        parts = 0 if self._batch is None else self._batch.record_bytes
+        parts = 0 if self.batch is None else self.batch.record_bytes
         return self.draft.record_bytes + parts
 
     def pause_answer(self) -> None:
@@ -718,7 +517,7 @@ class Exchange(ExchangeOwner):
             self._call.pause_reading()
 
     def resume_answer(self) -> None:
-        if self._reader is not None and not self._reader.resume():
+        if self.response is not None and not self.response.resume():
             return
         if self._call is not None:
             self._call.resume_reading()
@@ -737,29 +536,8 @@ _LOST_REASON: Final = {
 }
 
 
-_json_types: Final[dict[bytes, bool]] = {}
-
-
 def _unreadable(error: MalformedTarget) -> Refusal:
     """Return the refusal of a request that the rules cannot read."""
     if isinstance(error, MalformedBody):
         return Refusal("badRequest", f"A rule can't read the body: {error}.", "malformedRequest")
     return Refusal("badRequest", f"The request target is ambiguous: {error}.", "ambiguousTarget")
-
-
-def _is_json(content_type: bytes | None) -> bool:
-    if content_type is None:
-        return False
-    known = _json_types.get(content_type)
-    if known is None:
-        known = media_type(content_type).is_json
-        if len(_json_types) < 256 and len(content_type) <= 256:
-            _json_types[content_type] = known
-    return known
-
-
-def _require_utf8(answer: AnswerHead, body: bytes) -> None:
-    """Raises FilterFailed: what names a hidden property in another charset would be passed on."""
-    content_type = answer.fields.content_type
-    if _is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):
-        raise FilterFailed("it is not in UTF-8")

@@ -1,7 +1,7 @@
-"""An answer whose body has to be read on its way: held until it is whole, or rewritten as it comes.
+"""A response whose body is read on its way: buffered whole for rules, or with its links rewritten.
 
-Rules need it whole. Links alone do not: what fits is held, so that an answer without a link to change keeps
-every byte, and a longer one is rewritten piece by piece, uncoded and of unknown length.
+Rules need it whole. Links do not: a short response is buffered, so that one without a link to rewrite keeps
+every byte, and a longer one is rewritten piece by piece, without content coding and of unknown length.
 """
 
 from __future__ import annotations
@@ -9,6 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.ipc.counters import LIMIT_FILTER_BYTES
+from proxy.policy.batch import MalformedBatch
+from proxy.policy.canonical import MalformedTarget
+from proxy.policy.decision import AnswerFacts
+from proxy.policy.filters import FilterFailed
+from proxy.policy.plain_answers import media_type
+from proxy.server.content.charset import is_utf8
 from proxy.server.content.content_coding import (
     ContentCodingError,
     StreamDecoder,
@@ -17,24 +23,131 @@ from proxy.server.content.content_coding import (
     split_codings,
 )
 from proxy.server.content.links import LinkStream
-from proxy.server.errors import filter_failed, overloaded, unreadable_answer
-from proxy.server.exchange.owner import ExchangeOwner
+from proxy.server.errors import Refusal, filter_failed, overloaded, unreadable_answer
+from proxy.server.exchange.client_response import client_head, is_json, may_have_links, pass_on, send_read
+from proxy.server.exchange.owner import ResponseBody, ResponseSink
+from proxy.server.http1.body_reader import CHUNKED
+from proxy.server.http1.chunked import chunk_frame
 from proxy.server.http1.response_head import AnswerHead
 
-HOLD_BYTES: Final = 256 * 1024  # of a JSON answer that is held back until it is known whether a link changes
-HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same while compressed: it can't be changed once begun
+HOLD_BYTES: Final = 256 * 1024  # bytes of a JSON response to buffer until it is known whether a link changes
+HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same if compressed: it can't be changed once begun
 
 
-class AnswerReader:
-    """Takes the pieces of one answer. `for_rules`: rules read the whole; otherwise only links matter."""
+class BufferedForRules(ResponseBody):
+    """A body that rules or a filter need whole. It never passes unless they have read it, or only the log
+    would have had it."""
 
-    __slots__ = ("_answer", "_decoder", "_exchange", "_for_rules", "_held", "_last", "_links", "_size")
+    __slots__ = ("_answer", "_buffered", "_sink", "_size")
 
-    def __init__(self, exchange: ExchangeOwner, answer: AnswerHead, *, for_rules: bool) -> None:
-        self._exchange = exchange
+    def __init__(self, sink: ResponseSink, answer: AnswerHead) -> None:
+        self._sink = sink
         self._answer = answer
-        self._for_rules = for_rules
-        self._held: list[bytes] = []
+        self._buffered: list[bytes] = []
+        self._size = 0
+
+    def take(self, chunk: bytes, last: bool) -> None:
+        sink = self._sink
+        self._buffered.append(chunk)
+        self._size += len(chunk)
+        if last:
+            self._take_whole(b"".join(self._buffered))
+        elif self._size > sink.context.limits.max_filter_bytes:
+            if not self._passed_without_rules():
+                sink.context.counters.values[LIMIT_FILTER_BYTES] += 1
+                sink.refuse(filter_failed("it is over the size limit"))
+        elif not sink.hold(len(chunk)) and not self._passed_without_rules():
+            sink.refuse(overloaded("The proxy holds as many answers as it may."))
+
+    def resume(self) -> bool:
+        return True
+
+    def _passed_without_rules(self) -> bool:
+        """Pass on what is here if only the log would have the body. Return False if rules need it."""
+        if not self._sink.evaluation.decide_response_by_fallback():
+            return False
+        if may_have_links(self._sink, self._answer):
+            self._rewrite_links().begin(b"".join(self._buffered), last=False)
+        else:
+            self._pass_on(b"".join(self._buffered), last=False)
+        return True
+
+    def _take_whole(self, body: bytes) -> None:
+        """Evaluate and filter the whole response."""
+        sink, answer = self._sink, self._answer
+        try:
+            decoded, changed, removed = self._filtered(body)
+        except (FilterFailed, ContentCodingError, MalformedBatch, MalformedTarget) as error:
+            if sink.evaluation.decide_response_by_fallback():
+                self._take_whole_without_rules(body)
+                return
+            if isinstance(error, UnfoldsTooFar):
+                sink.context.counters.values[LIMIT_FILTER_BYTES] += 1
+            sink.refuse(filter_failed(str(error)))
+            return
+        except Refusal as refusal:
+            sink.refuse(refusal)
+            return
+        if may_have_links(sink, answer):
+            relinked = sink.rewriter().rewrite(decoded if changed is None else changed)
+            changed = changed if relinked is None else relinked
+        sink.draft.transforms = removed
+        send_read(sink, answer, body, changed)
+
+    def _take_whole_without_rules(self, body: bytes) -> None:
+        if may_have_links(self._sink, self._answer):
+            self._rewrite_links().take_whole(body)
+        else:
+            self._pass_on(body, last=True)
+
+    def _rewrite_links(self) -> RewrittenLinks:
+        links = RewrittenLinks(self._sink, self._answer)
+        self._sink.response = links
+        return links
+
+    def _pass_on(self, body: bytes, *, last: bool) -> None:
+        self._sink.hold_no_longer()
+        pass_on(self._sink, self._answer, body, last)
+
+    def _filtered(self, body: bytes) -> tuple[bytes, bytes | None, tuple[str, ...]]:
+        """Return the body without content coding, the same without what the rules hide, or None if they hide
+        nothing, and the names of the transforms that removed something."""
+        sink, answer = self._sink, self._answer
+        evaluation = sink.evaluation
+        awaited = evaluation.awaits_response_body
+        if awaited and answer.status == 206:
+            raise FilterFailed("it is a part of a larger whole")
+        decoded = decoded_body(body, answer, sink.context.limits.max_filter_bytes)
+        _require_utf8(answer, decoded)
+        if awaited:
+            evaluation.decide_response(AnswerFacts(answer.status, answer.headers, decoded))
+        changed, removed = self._without_hidden(decoded)
+        return decoded, changed, removed
+
+    def _without_hidden(self, body: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+        sink, answer = self._sink, self._answer
+        filtered = sink.evaluation.decision.transforms is not None
+        if not body or not 200 <= answer.status < 300 or not (filtered or sink.batch is not None):
+            return None, ()
+        if answer.status == 206:
+            raise FilterFailed("it is a part of a larger whole")
+        if sink.batch is not None:
+            return sink.batch.answer(body, sink.relocated), ()  # the event of each sub-request names its own
+        kind = media_type(answer.fields.content_type or b"")
+        left = sink.evaluation.without_hidden(sink.context, kind, body)
+        return left.body, left.removed
+
+
+class RewrittenLinks(ResponseBody):
+    """A body in which links to the upstream become links to the proxy: buffered while it is short, and
+    rewritten as it comes from then on."""
+
+    __slots__ = ("_answer", "_buffered", "_decoder", "_last", "_links", "_sink", "_size")
+
+    def __init__(self, sink: ResponseSink, answer: AnswerHead) -> None:
+        self._sink = sink
+        self._answer = answer
+        self._buffered: list[bytes] = []
         self._size = 0
         # Once it is rewritten as it comes
         self._links: LinkStream | None = None
@@ -45,99 +158,84 @@ class AnswerReader:
         if self._links is not None:
             self._rewrite(self._links, chunk, last)
             return
-        self._held.append(chunk)
+        self._buffered.append(chunk)
         self._size += len(chunk)
+        limit = HOLD_BYTES if self._answer.fields.content_encoding is None else HOLD_CODED_BYTES
         if last:
-            self._take_whole(b"".join(self._held))
-        elif self._size > self._limit():
-            if self._rules_need_it():
-                self._exchange.context.counters.values[LIMIT_FILTER_BYTES] += 1
-                self._exchange.refuse(filter_failed("it is over the size limit"))
-            else:
-                self._go_on_unread()
-        elif not self._exchange.hold(len(chunk)):
-            if self._rules_need_it():
-                self._exchange.refuse(overloaded("The proxy holds as many answers as it may."))
-            else:
-                self._go_on_unread()
+            self.take_whole(b"".join(self._buffered))
+        elif self._size > limit or not self._sink.hold(len(chunk)):
+            self.begin(b"".join(self._buffered), last=False)
 
     def resume(self) -> bool:
-        """The client takes more again. False where what is left to unfold has filled it up at once."""
         if self._links is not None and self._decoder is not None and self._decoder.pending:
             self._rewrite(self._links, b"", self._last)
-            return not self._exchange.connection.write_paused
+            return not self._sink.connection.write_paused
         return True
 
-    def _rules_need_it(self) -> bool:
-        if self._for_rules and self._exchange.judged_unread():
-            self._for_rules = False
-        return self._for_rules
-
-    def _go_on_unread(self) -> None:
-        if not self._exchange.pass_unread(b"".join(self._held), last=False):
-            self._begin_rewriting(last=False)
-
-    def _limit(self) -> int:
-        if self._for_rules:
-            return self._exchange.context.limits.max_filter_bytes
-        return HOLD_BYTES if self._answer.fields.content_encoding is None else HOLD_CODED_BYTES
-
-    def _take_whole(self, body: bytes) -> None:
-        exchange = self._exchange
-        if self._for_rules and exchange.filter_response(body):
-            return
-        if self._for_rules and exchange.pass_unread(body, last=True):
-            return
+    def take_whole(self, body: bytes) -> None:
+        """Send a body that is whole: as it came if no link changes."""
+        sink, answer = self._sink, self._answer
         try:
-            decoded = decoded_answer(body, self._answer, exchange.context.limits.max_filter_bytes)
-        except UnfoldsTooFar:  # too large to hold once decoded
-            self._held = [body]
-            self._begin_rewriting(last=True)
+            decoded = decoded_body(body, answer, sink.context.limits.max_filter_bytes)
+        except UnfoldsTooFar:  # too large to buffer once it is decompressed
+            self.begin(body, last=True)
             return
         except ContentCodingError as error:
-            exchange.refuse(unreadable_answer(str(error), self._answer.status))
+            sink.refuse(unreadable_answer(str(error), answer.status))
             return
-        exchange.send_whole(body, exchange.rewriter().rewrite(decoded))
+        send_read(sink, answer, body, sink.rewriter().rewrite(decoded))
 
-    def _begin_rewriting(self, *, last: bool) -> None:
-        answer = self._answer
-        links = self._links = self._exchange.rewriter().stream()
+    def begin(self, body: bytes, *, last: bool) -> None:
+        """Rewrite as it comes a response of which `body` is here."""
+        sink, answer = self._sink, self._answer
+        links = self._links = sink.rewriter().stream()
         if answer.fields.content_encoding is not None:
             try:
                 self._decoder = StreamDecoder(split_codings(answer.fields.content_encoding))
             except ContentCodingError as error:
-                self._exchange.refuse(unreadable_answer(str(error), answer.status))
+                sink.refuse(unreadable_answer(str(error), answer.status))
                 return
-        held, self._held = b"".join(self._held), []
-        self._exchange.hold_no_longer()
-        self._exchange.start_rewritten()
-        self._rewrite(links, held, last)
+        self._buffered = []
+        sink.hold_no_longer()
+        sink.send_head(answer.status, client_head(sink, answer, CHUNKED, changed=True), b"", 0)
+        self._rewrite(links, body, last)
 
     def _rewrite(self, links: LinkStream, chunk: bytes, last: bool) -> None:
-        """Rewrites a piece. A compressed answer unfolds step by step, no faster than the client takes it."""
-        exchange = self._exchange
+        """Rewrite a piece. Decompress it in steps, no faster than the client takes them."""
         decoder = self._decoder
         self._last = last
         try:
             if decoder is not None:
                 chunk = decoder.feed(chunk)
                 while decoder.pending:
-                    exchange.send_chunk(links.feed(chunk), last=False)
-                    if exchange.connection.write_paused:
+                    self._send(links.feed(chunk), last=False)
+                    if self._sink.connection.write_paused:
                         return
                     chunk = decoder.feed(b"")
                 if last:
                     chunk += decoder.finish()
         except ContentCodingError as error:
-            exchange.refuse(unreadable_answer(str(error), self._answer.status))
+            self._sink.refuse(unreadable_answer(str(error), self._answer.status))
             return
         out = links.feed(chunk)
         if last and (rest := links.finish()):
             out += rest
-        exchange.send_chunk(out, last)
+        self._send(out, last=last)
+
+    def _send(self, chunk: bytes, *, last: bool) -> None:
+        before, behind = (b"", b"") if self._sink.head.http10 else chunk_frame(len(chunk), last)
+        self._sink.send_piece(before, chunk, behind, last)
 
 
-def decoded_answer(body: bytes, answer: AnswerHead, limit: int) -> bytes:
-    """The body less its content codings. Raises ContentCodingError, also where it unfolds beyond `limit`."""
+def decoded_body(body: bytes, answer: AnswerHead, limit: int) -> bytes:
+    """Return the body without its content codings. Raises ContentCodingError, also if it would be longer than
+    `limit` bytes."""
     coding = answer.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)
+
+
+def _require_utf8(answer: AnswerHead, body: bytes) -> None:
+    """Raises FilterFailed: a name of a hidden property in another charset would be passed on."""
+    content_type = answer.fields.content_type
+    if is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):
+        raise FilterFailed("it is not in UTF-8")

@@ -1,10 +1,15 @@
-"""Calls that the parts of an exchange, its upstream call and its buffered response, make to it."""
+"""Calls between an exchange and its parts: the upstream call, and the response on its way to the client.
+
+The parts name these base classes and do not import `Exchange`, which derives from them.
+"""
 
 from __future__ import annotations
 
 from proxy.server.client.connection import ClientConnection, RequestHandler
 from proxy.server.content.links import LinkRewriter
 from proxy.server.context import Context
+from proxy.server.exchange.batch import Batch
+from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.exchange.request_body import RequestBody
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import AnswerHead
@@ -12,18 +17,72 @@ from proxy.server.record.request_record import AuditDraft
 from proxy.server.upstream.connection import UpstreamLost
 
 
-class ExchangeOwner(RequestHandler):
-    """One request, as its parts name it: `Exchange` derives from it, and they do not import `Exchange`."""
+class ResponseBody:
+    """The body of a response that has more pieces than one, or that is buffered."""
 
-    __slots__ = ("body", "connection", "context", "draft", "head")
+    __slots__ = ()
+
+    def take(self, chunk: bytes, last: bool) -> None:
+        """Take a piece from the upstream; `last` ends the body."""
+        raise NotImplementedError
+
+    def resume(self) -> bool:
+        """Send what waits for the client, which takes more again. Return False if more still waits."""
+        raise NotImplementedError
+
+
+class ResponseSink(RequestHandler):
+    """One request, as the response to it names it."""
+
+    __slots__ = ("batch", "connection", "context", "draft", "evaluation", "head", "response")
 
     context: Context
     connection: ClientConnection
     head: RequestHead
-    body: RequestBody
     draft: AuditDraft
+    batch: Batch | None
+    evaluation: Evaluation  # once the target is known
+    response: ResponseBody | None
 
-    # Called by the upstream call
+    def rewriter(self) -> LinkRewriter:
+        """Return the rewriter of links for the address that the application used."""
+        return self.context.rewriter(self.connection.scheme, self.connection.host_for(self.head))
+
+    def relocated(self, location: bytes) -> bytes:
+        """Return the value of a Location header field as the client receives it."""
+        return self.rewriter().header(location) if self.context.rewrite_links else location
+
+    def hold(self, size: int) -> bool:
+        """Return True if `size` more bytes may be buffered."""
+        raise NotImplementedError
+
+    def hold_no_longer(self) -> None:
+        """Give back the bytes that are buffered."""
+        raise NotImplementedError
+
+    def buffer(self, response: ResponseBody) -> None:
+        """Have `response` take the body. Its head does not leave yet."""
+        raise NotImplementedError
+
+    def send_head(self, status: int, head: bytes, first: bytes, size: int) -> None:
+        """Send the head and the first piece, which has `size` bytes without its frame. More is to come."""
+        raise NotImplementedError
+
+    def send_piece(self, before: bytes, chunk: bytes, behind: bytes, last: bool) -> None:
+        """Send a piece of the body between the bytes that frame it; the last one ends the exchange."""
+        raise NotImplementedError
+
+    def send_whole(self, status: int, head: bytes, body: bytes, size: int) -> None:
+        """Send a whole response, whose body has `size` bytes without its frame, and end the exchange."""
+        raise NotImplementedError
+
+
+class ExchangeOwner(ResponseSink):
+    """One request, as its upstream call names it."""
+
+    __slots__ = ("body",)
+
+    body: RequestBody
 
     def head_for_upstream(self, authorization: bytes) -> bytes:
         """Return the head that the upstream is sent."""
@@ -43,42 +102,4 @@ class ExchangeOwner(RequestHandler):
 
     def call_failed(self, error: UpstreamLost) -> None:
         """End the exchange: the upstream failed, and the request is not sent once more."""
-        raise NotImplementedError
-
-    # Called by the buffered response
-
-    def hold(self, size: int) -> bool:
-        """Return True if `size` more bytes may be buffered for rules to read."""
-        raise NotImplementedError
-
-    def hold_no_longer(self) -> None:
-        """Give back the bytes that are buffered."""
-        raise NotImplementedError
-
-    def judged_unread(self) -> bool:
-        """Return True if the response may pass without inspection: only the log would have its body."""
-        raise NotImplementedError
-
-    def filter_response(self, body: bytes) -> bool:
-        """Evaluate and filter the whole response. Return False if it can't be read and need not be."""
-        raise NotImplementedError
-
-    def pass_unread(self, held: bytes, *, last: bool) -> bool:
-        """Pass on a response that was buffered for the log alone. Return False if its links are rewritten."""
-        raise NotImplementedError
-
-    def rewriter(self) -> LinkRewriter:
-        """Return the rewriter of links for the address that the application used."""
-        raise NotImplementedError
-
-    def start_rewritten(self) -> None:
-        """Send the head of a response that is rewritten as it comes."""
-        raise NotImplementedError
-
-    def send_whole(self, body: bytes, changed: bytes | None) -> None:
-        """Send a response that was buffered whole: as it came, or `changed` without content coding."""
-        raise NotImplementedError
-
-    def send_chunk(self, chunk: bytes, last: bool) -> None:
-        """Send a piece of a body of unknown length."""
         raise NotImplementedError

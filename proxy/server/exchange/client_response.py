@@ -1,0 +1,94 @@
+"""A response as the client receives it: its head, its framing, and pieces that are passed on as they come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from proxy.policy.plain_answers import media_type
+from proxy.server.exchange.owner import ResponseBody, ResponseSink
+from proxy.server.http1.body_reader import CHUNKED
+from proxy.server.http1.chunked import chunk_frame, framed_chunk
+from proxy.server.http1.forwarded_headers import KEPT, head_for_client
+from proxy.server.http1.response_head import AnswerHead
+
+
+class PassThrough(ResponseBody):
+    """A body that is passed on as it comes; `chunked` if the client receives it in chunks."""
+
+    __slots__ = ("_chunked", "_sink")
+
+    def __init__(self, sink: ResponseSink, *, chunked: bool) -> None:
+        self._sink = sink
+        self._chunked = chunked
+
+    def take(self, chunk: bytes, last: bool) -> None:
+        before, behind = chunk_frame(len(chunk), last) if self._chunked else (b"", b"")
+        self._sink.send_piece(before, chunk, behind, last)
+
+    def resume(self) -> bool:
+        return True
+
+
+def pass_on(sink: ResponseSink, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+    """Send the head and the first piece of a response that nothing reads on its way."""
+    size = len(chunk)
+    sized = answer.length >= 0
+    head = client_head(sink, answer, KEPT if sized else CHUNKED)
+    chunked = not sized and not sink.head.http10
+    if chunked:
+        chunk = framed_chunk(chunk, last)
+    if last:
+        sink.send_whole(answer.status, head, chunk, size)
+        return
+    sink.response = PassThrough(sink, chunked=chunked)
+    sink.send_head(answer.status, head, chunk, size)
+
+
+def send_read(sink: ResponseSink, answer: AnswerHead, body: bytes, changed: bytes | None) -> None:
+    """Send a response that was read whole: `body` as it came, or `changed` without content coding."""
+    final = body if changed is None else changed
+    head = client_head(sink, answer, len(final), changed=changed is not None)
+    sink.send_whole(answer.status, head, final, len(final))
+
+
+def client_head(sink: ResponseSink, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
+    """Return the head for the client. `length` is the body's size, CHUNKED or KEPT."""
+    status = answer.status
+    # The length of a body that is not here, but would be filtered or evaluated if it were.
+    hidden = sink.evaluation.reads_response_body and (
+        status == 304 or (sink.head.method == "HEAD" and 200 <= status < 300)
+    )
+    return head_for_client(
+        answer,
+        length,
+        changed=changed or hidden,
+        length_hidden=hidden,
+        http10=sink.head.http10,
+        close=status >= 200 and not sink.connection.persists(),
+        relocated=sink.relocated,
+    )
+
+
+def may_have_links(sink: ResponseSink, answer: AnswerHead) -> bool:
+    """Return True if an SDK would follow links in the response."""
+    return (
+        answer.length != 0
+        and sink.context.rewrite_links
+        and answer.status != 206  # whose place and length in the whole have to be true
+        and is_json(answer.fields.content_type)
+    )
+
+
+_json_types: Final[dict[bytes, bool]] = {}
+
+
+def is_json(content_type: bytes | None) -> bool:
+    """Return True if the Content-Type is one of JSON."""
+    if content_type is None:
+        return False
+    known = _json_types.get(content_type)
+    if known is None:
+        known = media_type(content_type).is_json
+        if len(_json_types) < 256 and len(content_type) <= 256:
+            _json_types[content_type] = known
+    return known
