@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.server.client.connection import ClientConnection, RequestHandler
+from proxy.server.client.connection import ClientConnection
+from proxy.server.client.handler import RequestHandler
 from proxy.server.context import Context
 from proxy.server.exchange.exchange import Exchange
 from proxy.server.http1.request_head import RequestHead

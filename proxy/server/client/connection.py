@@ -14,7 +14,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, cast
 
 from proxy.audit.record import request_id
@@ -23,9 +22,7 @@ from proxy.ipc.counters import (
     BAD_REQUESTS,
     CONNECTIONS_ACCEPTED,
     CONNECTIONS_OPEN,
-    LIMIT_ADDRESS_CONNECTIONS,
     LIMIT_BODY_RATE,
-    LIMIT_CONNECTIONS,
     LIMIT_HEAD_BYTES,
     LIMIT_HEAD_TIMEOUT,
     LIMIT_HEADER_COUNT,
@@ -34,10 +31,11 @@ from proxy.ipc.counters import (
     UNAUTHENTICATED,
 )
 from proxy.rules.stops import Stops
+from proxy.server.client.admission import Admission, admit
+from proxy.server.client.handler import RequestHandler
 from proxy.server.client.pace import Pace
 from proxy.server.client.read_gate import HANDLER, PIPELINE_FULL, YIELD, ReadGate
 from proxy.server.client.state import KeepAlive, State
-from proxy.server.client_limits import network_of
 from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
 from proxy.server.http1 import own_responses as answers
@@ -58,79 +56,6 @@ CHUNK_LINES_PER_TURN: Final = 2000  # of a body: some milliseconds
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
-
-
-class RequestHandler:
-    """Handler of one request, as its client connection names it."""
-
-    __slots__ = ()
-
-    def begin(self) -> None:
-        """Handle the request, whose head is whole."""
-        raise NotImplementedError
-
-    def request_body(self, chunk: bytes, last: bool) -> None:
-        """Take a piece of the body; `last` ends it."""
-        raise NotImplementedError
-
-    def refuse(self, refusal: Refusal) -> None:
-        """End the request with a response of ours, or abort a response that has begun."""
-        raise NotImplementedError
-
-    def client_left(self) -> None:
-        """End the request without a response: the client is gone."""
-        raise NotImplementedError
-
-    def fail(self) -> None:
-        """End the request for a fault of the proxy, after its connection was aborted."""
-        raise NotImplementedError
-
-    def waited_too_long(self) -> None:
-        """Act on the deadline that the handler has set."""
-        raise NotImplementedError
-
-    def pause_answer(self) -> None:
-        """Stop sending: the client takes the response more slowly than it comes."""
-        raise NotImplementedError
-
-    def resume_answer(self) -> None:
-        """Go on to send, after a pause."""
-        raise NotImplementedError
-
-    def stop(self, stops: Stops) -> None:
-        """End the request if an operator has stopped its application."""
-        raise NotImplementedError
-
-    @property
-    def record_bytes(self) -> int:
-        """About as many bytes as its records will take in the spool."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """How a connection counts against the limits of connections."""
-
-    network: str  # empty where its connections aren't counted
-    refused_by: int | None  # the counter of the limit that is reached
-
-    def end(self, context: Context) -> None:
-        """The connection is gone."""
-        if self.network:
-            context.addresses.closed(self.network)
-
-
-def admit(context: Context, address: str) -> Admission:
-    """Counts a new connection; `end` of what is returned takes it back."""
-    limits = context.limits
-    if len(context.connections) + context.handshakes >= limits.max_connections:
-        return Admission("", LIMIT_CONNECTIONS)
-    address = plain_address(address)
-    if context.is_trusted(address):
-        return Admission("", None)
-    network = network_of(address)
-    over = context.addresses.opened(network) > limits.max_connections_per_address
-    return Admission(network, LIMIT_ADDRESS_CONNECTIONS if over else None)
 
 
 _PERSIST: Final = KeepAlive.PERSIST

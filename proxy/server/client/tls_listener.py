@@ -9,7 +9,8 @@ import socket
 import ssl
 from typing import Final
 
-from proxy.server.client.connection import Admission, ClientConnection, HandlerFor, admit
+from proxy.server.client.admission import Admission, admit
+from proxy.server.client.connection import ClientConnection, HandlerFor
 from proxy.server.context import Context
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ The parts name these base classes and do not import `Exchange`, which derives fr
 
 from __future__ import annotations
 
-from proxy.server.client.connection import ClientConnection, RequestHandler
+from proxy.server.client.connection import ClientConnection
+from proxy.server.client.handler import RequestHandler
 from proxy.server.content.links import LinkRewriter
 from proxy.server.context import Context
 from proxy.server.exchange.batch import Batch

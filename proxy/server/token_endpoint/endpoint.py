@@ -28,7 +28,8 @@ from proxy.ipc.counters import (
 from proxy.rules.stops import Stops
 from proxy.server.callers.rulebook import Caller
 from proxy.server.callers.token_keeper import STOPPED
-from proxy.server.client.connection import ClientConnection, RequestHandler
+from proxy.server.client.connection import ClientConnection
+from proxy.server.client.handler import RequestHandler
 from proxy.server.client_limits import network_of
 from proxy.server.context import Context
 from proxy.server.errors import Refusal
