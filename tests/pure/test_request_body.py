@@ -121,7 +121,7 @@ def test_rules_read_a_body_without_its_content_codings() -> None:
 @pytest.mark.parametrize(
     ("fields", "content", "code"),
     [
-        ((b"Content-Encoding: gzip",), gzip.compress(b"{}" + b" " * 1000), "payloadTooLarge"),
+        ((b"Content-Encoding: gzip",), gzip.compress(b"{}" + b" " * 1000, mtime=0), "payloadTooLarge"),
         ((b"Content-Encoding: gzip",), b"no gzip", "badRequest"),
         ((b"Content-Encoding: zstd",), b"{}", "badRequest"),
         ((b"Content-Type: application/json; charset=utf-16",), b"{}", "badRequest"),
