@@ -1,0 +1,356 @@
+"""Habits of prose that make the docs and the code hard to read: their counts can only fall.
+
+`python -m tests.test_prose HABIT` lists the places of one habit.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parent.parent
+LOG_METHODS: Final = ("debug", "info", "warning", "error", "exception", "critical", "log")
+LONGEST_SENTENCE: Final = 30  # words of a sentence in the docs
+
+
+class Kind(Enum):
+    DOCS = "docs"
+    DOCSTRING = "docstring"
+    COMMENT = "comment"
+    MESSAGE = "message"  # text of an exception or of a log line
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One paragraph of the docs, one docstring, one comment or one message, and where it begins."""
+
+    kind: Kind
+    place: str
+    words: str
+
+
+def _pattern(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(alternatives))
+
+
+_STARTS: Final = r"(?:^|(?<=[.:;!] ))"  # a sentence or a part of one starts here
+_BEFORE: Final = r"\b(?:about|as|at|by|for|from|in|of|on|than|to|with)"
+
+# Habits that are wrong wherever they stand.
+ANYWHERE: Final = {
+    # A relative clause without its noun: "to who asks", "of what it holds", "Who can't sign learns nothing."
+    "headless clause": _pattern(
+        rf"{_BEFORE} (?:who|whoever|what|whatever)\b",
+        rf"{_STARTS}(?:[Ww]ho|[Ww]hoever|[Ww]hatever|What(?! (?:is|are|does|to)\b))\b(?![^.]*\?)",
+    ),
+    # A place in the place of a condition: "None where there is none"
+    "where for if": _pattern(
+        rf"{_STARTS}Where\b(?![^.]*\?)",
+        r"\b(?:None|True|False|[Rr]aises? \w+|unless|except|but|only|even|also|not) where\b",
+        r"\bwhere (?:there|none|no|nothing|nobody|neither)\b",
+    ),
+    "archaism": _pattern(
+        r"\b(?:[Ll]est|amid|hitherto|thereof|therein|whatsoever|anew|nought|thence|whence)\b",
+        r"\bbefalls?\b|\bbefallen\b|\b[Bb]e it\b|\bbut for\b|\b[Ff]or want of\b|\bin vain\b|\bin earnest\b",
+        r"\b(?:nor|neither) (?:do|does|did|is|are|was|were|can|may|has|have)\b|\b(?:of late|as ever)\b",
+        r"\bof (?:theirs|ours|yours|his|hers)\b",
+    ),
+    # The noun is negated and not the verb: "it is no idle one", "counts for none". "There is no" is fine.
+    "negated noun": _pattern(
+        r"(?<![Tt]here )\b(?:is|are|was|were|be|been) no (?!longer|more|less|fewer|later|other|one\b)\w+",
+        r"(?<![Tt]here )\b(?:is|are|was|were|be|been|as|for) none\b",
+    ),
+    # A process is given the life of a person: "the worker hears", "tells the agent", "has its turn"
+    "personified process": _pattern(
+        r"\b(?:hears?|heard|heeds?|heeded|tells?|told|forgets?|forgot|believes?|believed)\b",
+        r"\bbur(?:y|ies|ied)\b|\b(?<!you )(?:knows|knew|know of)\b|\basks? nobody\b",
+        r"\b(?:has|have|had|takes?|waits? for) (?:its|their) turn\b",
+    ),
+}
+_FRAGMENT: Final = _pattern(
+    r"(?:Of|By|In|As|At|To|For|From|On|With|Within|Without|Under|Until|Beside|Than)\b",
+    r"(?:Both|Those|These|Such|None|Neither|Nothing|Nobody|The same|The others?|Likewise)\b",
+    r"One (?:of (?:them|those|these)|that|for)\b",
+)
+_QUESTION: Final = re.compile(r"(?:What|Who|Whom|Whose|Which|How|Why|Whether|Where|Whoever|Whatever)\b")
+_COMMENT_FRAGMENT: Final = re.compile(r"(?:of|by|in|as|to|for|from|with|at|on|than|within|under)\b")
+_FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
+
+# The counts of today. If one falls, lower it here: nobody may use the room again.
+LIMITS: Final = {
+    "headless clause": 578,
+    "where for if": 199,
+    "archaism": 99,
+    "negated noun": 106,
+    "personified process": 268,
+    "docstring fragment": 208,
+    "docstring question": 416,
+    "docstring of three words": 64,
+    "comment fragment": 240,
+    "long sentence in docs": 203,
+}
+
+
+def sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.!?:]) +(?=[A-Z`*(\[])", text)
+
+
+def habits(text: Text) -> Iterator[str]:
+    """Yield the name of a habit once for each time that the text has it."""
+    for habit, pattern in ANYWHERE.items():
+        for _ in pattern.finditer(re.sub(r"`[^`]*`", "`x`", text.words)):
+            yield habit
+    first = sentences(text.words)[0]
+    if text.kind is Kind.DOCSTRING:
+        if _FRAGMENT.match(first):
+            yield "docstring fragment"
+        if _QUESTION.match(first):
+            yield "docstring question"
+        if len(first.split()) <= 3:
+            yield "docstring of three words"
+    elif text.kind is Kind.COMMENT and _COMMENT_FRAGMENT.match(first):
+        yield "comment fragment"
+    elif text.kind is Kind.DOCS and not text.words.startswith(("|", "#", "<")):
+        for sentence in sentences(text.words):
+            if len(sentence.split()) > LONGEST_SENTENCE:
+                yield "long sentence in docs"
+
+
+def texts_of_source(file: str, source: str) -> Iterator[Text]:
+    for node in ast.walk(ast.parse(source, file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                yield Text(Kind.DOCSTRING, f"{file}:{node.body[0].lineno}", " ".join(docstring.split()))
+        elif isinstance(node, ast.Raise) or _is_log_call(node):
+            assert isinstance(node, ast.Raise | ast.Call)
+            for message in _strings(node):
+                yield Text(Kind.MESSAGE, f"{file}:{node.lineno}", message)
+    for line, comment in _comments(source):
+        yield Text(Kind.COMMENT, f"{file}:{line}", comment)
+
+
+def _is_log_call(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in LOG_METHODS
+        and "log" in ast.unparse(node.func.value).lower()
+    )
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    """Texts of several words in an expression. Each value within an f-string stands as `x`."""
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "x" for part in node.values]
+        yield " ".join("".join(map(str, parts)).split())
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, str) and " " in node.value.strip():
+            yield " ".join(node.value.split())
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _strings(child)
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments and their first lines. Comments on lines of their own that follow each other are one."""
+    block: list[str] = []
+    begins = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line, alone = token.start[0], token.line.lstrip().startswith("#")
+        if block and not (alone and line == last + 1):
+            yield begins, " ".join(block)
+            block = []
+        if not block:
+            begins = line
+        block.append(token.string.lstrip("#: "))
+        last = line if alone else 0
+    if block:
+        yield begins, " ".join(block)
+
+
+def texts_of_docs(file: str, page: str) -> Iterator[Text]:
+    """Paragraphs, headings, list items and rows of tables, without blocks of code."""
+    page = _FENCE.sub(lambda block: "\n" * block[0].count("\n"), page)
+    starts = [found.start() for found in re.finditer(r"(?:\A|(?<=\n)) *(?:[-*|#>]|\d+\.) |\n *\n", page)]
+    for start, end in pairwise([0, *starts, len(page)]):
+        words = " ".join(page[start:end].split())
+        if words:
+            begins = page.count("\n", 0, start + len(page[start:end]) - len(page[start:end].lstrip())) + 1
+            yield Text(Kind.DOCS, f"{file}:{begins}", re.sub(r"^(?:[-*>]|\d+\.) ", "", words))
+
+
+def texts() -> Iterator[Text]:
+    for top in ("proxy", "controlplane"):
+        for file in sorted((ROOT / top).rglob("*.py")):
+            yield from texts_of_source(file.relative_to(ROOT).as_posix(), file.read_text("utf-8"))
+    for file in [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"))]:
+        yield from texts_of_docs(file.relative_to(ROOT).as_posix(), file.read_text("utf-8"))
+
+
+@cache
+def places() -> dict[str, list[str]]:
+    """Where each habit stands today, once for each time."""
+    found: dict[str, list[str]] = {habit: [] for habit in LIMITS}
+    for text in texts():
+        for habit in habits(text):
+            found[habit].append(f"{text.place}: {text.kind.value}: {text.words[:200]}")
+    return found
+
+
+def _found(text: Text) -> list[str]:
+    return sorted(habits(text))
+
+
+@pytest.mark.parametrize(
+    ("habit", "words"),
+    [
+        ("headless clause", "Reveal it only to who has the secret."),
+        ("headless clause", "The size of what is kept is bounded."),
+        ("headless clause", "Whoever asks waits."),
+        ("where for if", "Return None where the header is missing."),
+        ("where for if", "Use the default where there is no setting."),
+        ("where for if", "Where a rule is missing, nothing passes."),
+        ("archaism", "Close it, lest it stay open."),
+        ("archaism", "The proxy builds the index anew."),
+        ("archaism", "This is a token of ours."),
+        ("negated noun", "The connection is no idle one."),
+        ("negated noun", "A broken token counts for none."),
+        ("personified process", "The worker hears of the stop."),
+        ("personified process", "The agent tells each worker."),
+        ("personified process", "Each request has its turn."),
+    ],
+)
+def test_a_habit_is_found_in_docs_comments_and_messages(habit: str, words: str) -> None:
+    for kind in (Kind.DOCS, Kind.COMMENT, Kind.MESSAGE):
+        assert _found(Text(kind, "", words)) == [habit]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Reveal the stop only to a caller that proved it has the secret.",
+        "Return None if the header is missing.",
+        "Show the line where the text begins.",
+        "There is no rule for this path, and it is no longer active.",
+        "This connection does not count as idle.",
+        "Send rules to the old workers, whose tokens are theirs alone.",
+        "What is a ruleset? Rules in the order of evaluation.",
+        "The option `where it is none` stays as published.",
+    ],
+)
+def test_plain_english_has_none_of_the_habits(words: str) -> None:
+    for kind in (Kind.DOCS, Kind.COMMENT, Kind.MESSAGE):
+        assert _found(Text(kind, "", words)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "found"),
+    [
+        (Kind.DOCSTRING, "Of a block among the others.", ["docstring fragment"]),
+        (Kind.DOCSTRING, "Whether a caller may look at the page.", ["docstring question"]),
+        (Kind.DOCSTRING, "By an exec.", ["docstring fragment", "docstring of three words"]),
+        (Kind.DOCSTRING, "Position of a block. It counts from one.", []),
+        (Kind.COMMENT, "of a refused body that is read and dropped", ["comment fragment"]),
+        (Kind.COMMENT, "bytes of a refused body to discard", []),
+        (Kind.DOCS, f"The proxy sends {'many ' * 30}bytes.", ["long sentence in docs"]),
+        (Kind.DOCS, f"The proxy sends {'many ' * 20}bytes. It sends {'many ' * 20}bytes.", []),
+        (Kind.DOCS, f"| key | {'many ' * 40}bytes |", []),
+        (Kind.DOCSTRING, f"The proxy sends {'many ' * 30}bytes.", []),
+    ],
+)
+def test_some_habits_belong_to_one_kind_of_text(kind: Kind, words: str, found: list[str]) -> None:
+    assert _found(Text(kind, "", words)) == sorted(found)
+
+
+def test_the_texts_of_a_source_are_docstrings_comments_and_messages() -> None:
+    source = '''"""Module\'s text."""
+
+# One comment
+# of two lines
+x = "# no comment"  # a comment beside code
+# another comment
+
+def f(y):
+    """Function\'s text."""
+    logger.info("%s: log line", y)
+    unlogged("some text")
+    raise ValueError(f"{y}: bad value")
+'''
+    assert {(text.kind, text.place, text.words) for text in texts_of_source("a.py", source)} == {
+        (Kind.DOCSTRING, "a.py:1", "Module's text."),
+        (Kind.COMMENT, "a.py:3", "One comment of two lines"),
+        (Kind.COMMENT, "a.py:5", "a comment beside code"),
+        (Kind.COMMENT, "a.py:6", "another comment"),
+        (Kind.DOCSTRING, "a.py:9", "Function's text."),
+        (Kind.MESSAGE, "a.py:10", "%s: log line"),
+        (Kind.MESSAGE, "a.py:12", "x: bad value"),
+    }
+
+
+def test_the_texts_of_a_page_are_its_paragraphs_items_and_rows() -> None:
+    page = """# Title
+
+A paragraph
+of two lines.
+- an item
+  of two lines
+- another item
+
+```
+no text
+```
+| a | row |
+1. a step
+"""
+    assert [(text.place, text.words) for text in texts_of_docs("a.md", page)] == [
+        ("a.md:1", "# Title"),
+        ("a.md:3", "A paragraph of two lines."),
+        ("a.md:5", "an item of two lines"),
+        ("a.md:7", "another item"),
+        ("a.md:12", "| a | row |"),
+        ("a.md:13", "a step"),
+    ]
+
+
+def _complaint(habit: str, count: int, limit: int) -> str:
+    if count > limit:
+        return (
+            f"{habit}: {count} times, and the limit is {limit}. Write the new text in another way; "
+            f'`python -m tests.test_prose "{habit}"` lists all places'
+        )
+    return f"{habit}: only {count} times now: set its limit in tests/test_prose.py to {count}"
+
+
+@pytest.mark.parametrize("habit", LIMITS)
+def test_a_bad_habit_does_not_spread(habit: str) -> None:
+    count, limit = len(places()[habit]), LIMITS[habit]
+    assert count == limit, _complaint(habit, count, limit)
+
+
+def test_a_count_that_differs_from_its_limit_says_what_to_do() -> None:
+    assert "8 times, and the limit is 7" in _complaint("archaism", 8, 7)
+    assert "set its limit in tests/test_prose.py to 6" in _complaint("archaism", 6, 7)
+
+
+def main(arguments: Iterable[str]) -> None:
+    for habit in arguments:
+        print("\n".join(places().get(habit, [f"no such habit; there are: {', '.join(LIMITS)}"])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
