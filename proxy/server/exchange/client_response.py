@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.plain_answers import media_type
 from proxy.server.exchange.owner import ResponseBody, ResponseSink
 from proxy.server.http1.body_reader import CHUNKED
@@ -79,16 +80,16 @@ def may_have_links(sink: ResponseSink, answer: AnswerHead) -> bool:
     )
 
 
-_json_types: Final[dict[bytes, bool]] = {}
+_LONGEST_CONTENT_TYPE: Final = 256  # bytes; a longer one is read each time
+_json_types: Final[BoundedMemo[bytes, bool]] = BoundedMemo(256, _LONGEST_CONTENT_TYPE, WhenFull.KEEP)
 
 
 def is_json(content_type: bytes | None) -> bool:
     """Return True if the Content-Type is one of JSON."""
     if content_type is None:
         return False
-    known = _json_types.get(content_type)
+    known = _json_types.entries.get(content_type)
     if known is None:
         known = media_type(content_type).is_json
-        if len(_json_types) < 256 and len(content_type) <= 256:
-            _json_types[content_type] = known
+        _json_types.keep(content_type, known)
     return known
