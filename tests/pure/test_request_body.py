@@ -106,9 +106,14 @@ def test_a_collected_body_that_is_whole_stays_repeatable() -> None:
 
 def test_another_body_is_sent_in_place_of_a_replaced_one() -> None:
     body = body_of(CHUNKED, b"a long", b" batch", whole=True)
-    body.replace(b"short")
+    body = body.replaced_by(b"short")
     assert (body.replaced_length, body.repeatable) == (5, True)
     assert body.take_for_upstream() == b"5\r\nshort\r\n0\r\n\r\n"
+
+
+def test_the_body_of_all_requests_without_one_is_never_replaced() -> None:
+    assert NO_BODY.replaced_by(b"of one request").take_for_upstream() == b"of one request"
+    assert (NO_BODY.replaced_length, NO_BODY.take_for_upstream()) == (None, b"")
 
 
 def test_rules_read_a_body_without_its_content_codings() -> None:

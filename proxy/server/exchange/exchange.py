@@ -219,7 +219,7 @@ class Exchange(ExchangeOwner):
         """Evaluate each sub-request. Of the batch itself, only a rule that names it can block it."""
         batch.judge(body, self.context.own_base(self.connection.scheme, self.connection.host_for(self.head)))
         if not batch.unchanged:
-            self.body.replace(batch.reduced(body))
+            self.body = self.body.replaced_by(batch.reduced(body))
 
     def attach_credential(self) -> None:
         caller = self.draft.caller

@@ -79,10 +79,13 @@ class RequestBody:
         self.mode = _REPEATABLE
         return True
 
-    def replace(self, body: bytes) -> None:
-        """Send `body` instead of the body that was received."""
-        self.mode = _REPLACED
-        self._pieces = [body]
+    def replaced_by(self, body: bytes) -> RequestBody:
+        """Return the body to send instead of this one, which may be NO_BODY and so belong to others too."""
+        other = RequestBody(self.length)
+        other.mode = _REPLACED
+        other.whole = self.whole
+        other._pieces = [body]
+        return other
 
     def add(self, piece: bytes) -> None:
         """Keep a piece, at least until the upstream connection is there."""
