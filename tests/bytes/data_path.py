@@ -28,9 +28,11 @@ from proxy.server.callers.rulebook import Caller, Rulebook
 from proxy.server.callers.token_keeper import TokenKeeper, TokenSettings
 from proxy.server.client.connection import ClientConnection
 from proxy.server.context import Context, Limits
+from proxy.server.exchange.exchange import Exchange
 from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.iteration import Turn
 from proxy.server.router import handler_for
+from proxy.server.upstream.connection import UpstreamConnection
 from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential
 from proxy.server.upstream.pool import UpstreamPool
 from proxy.server.upstream.settings import UpstreamSettings
@@ -384,3 +386,22 @@ async def data_path(
         await asyncio.sleep(0.01)
         spool.close()
         executor.shutdown()
+
+
+def silent(asked: list[UpstreamPeer]) -> Script:
+    """Read one request head, add the peer to `asked`, and leave the rest to the test."""
+
+    async def script(peer: UpstreamPeer) -> None:
+        await peer.head()
+        asked.append(peer)
+        await peer.reader.read()
+
+    return script
+
+
+def upstream_of(proxy: DataPath) -> UpstreamConnection:
+    """Return the one upstream connection that serves a request."""
+    exchanges = [each._exchange for each in proxy.connections]
+    calls = [each._call for each in exchanges if isinstance(each, Exchange)]
+    (upstream,) = [each.upstream for each in calls if each is not None and each.upstream is not None]
+    return upstream

@@ -12,10 +12,19 @@ import pytest
 
 from proxy.server.client.connection import ClientConnection
 from proxy.server.client.state import State
-from proxy.server.exchange.exchange import Exchange
 from proxy.server.loop.iteration import MOST_TOGETHER
 from proxy.server.upstream.connection import UpstreamConnection
-from tests.bytes.data_path import DataPath, Script, UpstreamPeer, answering, data_path, ok, read_reply, until
+from tests.bytes.data_path import (
+    DataPath,
+    UpstreamPeer,
+    answering,
+    data_path,
+    ok,
+    read_reply,
+    silent,
+    until,
+    upstream_of,
+)
 
 BLOCK_SECRETS = """
 version: 1
@@ -252,25 +261,6 @@ async def test_what_follows_an_answer_in_the_same_turn_is_not_the_next_ones(tmp_
         assert (await read_reply(second[0])).json() == {"mine": True}
         for _, writer in (first, second):
             writer.close()
-
-
-def silent(asked: list[UpstreamPeer]) -> Script:
-    """Reads one request, tells so and answers nothing."""
-
-    async def script(peer: UpstreamPeer) -> None:
-        await peer.head()
-        asked.append(peer)
-        await peer.reader.read()
-
-    return script
-
-
-def upstream_of(proxy: DataPath) -> UpstreamConnection:
-    """The one that serves a request."""
-    exchanges = [each._exchange for each in proxy.connections]
-    calls = [each._call for each in exchanges if isinstance(each, Exchange)]
-    (upstream,) = [each.upstream for each in calls if each is not None and each.upstream is not None]
-    return upstream
 
 
 def idle_upstream(proxy: DataPath) -> UpstreamConnection:

@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from proxy.server.upstream.connection import UpstreamConnection
-from tests.bytes.data_path import DataPath, Script, UpstreamPeer, data_path, ok, read_reply, until
+from tests.bytes.data_path import (
+    DataPath,
+    UpstreamPeer,
+    data_path,
+    ok,
+    read_reply,
+    silent,
+    until,
+    upstream_of,
+)
 
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 BEGINNING: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe"
 
 
-def never_responding(asked: list[UpstreamPeer]) -> Script:
-    """Read one request head, add the peer to `asked`, and leave the rest to the test."""
-
-    async def script(peer: UpstreamPeer) -> None:
-        await peer.head()
-        asked.append(peer)
-        await peer.reader.read()
-
-    return script
+UPLOAD: Final = ("/v1.0/upload", "POST", CHUNKED, b"1\r\nx\r\n")
 
 
-def upstream_of(proxy: DataPath) -> UpstreamConnection:
-    """Return the connection that serves the one request under way."""
-    ((connection,), waiting) = proxy.connections, proxy.context.pool._waiting
-    assert not waiting
-    call = connection._exchange._call  # type: ignore[union-attr]
-    upstream: UpstreamConnection = call.upstream
-    return upstream
+@asynccontextmanager
+async def asking(
+    tmp_path: Path, *request: Any
+) -> AsyncIterator[tuple[DataPath, asyncio.StreamReader, UpstreamConnection]]:
+    """Send `request`, to which the upstream never responds. Yield the proxy, the client's end of its
+    connection, and the upstream connection that serves the request."""
+    asked: list[UpstreamPeer] = []
+    async with data_path(silent(asked), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(*request))
+        await until(lambda: asked)
+        assert not proxy.context.pool._waiting
+        yield proxy, reader, upstream_of(proxy)
+        writer.close()
 
 
 async def test_a_request_and_its_response_on_a_connection(tmp_path: Path) -> None:
-    asked: list[UpstreamPeer] = []
-    async with data_path(never_responding(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        writer.write(proxy.request())
-        await until(lambda: asked)
-        upstream = upstream_of(proxy)
+    async with asking(tmp_path) as (proxy, reader, upstream):
         assert repr(upstream) == "<UpstreamConnection open request=done response=awaited>"
         for piece, state in [(BEGINNING[:9], "head"), (BEGINNING[9:], "body"), (b"llo", "ended")]:
             upstream.data_received(piece)
@@ -57,16 +62,10 @@ async def test_a_request_and_its_response_on_a_connection(tmp_path: Path) -> Non
         assert not upstream.reusable
         proxy.context.turn.send()
         assert repr(upstream) == "<UpstreamConnection open request=done response=awaited>"
-        writer.close()
 
 
 async def test_a_connection_tells_how_it_ended(tmp_path: Path) -> None:
-    asked: list[UpstreamPeer] = []
-    async with data_path(never_responding(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        writer.write(proxy.request())
-        await until(lambda: asked)
-        upstream = upstream_of(proxy)
+    async with asking(tmp_path) as (proxy, reader, upstream):
         upstream.data_received(b"HTTP/1.1 200 OK\r\n\r\nhello")
         proxy.context.turn.end()
         assert not upstream.eof_received()
@@ -76,7 +75,6 @@ async def test_a_connection_tells_how_it_ended(tmp_path: Path) -> None:
         assert repr(upstream) == "<UpstreamConnection closed request=idle response=ended>"
         assert (await read_reply(reader)).body == b"hello"
         assert not upstream.reusable
-        writer.close()
 
 
 @pytest.mark.parametrize("split", [0, 9, len(BEGINNING)])
@@ -84,12 +82,7 @@ async def test_a_response_that_begins_before_the_requests_end_is_the_connections
     tmp_path: Path, split: int
 ) -> None:
     """RFC 9112 §9.3: where the upstream stopped to read the request is not known."""
-    asked: list[UpstreamPeer] = []
-    async with data_path(never_responding(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        writer.write(proxy.request("/v1.0/upload", "POST", CHUNKED, b"1\r\nx\r\n"))
-        await until(lambda: asked)
-        upstream = upstream_of(proxy)
+    async with asking(tmp_path, *UPLOAD) as (proxy, reader, upstream):
         assert repr(upstream) == "<UpstreamConnection open request=body response=awaited>"
         upstream.data_received(BEGINNING[:split] or BEGINNING)
         if split:  # else it is read in the same loop iteration as the request's end
@@ -105,19 +98,13 @@ async def test_a_response_that_begins_before_the_requests_end_is_the_connections
         assert "response=ended" in repr(upstream)
         assert not upstream.reusable
         await until(lambda: upstream.closed)
-        writer.close()
 
 
 @pytest.mark.parametrize("informational", [b"100 Continue", b"103 Early Hints"])
 async def test_an_informational_response_to_a_request_under_way_is_not_early(
     tmp_path: Path, informational: bytes
 ) -> None:
-    asked: list[UpstreamPeer] = []
-    async with data_path(never_responding(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        writer.write(proxy.request("/v1.0/upload", "POST", CHUNKED, b"1\r\nx\r\n"))
-        await until(lambda: asked)
-        upstream = upstream_of(proxy)
+    async with asking(tmp_path, *UPLOAD) as (proxy, reader, upstream):
         upstream.data_received(b"HTTP/1.1 %b\r\n\r\n" % informational)
         proxy.context.turn.end()
         assert repr(upstream) == "<UpstreamConnection open request=body response=awaited>"
@@ -129,20 +116,13 @@ async def test_an_informational_response_to_a_request_under_way_is_not_early(
         assert upstream.reusable
         assert (await read_reply(reader)).status == int(informational[:3])
         assert (await read_reply(reader)).json() == {}
-        writer.close()
 
 
 async def test_a_response_that_ends_before_the_request_is_the_connections_last(tmp_path: Path) -> None:
-    asked: list[UpstreamPeer] = []
-    async with data_path(never_responding(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        writer.write(proxy.request("/v1.0/upload", "POST", CHUNKED, b"1\r\nx\r\n"))
-        await until(lambda: asked)
-        upstream = upstream_of(proxy)
+    async with asking(tmp_path, *UPLOAD) as (proxy, reader, upstream):
         upstream.data_received(ok(b"{}"))
         proxy.context.turn.end()
         assert repr(upstream) == "<UpstreamConnection open request=body response=ended>"
         assert not upstream.reusable
         assert (await read_reply(reader)).json() == {}
         await asyncio.wait_for(until(lambda: upstream.closed), 5)
-        writer.close()
