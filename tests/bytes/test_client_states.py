@@ -86,33 +86,23 @@ _DISCARD: Final = Then(State.DISCARD)
 _CLOSING: Final = Then(State.CLOSING)
 _FAULT: Final = Then(None, record=(500, "internalError"))
 
+_OUTCOMES_AT_REST: Final = {
+    E.NEXT: _HEAD,
+    E.LAST: _WAITING,
+    E.MALFORMED: Then(State.DISCARD, (400,), (400, "malformedRequest")),
+    E.END: GONE,
+    E.LOSS: GONE,
+    E.DEADLINE: GONE,
+    E.DRAIN: GONE,
+    E.ABORT: GONE,
+    E.FAULT: GONE,
+    E.STALL: _IDLE,
+    E.TAKEN: _IDLE,
+}
+
 OUTCOMES: Final[dict[Situation, dict[Event, Then]]] = {
-    S.NEW: {
-        E.NEXT: _HEAD,
-        E.LAST: _WAITING,
-        E.MALFORMED: Then(State.DISCARD, (400,), (400, "malformedRequest")),
-        E.END: GONE,
-        E.LOSS: GONE,
-        E.DEADLINE: GONE,
-        E.DRAIN: GONE,
-        E.ABORT: GONE,
-        E.FAULT: GONE,
-        E.STALL: _IDLE,
-        E.TAKEN: _IDLE,
-    },
-    S.IDLE: {
-        E.NEXT: _HEAD,
-        E.LAST: _WAITING,
-        E.MALFORMED: Then(State.DISCARD, (400,), (400, "malformedRequest")),
-        E.END: GONE,
-        E.LOSS: GONE,
-        E.DEADLINE: GONE,
-        E.DRAIN: GONE,
-        E.ABORT: GONE,
-        E.FAULT: GONE,
-        E.STALL: _IDLE,
-        E.TAKEN: _IDLE,
-    },
+    S.NEW: _OUTCOMES_AT_REST,
+    S.IDLE: _OUTCOMES_AT_REST,
     S.UNREAD: {
         E.NEXT: _IDLE,  # no request begins while the client takes no response
         E.LAST: _IDLE,

@@ -119,6 +119,19 @@ _STOPPED: Final = Ends(403, 403, "stopped", "block")
 _FAULT: Final = Ends(CUT, 500, "internalError")
 _200: Final = Ends(200, 200, "default")
 
+_OUTCOMES_OF_A_BEGUN_RESPONSE: Final[dict[Event, Ends | Unrecorded | GoesOn]] = {
+    E.CLIENT_LEAVES: replace(_LEFT, status=200),
+    E.STOP: Ends(CUT, 200, "stopped"),
+    E.FAULT: replace(_FAULT, status=200),
+    E.DEADLINE: Ends(CUT, 200, "upstreamAborted"),
+    E.UPSTREAM_LOST: Ends(CUT, 200, "upstreamAborted"),
+    E.MALFORMED_RESPONSE: Ends(CUT, 200, "upstreamAborted"),
+    E.RESPONSE_GOES_ON: GoesOn(Phase.STREAMING),
+    E.RESPONSE_ENDS: _200,
+    E.MEMORY_FULL: GoesOn(Phase.STREAMING),
+    E.SPOOL_FULL: Unrecorded(),
+}
+
 OUTCOMES: Final[dict[Situation, dict[Event, Ends | Unrecorded | GoesOn]]] = {
     S.COLLECTING: {
         E.CLIENT_LEAVES: replace(_LEFT, verdict="block"),  # nothing was decided: it would have got nothing
@@ -211,30 +224,8 @@ OUTCOMES: Final[dict[Situation, dict[Event, Ends | Unrecorded | GoesOn]]] = {
         E.MEMORY_FULL: GoesOn(Phase.STREAMING),
         E.SPOOL_FULL: Unrecorded(),
     },
-    S.STREAMING: {
-        E.CLIENT_LEAVES: replace(_LEFT, status=200),
-        E.STOP: Ends(CUT, 200, "stopped"),
-        E.FAULT: replace(_FAULT, status=200),
-        E.DEADLINE: Ends(CUT, 200, "upstreamAborted"),
-        E.UPSTREAM_LOST: Ends(CUT, 200, "upstreamAborted"),
-        E.MALFORMED_RESPONSE: Ends(CUT, 200, "upstreamAborted"),
-        E.RESPONSE_GOES_ON: GoesOn(Phase.STREAMING),
-        E.RESPONSE_ENDS: _200,
-        E.MEMORY_FULL: GoesOn(Phase.STREAMING),
-        E.SPOOL_FULL: Unrecorded(),
-    },
-    S.REWRITING: {
-        E.CLIENT_LEAVES: replace(_LEFT, status=200),
-        E.STOP: Ends(CUT, 200, "stopped"),
-        E.FAULT: replace(_FAULT, status=200),
-        E.DEADLINE: Ends(CUT, 200, "upstreamAborted"),
-        E.UPSTREAM_LOST: Ends(CUT, 200, "upstreamAborted"),
-        E.MALFORMED_RESPONSE: Ends(CUT, 200, "upstreamAborted"),
-        E.RESPONSE_GOES_ON: GoesOn(Phase.STREAMING),
-        E.RESPONSE_ENDS: _200,
-        E.MEMORY_FULL: GoesOn(Phase.STREAMING),
-        E.SPOOL_FULL: Unrecorded(),
-    },
+    S.STREAMING: _OUTCOMES_OF_A_BEGUN_RESPONSE,
+    S.REWRITING: _OUTCOMES_OF_A_BEGUN_RESPONSE,
     S.ENDED: dict.fromkeys(
         (
             E.CLIENT_LEAVES,

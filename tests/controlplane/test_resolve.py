@@ -13,6 +13,7 @@ from controlplane.operations.resolve import Resolver
 from controlplane.store.interface import App, Conflict, NotFound, Operator, Org, Proxy, Ruleset
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock
+from tests.controlplane.two_orgs import NAMES, add_two_orgs
 
 ALL = Actor("ada", {EVERY_ORG: "admin"})
 NOBODY = Actor("noel", {})
@@ -30,22 +31,8 @@ def admin(*orgs: str) -> Actor:
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     """Two organisations whose rulesets and apps have the same names. `shared` serves both, `spare` none."""
     opened = await SqliteStore.open(tmp_path / "store.db", clock)
-    for org in ("acme", "globex"):
-        await opened.add_org(Org(f"org-{org}", org, "base", 1))
-        ruleset = Ruleset(f"ruleset-{org}", f"org-{org}", "hr", 1, 0, 1)
-        await opened.apply_ruleset(ruleset, "version: 1\n", None, None)
-        app = App(
-            app_id=f"app-{org}",
-            org_id=f"org-{org}",
-            name="payroll",
-            client_id=f"client-{org}",
-            ruleset_id=f"ruleset-{org}",
-            ruleset_name="hr",
-            enabled=True,
-            created_ms=1,
-            secrets=(),
-        )
-        await opened.add_app(app)
+    await add_two_orgs(opened)
+    for org in NAMES:
         await opened.add_operator(
             Operator(f"operator-{org}", f"Op-{org}", None, True, 1, {f"org-{org}": "viewer"})
         )

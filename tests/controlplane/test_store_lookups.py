@@ -13,6 +13,7 @@ from controlplane.store.interface import App, Org, Proxy, Ruleset
 from controlplane.store.migrate import _migrations, migrate
 from controlplane.store.sqlite import SqliteStore
 from tests.controlplane.plane import FakeClock
+from tests.controlplane.two_orgs import NAMES, add_two_orgs
 
 Lookup = Callable[[SqliteStore, str], Awaitable[list[object]]]
 UNKNOWN = "019a0000-0000-7000-8000-000000000000"
@@ -22,22 +23,8 @@ UNKNOWN = "019a0000-0000-7000-8000-000000000000"
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     """Two organisations with a ruleset, an app and a proxy each; rulesets and apps have the same names."""
     opened = await SqliteStore.open(tmp_path / "store.db", clock)
-    for org in ("acme", "globex"):
-        await opened.add_org(Org(f"org-{org}", org, "base", 1))
-        ruleset = Ruleset(f"ruleset-{org}", f"org-{org}", "hr", 1, 0, 1)
-        await opened.apply_ruleset(ruleset, "version: 1\n", None, None)
-        app = App(
-            app_id=f"app-{org}",
-            org_id=f"org-{org}",
-            name="payroll",
-            client_id=f"client-{org}",
-            ruleset_id=f"ruleset-{org}",
-            ruleset_name="hr",
-            enabled=True,
-            created_ms=1,
-            secrets=(),
-        )
-        await opened.add_app(app)
+    await add_two_orgs(opened)
+    for org in NAMES:
         proxy = Proxy(f"proxy-{org}", f"edge-{org}", True, 1, None, 1, (f"org-{org}",))
         await opened.add_proxy(proxy, org.encode(), b"sealed")
     yield opened

@@ -1,0 +1,28 @@
+"""Two organisations whose rulesets and apps have the same names."""
+
+from __future__ import annotations
+
+from controlplane.store.interface import App, Org, Ruleset
+from controlplane.store.sqlite import SqliteStore
+
+NAMES = ("acme", "globex")
+
+
+async def add_two_orgs(store: SqliteStore) -> None:
+    """Add both organisations to the store, each with a ruleset `hr` and an app `payroll`."""
+    for org in NAMES:
+        await store.add_org(Org(f"org-{org}", org, "base", 1))
+        ruleset = Ruleset(f"ruleset-{org}", f"org-{org}", "hr", 1, 0, 1)
+        await store.apply_ruleset(ruleset, "version: 1\n", None, None)
+        app = App(
+            app_id=f"app-{org}",
+            org_id=f"org-{org}",
+            name="payroll",
+            client_id=f"client-{org}",
+            ruleset_id=f"ruleset-{org}",
+            ruleset_name="hr",
+            enabled=True,
+            created_ms=1,
+            secrets=(),
+        )
+        await store.add_app(app)
