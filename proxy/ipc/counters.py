@@ -6,7 +6,6 @@ over.
 """
 
 import mmap
-from bisect import bisect_left
 from typing import Final
 
 ALLOWED: Final = 0
@@ -100,8 +99,14 @@ class Counters:
         self.values = page.cast("Q")
 
     def observe_latency(self, duration_us: int) -> None:
+        """Count one request of `duration_us` microseconds in the first bucket whose bound is not lower."""
+        bucket = LATENCY_FIRST
+        for bound in _BOUNDS_US:  # few steps for nearly all requests, and fewer instructions than a bisection
+            if duration_us <= bound:
+                break
+            bucket += 1
         values = self.values
-        values[LATENCY_FIRST + bisect_left(_BOUNDS_US, duration_us)] += 1
+        values[bucket] += 1
         values[LATENCY_SUM_US] += duration_us
 
     def reset_gauges(self) -> None:
