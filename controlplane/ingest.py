@@ -104,9 +104,7 @@ def batch_id_of(body: bytes) -> str | None:
         return None if found is None else found[1].decode()
 
 
-def parse_batch(
-    proxy_id: str, body: bytes, received_ms: int
-) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
+def parse_batch(proxy_id: str, body: bytes, received_ms: int) -> tuple[NewBatch, Sequence[KnownEvent] | None]:
     """The batch, and its events as they were read if they are stored as they came and nothing else."""
     try:
         batch = _decode(body)

@@ -73,9 +73,7 @@ class Listeners:
         return [f"{scheme}://{Address(host, port)}" for host, port in names]
 
 
-def _bound(
-    key: str, listen: Sequence[Address], stack: ExitStack
-) -> list[tuple[Address, socket.socket]]:
+def _bound(key: str, listen: Sequence[Address], stack: ExitStack) -> list[tuple[Address, socket.socket]]:
     pairs = []
     for address in listen:
         try:

@@ -88,9 +88,7 @@ def verified(token: str, key: jwt.PyJWK, algorithm: str, what: str) -> Mapping[s
     return claims
 
 
-def check_id_token(
-    claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: str, now: float
-) -> None:
+def check_id_token(claims: Mapping[str, Any], *, issuer: str, client_id: str, nonce: str, now: float) -> None:
     for name in ("iss", "sub", "aud", "exp", "iat"):
         if claims.get(name) is None:
             raise _refused(f"the ID token has no `{name}`")

@@ -207,7 +207,6 @@ def export(
     cli: Cli = ctx.obj
     asked = operations.ExportEvents(_joined(filter_), org, from_, to, format_)
     with named_as_options(_OPTIONS), _written(output) as write, _counted() as count:
-
         lines = 0
 
         def take(piece: bytes) -> None:

@@ -382,9 +382,7 @@ def patterns(observed: Observations) -> dict[Shape, str]:
     return {shape: _pattern(observed, shape, seen) for shape, seen in observed.shapes.items()}
 
 
-def _paths(
-    observed: Observations, kind_of: _KindOf, *, all_in_order: bool = False
-) -> list[SuggestedPath]:
+def _paths(observed: Observations, kind_of: _KindOf, *, all_in_order: bool = False) -> list[SuggestedPath]:
     """Of each path the methods together that are allowed alike."""
     single: list[tuple[str, str, Evidence, Filter | None]] = []
     spelled: dict[str, str] = {}

@@ -204,9 +204,7 @@ class Audit:
 
     def _open(self) -> _Parts:
         options = self._options
-        journal = Journal(
-            options.retention, max_bytes=options.max_disk_bytes, has_served=options.has_served
-        )
+        journal = Journal(options.retention, max_bytes=options.max_disk_bytes, has_served=options.has_served)
         collector = Collector(
             options.retention,
             journal,

@@ -164,9 +164,7 @@ class _Agent:
             health=self._health,
             audit=self._audit.status,
         )
-        self._metrics = MetricsReporter(
-            metrics, counters, sync=self._sync, audit=self._audit.status
-        )
+        self._metrics = MetricsReporter(metrics, counters, sync=self._sync, audit=self._audit.status)
         self._admin_address = settings.admin.listen
         self._certificate = settings.proxy.cert_file
 

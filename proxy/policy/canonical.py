@@ -364,9 +364,7 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 _known_readings: Final[BoundedMemo[str, tuple[Reading, ...]]] = BoundedMemo(_MOST_PATHS, None, WhenFull.CLEAR)
 
 
-def _readings_of_odd(
-    path: str, aliases: Mapping[str, str], taken: int
-) -> tuple[tuple[Reading, ...], int]:
+def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple[tuple[Reading, ...], int]:
     """Return the readings of a path, and how many parts their names have together."""
     if not path.startswith("/"):
         raise MalformedTarget("a target begins with a slash")

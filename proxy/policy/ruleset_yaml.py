@@ -306,9 +306,7 @@ _Path = Annotated[StrictStr, AfterValidator(_checked_path), FEW, _text_like(r"/[
 _Network = Annotated[
     StrictStr, AfterValidator(_checked_network), FEW, _text_like(r"[0-9A-Fa-f.:]+(?:/[0-9.]+)?")
 ]
-_Property = Annotated[
-    _WrittenText, AfterValidator(_checked_property), FEW, _scalar_like(_PROPERTY.pattern)
-]
+_Property = Annotated[_WrittenText, AfterValidator(_checked_property), FEW, _scalar_like(_PROPERTY.pattern)]
 _OptionName = Annotated[_WrittenText, Field(min_length=1), _scalar_like(minLength=1)]
 _FieldName = Annotated[_WrittenText, AfterValidator(_checked_field_name), _scalar_like(_TOKEN.pattern)]
 _Method = Annotated[_WrittenText, AfterValidator(_checked_method), FEW, _text_like(_TOKEN.pattern)]

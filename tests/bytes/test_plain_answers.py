@@ -281,9 +281,12 @@ async def test_no_part_of_a_batch_may_hold_a_hidden_property(tmp_path: Path, tra
 
 async def test_an_action_with_the_name_of_a_hidden_property_returns_nothing(tmp_path: Path) -> None:
     """A response rule knows what it hides only when the response is there."""
-    text = rules(STRIP).replace("id: hide\n", "id: hide\n    when: response\n") + """\
+    text = (
+        rules(STRIP).replace("id: hide\n", "id: hide\n    when: response\n")
+        + """\
     conditions: [{status: true, at_least: 200}]
 """
+    )
     async with data_path(answering(answer(b'{"value":"%b"}' % SECRET)), tmp_path, text) as proxy:
         reply = await ask(proxy, "/v1.0/users/1/mobilePhone", "POST")
         assert (reply.status, SECRET in reply.body) == (403, False)

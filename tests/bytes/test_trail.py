@@ -308,5 +308,3 @@ async def test_a_shadow_judges_an_answer_that_becomes_a_502_too(tmp_path: Path) 
         event = await event_of(proxy, "/v1.0/sites/1/lists")
         assert (event["status"], event["upstreamStatus"]) == (502, 500)
         assert (event["shadowVerdict"], event["shadowRuleId"]) == ("block", "no-faults")
-
-

@@ -642,7 +642,10 @@ def test_the_first_endpoint_of_entra_is_known_by_its_tenant(wanted: str, found: 
         ('OidcIssuer = "https://YOUR-DOMAIN.okta.com"', "'YOUR-DOMAIN' is a placeholder"),
         ('OidcIssuer = "https://your-tenant.eu.auth0.com"', "'your-tenant' is a placeholder"),
         ('OidcIssuer = "https://idp.example.com"', "idp.example.com is a host of examples"),
-        ('OidcIssuer = "https://l.test/.well-known/openid-configuration"', "the issuer alone: https://l.test"),
+        (
+            'OidcIssuer = "https://l.test/.well-known/openid-configuration"',
+            "the issuer alone: https://l.test",
+        ),
         ('OidcClientId = "00000000-0000-0000-0000-000000000000"', "is a placeholder: write the client id"),
         ('OidcClientSecret = "<client secret>"', "the value is a placeholder: write that client's secret"),
     ],

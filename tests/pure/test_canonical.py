@@ -165,10 +165,7 @@ def test_a_function_that_gives_many_is_still_one() -> None:
 @pytest.mark.parametrize("target", ["/v1.0/users/x%2Fy;z/messages", "/v1.0/users/x%2Fy/messages;z"])
 def test_an_encoded_slash_separates_nothing_where_a_parameter_is_cut(target: str) -> None:
     certain = [
-        each
-        for reading in canonicalise(target, EVERY).readings
-        if not reading.kind
-        for each in reading.names
+        each for reading in canonicalise(target, EVERY).readings if not reading.kind for each in reading.names
     ]
     assert ("v1.0", "users", "x/y", "messages") in [name.folded for name in certain]
     assert all("y" not in name.folded for name in certain)

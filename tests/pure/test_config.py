@@ -238,9 +238,7 @@ class TestEnvironment:
 
     def test_one_key_in_both_spellings_is_refused(self) -> None:
         both = {"Door:MaxSize": "20", "Door__MaxSize": "20"}
-        assert problems(MINIMAL, both) == (
-            "environment: Door:MaxSize: given twice, also as Door__MaxSize",
-        )
+        assert problems(MINIMAL, both) == ("environment: Door:MaxSize: given twice, also as Door__MaxSize",)
 
     def test_a_variable_of_its_own_wins_over_everything(self) -> None:
         environ = {"MAX_SIZE": "40", "Door__MaxSize": "20"}

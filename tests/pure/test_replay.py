@@ -345,9 +345,7 @@ FILTERS: Final = """
 
 
 def filtered(removed: tuple[str, ...], *rules: str) -> Event:
-    return event(
-        "/v1.0/users/ada", verdict="filter", rule_id=rules[-1], rule_ids=rules, transforms=removed
-    )
+    return event("/v1.0/users/ada", verdict="filter", rule_id=rules[-1], rule_ids=rules, transforms=removed)
 
 
 @pytest.mark.parametrize("removed", [(), ("strip:mail",), ("strip:fax", "strip:mail", "strip:phone")])

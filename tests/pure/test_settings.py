@@ -502,8 +502,16 @@ def test_a_secret_file_in_utf16_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "authority", "scope"),
     [
-        ("https://graph.microsoft.com", "https://login.microsoftonline.com", "https://graph.microsoft.com/.default"),
-        ("https://graph.microsoft.us", "https://login.microsoftonline.us", "https://graph.microsoft.us/.default"),
+        (
+            "https://graph.microsoft.com",
+            "https://login.microsoftonline.com",
+            "https://graph.microsoft.com/.default",
+        ),
+        (
+            "https://graph.microsoft.us",
+            "https://login.microsoftonline.us",
+            "https://graph.microsoft.us/.default",
+        ),
         (
             "https://dod-graph.microsoft.us:443",
             "https://login.microsoftonline.us",
@@ -515,7 +523,11 @@ def test_a_secret_file_in_utf16_is_refused_by_name(tmp_path: Path) -> None:
             "https://microsoftgraph.chinacloudapi.cn/.default",
         ),
         ("https://api.example:8443", "https://login.microsoftonline.com", "https://api.example/.default"),
-        ("https://GRAPH.microsoft.us.", "https://login.microsoftonline.us", "https://graph.microsoft.us/.default"),
+        (
+            "https://GRAPH.microsoft.us.",
+            "https://login.microsoftonline.us",
+            "https://graph.microsoft.us/.default",
+        ),
         ("http://[::1]:8080", "https://login.microsoftonline.com", "https://[::1]/.default"),
     ],
 )
