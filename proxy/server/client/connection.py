@@ -12,20 +12,16 @@ import asyncio
 import logging
 import socket
 import struct
-import time
 from collections.abc import Callable
 from typing import Final, cast
 
-from proxy.audit.record import request_id
 from proxy.config import Address
 from proxy.ipc.counters import (
     BAD_REQUESTS,
     CONNECTIONS_ACCEPTED,
     CONNECTIONS_OPEN,
     LIMIT_BODY_RATE,
-    LIMIT_HEAD_BYTES,
     LIMIT_HEAD_TIMEOUT,
-    LIMIT_HEADER_COUNT,
     LIMIT_IDLE_TIMEOUT,
     LIMIT_SLOW_READERS,
     UNAUTHENTICATED,
@@ -35,22 +31,24 @@ from proxy.server.client.admission import Admission, admit
 from proxy.server.client.handler import RequestHandler
 from proxy.server.client.pace import Pace
 from proxy.server.client.read_gate import HANDLER, PIPELINE_FULL, YIELD, ReadGate
+from proxy.server.client.refused_request import (
+    no_room_for_connection,
+    record_unfinished_head,
+    refuse_head,
+)
 from proxy.server.client.state import KeepAlive, State
 from proxy.server.context import Context, OpenConnection, plain_address
-from proxy.server.errors import NO_ROOM, MalformedBody, MalformedHead, Refusal, overloaded
+from proxy.server.errors import MalformedBody, MalformedHead, Refusal
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.request_head import RequestHead
-from proxy.server.http1.request_reader import HeadTooLong, RequestReader, TooManyFields
+from proxy.server.http1.request_reader import RequestReader
 from proxy.server.loop.deadlines import NEVER
 from proxy.server.loop.iteration import WAITING_BYTES
-from proxy.server.record.request_record import draft_of_refused
-from proxy.wire.audit_event import STATUS_CLIENT_LEFT
 
 logger = logging.getLogger(__name__)
 
 PIPELINE_BYTES: Final = 64 * 1024  # of requests that wait for their turn, before reading stops
 LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
-METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named where another one is refused
 COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
 CHUNK_LINES_PER_TURN: Final = 2000  # of a body: some milliseconds
 REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
@@ -208,7 +206,7 @@ class ClientConnection(OpenConnection):
             self._admission.end(context)
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
         if self._pace.state is _HEAD:
-            self._record_unfinished_head()
+            record_unfinished_head(self._context, self._reader.head_so_far(), self.client_ip)
         self._pace.enter(_CLOSING)
         self._pace.stop()
         self._arrived = b""
@@ -475,7 +473,7 @@ class ClientConnection(OpenConnection):
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.abort()
         if unfinished:
-            self._record_unfinished_head()
+            record_unfinished_head(self._context, self._reader.head_so_far(), self.client_ip)
 
     def pause_body(self) -> None:
         """Stop reading the body until `resume_body`."""
@@ -544,56 +542,14 @@ class ClientConnection(OpenConnection):
     def _shed(self, limit: int) -> None:
         """More connections than this worker may hold: say so early, at no cost in memory."""
         self._context.counters.values[limit] += 1
-        refusal = overloaded("The proxy has too many connections.", close=True)
-        context = self._context
-        context.requests += 1
-        own_id = request_id(int(time.time() * 1000), context.spool.id_prefix, context.requests)
-        self.transport.write(b"".join(self._last_words(refusal, own_id)))
+        self.transport.write(no_room_for_connection(self._context))
         self._close_after_last_words()
 
     def _refuse_head(self, error: MalformedHead) -> None:
-        """Refuse the request whose head is read, as far as it came. The refusal is an event if the token can
-        be read; otherwise it belongs to no organisation, and is counted and logged alone."""
-        context = self._context
-        if isinstance(error, HeadTooLong):
-            context.counters.values[LIMIT_HEAD_BYTES] += 1
-        elif isinstance(error, TooManyFields):
-            context.counters.values[LIMIT_HEADER_COUNT] += 1
-        context.counters.values[BAD_REQUESTS] += 1
-        logger.info("refused a request from %s: %s", self.client_ip, error)
-        refusal = Refusal(
-            error.code,
-            f"The request is not acceptable: {error}.",
-            error.reason,
-            allow=METHODS if error.code == "methodNotAllowed" else None,
-            close=True,
-        )
-        draft = draft_of_refused(context, self._reader.head_so_far(), self.client_ip)
-        recorded = draft.caller is not None
-        if recorded and not context.can_record(draft.record_bytes):
-            recorded = False
-            refusal = Refusal("notReady", NO_ROOM, "notReady", retry_after=5, close=True)
-        head, body = self._last_words(refusal, draft.request_id(context), draft.client_request_id_text)
-        if draft.method == "HEAD":
-            body = b""
-        if recorded and not draft.close(context, refusal, len(body)):
+        """Refuse the request whose head is read, as far as it came."""
+        response = refuse_head(self._context, error, self._reader.head_so_far(), self.client_ip)
+        if response is None:
             self.abort()
             return
-        self.write(head + body)
+        self.write(response)
         self._close_after_last_words()
-
-    def _last_words(
-        self, refusal: Refusal, own_id: str, client_request_id: str | None = None
-    ) -> tuple[bytes, bytes]:
-        """Head and body of the response to a request that has no exchange."""
-        return answers.refusal_answer(
-            refusal, request_id=own_id, client_request_id=client_request_id, close=True, now=time.time()
-        )
-
-    def _record_unfinished_head(self) -> None:
-        """A client that leaves before its head is complete has asked for something, if its token came."""
-        draft = draft_of_refused(self._context, self._reader.head_so_far(), self.client_ip)
-        if draft.caller is not None:
-            draft.status = STATUS_CLIENT_LEFT
-            draft.reason = "clientAborted"
-            draft.write(self._context)

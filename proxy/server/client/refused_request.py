@@ -1,0 +1,81 @@
+"""The response to a request that is refused before it has an exchange, and its audit event."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from proxy.audit.record import request_id
+from proxy.ipc.counters import BAD_REQUESTS, LIMIT_HEAD_BYTES, LIMIT_HEADER_COUNT
+from proxy.server.context import Context
+from proxy.server.errors import NO_ROOM, MalformedHead, Refusal, overloaded
+from proxy.server.http1 import own_responses
+from proxy.server.http1.request_reader import HeadTooLong, TooManyFields
+from proxy.server.record.request_record import draft_of_refused
+from proxy.wire.audit_event import STATUS_CLIENT_LEFT
+
+logger = logging.getLogger(__name__)
+
+METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"  # named if another one is refused
+
+
+def refuse_head(context: Context, error: MalformedHead, received: bytes, client_ip: str) -> bytes | None:
+    """Return the response to a request whose head breaks a rule. None if its event could not be written.
+
+    The refusal is an event if `received` holds a token that can be read. If not, it is only counted and
+    logged, because the organisation is not known.
+    """
+    _count(context, error)
+    logger.info("refused a request from %s: %s", client_ip, error)
+    refusal = Refusal(
+        error.code,
+        f"The request is not acceptable: {error}.",
+        error.reason,
+        allow=METHODS if error.code == "methodNotAllowed" else None,
+        close=True,
+    )
+    draft = draft_of_refused(context, received, client_ip)
+    recorded = draft.caller is not None
+    if recorded and not context.can_record(draft.record_bytes):
+        recorded = False
+        refusal = Refusal("notReady", NO_ROOM, "notReady", retry_after=5, close=True)
+    head, body = _response(refusal, draft.request_id(context), draft.client_request_id_text)
+    if draft.method == "HEAD":
+        body = b""
+    if recorded and not draft.close(context, refusal, len(body)):
+        return None
+    return head + body
+
+
+def no_room_for_connection(context: Context) -> bytes:
+    """Return the response to a connection beyond the limits."""
+    refusal = overloaded("The proxy has too many connections.", close=True)
+    context.requests += 1
+    own_id = request_id(int(time.time() * 1000), context.spool.id_prefix, context.requests)
+    head, body = _response(refusal, own_id, None)
+    return head + body
+
+
+def record_unfinished_head(context: Context, received: bytes, client_ip: str) -> None:
+    """Record that a client left before its head was complete, if `received` holds its token."""
+    draft = draft_of_refused(context, received, client_ip)
+    if draft.caller is not None:
+        draft.status = STATUS_CLIENT_LEFT
+        draft.reason = "clientAborted"
+        draft.write(context)
+
+
+def _count(context: Context, error: MalformedHead) -> None:
+    values = context.counters.values
+    if isinstance(error, HeadTooLong):
+        values[LIMIT_HEAD_BYTES] += 1
+    elif isinstance(error, TooManyFields):
+        values[LIMIT_HEADER_COUNT] += 1
+    values[BAD_REQUESTS] += 1
+
+
+def _response(refusal: Refusal, own_id: str, client_request_id: str | None) -> tuple[bytes, bytes]:
+    return own_responses.refusal_answer(
+        refusal, request_id=own_id, client_request_id=client_request_id, close=True, now=time.time()
+    )
