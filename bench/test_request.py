@@ -60,19 +60,19 @@ def _one_request(proxy: DataPath) -> Callable[[], None]:
 
     def run() -> None:
         connection.data_received(request)
-        context.turn.end()
+        context.iteration.end()
         backend.data_received(ANSWER)
-        context.turn.end()
+        context.iteration.end()
         upstream.written.clear()
         client.written.clear()
         if spool.needs_maintenance:
             spool.maintain()
 
     connection.data_received(request)
-    context.turn.end()
+    context.iteration.end()
     assert upstream.written[0].startswith(b"GET /v1.0/users/ada@contoso.com")
     backend.data_received(ANSWER)
-    context.turn.end()
+    context.iteration.end()
     assert client.written[0].startswith(b"HTTP/1.1 200 OK")
     return run
 

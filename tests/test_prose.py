@@ -94,7 +94,7 @@ LIMITS: Final = {
     "where for if": 199,
     "archaism": 99,
     "negated noun": 106,
-    "personified process": 268,
+    "personified process": 267,
     "docstring fragment": 208,
     "docstring question": 416,
     "docstring of three words": 64,

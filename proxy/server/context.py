@@ -26,7 +26,7 @@ from proxy.server.content.links import LinkRewriter
 from proxy.server.errors import NO_ROOM
 from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.held_memory import HeldMemory
-from proxy.server.loop.iteration import BatchedConnection, Turn
+from proxy.server.loop.iteration import BatchedConnection, LoopIteration
 from proxy.server.upstream.pool import UpstreamPool
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Context:
         spool: SpoolWriter,
         tokens: TokenKeeper,
         pool: UpstreamPool,
-        turn: Turn,
+        iteration: LoopIteration,
         upstream_base: str,
         statuses_as_502: frozenset[int],
         rewrite_links: bool,
@@ -138,7 +138,7 @@ class Context:
         self.spool = spool
         self.tokens = tokens
         self.pool = pool
-        self.turn = turn
+        self.iteration = iteration
         self.upstream_base = upstream_base.encode("ascii")
         self.upstream_bases = (upstream_base, *other_bases)  # every address of the upstream that is known
         self._other_bases = tuple([each.encode("ascii") for each in other_bases])

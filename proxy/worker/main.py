@@ -62,7 +62,7 @@ from proxy.server.client.connection import ClientConnection
 from proxy.server.client.tls_listener import TlsListener
 from proxy.server.context import Context, Limits
 from proxy.server.loop.deadlines import Deadlines
-from proxy.server.loop.iteration import Turn
+from proxy.server.loop.iteration import LoopIteration
 from proxy.server.router import handler_for
 from proxy.server.upstream.credentials import UpstreamCredentials
 from proxy.server.upstream.pool import UpstreamPool
@@ -215,9 +215,9 @@ class Worker:
     def _make_context(self, loop: asyncio.AbstractEventLoop) -> Context:
         settings = self._settings
         proxy, upstream, token = settings.proxy, settings.upstream, settings.token
-        turn = Turn(loop)
+        iteration = LoopIteration(loop)
         towards = _upstream_settings(settings, self._certificates.upstream)
-        pool = UpstreamPool(loop, towards, self._deadlines, self._counters, turn)
+        pool = UpstreamPool(loop, towards, self._deadlines, self._counters, iteration)
         limits = Limits(
             max_header_bytes=proxy.max_header_bytes,
             max_header_count=proxy.max_header_count,
@@ -245,7 +245,7 @@ class Worker:
                 TokenSettings(token.issuer, token.audience, token.lifetime_seconds), self._keys
             ),
             pool=pool,
-            turn=turn,
+            iteration=iteration,
             upstream_base=upstream.base_url,
             other_bases=upstream.other_base_urls,
             statuses_as_502=upstream.statuses_as_502,

@@ -30,7 +30,7 @@ from proxy.server.client.connection import ClientConnection
 from proxy.server.context import Context, Limits
 from proxy.server.exchange.exchange import Exchange
 from proxy.server.loop.deadlines import Deadlines
-from proxy.server.loop.iteration import Turn
+from proxy.server.loop.iteration import LoopIteration
 from proxy.server.router import handler_for
 from proxy.server.upstream.connection import UpstreamConnection
 from proxy.server.upstream.credentials import NO_CREDENTIAL, UpstreamCredential
@@ -336,7 +336,7 @@ async def data_path(
 
     credential = UpstreamCredential(ask_for_credential)
     credential.renew(UPSTREAM_TOKEN, loop.time() + 3600, 1)
-    turn = Turn(loop)
+    iteration = LoopIteration(loop)
     pool = UpstreamPool(
         loop,
         UpstreamSettings(
@@ -344,7 +344,7 @@ async def data_path(
         ),
         deadlines,
         counters,
-        turn,
+        iteration,
     )
     keeper = TokenKeeper(TOKEN_SETTINGS, [TOKEN_KEY])
     executor = ThreadPoolExecutor(1)
@@ -355,7 +355,7 @@ async def data_path(
         spool=spool,
         tokens=keeper,
         pool=pool,
-        turn=turn,
+        iteration=iteration,
         upstream_base=f"http://127.0.0.1:{upstream.port}",
         statuses_as_502=frozenset({*range(500, 503), *range(505, 600)}),
         rewrite_links=rewrite_links,

@@ -187,18 +187,18 @@ async def test_many_pipelined_refusals_leave_the_others_their_turn(tmp_path: Pat
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/blocked/x") * 300)
-        turns = 0
+        iterations = 0
         while len(proxy.events()) < 300:
-            turns += 1
+            iterations += 1
             await asyncio.sleep(0)
-        assert turns > 300 // connection_module.REQUESTS_PER_TURN
+        assert iterations > 300 // connection_module.REQUESTS_PER_ITERATION
         for _ in range(300):
             assert (await read_reply(reader)).status == 403
         writer.close()
 
 
 async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wait(tmp_path: Path) -> None:
-    """Refused at once, each; nobody else waits longer than a turn of the event loop for it."""
+    """Refused at once, each; nobody else waits longer than a loop iteration for it."""
     request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     count = 60_000
     most = 0

@@ -50,24 +50,24 @@ async def test_a_request_and_its_response_on_a_connection(tmp_path: Path) -> Non
         assert repr(upstream) == "<UpstreamConnection open request=done response=awaited>"
         for piece, state in [(BEGINNING[:9], "head"), (BEGINNING[9:], "body"), (b"llo", "ended")]:
             upstream.data_received(piece)
-            proxy.context.turn.end()
+            proxy.context.iteration.end()
             assert repr(upstream) == f"<UpstreamConnection open request=done response={state}>"
         assert (await read_reply(reader)).body == b"hello"
         assert upstream.reusable
         # The next request waits for the end of the loop iteration.
         (client,) = proxy.connections
         client.data_received(proxy.request())
-        proxy.context.turn.take()
+        proxy.context.iteration.take()
         assert repr(upstream) == "<UpstreamConnection open request=queued response=awaited>"
         assert not upstream.reusable
-        proxy.context.turn.send()
+        proxy.context.iteration.send()
         assert repr(upstream) == "<UpstreamConnection open request=done response=awaited>"
 
 
 async def test_a_connection_tells_how_it_ended(tmp_path: Path) -> None:
     async with asking(tmp_path) as (proxy, reader, upstream):
         upstream.data_received(b"HTTP/1.1 200 OK\r\n\r\nhello")
-        proxy.context.turn.end()
+        proxy.context.iteration.end()
         assert not upstream.eof_received()
         assert repr(upstream) == "<UpstreamConnection half-closed request=done response=body>"
         upstream.transport.close()
@@ -86,7 +86,7 @@ async def test_a_response_that_begins_before_the_requests_end_is_the_connections
         assert repr(upstream) == "<UpstreamConnection open request=body response=awaited>"
         upstream.data_received(BEGINNING[:split] or BEGINNING)
         if split:  # else it is read in the same loop iteration as the request's end
-            proxy.context.turn.end()
+            proxy.context.iteration.end()
         (client,) = proxy.connections
         client.data_received(b"0\r\n\r\n")
         assert "request=late" in repr(upstream)
@@ -106,13 +106,13 @@ async def test_an_informational_response_to_a_request_under_way_is_not_early(
 ) -> None:
     async with asking(tmp_path, *UPLOAD) as (proxy, reader, upstream):
         upstream.data_received(b"HTTP/1.1 %b\r\n\r\n" % informational)
-        proxy.context.turn.end()
+        proxy.context.iteration.end()
         assert repr(upstream) == "<UpstreamConnection open request=body response=awaited>"
         (client,) = proxy.connections
         client.data_received(b"0\r\n\r\n")
         assert repr(upstream) == "<UpstreamConnection open request=done response=awaited>"
         upstream.data_received(ok(b"{}"))
-        proxy.context.turn.end()
+        proxy.context.iteration.end()
         assert upstream.reusable
         assert (await read_reply(reader)).status == int(informational[:3])
         assert (await read_reply(reader)).json() == {}
@@ -121,7 +121,7 @@ async def test_an_informational_response_to_a_request_under_way_is_not_early(
 async def test_a_response_that_ends_before_the_request_is_the_connections_last(tmp_path: Path) -> None:
     async with asking(tmp_path, *UPLOAD) as (proxy, reader, upstream):
         upstream.data_received(ok(b"{}"))
-        proxy.context.turn.end()
+        proxy.context.iteration.end()
         assert repr(upstream) == "<UpstreamConnection open request=body response=ended>"
         assert not upstream.reusable
         assert (await read_reply(reader)).json() == {}

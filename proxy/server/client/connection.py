@@ -50,8 +50,8 @@ logger = logging.getLogger(__name__)
 PIPELINE_BYTES: Final = 64 * 1024  # of requests that wait for their turn, before reading stops
 LINGER_BYTES: Final = 256 * 1024  # of a refused body that are read and dropped before the connection is cut
 COPIED_BYTES: Final = 16 * 1024  # of a body behind its head: two buffers cost more than copying these
-CHUNK_LINES_PER_TURN: Final = 2000  # of a body: some milliseconds
-REQUESTS_PER_TURN: Final = 16  # pipelined ones begun before the other connections have their turn
+CHUNK_LINES_PER_ITERATION: Final = 2000  # of a body: some milliseconds
+REQUESTS_PER_ITERATION: Final = 16  # pipelined ones begun before the other connections are served
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time
 
@@ -105,14 +105,14 @@ class ClientConnection(OpenConnection):
         self.scheme = b"https" if secure else b"http"
         self.client_ip = ""
         self.deadline = NEVER
-        self._arrived = b""  # the beginning of a request, until the loop's turn ends
+        self._arrived = b""  # the beginning of a request, until the loop iteration ends
         limits = context.limits
         self._reader = RequestReader(
             max_head_bytes=limits.max_header_bytes, max_fields=limits.max_header_count
         )
         self._serving = False
         self._keep_alive = _PERSIST
-        self._held = b""  # an answer that leaves when the loop's turn ends
+        self._held = b""  # an answer that leaves when the loop iteration ends
         # Per request
         self._exchange: RequestHandler | None = None
         self._discarded = 0  # bytes that came behind the response
@@ -160,7 +160,7 @@ class ClientConnection(OpenConnection):
         waits = self._exchange is None and not self._arrived and not self._reader.waiting
         if waits and len(data) < WAITING_BYTES:
             self._arrived = data
-            self._context.turn.request_arrived(self)
+            self._context.iteration.request_arrived(self)
         else:
             arrived, self._arrived = self._arrived, b""
             self._take_safely(arrived + data if arrived else data)
@@ -169,7 +169,7 @@ class ClientConnection(OpenConnection):
         try:
             self._take(data)
         except Exception as error:
-            self._context.turn.report(error)
+            self._context.iteration.report(error)
             self.fail()
 
     def fail(self) -> None:
@@ -258,10 +258,10 @@ class ClientConnection(OpenConnection):
         if self._serving or not self._reader.waiting:
             return
         self._serving = True
-        turns = REQUESTS_PER_TURN
+        left = REQUESTS_PER_ITERATION
         while self._may_begin() and self._begin_request():
-            turns -= 1
-            if not turns and self._may_begin():
+            left -= 1
+            if not left and self._may_begin():
                 self._context.loop.call_soon(self._take_safely, b"")
                 break
         self._serving = False
@@ -321,7 +321,7 @@ class ClientConnection(OpenConnection):
         except MalformedBody as error:
             self._body_malformed(error)
             return
-        if reader.chunk_lines_exceed(CHUNK_LINES_PER_TURN):
+        if reader.chunk_lines_exceed(CHUNK_LINES_PER_ITERATION):
             self._yield_to_others()
         exchange = self._exchange
         if exchange is not None:
@@ -386,7 +386,7 @@ class ClientConnection(OpenConnection):
         self.send_held()
         if len(body) < COPIED_BYTES:
             self._held = head + body
-            self._context.turn.send_answer(self)
+            self._context.iteration.send_answer(self)
         else:
             self.transport.writelines((head, body))
 

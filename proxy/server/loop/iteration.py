@@ -1,7 +1,7 @@
-"""What one turn of the event loop reads is taken together when it ends, and what that has to send leaves so.
+"""What one loop iteration reads is taken together when it ends, and what that has to send leaves so.
 
 Taken as it is read, each piece would come between two system calls, whose code and data push ours out of the
-processor's caches; and answers and requests would take turns, who share little of their way. Sent at once,
+processor's caches; and answers and requests would alternate, who share little of their way. Sent at once,
 each piece would wake its receiver by itself, and the next would find it asleep again. Each of both takes a
 tenth off a request's processor time under load, and with TLS a fifth (`./dev bench J2 TLS`).
 
@@ -61,8 +61,8 @@ class BatchedConnection(asyncio.Protocol):
         raise NotImplementedError
 
 
-class Turn:
-    """The connections of one worker that have something to do when this turn of the event loop ends."""
+class LoopIteration:
+    """The connections of one worker that have something to do when this loop iteration ends."""
 
     __slots__ = ("_answered", "_asking", "_loop", "_scheduled", "_to_clients", "_to_upstream")
 
@@ -75,7 +75,7 @@ class Turn:
         self._to_upstream: list[BatchedConnection] = []
 
     def answer_arrived(self, upstream: BatchedConnection) -> None:
-        """Its `take_arrived` is called when this turn ends, or sooner."""
+        """Its `take_arrived` is called when this iteration ends, or sooner."""
         self._answered.append(upstream)
         self._expect_end(len(self._answered))
 
@@ -85,7 +85,7 @@ class Turn:
         self._expect_end(len(self._asking))
 
     def send_request(self, upstream: BatchedConnection) -> None:
-        """Its `send_held` is called when this turn ends, or sooner."""
+        """Its `send_held` is called when this iteration ends, or sooner."""
         self._to_upstream.append(upstream)
         self._expect_end(len(self._to_upstream))
 

@@ -15,7 +15,7 @@ from typing import Final, cast
 from proxy.server.http1.response_head import AnswerHead
 from proxy.server.http1.response_reader import BrokenResponse, ResponseReader, ResponseState
 from proxy.server.loop.deadlines import NEVER, Deadlines
-from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, Turn
+from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, LoopIteration
 from proxy.server.upstream.settings import UpstreamSettings
 
 MAX_AGE_SECONDS: Final = 300.0  # a name that leads elsewhere now is followed by then, however busy we are
@@ -119,11 +119,11 @@ class UpstreamUser:
 class ConnectionOwner:
     """Owner of upstream connections, as each of them names it: the pool."""
 
-    __slots__ = ("deadlines", "settings", "turn")
+    __slots__ = ("deadlines", "iteration", "settings")
 
     settings: UpstreamSettings
     deadlines: Deadlines
-    turn: Turn
+    iteration: LoopIteration
 
     def release(self, upstream: UpstreamConnection) -> None:
         """Take back a connection that can serve another user."""
@@ -229,7 +229,7 @@ class UpstreamConnection(BatchedConnection):
         self._sending = _QUEUED
         self._await_upstream()
         self._held = data
-        self._owner.turn.send_request(self)
+        self._owner.iteration.send_request(self)
 
     def send_held(self) -> None:
         """Send a queued request, unless the connection ends: then its loss reports that it is unsent."""
@@ -274,7 +274,7 @@ class UpstreamConnection(BatchedConnection):
             self._close_unusable()  # bytes that nobody has asked for yet (RFC 9112 §9.2)
         elif self._reader.state is not _READING_BODY and not self._arrived and len(data) < WAITING_BYTES:
             self._arrived = data
-            self._owner.turn.answer_arrived(self)
+            self._owner.iteration.answer_arrived(self)
         else:
             # Together: bytes behind the end of a response must not be taken for the next one's.
             arrived, self._arrived = self._arrived, b""
@@ -285,7 +285,7 @@ class UpstreamConnection(BatchedConnection):
         try:
             self._read(data)
         except Exception as error:
-            self._owner.turn.report(error)
+            self._owner.iteration.report(error)
             self._fail_with(user)
 
     def fail(self) -> None:

@@ -13,7 +13,7 @@ from aiohappyeyeballs import start_connection
 
 from proxy.ipc.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
 from proxy.server.loop.deadlines import Deadlines
-from proxy.server.loop.iteration import Turn
+from proxy.server.loop.iteration import LoopIteration
 from proxy.server.upstream.connection import ConnectionOwner, UpstreamConnection, UpstreamLost, UpstreamUser
 from proxy.server.upstream.settings import UpstreamSettings
 
@@ -32,9 +32,9 @@ class UpstreamPool(ConnectionOwner):
         settings: UpstreamSettings,
         deadlines: Deadlines,
         counters: Counters,
-        turn: Turn,
+        iteration: LoopIteration,
     ) -> None:
-        self.turn = turn
+        self.iteration = iteration
         self.settings = settings
         self.deadlines = deadlines
         self._loop = loop

@@ -1,4 +1,4 @@
-"""What one turn of the event loop reads is taken, and what it writes leaves, when it ends, and no answer gets
+"""What one loop iteration reads is taken, and what it writes leaves, when it ends, and no answer gets
 to the wrong request."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ rules:
 """
 
 
-async def test_what_one_turn_reads_is_taken_when_it_ends(tmp_path: Path) -> None:
+async def test_what_one_iteration_reads_is_taken_when_it_ends(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/secrets"))
@@ -57,7 +57,7 @@ async def test_what_one_turn_reads_is_taken_when_it_ends(tmp_path: Path) -> None
         writer.close()
 
 
-async def test_many_requests_do_not_wait_for_the_turns_end(tmp_path: Path) -> None:
+async def test_many_requests_do_not_wait_for_the_iterations_end(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
         clients = [await proxy.connect() for _ in range(MOST_TOGETHER)]
         await until(lambda: len(proxy.connections) == MOST_TOGETHER)
@@ -140,7 +140,7 @@ async def test_what_arrives_without_being_a_request_renews_no_deadline(tmp_path:
         due = connection.deadline
         if len(drop) > len(b"\r\n"):
             connection.data_received(b"\r\n" + drop)
-            proxy.context.turn.take()  # the head's own time runs from here
+            proxy.context.iteration.take()  # the head's own time runs from here
             due = connection.deadline
         connection.data_received(drop)
         connection.on_deadline(due)
@@ -185,7 +185,7 @@ async def test_a_connection_that_answered_early_serves_nobody_else(tmp_path: Pat
         writer.write(proxy.request("/v1.0/upload", "POST", chunked, b"1\r\nx\r\n"))
         await until(lambda: asked)
         upstream, connection = upstream_of(proxy), client_of(proxy)
-        # In one turn: the answer is read, and behind it the request's end.
+        # In one loop iteration: the answer is read, and behind it the request's end.
         upstream.data_received(b"HTTP/1.1 413 Payload Too Large\r\nContent-Length: 0\r\n\r\n")
         connection.data_received(b"0\r\n\r\n")
         assert (await read_reply(reader)).status == 413
@@ -207,7 +207,7 @@ async def test_a_connection_on_which_reading_rests_serves_nobody_else(tmp_path: 
             connection.write(b"HTTP/1.1 103 Early Hints\r\nLink: <%b>\r\n\r\n" % (b"x" * 60_000))
         assert connection.write_paused
         upstream.data_received(ok(b"{}"))
-        proxy.context.turn.end()
+        proxy.context.iteration.end()
         await until(lambda: upstream.closed)
         assert not proxy.context.pool._idle
         writer.close()
@@ -237,7 +237,7 @@ async def test_an_answer_that_has_arrived_is_in_time(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_what_follows_an_answer_in_the_same_turn_is_not_the_next_ones(tmp_path: Path) -> None:
+async def test_what_follows_an_answer_in_the_same_iteration_is_not_the_next_ones(tmp_path: Path) -> None:
     async def second_only(peer: UpstreamPeer) -> None:
         await peer.head()
         if peer.number == 2:
@@ -297,11 +297,11 @@ async def test_what_comes_before_the_request_has_left_is_not_taken_for_its_answe
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await read_reply(reader)
-        # In one turn: the request is read, and its connection has a surprise before it is sent.
+        # In one loop iteration: the request is read, and its connection has a surprise before it is sent.
         length = b"Content-Length: %d\r\n" % len(body) if body else b""
         upstream = idle_upstream(proxy)
         client_of(proxy).data_received(proxy.request("/v1.0/next", method, length, body))
-        proxy.context.turn.take()
+        proxy.context.iteration.take()
         surprise(upstream)
         reply = await read_reply(reader)
         # Another connection served it, though a POST may not be sent twice: the first never had it.
@@ -319,7 +319,7 @@ async def test_a_request_whose_client_leaves_before_it_is_sent_is_not_sent(tmp_p
         await read_reply(reader)
         connection = client_of(proxy)
         connection.data_received(proxy.request("/v1.0/never", "POST", b"Content-Length: 2\r\n", b"{}"))
-        proxy.context.turn.take()
+        proxy.context.iteration.take()
         connection.cut()
         assert await reader.read() == b""
         await proxy.ask(proxy.request("/v1.0/later"))
@@ -328,14 +328,14 @@ async def test_a_request_whose_client_leaves_before_it_is_sent_is_not_sent(tmp_p
         writer.close()
 
 
-async def test_answers_of_one_turn_keep_their_order(tmp_path: Path) -> None:
+async def test_answers_of_one_iteration_keep_their_order(tmp_path: Path) -> None:
     async def at_once(peer: UpstreamPeer) -> None:
         while True:
             await peer.head()
             peer.send(ok(b'{"value":[]}'))
 
     async with data_path(at_once, tmp_path, BLOCK_SECRETS) as proxy:
-        # The answer from upstream, a refusal by a rule and that of a malformed head fall into one turn.
+        # The answer from upstream, a refusal by a rule and that of a malformed head fall into one iteration.
         pipelined = proxy.request("/v1.0/users") + proxy.request("/v1.0/secrets") + b"NONSENSE\r\n\r\n"
         raw = await proxy.raw(pipelined)
         assert re.findall(rb"HTTP/1\.1 ([0-9]+)", raw) == [b"200", b"403", b"400"]
@@ -348,7 +348,7 @@ async def test_an_answer_is_sent_before_a_client_that_half_closes_is_let_go(tmp_
         await read_reply(reader)
         connection = client_of(proxy)
         connection.data_received(proxy.request("/v1.0/secrets"))
-        proxy.context.turn.take()  # its answer is held
+        proxy.context.iteration.take()  # its answer is held
         assert not connection.eof_received()
         connection.transport.close()  # what a transport does at that word
         assert (await read_reply(reader)).status == 403
