@@ -368,7 +368,7 @@ def _foreseen_told(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
 
 
 def _masked(target: str) -> str:
-    from proxy.policy.abridged import without_secrets
+    from proxy.policy.redaction import without_secrets
 
     path, mark, query = target.partition("?")
     return path + mark + without_secrets(query)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from controlplane.console.event_rows import full_path, text_of
-from proxy.policy.abridged import is_cut
+from proxy.policy.redaction import is_cut
 
 _PRINTABLE: Final = "".join(chr(code) for code in range(0x21, 0x7F))
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})

@@ -15,7 +15,7 @@ from controlplane.operations.replays import OutcomeFacts, outcome_facts
 from controlplane.rehearsal.explain import Explainer, Explanation
 from controlplane.rehearsal.replay import Event, Outcome, outcome_of, sample_of
 from controlplane.store.interface import NotFound, Org
-from proxy.policy.abridged import is_cut
+from proxy.policy.redaction import is_cut
 from proxy.wire.audit_event import REASONS
 
 

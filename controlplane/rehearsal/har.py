@@ -32,7 +32,6 @@ from controlplane.rehearsal.har_values import (
     status_of,
     values_of,
 )
-from proxy.policy.abridged import MASK
 from proxy.policy.batch import (
     BatchAnswer,
     MalformedBatch,
@@ -43,6 +42,7 @@ from proxy.policy.batch import (
 )
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.facts import AnswerFacts
+from proxy.policy.redaction import MASK
 from proxy.policy.unknown import AnswerPart, PartlyKnownAnswer, RequestPart
 
 DEFAULT_BASE: Final = "https://graph.microsoft.com"

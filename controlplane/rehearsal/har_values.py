@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
-from proxy.policy.abridged import MASK
+from proxy.policy.redaction import MASK
 
 Headers = tuple[tuple[bytes, bytes], ...]
 

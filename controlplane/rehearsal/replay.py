@@ -15,11 +15,11 @@ import msgspec
 
 from controlplane.rehearsal.cases import REFUSED
 from controlplane.rehearsal.explain import Judgement, SampleRequest, judged
-from proxy.policy.abridged import is_cut
 from proxy.policy.batch import is_batch
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.decision import Decision, Plan
+from proxy.policy.redaction import is_cut
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
 from proxy.policy.transforms import Transforms
 from proxy.policy.unknown import (

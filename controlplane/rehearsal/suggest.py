@@ -13,11 +13,11 @@ from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from controlplane.rehearsal.advice import hangs_on_order
-from proxy.policy.abridged import is_cut, without_secrets
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of
 from proxy.policy.queries import QueryGuard
+from proxy.policy.redaction import is_cut, without_secrets
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.transforms import Transforms, covers, parse_names
 

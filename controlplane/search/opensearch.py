@@ -43,8 +43,8 @@ from controlplane.search.query import (
 )
 from controlplane.store.interface import MOST_AHEAD_MS, StoredEvent
 from proxy.config.tls import client_tls
-from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
+from proxy.policy.redaction import shortened
 
 log = logging.getLogger(__name__)
 

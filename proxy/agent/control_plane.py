@@ -11,8 +11,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
+from proxy.policy.redaction import shortened
 from proxy.wire.models import ErrorBody, ErrorDetail
 from proxy.wire.signing import (
     API_KEY_HEADER,

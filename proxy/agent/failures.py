@@ -4,7 +4,7 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from proxy.policy.abridged import shortened
+from proxy.policy.redaction import shortened
 
 _LONGEST: Final = 2000  # characters: it has to fit into a message to a worker
 

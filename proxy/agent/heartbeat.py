@@ -12,7 +12,7 @@ from proxy.agent.health import AuditStatus, Health
 from proxy.agent.report import Report
 from proxy.agent.retry import jittered
 from proxy.agent.sync import Sync
-from proxy.policy.abridged import shortened
+from proxy.policy.redaction import shortened
 from proxy.rules.snapshot import Snapshot
 from proxy.wire.models import Heartbeat
 

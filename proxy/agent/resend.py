@@ -20,8 +20,8 @@ from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import Accepted, Refused, audit_outcome, description
 from proxy.agent.set_aside import SetAside
 from proxy.agent.shipper import asked_wait
-from proxy.policy.abridged import shortened
 from proxy.policy.json_text import readable
+from proxy.policy.redaction import shortened
 from proxy.process.own_process import make_directory
 from proxy.rules.snapshot import write_by_rename
 from proxy.wire.audit_event import rfc3339

@@ -20,7 +20,7 @@ from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import Accepted, AuditOutcome, Refused, audit_outcome, description
 from proxy.agent.retry import FIRST_BACKOFF, backoff, retry_after, sleep_until_set
 from proxy.agent.statefile import Batch
-from proxy.policy.abridged import shortened
+from proxy.policy.redaction import shortened
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from proxy.audit.record import Record
 from proxy.audit.segment import MAX_RECORD
-from proxy.policy.abridged import cut_mark
+from proxy.policy.redaction import cut_mark
 
 # Texts of any length that others chose. All other texts are the proxy's own or an operator's, and short.
 _FOREIGN: Final = ("method", "path", "query", "client_request_id", "upstream_request_id")

@@ -15,11 +15,11 @@ from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
-from proxy.policy.abridged import MASK
 from proxy.policy.canonical import Target, option_name
 from proxy.policy.compile import CompiledRuleset, Part, compile_part, compile_ruleset
 from proxy.policy.conditions import NO, PERHAPS, YES, Check, when_missing
 from proxy.policy.facts import AnswerFacts, RequestFacts
+from proxy.policy.redaction import MASK
 from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGate
 
 RequestPart = Literal["ip", "time", "header", "body"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proxy.policy.abridged import without_secrets
+from proxy.policy.redaction import without_secrets
 from proxy.server.errors import MalformedHead
 from proxy.server.http1 import field_lines, request_head
 from proxy.server.http1 import forwarded_headers as heads

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from proxy.policy.abridged import shortened
+from proxy.policy.redaction import shortened
 from proxy.server.http1.field_lines import joined
 from proxy.wire.trace_context import trace_id_of
 

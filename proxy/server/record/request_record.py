@@ -24,8 +24,8 @@ from proxy.ipc.counters import (
     UPSTREAM_ABORTED,
     UPSTREAM_ERRORS,
 )
-from proxy.policy.abridged import without_secrets
 from proxy.policy.decision import Decision
+from proxy.policy.redaction import without_secrets
 from proxy.server.callers.rulebook import Caller
 from proxy.server.callers.shadow import Trial
 from proxy.server.context import Context

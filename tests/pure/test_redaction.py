@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.policy.abridged import without_secrets
+from proxy.policy.redaction import without_secrets
 
 
 @pytest.mark.parametrize(
