@@ -50,7 +50,7 @@ from proxy.policy.unknown import (
     is_unknown,
     partly_known_rules,
 )
-from proxy.policy.unserved import carries_query, names_method_override
+from proxy.policy.unsupported_requests import carries_query, names_method_override
 from proxy.policy.visible import escaped
 from proxy.policy.yaml_document import cut
 

@@ -16,7 +16,7 @@ from proxy.policy.conditions import NO, YES, Check
 from proxy.policy.facts import AnswerFacts, BodyNeeded, MalformedBody, RequestFacts
 from proxy.policy.queries import QueryGuard
 from proxy.policy.transforms import Transforms
-from proxy.policy.unserved import names_method_override
+from proxy.policy.unsupported_requests import names_method_override
 
 __all__ = ["AnswerFacts", "BodyNeeded", "Decision", "MalformedBody", "Plan", "RequestFacts"]
 

@@ -26,7 +26,7 @@ from proxy.policy.decision import AnswerFacts, MalformedBody
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
 from proxy.policy.plain_answers import media_type
-from proxy.policy.unserved import carries_query, names_method_override
+from proxy.policy.unsupported_requests import carries_query, names_method_override
 from proxy.server.callers.rulebook import Caller
 from proxy.server.content.charset import is_utf8
 from proxy.server.context import Context

@@ -19,7 +19,7 @@ from proxy.ipc.counters import (
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.decision import Decision, MalformedBody
-from proxy.policy.unserved import carries_query
+from proxy.policy.unsupported_requests import carries_query
 from proxy.rules.stops import Stops
 from proxy.server.callers.token_keeper import RefusedToken, StoppedCaller, UnknownToken
 from proxy.server.client.connection import ClientConnection

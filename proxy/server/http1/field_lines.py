@@ -14,7 +14,7 @@ from typing import Final
 import httptools
 
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
-from proxy.policy.unserved import names_method_override
+from proxy.policy.unsupported_requests import names_method_override
 from proxy.server.errors import MalformedHead
 
 # What a field name means to us. 0 is an ordinary end-to-end field.
