@@ -42,8 +42,8 @@ from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
 from proxy.policy.scalars import Written
 from proxy.policy.unknown import (
-    Guesses,
     PartlyKnownRequest,
+    PossibleFacts,
     RequestPart,
     Ways,
     every_way,
@@ -159,13 +159,13 @@ class Explainer:
             sample.client_ip,
             sample.now,
             sample.body,
-            guesses=Guesses(),
+            possible_facts=PossibleFacts(),
             unknown=sample.unknown,
             masks_secrets=sample.masks_secrets,
         )
         plan = self._rules.plan(sample.method, target)
         accounts = tuple(self._request_account(reading, request) for reading in target.readings)
-        ways = every_way(lambda: judged(plan, request, None), request.guesses)
+        ways = every_way(lambda: judged(plan, request, None), request.possible_facts)
         if answer is None or not any(map(_lets_through, ways.outcomes)):
             awaited = answer is None and plan.has_response_rules and any(map(_lets_through, ways.outcomes))
             awaiting = self._response_rules(request.method, target) if awaited else ()
@@ -175,7 +175,7 @@ class Explainer:
     def _answered(
         self, plan: Plan, request: PartlyKnownRequest, answer: AnswerFacts, accounts: tuple[Account, ...]
     ) -> Explanation:
-        ways = every_way(lambda: judged(plan, request, answer), request.guesses)
+        ways = every_way(lambda: judged(plan, request, answer), request.possible_facts)
         of_answer: tuple[Account, ...] = ()
         if plan.has_response_rules:
             of_answer = tuple(
@@ -203,7 +203,7 @@ class Explainer:
 
     def _request_account(self, reading: Reading, request: PartlyKnownRequest) -> Account:
         plan = self._plan_of(reading, request)
-        ways = every_way(lambda: _decided(plan, request), request.guesses)
+        ways = every_way(lambda: _decided(plan, request), request.possible_facts)
         return self._account(reading, request, None, ways)
 
     def _answer_account(
@@ -216,7 +216,7 @@ class Explainer:
             before = judged(whole, request, None)
             return plan.decide_response(request, before, answer) if isinstance(before, Decision) else None
 
-        return self._account(reading, request, answer, every_way(decided, request.guesses))
+        return self._account(reading, request, answer, every_way(decided, request.possible_facts))
 
     def _plan_of(self, reading: Reading, request: RequestFacts) -> Plan:
         alone = reading._replace(kind=reading.kind & ~SLASH)  # by itself it is the one to judge by

@@ -24,9 +24,9 @@ from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
 from proxy.policy.transforms import Transforms
 from proxy.policy.unknown import (
     AnswerPart,
-    Guesses,
     PartlyKnownAnswer,
     PartlyKnownRequest,
+    PossibleFacts,
     RequestPart,
     Ways,
     every_way,
@@ -192,7 +192,7 @@ class Replay:
 
     def __init__(self, draft: Ruleset) -> None:
         self._rules = Rules(draft)
-        self._guesses = Guesses()
+        self._possible_facts = PossibleFacts()
         self._known: BoundedMemo[Hashable, Outcome | Unclear] = BoundedMemo(_MOST_KNOWN, None, WhenFull.CLEAR)
 
     @property
@@ -244,11 +244,11 @@ class Replay:
             def judge_if_recorded() -> Outcome | None:
                 return judge() if judge_then() == recorded else None
 
-            ways = every_way(judge_if_recorded, self._guesses)
+            ways = every_way(judge_if_recorded, self._possible_facts)
             possible = tuple(each for each in ways.outcomes if each is not None)
             if possible:  # otherwise other rules have judged it
                 return _in_all(ways, possible)
-        of_draft = every_way(judge, self._guesses)
+        of_draft = every_way(judge, self._possible_facts)
         return _in_all(of_draft, of_draft.outcomes)
 
     def _judgement(self, event: Event, target: Target, plan: Plan) -> Callable[[], Outcome]:
@@ -259,7 +259,7 @@ class Replay:
             event.client_ip or "",
             event.time.timestamp(),
             None,
-            guesses=self._guesses,
+            possible_facts=self._possible_facts,
             unknown=_unknown_of(event),
             masks_secrets=True,
         )

@@ -38,7 +38,7 @@ _THREE_WAYS: Final = (NO, PERHAPS, YES)
 class PartlyKnownRequest(RequestFacts):
     """A request of which the parts named in `unknown` aren't known."""
 
-    __slots__ = ("guesses", "masks_secrets", "unknown")
+    __slots__ = ("masks_secrets", "possible_facts", "unknown")
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class PartlyKnownRequest(RequestFacts):
         now: float,
         body: bytes | None,
         *,
-        guesses: Guesses,
+        possible_facts: PossibleFacts,
         unknown: Set[RequestPart] = frozenset(),
         masks_secrets: bool = False,
     ) -> None:
         super().__init__(method, target, headers, client_ip, now, body)
-        self.guesses = guesses
+        self.possible_facts = possible_facts
         self.unknown = unknown
         self.masks_secrets = masks_secrets  # MASK stands for a value in the query or in a header
 
@@ -69,7 +69,7 @@ class PartlyKnownRequest(RequestFacts):
             self.client_ip,
             self.now,
             None,
-            guesses=self.guesses,
+            possible_facts=self.possible_facts,
             unknown=self.unknown,
             masks_secrets=self.masks_secrets,
         )
@@ -91,18 +91,18 @@ class PartlyKnownAnswer(AnswerFacts):
 
 
 @dataclass(slots=True)
-class _Guess:
+class _PossibleFact:
     key: _Key
     fact: str  # what isn't known, for a person
     ways: int
     way: int = 0
 
 
-class Guesses:
+class PossibleFacts:
     """One way in which everything may be that isn't known, and then the next."""
 
     def __init__(self) -> None:
-        self._made: list[_Guess] = []  # in the order in which they were asked for
+        self._made: list[_PossibleFact] = []  # in the order in which they were asked for
         self._at = 0
         self._known: dict[_Key, int] = {}
 
@@ -117,7 +117,7 @@ class Guesses:
         way = self._known.get(key)
         if way is None:
             if self._at == len(self._made):
-                self._made.append(_Guess(key, fact, ways))
+                self._made.append(_PossibleFact(key, fact, ways))
             way = self._known[key] = self._made[self._at].way
             self._at += 1
         return way
@@ -135,7 +135,7 @@ class Guesses:
 
     @property
     def made(self) -> _Made:
-        return tuple((guess.fact, guess.way) for guess in self._made)
+        return tuple((made.fact, made.way) for made in self._made)
 
 
 class Ways(NamedTuple, Generic[T]):
@@ -146,15 +146,15 @@ class Ways(NamedTuple, Generic[T]):
     complete: bool = True  # False: there are more ways than are tried
 
 
-def every_way(judge: Callable[[], T], guesses: Guesses) -> Ways[T]:
-    guesses.begin()
+def every_way(judge: Callable[[], T], possible_facts: PossibleFacts) -> Ways[T]:
+    possible_facts.begin()
     outcome = judge()
-    if not guesses.made:
+    if not possible_facts.made:
         return Ways((outcome,))
-    runs = [(guesses.made, outcome)]
-    while (more := guesses.turn()) and len(runs) < MAX_WAYS:
+    runs = [(possible_facts.made, outcome)]
+    while (more := possible_facts.turn()) and len(runs) < MAX_WAYS:
         outcome = judge()
-        runs.append((guesses.made, outcome))
+        runs.append((possible_facts.made, outcome))
     outcomes = tuple(dict.fromkeys(outcome for _, outcome in runs))
     if more:
         return Ways(outcomes, tuple(sorted({fact for made, _ in runs for fact, _ in made})), complete=False)
@@ -226,7 +226,7 @@ def partly_known_check(part: Part) -> Check:
 def _gate_check(gate: IpGate | TimeGate, known: Check, fact: str) -> Check:
     def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
         if isinstance(request, PartlyKnownRequest) and is_unknown(gate, request, answer):
-            return _TWO_WAYS[request.guesses.ask((gate,), fact, len(_TWO_WAYS))]
+            return _TWO_WAYS[request.possible_facts.ask((gate,), fact, len(_TWO_WAYS))]
         return known(request, answer)
 
     return check
@@ -243,7 +243,7 @@ def _condition_check(condition: Condition, known: Check) -> Check:
         if not is_unknown(condition, request, answer):
             return known(request, answer)
         assert isinstance(request, PartlyKnownRequest)
-        ask = request.guesses.ask
+        ask = request.possible_facts.ask
         is_there = always_there or _is_masked(condition, request, answer)
         if not is_there and not ask((source, name), fact, 2):
             return missing
