@@ -8,7 +8,7 @@ from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import Decision, RequestFacts
 from proxy.policy.ruleset_yaml import parse_ruleset
-from proxy.server.callers.shadow import ShadowRules, Trial
+from proxy.server.callers.shadow import ShadowEvaluation, ShadowRules
 
 TARGET = "/v1.0/users/ada@contoso.com?$select=id,displayName"
 HEADERS = ((b"Accept", b"application/json"), (b"ConsistencyLevel", b"eventual"))
@@ -35,12 +35,12 @@ def test_decide_with_a_shadow(benchmark: BenchmarkFixture) -> None:
     compiled = compile_ruleset(parse_ruleset(rules(1_000)))
     shadow = ShadowRules(compile_ruleset(parse_ruleset(rules(1_000))), 2)
 
-    def decide() -> tuple[Decision, Trial]:
+    def decide() -> tuple[Decision, ShadowEvaluation]:
         target = canonicalise(TARGET)
         tried = RequestFacts("GET", target, HEADERS, "127.0.0.1", 1.79e9, b"")
-        trial = Trial(shadow, tried, body_known=True)
+        evaluation = ShadowEvaluation(shadow, tried, body_known=True)
         facts = RequestFacts("GET", target, HEADERS, "127.0.0.1", 1.79e9)
-        return compiled.plan("GET", target).decide(facts), trial
+        return compiled.plan("GET", target).decide(facts), evaluation
 
-    decision, trial = benchmark(decide)
-    assert decision.rule_id == trial.rule_id == "users"
+    decision, evaluation = benchmark(decide)
+    assert decision.rule_id == evaluation.rule_id == "users"

@@ -31,7 +31,7 @@ class ShadowRules:
     failed: bool = False  # said once, since it may be so for every request
 
 
-class Trial:
+class ShadowEvaluation:
     """What the shadow says of one request."""
 
     __slots__ = ("_facts", "_plan", "_request_decision", "_rules", "rule_id", "verdict")

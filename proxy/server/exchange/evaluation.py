@@ -13,7 +13,7 @@ from proxy.policy.decision import AnswerFacts, BodyNeeded, Decision, Plan, Reque
 from proxy.policy.facts import Looks
 from proxy.policy.filters import Filtered
 from proxy.policy.plain_answers import MediaType, NamesHidden, without_hidden
-from proxy.server.callers.shadow import ShadowRules, Trial
+from proxy.server.callers.shadow import ShadowEvaluation, ShadowRules
 from proxy.server.context import Context
 from proxy.server.record.request_record import AuditDraft
 
@@ -75,7 +75,7 @@ class Evaluation:
 
     def try_shadow(self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool) -> None:
         """Evaluate the shadow ruleset, for the event alone."""
-        self._draft.shadow = Trial(rules, facts, body_known=body_known, envelope=self._envelope)
+        self._draft.shadow = ShadowEvaluation(rules, facts, body_known=body_known, envelope=self._envelope)
 
     def decide(self, facts: RequestFacts) -> None:
         """Decide by all of the request. Raises Refusal for a block, MalformedBody and MalformedTarget if the

@@ -27,7 +27,7 @@ from proxy.ipc.counters import (
 from proxy.policy.decision import Decision
 from proxy.policy.redaction import without_secrets
 from proxy.server.callers.rulebook import Caller
-from proxy.server.callers.shadow import Trial
+from proxy.server.callers.shadow import ShadowEvaluation
 from proxy.server.context import Context
 from proxy.server.errors import Refusal
 from proxy.server.http1.refused_head import read_refused_head
@@ -147,7 +147,7 @@ class AuditDraft:
         self.response_bytes = 0
         self.parent: tuple[int, int] | None = None
         self.evaluated = True  # a request for a token is not: no ruleset judges it
-        self.shadow: Trial | None = None
+        self.shadow: ShadowEvaluation | None = None
         self.written = False
 
     def close(self, context: Context, refusal: Refusal, response_bytes: int) -> bool:
