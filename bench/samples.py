@@ -12,7 +12,7 @@ REQUEST = (
     b"ConsistencyLevel: eventual\r\nConnection: keep-alive\r\n\r\n"
 )
 
-ANSWER_HEAD = (
+RESPONSE_HEAD = (
     b"HTTP/1.1 200 OK\r\nCache-Control: no-cache\r\nContent-Length: %d\r\n"
     b"Content-Type: application/json;odata.metadata=minimal;odata.streaming=true;charset=utf-8\r\n"
     b"Strict-Transport-Security: max-age=31536000\r\nrequest-id: 0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f\r\n"
@@ -72,7 +72,7 @@ USERS = compact(
         "value": [user(number) for number in range(100)],
     }
 )
-ANSWER = ANSWER_HEAD % len(ONE_USER) + ONE_USER
+ANSWER = RESPONSE_HEAD % len(ONE_USER) + ONE_USER
 
 
 def rules(count: int) -> str:

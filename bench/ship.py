@@ -31,7 +31,7 @@ SECRET = b"s" * 32
 SEGMENT_BYTES = 4 << 20
 
 
-def answer_everything(port: int) -> None:
+def respond_to_everything(port: int) -> None:
     end_with_parent()
 
     async def accepted(request: web.Request) -> web.Response:
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="batches of 500 only, as when it is not behind")
     parser.add_argument("--port", type=int, default=18732)
     given = parser.parse_args()
-    server = multiprocessing.get_context("spawn").Process(target=answer_everything, args=(given.port,))
+    server = multiprocessing.get_context("spawn").Process(target=respond_to_everything, args=(given.port,))
     server.start()
     time.sleep(2)
     costs = []

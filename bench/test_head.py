@@ -4,9 +4,9 @@ from itertools import cycle
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.samples import ANSWER_HEAD, REQUEST
+from bench.samples import REQUEST, RESPONSE_HEAD
 from proxy.server.http1.request_head import parse_request_head
-from proxy.server.http1.response_head import parse_answer_head
+from proxy.server.http1.response_head import parse_response_head
 
 
 def test_request_head_of_known_lines(benchmark: BenchmarkFixture) -> None:
@@ -19,5 +19,5 @@ def test_request_head_with_one_new_line(benchmark: BenchmarkFixture) -> None:
 
 
 def test_answer_head(benchmark: BenchmarkFixture) -> None:
-    head = ANSWER_HEAD % 1000
-    assert benchmark(parse_answer_head, head, to_head_request=False).status == 200
+    head = RESPONSE_HEAD % 1000
+    assert benchmark(parse_response_head, head, to_head_request=False).status == 200

@@ -14,10 +14,10 @@ from typing import Final, cast
 import uvloop
 
 from bench.load_client import LENGTH
-from bench.samples import ANSWER_HEAD, ONE_USER
+from bench.samples import ONE_USER, RESPONSE_HEAD
 
 _ID: Final = b"0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f"
-_BEFORE, _BETWEEN, _AFTER = (ANSWER_HEAD % len(ONE_USER) + ONE_USER).split(_ID)
+_BEFORE, _BETWEEN, _AFTER = (RESPONSE_HEAD % len(ONE_USER) + ONE_USER).split(_ID)
 _DONE: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 

@@ -51,7 +51,7 @@ from proxy.wire.models import (
     METRICS_PATH,
     SYNC_PATH,
     AuditAnswer,
-    ReportAnswer,
+    ReportResponse,
     SyncAnswer,
     SyncApp,
     SyncMetadata,
@@ -110,7 +110,7 @@ _VERIFIED: Final = web.RequestKey("verified", _Verified)
 
 
 @web.middleware
-async def sign_answers(
+async def sign_responses(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Sign the response if the request's own signature held."""
@@ -257,12 +257,12 @@ class AgentApi:
     async def _heartbeat(self, request: web.Request, signed: _Signed) -> web.Response:
         _parse_report(signed.body, Heartbeat)
         await self._store.add_heartbeat(signed.proxy.proxy_id, signed.body.decode(), signed.skew_ms)
-        return _json(ReportAnswer("ok"))
+        return _json(ReportResponse("ok"))
 
     async def _metrics(self, request: web.Request, signed: _Signed) -> web.Response:
         metrics = _parse_report(signed.body, Metrics)
         await self._store.add_metrics(signed.proxy.proxy_id, metrics.window_start, signed.body.decode())
-        return _json(ReportAnswer("ok"))
+        return _json(ReportResponse("ok"))
 
     async def _audit(self, request: web.Request, signed: _Signed) -> web.Response:
         try:

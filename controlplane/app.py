@@ -17,7 +17,7 @@ from aiohttp import web
 from controlplane.admin import api as admin_api
 from controlplane.admin.gate import GATE, Gate, gate_keeper
 from controlplane.admin.single_sign_on import add_single_sign_on
-from controlplane.agent_api import AgentApi, sign_answers
+from controlplane.agent_api import AgentApi, sign_responses
 from controlplane.clock import Clock, SystemClock
 from controlplane.connections import Connections, allow_all_descriptors
 from controlplane.console.frame import Console
@@ -29,7 +29,7 @@ from controlplane.master_key import open_vault
 from controlplane.metrics import Counts, Exposition
 from controlplane.operations.aside import end_processes
 from controlplane.operations.context import OperationContext
-from controlplane.requests import answer_errors, strict_headers
+from controlplane.requests import response_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index
 from controlplane.search.interface import SearchIndex
@@ -72,7 +72,7 @@ def build_app(
         await store.ping()
         return web.json_response({"status": "ok"})
 
-    app = web.Application(middlewares=[counts.measured, sign_answers, answer_errors])
+    app = web.Application(middlewares=[counts.measured, sign_responses, response_errors])
     app.on_response_prepare.append(strict_headers)
     app.add_routes([*api.routes(), web.get("/healthz", health)])
     return app
@@ -92,7 +92,7 @@ def build_console(settings: Settings, context: OperationContext) -> web.Applicat
         hosts={urlsplit(settings.console.public_base_url).hostname or ""} if loopback else None,
     )
     console = Console(context)
-    app = web.Application(middlewares=[answer_errors, console.shows_errors(), gate_keeper])
+    app = web.Application(middlewares=[response_errors, console.shows_errors(), gate_keeper])
     app[GATE] = gate
     app.on_cleanup.append(gate.close)
     app.on_response_prepare.append(strict_headers)

@@ -71,7 +71,7 @@ async def read_body(request: web.Request, cap: int, timeout_seconds: float, too_
 
 
 @web.middleware
-async def answer_errors(
+async def response_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Every error leaves as the contract's JSON, and as one line in the log."""

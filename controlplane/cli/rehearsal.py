@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.operations.explained_events import ExplainedEvent
     from controlplane.operations.explanations import AskedFacts, AttemptFacts, Explained, ReadingFacts
     from controlplane.operations.rehearsals import RulesetDifference, Source
-    from proxy.policy.decision import AnswerFacts
+    from proxy.policy.decision import ResponseFacts
     from proxy.policy.ruleset import Ruleset
 
 app = typer.Typer()
@@ -87,12 +87,12 @@ def explain(
         raise CommandFailed(INVALID_INPUT, f"{missing}, or '--event' for a stored event.")
     ruleset = ruleset_of(ctx.obj, source, org)
     with complaining():
-        fields, answer_fields = field_lines(tuple(header or ())), field_lines(tuple(answer_header or ()))
+        fields, response_fields = field_lines(tuple(header or ())), field_lines(tuple(answer_header or ()))
         address = known_address(ip)
     sample = SampleRequest(
         method, target, fields, address, _moment(time), None if body is None else _bytes(body)
     )
-    told = explained(Explainer(ruleset).explain(sample, _answer(status, answer, answer_fields)))
+    told = explained(Explainer(ruleset).explain(sample, _answer(status, answer, response_fields)))
     if json:
         print_json(told)
     else:
@@ -250,12 +250,12 @@ def _is_file(source: str) -> bool:
 
 def _answer(
     status: int | None, file: Path | None, fields: tuple[tuple[bytes, bytes], ...]
-) -> AnswerFacts | None:
-    from proxy.policy.decision import AnswerFacts
+) -> ResponseFacts | None:
+    from proxy.policy.decision import ResponseFacts
 
     if status is None and file is None and not fields:
         return None
-    return AnswerFacts(200 if status is None else status, fields, None if file is None else _bytes(file))
+    return ResponseFacts(200 if status is None else status, fields, None if file is None else _bytes(file))
 
 
 @contextmanager

@@ -65,14 +65,14 @@ class Remote:
             except (HTTPException, OSError) as error:
                 raise CommandFailed(FAILED, f"{self._url}: the answer broke off: {error}{doubt}") from None
             except ValueError:
-                raise _no_answer(self._url, response.status, doubt) from None
+                raise _no_response(self._url, response.status, doubt) from None
 
     def pieces(self, stream: Stream[Q], asked: Q) -> Iterator[bytes]:
         """The answer as it comes."""
         with self._open("GET", stream.path, asked) as response:
             plain = {each.partition(";")[0] for each in stream.media_types}
             if response.headers.get_content_type() not in plain:
-                raise _no_answer(self._url, response.status)
+                raise _no_response(self._url, response.status)
             while piece := self._piece(response):
                 yield piece
             if response.length:  # `read1` says nothing of it
@@ -129,7 +129,7 @@ def _text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _no_answer(url: str, status: int, doubt: str = "") -> CommandFailed:
+def _no_response(url: str, status: int, doubt: str = "") -> CommandFailed:
     return CommandFailed(FAILED, f"{url}: answered {status}, which is no answer of an admin API{doubt}")
 
 
@@ -139,7 +139,7 @@ def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:
         with error:
             problem = msgspec.json.decode(readable(error.read()), type=_ErrorBody).error
     except (HTTPException, OSError, ValueError):
-        return _no_answer(url, error.code, doubt if error.code >= _OF_WHO_PASSES_ON else "")
+        return _no_response(url, error.code, doubt if error.code >= _OF_WHO_PASSES_ON else "")
     if problem.code == "unauthenticated":
         return CommandFailed(FAILED, f"{url}: does not know this token, or no longer")
     if problem.message == _NO_SUCH_ENDPOINT:

@@ -85,7 +85,7 @@ def explained(explanation: Explanation) -> Explained:
         body=None if explanation.body is None else explanation.body.decode("utf-8", "replace"),
         removed=explanation.removed,
         readings=tuple(map(_reading, explanation.accounts)),
-        answer_readings=tuple(map(_reading, explanation.answer_accounts)),
+        answer_readings=tuple(map(_reading, explanation.response_accounts)),
         awaiting=explanation.awaiting,
         possible=tuple(map(_possible, explanation.possible)),
         missing=explanation.missing,

@@ -19,7 +19,7 @@ from controlplane.rehearsal.explain import Explainer, SampleRequest
 from controlplane.rehearsal.ruleset_diff import RulesetDiff, diff_rulesets
 from controlplane.store.interface import NotFound
 from proxy.policy import yaml_document
-from proxy.policy.facts import AnswerFacts
+from proxy.policy.facts import ResponseFacts
 from proxy.policy.gates import is_address
 from proxy.policy.ruleset import Ruleset as PolicyRuleset
 from proxy.policy.ruleset_yaml import InvalidRuleset, RulesetProblem, document_problem, parse_ruleset
@@ -178,7 +178,7 @@ async def explain(context: OperationContext, actor: Actor, request: ExplainReque
 
 def _explained(label: str, text: str, sample: SampleRequest, answer: _SampleAnswer | None) -> Explained:
     explainer = Explainer(parsed(label, text))
-    return explained(explainer.explain(sample, None if answer is None else AnswerFacts(*answer)))
+    return explained(explainer.explain(sample, None if answer is None else ResponseFacts(*answer)))
 
 
 def _sample(request: ExplainRequest, now: float) -> SampleRequest:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 
 from controlplane.rehearsal.explain import Account, Explainer, Explanation, SampleRequest
 from proxy.policy import yaml_document
-from proxy.policy.decision import AnswerFacts
+from proxy.policy.decision import ResponseFacts
 from proxy.policy.gates import is_address
 from proxy.policy.json_text import readable
 from proxy.policy.ruleset import Ruleset
@@ -141,12 +141,12 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
         cases = read_shape(_Cases, document.value)
     except ValidationError as error:
         raise InvalidRuleset([*problems, *shape_problems(document, error, _SHAPES)]) from None
-    without_answer = (
+    without_response = (
         document_problem(document, ("cases", at, "expect", "body"), "a body is expected, and no answer given")
         for at, case in enumerate(cases.cases)
         if case.answer is None and "body" in case.expect.model_fields_set
     )
-    problems += islice(without_answer, MAX_PROBLEMS + 1)
+    problems += islice(without_response, MAX_PROBLEMS + 1)
     if problems:
         raise InvalidRuleset(problems)
     return document, cases
@@ -178,8 +178,8 @@ def _sample(case: _Case) -> SampleRequest:
     )
 
 
-def _answer(answer: _Answer) -> AnswerFacts:
-    return AnswerFacts(answer.status, tuple(_field_lines(answer.headers)), _bytes(answer.body))
+def _answer(answer: _Answer) -> ResponseFacts:
+    return ResponseFacts(answer.status, tuple(_field_lines(answer.headers)), _bytes(answer.body))
 
 
 def _field_lines(fields: _Fields) -> Iterator[tuple[bytes, bytes]]:
@@ -237,7 +237,7 @@ def _left_open(case: _Case, told: Explanation) -> Iterator[_Difference]:
     """A verdict that hangs on what the case doesn't say proves nothing."""
     asked = {
         finding.part: attempt.rule_id
-        for account in (*told.accounts, *told.answer_accounts)
+        for account in (*told.accounts, *told.response_accounts)
         for attempt in account.attempts
         for finding in attempt.findings
     }
@@ -289,7 +289,7 @@ def _deciding(told: Explanation) -> Iterator[str]:
     if told.decision is not None:
         yield told.decision.rule_id
         yield from told.decision.logged_rule_ids
-    yield from _took_part((*told.accounts, *told.answer_accounts))
+    yield from _took_part((*told.accounts, *told.response_accounts))
 
 
 def _took_part(accounts: Iterable[Account]) -> Iterator[str]:

@@ -36,9 +36,9 @@ from proxy.policy.compile import (
 )
 from proxy.policy.conditions import NO, PERHAPS, YES, field_values
 from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
-from proxy.policy.facts import AnswerFacts, Composite, MalformedBody, RequestFacts, property_path
+from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
 from proxy.policy.filters import Filtered, FilterFailed, compile_filter
-from proxy.policy.plain_answers import NamesHidden, media_type, without_hidden
+from proxy.policy.plain_responses import NamesHidden, media_type, without_hidden
 from proxy.policy.ruleset import Condition, IpGate, Rule, Ruleset, TimeGate
 from proxy.policy.scalars import Written
 from proxy.policy.unknown import (
@@ -125,7 +125,7 @@ class Explanation:
     decision: Decision | None
     refused: Refused | None = None
     accounts: tuple[Account, ...] = ()
-    answer_accounts: tuple[Account, ...] = ()
+    response_accounts: tuple[Account, ...] = ()
     awaiting: tuple[str, ...] = ()  # response rules that may change the verdict once there is an answer
     body: bytes | None = None  # the answer's, as the application gets it
     removed: tuple[str, ...] | None = None  # the transforms that removed something from it
@@ -143,7 +143,7 @@ class Explainer:
         self._ruleset = ruleset
         self._rules = partly_known_rules(ruleset)
 
-    def explain(self, sample: SampleRequest, answer: AnswerFacts | None = None) -> Explanation:
+    def explain(self, sample: SampleRequest, answer: ResponseFacts | None = None) -> Explanation:
         try:
             target = canonicalise(sample.target)
         except MalformedTarget as error:
@@ -173,15 +173,15 @@ class Explainer:
         return self._answered(plan, request, answer, accounts)
 
     def _answered(
-        self, plan: Plan, request: PartlyKnownRequest, answer: AnswerFacts, accounts: tuple[Account, ...]
+        self, plan: Plan, request: PartlyKnownRequest, answer: ResponseFacts, accounts: tuple[Account, ...]
     ) -> Explanation:
         ways = every_way(lambda: judged(plan, request, answer), request.possible_facts)
-        of_answer: tuple[Account, ...] = ()
+        of_response: tuple[Account, ...] = ()
         if plan.has_response_rules:
-            of_answer = tuple(
-                self._answer_account(reading, request, plan, answer) for reading in request.target.readings
+            of_response = tuple(
+                self._response_account(reading, request, plan, answer) for reading in request.target.readings
             )
-        told = _explanation(ways, accounts, of_answer)
+        told = _explanation(ways, accounts, of_response)
         if told.decision is None or told.decision.verdict == "block":
             return told
         try:
@@ -206,8 +206,8 @@ class Explainer:
         ways = every_way(lambda: _decided(plan, request), request.possible_facts)
         return self._account(reading, request, None, ways)
 
-    def _answer_account(
-        self, reading: Reading, request: PartlyKnownRequest, whole: Plan, answer: AnswerFacts
+    def _response_account(
+        self, reading: Reading, request: PartlyKnownRequest, whole: Plan, answer: ResponseFacts
     ) -> Account:
         """Of the response rules, upon what all readings of the request came to."""
         plan = self._plan_of(reading, request)
@@ -226,7 +226,7 @@ class Explainer:
         self,
         reading: Reading,
         request: RequestFacts,
-        answer: AnswerFacts | None,
+        answer: ResponseFacts | None,
         ways: Ways[Decision | None],
     ) -> Account:
         considered = self._considered(reading)
@@ -242,7 +242,7 @@ class Explainer:
         )
 
     def _attempts(
-        self, considered: _Considered, request: RequestFacts, answer: AnswerFacts | None
+        self, considered: _Considered, request: RequestFacts, answer: ResponseFacts | None
     ) -> Iterator[Attempt]:
         """Until one decides, as `Lane.judge` goes."""
         for index, rule in enumerate(self._ruleset.rules):
@@ -262,7 +262,7 @@ class Explainer:
         """Response rules that block before there is an answer, as `Plan.decide` does for them, and what was
         tried before; none where none of them blocks."""
         told: dict[Attempt, None] = {}
-        for attempt in self._before_an_answer(considered, request):
+        for attempt in self._before_a_response(considered, request):
             if _names_what_is_hidden(attempt) or attempt.outcome in ("unmatched", "unknown"):
                 told[attempt] = None
             if attempt.outcome in ("decides", "unreadable"):
@@ -272,7 +272,7 @@ class Explainer:
         )
         return tuple(told) if blocks else ()
 
-    def _before_an_answer(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
+    def _before_a_response(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
         """The response rules that ask nothing of it, up to the first that does."""
         for index, rule in enumerate(self._ruleset.rules):
             if rule.when != "response" or rule.verdict == "log_only":
@@ -280,7 +280,7 @@ class Explainer:
             for candidate, name in considered.get(index, ()):
                 if candidate.held == NO or not candidate.entry.compiled.concerns(request.method.upper()):
                     continue
-                if candidate.step.asks_answer:
+                if candidate.step.asks_response:
                     return
                 yield _attempt(candidate, name, request, None)
 
@@ -303,7 +303,7 @@ class Explainer:
         return considered
 
 
-def judged(plan: Plan, request: RequestFacts, answer: AnswerFacts | None) -> Judgement:
+def judged(plan: Plan, request: RequestFacts, answer: ResponseFacts | None) -> Judgement:
     """What becomes of the request; with an answer, by the response rules too."""
     try:
         decision = plan.decide(request)
@@ -332,7 +332,7 @@ def _lets_through(judgement: Judgement) -> bool:
 def _explanation(
     ways: Ways[Judgement],
     accounts: tuple[Account, ...],
-    of_answer: tuple[Account, ...] = (),
+    of_response: tuple[Account, ...] = (),
     *,
     awaiting: tuple[str, ...] = (),
 ) -> Explanation:
@@ -341,14 +341,16 @@ def _explanation(
         decision=only if isinstance(only, Decision) else None,
         refused=only if isinstance(only, Refused) else None,
         accounts=accounts,
-        answer_accounts=of_answer,
+        response_accounts=of_response,
         awaiting=awaiting,
         possible=() if only is not None else ways.outcomes,
         missing=ways.missing,
     )
 
 
-def _attempt(candidate: Candidate, name: Name, request: RequestFacts, answer: AnswerFacts | None) -> Attempt:
+def _attempt(
+    candidate: Candidate, name: Name, request: RequestFacts, answer: ResponseFacts | None
+) -> Attempt:
     step = candidate.step
     decision, note = step.decided(request), ""
     findings: list[Finding] = []
@@ -403,7 +405,7 @@ def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> 
 
 
 def _findings(
-    candidate: Candidate, name: Name, request: RequestFacts, answer: AnswerFacts | None
+    candidate: Candidate, name: Name, request: RequestFacts, answer: ResponseFacts | None
 ) -> Iterator[Finding]:
     """What a rule on the path asks beside it, in the order in which it is asked."""
     compiled = candidate.entry.compiled
@@ -456,7 +458,7 @@ def _operand(operand: object) -> str:
     return _text(operand)
 
 
-def _found(part: Part, request: RequestFacts, answer: AnswerFacts | None) -> tuple[str, ...]:
+def _found(part: Part, request: RequestFacts, answer: ResponseFacts | None) -> tuple[str, ...]:
     if isinstance(part, IpGate):
         return (request.client_ip,) if request.client_ip else ()
     if isinstance(part, TimeGate):
@@ -468,7 +470,7 @@ def _found(part: Part, request: RequestFacts, answer: AnswerFacts | None) -> tup
         return ()
 
 
-def _values(condition: Condition, request: RequestFacts, answer: AnswerFacts | None) -> Iterator[str]:
+def _values(condition: Condition, request: RequestFacts, answer: ResponseFacts | None) -> Iterator[str]:
     """What the condition's check looked at, for the eye."""
     match condition.source:
         case "query":
@@ -513,7 +515,7 @@ def _path_of(name: Name) -> str:
     return escaped("/" + "/".join(segments))
 
 
-def _without_hidden(decision: Decision, request: RequestFacts, answer: AnswerFacts) -> Filtered | None:
+def _without_hidden(decision: Decision, request: RequestFacts, answer: ResponseFacts) -> Filtered | None:
     """The answer's body without what the rules hide, if it has one. Raises FilterFailed and NamesHidden."""
     if answer.body is None:
         return None

@@ -33,17 +33,17 @@ from controlplane.rehearsal.har_values import (
     values_of,
 )
 from proxy.policy.batch import (
-    BatchAnswer,
+    BatchResponse,
     MalformedBatch,
     as_if_alone,
     is_batch,
     parse_batch,
-    parse_batch_answer,
+    parse_batch_response,
 )
 from proxy.policy.canonical import MalformedTarget, canonicalise
-from proxy.policy.facts import AnswerFacts
+from proxy.policy.facts import ResponseFacts
 from proxy.policy.redaction import MASK
-from proxy.policy.unknown import AnswerPart, PartlyKnownAnswer, RequestPart
+from proxy.policy.unknown import PartlyKnownResponse, RequestPart, ResponsePart
 
 DEFAULT_BASE: Final = "https://graph.microsoft.com"
 MOST_ENTRIES_NAMED: Final = 5  # numbers of entries that one remark names
@@ -68,7 +68,7 @@ class Exchange:
     headers: Headers
     body: bytes | None
     unknown: frozenset[RequestPart]
-    answer: AnswerFacts | None  # None: unknown
+    answer: ResponseFacts | None  # None: unknown
     part: str = ""  # id of a request within a $batch
 
     @property
@@ -199,19 +199,19 @@ class _Reader:
             self._answer(number, member(entry, "response"), method),
         )
 
-    def _answer(self, number: int, response: object, method: str) -> AnswerFacts | None:
+    def _answer(self, number: int, response: object, method: str) -> ResponseFacts | None:
         status = status_of(member(response, "status"))
         if status is None:
             self._miss(number, "the response", "is not recorded or did not come")
             return None
         fields = read_fields(member(response, "headers"))
         self._miss(number, "the response's headers", fields.problem)
-        body = _answer_body(member(response, "content"), method, status, fields)
+        body = _response_body(member(response, "content"), method, status, fields)
         if body is not _SAID_TO_BE_EMPTY:
             self._miss(number, "the response's body", body.problem)
-        unknown: set[AnswerPart] = set() if fields.is_whole else {"response_header"}
+        unknown: set[ResponsePart] = set() if fields.is_whole else {"response_header"}
         unknown |= {"property"} if body.problem else set()
-        return PartlyKnownAnswer(status, fields.fields, body.data, unknown=unknown)
+        return PartlyKnownResponse(status, fields.fields, body.data, unknown=unknown)
 
     def _parts(self, whole: Exchange, base: str) -> Iterator[Exchange]:
         """Yield an exchange for each request within a $batch."""
@@ -241,7 +241,7 @@ class _Reader:
                 tuple(field_of(name, value) for name, value in part.headers),
                 as_if_alone(part.body),
                 whole.unknown & {"ip", "time"},
-                None if answer is None else _answer_of_part(answer),
+                None if answer is None else _response_of_part(answer),
                 part=part.id,
             )
 
@@ -378,7 +378,7 @@ def _request_body(request: object, method: str, fields: Fields) -> Body:
     return Body(None, "is not recorded")
 
 
-def _answer_body(content: object, method: str, status: int, fields: Fields) -> Body:
+def _response_body(content: object, method: str, status: int, fields: Fields) -> Body:
     size, text = size_of(member(content, "size")), member(content, "text")
     media_type = member(content, "mimeType") or _first(fields, b"content-type")
     if text is not None and text != "":
@@ -397,15 +397,15 @@ def _first(fields: Fields, name: bytes) -> str | None:
     return next((value.decode() for value in values_of(fields.fields, name)), None)
 
 
-def _answers(body: bytes | None) -> dict[str, BatchAnswer]:
+def _answers(body: bytes | None) -> dict[str, BatchResponse]:
     if body is None:
         return {}
     try:
-        return {answer.id.casefold(): answer for answer in parse_batch_answer(body)}
+        return {answer.id.casefold(): answer for answer in parse_batch_response(body)}
     except MalformedBatch:
         return {}
 
 
-def _answer_of_part(answer: BatchAnswer) -> AnswerFacts:
+def _response_of_part(answer: BatchResponse) -> ResponseFacts:
     headers = tuple(field_of(name, value) for name, value in answer.headers)
-    return AnswerFacts(answer.status, headers, answer.body)
+    return ResponseFacts(answer.status, headers, answer.body)

@@ -28,9 +28,9 @@ from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.transforms import Transforms
-from proxy.policy.unknown import PartlyKnownAnswer
+from proxy.policy.unknown import PartlyKnownResponse
 
-_ANY_ANSWER: Final = PartlyKnownAnswer(
+_ANY_RESPONSE: Final = PartlyKnownResponse(
     0, (), None, unknown=frozenset(("status", "response_header", "property"))
 )
 
@@ -48,7 +48,7 @@ class Foreseen:
 def foresee(ruleset: Ruleset, exchanges: Iterable[Exchange]) -> Iterator[Foreseen]:
     explainer = Explainer(ruleset)
     for exchange in exchanges:
-        told = explainer.explain(_sample(exchange), exchange.answer or _ANY_ANSWER)
+        told = explainer.explain(_sample(exchange), exchange.answer or _ANY_RESPONSE)
         if told.possible:
             yield Foreseen(exchange, Unclear(tuple(map(outcome_of, told.possible)), told.missing))
             continue

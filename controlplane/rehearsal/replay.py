@@ -23,11 +23,11 @@ from proxy.policy.redaction import is_cut
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Rule, Ruleset
 from proxy.policy.transforms import Transforms
 from proxy.policy.unknown import (
-    AnswerPart,
-    PartlyKnownAnswer,
     PartlyKnownRequest,
+    PartlyKnownResponse,
     PossibleFacts,
     RequestPart,
+    ResponsePart,
     Ways,
     every_way,
     partly_known_rules,
@@ -58,8 +58,8 @@ _REST_OF_TRANSFORMS: Final = "the rest of the transforms, which were too many to
 _NOTHING_STORED: Final[frozenset[RequestPart]] = frozenset(("header", "body"))
 _ADDRESS: Final[frozenset[RequestPart]] = frozenset(("ip",))
 _NO_BODY: Final[frozenset[RequestPart]] = frozenset(("header",))
-_ANSWER_UNKNOWN: Final[frozenset[AnswerPart]] = frozenset(("response_header", "property"))
-_NO_ANSWER: Final[frozenset[AnswerPart]] = frozenset(("status", "response_header", "property"))
+_RESPONSE_UNKNOWN: Final[frozenset[ResponsePart]] = frozenset(("response_header", "property"))
+_NO_RESPONSE: Final[frozenset[ResponsePart]] = frozenset(("status", "response_header", "property"))
 
 
 T = TypeVar("T", bound=Hashable)
@@ -267,7 +267,7 @@ class Replay:
         return lambda: outcome_of(judged(plan, request, answer))
 
 
-def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownAnswer | None]:
+def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownResponse | None]:
     """The event's request and the answer to it, if there was one, for an explanation."""
     request = SampleRequest(
         event.method,
@@ -301,16 +301,16 @@ def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
     return Unclear(possible[:_MOST_TOLD], ways.missing)
 
 
-def _answer(event: Event) -> PartlyKnownAnswer | None:
+def _answer(event: Event) -> PartlyKnownResponse | None:
     """What the upstream said, or would have said to what was blocked; None where it failed."""
     if event.upstream_status is not None:
         answered = event.reason in _ANSWERED
-        return _partly_known(int(event.upstream_status), _ANSWER_UNKNOWN) if answered else None
-    return None if event.lets_through else _partly_known(0, _NO_ANSWER)
+        return _partly_known(int(event.upstream_status), _RESPONSE_UNKNOWN) if answered else None
+    return None if event.lets_through else _partly_known(0, _NO_RESPONSE)
 
 
-def _partly_known(status: int, unknown: frozenset[AnswerPart]) -> PartlyKnownAnswer:
-    return PartlyKnownAnswer(status, (), None, unknown=unknown)
+def _partly_known(status: int, unknown: frozenset[ResponsePart]) -> PartlyKnownResponse:
+    return PartlyKnownResponse(status, (), None, unknown=unknown)
 
 
 def outcome_of(judgement: Judgement) -> Outcome:

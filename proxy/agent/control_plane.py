@@ -132,8 +132,10 @@ class ControlPlane:
                 timeout=self._timeout,
             ) as response:
                 content = await _bounded(response, max_bytes)
-                answer_signature = response.headers.get(SIGNATURE_HEADER, "")
-                is_signed = verify_response(self._identity.hmac_secret, signature, content, answer_signature)
+                response_signature = response.headers.get(SIGNATURE_HEADER, "")
+                is_signed = verify_response(
+                    self._identity.hmac_secret, signature, content, response_signature
+                )
                 if not is_signed:
                     self.unsigned[url.rpartition("/")[2]] += 1
                 return Answer(

@@ -12,7 +12,7 @@ import msgspec
 
 from proxy.agent.control_plane import Answer
 from proxy.policy.json_text import readable
-from proxy.wire.models import ERROR_STATUS, AuditAnswer, ErrorBody, ReportAnswer
+from proxy.wire.models import ERROR_STATUS, AuditAnswer, ErrorBody, ReportResponse
 from proxy.wire.signing import SIGNATURE_HEADER
 
 _LONGEST_TYPE: Final = 60
@@ -24,7 +24,7 @@ _HTML: Final = (b"<!doctype html", b"<html", b"<head", b"<body")
 
 _decode_acceptance: Final = msgspec.json.Decoder(AuditAnswer).decode
 _decode_error: Final = msgspec.json.Decoder(ErrorBody).decode
-_decode_report: Final = msgspec.json.Decoder(ReportAnswer).decode
+_decode_report: Final = msgspec.json.Decoder(ReportResponse).decode
 
 
 @dataclass(frozen=True, slots=True)

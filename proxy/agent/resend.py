@@ -28,7 +28,7 @@ from proxy.wire.audit_event import rfc3339
 
 log = logging.getLogger(__name__)
 
-_ANSWER_CHARACTERS: Final = 4096
+_RESPONSE_CHARACTERS: Final = 4096
 
 
 class _Batch(msgspec.Struct, rename="camel"):
@@ -124,7 +124,7 @@ class Resender:
 
     async def _refused(self, path: Path, held: SetAside, answer: Answer) -> None:
         held.status, held.refused_at = answer.status, rfc3339(int(time.time() * 1000))
-        held.answer = shortened(answer.body.decode("utf-8", "replace"), _ANSWER_CHARACTERS)
+        held.answer = shortened(answer.body.decode("utf-8", "replace"), _RESPONSE_CHARACTERS)
         await asyncio.to_thread(write_by_rename, self._rejected / path.name, set_aside.encode(held))
         await asyncio.to_thread(path.unlink)
         log.error("audit batch %s was refused again: %s", self._rejected / path.name, description(answer))

@@ -45,7 +45,7 @@ _FAILED_AFTER: Final = 10  # intervals without a good sync that turn degraded in
 
 _LEAD: Final = timedelta(days=1)
 
-_answer_decoder = msgspec.json.Decoder(SyncAnswer)
+_response_decoder = msgspec.json.Decoder(SyncAnswer)
 
 
 class SyncRefused(Exception):
@@ -282,7 +282,7 @@ class Sync:
 
     def _applied(self, answer: Answer) -> _Fetched:
         try:
-            synced = _answer_decoder.decode(json_text.readable(answer.body))
+            synced = _response_decoder.decode(json_text.readable(answer.body))
         except ValueError as error:
             raise SyncRefused(f"the answer is no sync body: {error}") from None
         try:

@@ -22,7 +22,7 @@ from proxy.config.tls import client_tls
 from proxy.wire.finding import Finding
 
 _CONNECT_SECONDS: Final = 5.0
-_ANSWER_SECONDS: Final = 5.0
+_RESPONSE_SECONDS: Final = 5.0
 _MOST_ADDRESSES: Final = 8
 _MAX_HEAD: Final = 65536
 EXPIRES_SOON_DAYS: Final = 14
@@ -75,7 +75,7 @@ async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
     found.reached = True
     reader, writer = connection
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
+        async with asyncio.timeout(_RESPONSE_SECONDS):
             found.skew = await _skew(host, reader, writer, clock)
     except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         pass  # it may speak to nobody without a credential; whether it does is another check's

@@ -46,7 +46,7 @@ LIMIT_TOKEN_FAILURES: Final = 34
 LIMIT_UPSTREAM_WAITING: Final = 35
 LIMIT_HELD_BYTES: Final = 36
 LIMIT_SLOW_READERS: Final = 37
-LIMIT_ANSWER_HEAD_BYTES: Final = 38
+LIMIT_RESPONSE_HEAD_BYTES: Final = 38
 FOREIGN_LINKS: Final = 39  # links that SDKs follow from a response to a host other than the upstream's
 
 VERDICTS: Final = (ALLOWED, BLOCKED, FILTERED, LOGGED_ONLY)

@@ -32,7 +32,7 @@ _MOST_VALUES: Final = 100_000  # whose places are looked for several times: a fi
 _MOST_URL_BYTES: Final = MAX_PARTS * 16 * 1024  # of all parts together
 
 _PART_NAMES: Final = frozenset({"id", "method", "url", "headers", "body", "dependsOn", "atomicityGroup"})
-_ANSWER_NAMES: Final = frozenset({"id", "status", "headers", "body"})
+_RESPONSE_NAMES: Final = frozenset({"id", "status", "headers", "body"})
 _LOCATIONS: Final = frozenset({"location", "content-location", "operation-location", "link"})
 # Some SDKs write it into every part; the proxy's token is not the upstream's.
 _CREDENTIALS: Final = frozenset({"authorization"})
@@ -70,7 +70,7 @@ class BatchPart:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAnswer:
+class BatchResponse:
     id: str
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -82,17 +82,17 @@ class BatchAnswer:
         other bytes as they were."""
         if body == self.body:
             return self.raw
-        entry = _Entry(self.raw, _ANSWER_NAMES)
+        entry = _Entry(self.raw, _RESPONSE_NAMES)
         where = entry.members.get("body")
         if where is None:
             raise MalformedBatch("a response without a body")
         edits = [(where.value_start, where.value_end, body), *_header_cuts(entry, _OF_THE_BODY)]
         return _edited(self.raw, edits)
 
-    def relocated(self, turned: Callable[[bytes], bytes]) -> BatchAnswer:
+    def relocated(self, turned: Callable[[bytes], bytes]) -> BatchResponse:
         """The answer with what `turned` makes of Location and its relatives, its other bytes as they were."""
         edits = []
-        for name, where in _Entry(self.raw, _ANSWER_NAMES).header_places():
+        for name, where in _Entry(self.raw, _RESPONSE_NAMES).header_places():
             if name.casefold() in _LOCATIONS:
                 before = _string(self.raw[where.value_start : where.value_end], "headers").encode()
                 after = turned(before)
@@ -149,20 +149,20 @@ def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> by
     return body[: requests.value_start] + b"[" + kept + b"]" + body[requests.value_end :]
 
 
-def parse_batch_answer(body: bytes) -> tuple[BatchAnswer, ...]:
+def parse_batch_response(body: bytes) -> tuple[BatchResponse, ...]:
     answers = tuple(_answer(entry) for entry in _entries(body, "responses"))
     if len({answer.id.casefold() for answer in answers}) < len(answers):
         raise MalformedBatch("two responses with one id")
     return answers
 
 
-def made_answer(part_id: str, status: int, headers: Mapping[str, str], body: bytes) -> bytes:
+def made_response(part_id: str, status: int, headers: Mapping[str, str], body: bytes) -> bytes:
     """The text of an answer of our own; `body` is a JSON text."""
     head = json.dumps({"id": part_id, "status": status, "headers": dict(headers)}, separators=(",", ":"))
     return head[:-1].encode() + b',"body":' + body + b"}"
 
 
-def merged_answer(
+def merged_response(
     body: bytes, order: Sequence[str], finished: Sequence[tuple[str, bytes]], own: Mapping[str, bytes]
 ) -> bytes:
     """The answer to the whole batch: `body`, the upstream's, with other responses.
@@ -354,12 +354,12 @@ def _edited(text: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
     return text
 
 
-def _answer(raw: bytes) -> BatchAnswer:
-    entry = _Entry(raw, _ANSWER_NAMES)
+def _answer(raw: bytes) -> BatchResponse:
+    entry = _Entry(raw, _RESPONSE_NAMES)
     status = entry.text("status") or b""
     if not re.fullmatch(rb"[1-5][0-9]{2}", status):
         raise MalformedBatch("`status` is no status")
-    return BatchAnswer(entry.string("id"), int(status), entry.headers(), entry.text("body"), raw)
+    return BatchResponse(entry.string("id"), int(status), entry.headers(), entry.text("body"), raw)
 
 
 def _depends_on(entry: _Entry) -> tuple[str, ...]:

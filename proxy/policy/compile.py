@@ -28,7 +28,7 @@ from proxy.policy.queries import QueryGuard
 from proxy.policy.ruleset import DEFAULT_RULE_ID, Condition, IpGate, Rule, Ruleset, TimeGate
 
 Part = IpGate | TimeGate | Condition
-_OF_THE_ANSWER: Final = frozenset(("status", "response_header", "property"))
+_OF_THE_RESPONSE: Final = frozenset(("status", "response_header", "property"))
 CheckOf = Callable[[Part], Check]
 
 _MAX_PLANS: Final = 8192  # of all methods, by shape and by path each
@@ -186,7 +186,7 @@ class CompiledRuleset:
             lanes,
             response_lanes,
             needs_body=override_reads_body or any(step.reads_body for step in _steps(lanes + response_lanes)),
-            response_needs_body=any(step.reads_answer for step in _steps(response_lanes)),
+            response_needs_body=any(step.reads_response for step in _steps(response_lanes)),
             override_plan=self._plan_of_override if override_matters else None,
         )
 
@@ -284,8 +284,8 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
     blocking = Decision("block", rule.id, reason="hiddenProperty")
     guard = QueryGuard(transforms) if rule.guard_queries and transforms is not None else None
     reads_body = any(condition.source == "body" for condition in rule.conditions)
-    reads_answer = any(condition.source == "property" for condition in rule.conditions)
-    asks = any(condition.source in _OF_THE_ANSWER for condition in rule.conditions)
+    reads_response = any(condition.source == "property" for condition in rule.conditions)
+    asks = any(condition.source in _OF_THE_RESPONSE for condition in rule.conditions)
     return CompiledRule(
         index=index,
         rule=rule,
@@ -293,11 +293,11 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
         parameter_tests=tuple(
             (condition.name, compile_values_test(condition)) for condition in parameter_conditions(rule)
         ),
-        step=Step(checks, decision, guard, reads_body, reads_answer, asks),
-        blocking=Step(checks, blocking, None, reads_body, reads_answer, asks),
+        step=Step(checks, decision, guard, reads_body, reads_response, asks),
+        blocking=Step(checks, blocking, None, reads_body, reads_response, asks),
         probing=None
         if guard is None
-        else Step((*checks, _probe_check(guard)), blocking, None, reads_body, reads_answer, asks),
+        else Step((*checks, _probe_check(guard)), blocking, None, reads_body, reads_response, asks),
         hidden=None if transforms is None else HiddenProperties(transforms),
         on_response=on_response,
         reads_body=reads_body,
@@ -307,7 +307,7 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
 def _check_of_rule(rule: Rule, part: Part, check_of: CheckOf) -> Check:
     check = check_of(part)
     if rule.verdict == "log_only" and isinstance(part, Condition) and part.source in ("body", "property"):
-        return for_the_log(check, of_answer=part.source == "property")
+        return for_the_log(check, of_response=part.source == "property")
     if isinstance(part, Condition) and asks_as_taken(rule, part):
         return for_an_allow(check, part.name)
     return check

@@ -13,7 +13,7 @@ from typing import Any, Final
 import re2
 
 from proxy.policy.canonical import option_name
-from proxy.policy.facts import AnswerFacts, BodyNeeded, MalformedBody, RequestFacts, Value, property_path
+from proxy.policy.facts import BodyNeeded, MalformedBody, RequestFacts, ResponseFacts, Value, property_path
 from proxy.policy.odata import fold
 from proxy.policy.ruleset import Comparison, Condition, Scalar
 from proxy.policy.scalars import Written, text_of, values_meant
@@ -25,7 +25,7 @@ YES: Final = 2
 MAX_REGEX_MEMORY: Final = 1 << 20  # bytes of RE2's program and its cache
 MAX_REGEX_LENGTH: Final = 1000
 
-Check = Callable[[RequestFacts, AnswerFacts | None], int]
+Check = Callable[[RequestFacts, ResponseFacts | None], int]
 ValueTest = Callable[[Value], int]
 ValuesTest = Callable[[Sequence[Value]], int]
 
@@ -141,7 +141,7 @@ def _body_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Check:
 
 
 def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Check:
-    def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
+    def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
         if answer is None:
             return NO
         try:
@@ -159,21 +159,21 @@ def for_an_allow(check: Check, option: str) -> Check:
     takes counts neither for the rule nor against it."""
     name = option_name(option)
 
-    def check_as_taken(request: RequestFacts, answer: AnswerFacts | None) -> int:
+    def check_as_taken(request: RequestFacts, answer: ResponseFacts | None) -> int:
         taken = request.as_taken()
         return PERHAPS if name in taken.target.doubtful else check(taken, answer)
 
     return check_as_taken
 
 
-def for_the_log(check: Check, *, of_answer: bool) -> Check:
+def for_the_log(check: Check, *, of_response: bool) -> Check:
     """The same for a rule that only logs: it lets nobody wait, and refuses nothing that it can't read."""
 
-    def check_if_read(request: RequestFacts, answer: AnswerFacts | None) -> int:
+    def check_if_read(request: RequestFacts, answer: ResponseFacts | None) -> int:
         try:
             return check(request, answer)
         except BodyNeeded:
-            if not of_answer:
+            if not of_response:
                 request.wanted_for_the_log = True
             elif answer is not None:
                 answer.wanted_for_the_log = True

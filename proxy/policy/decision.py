@@ -13,12 +13,12 @@ from typing import Final, Literal
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.conditions import NO, YES, Check
-from proxy.policy.facts import AnswerFacts, BodyNeeded, MalformedBody, RequestFacts
+from proxy.policy.facts import BodyNeeded, MalformedBody, RequestFacts, ResponseFacts
 from proxy.policy.queries import QueryGuard
 from proxy.policy.transforms import Transforms
 from proxy.policy.unsupported_requests import names_method_override
 
-__all__ = ["AnswerFacts", "BodyNeeded", "Decision", "MalformedBody", "Plan", "RequestFacts"]
+__all__ = ["BodyNeeded", "Decision", "MalformedBody", "Plan", "RequestFacts", "ResponseFacts"]
 
 Verdict = Literal["allow", "filter", "block", "log_only"]
 Importance = Literal["certain", "shadow", "slash"]
@@ -52,8 +52,8 @@ class Step:
     decision: Decision
     guard: QueryGuard | None = None
     reads_body: bool = False  # the request's
-    reads_answer: bool = False  # its body
-    asks_answer: bool = False  # anything of it
+    reads_response: bool = False  # its body
+    asks_response: bool = False  # anything of it
 
     def decided(self, request: RequestFacts, known: Known | None = None) -> Decision:
         if self.guard is not None and self._is_probed(self.guard, request, known):
@@ -98,7 +98,7 @@ class Lane:
     )
 
     def judge(
-        self, request: RequestFacts, answer: AnswerFacts | None = None, known: Known | None = None
+        self, request: RequestFacts, answer: ResponseFacts | None = None, known: Known | None = None
     ) -> Decision:
         """`known` is shared by the lanes of one request, where it has several."""
         if self.constant is not None:
@@ -188,7 +188,7 @@ class Plan:
         steps = [step for lane in response_lanes for step in lane.steps]
         deciding = [step for step in steps if step.decision.verdict != "log_only"]
         self.response_decides = bool(deciding)
-        self.response_body_decides = any(step.reads_answer for step in deciding)
+        self.response_body_decides = any(step.reads_response for step in deciding)
         self._response_reads_request = any(step.reads_body for step in deciding)
         self._response_logs_request = any(step.reads_body for step in steps)
 
@@ -221,7 +221,7 @@ class Plan:
                 decision = stricter
         return decision
 
-    def decide_response(self, request: RequestFacts, decision: Decision, answer: AnswerFacts) -> Decision:
+    def decide_response(self, request: RequestFacts, decision: Decision, answer: ResponseFacts) -> Decision:
         """The request's decision made stricter by what the answer is; `block` replaces the answer. Raises
         MalformedTarget, and BodyNeeded where it hangs on an answer that is unread."""
         if not self._response_lanes:
@@ -273,7 +273,7 @@ def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
         for step in lane.steps:
             if step.decision.verdict == "log_only":
                 continue
-            if step.asks_answer:
+            if step.asks_response:
                 break
             steps.append(step)
         if any(step.guard is not None or step.decision.reason == "hiddenProperty" for step in steps):
@@ -285,7 +285,7 @@ def blocked_by_path(decision: Decision) -> Decision:
     return replace(decision, verdict="block", transforms=None, reason="hiddenProperty")
 
 
-def _asked_once(check: Check, request: RequestFacts, answer: AnswerFacts | None, known: Known) -> int:
+def _asked_once(check: Check, request: RequestFacts, answer: ResponseFacts | None, known: Known) -> int:
     said = known.get(check)
     if said is None:
         said = known[check] = check(request, answer)

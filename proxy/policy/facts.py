@@ -16,7 +16,7 @@ _CONTROL_INFORMATION: Final = re.compile(r"(?<!@odata)\.")  # the dot of `@odata
 # conditions and a body with many elements would keep everybody else waiting. An answer is the upstream's, and
 # a page of it has more of them than an application has to send.
 _MAX_LOOKS: Final = 300_000
-_MAX_LOOKS_AT_ANSWER: Final = 1_000_000
+_MAX_LOOKS_AT_RESPONSE: Final = 1_000_000
 _MAX_VALUES: Final = 100_000  # of a request's body, counted before they are made: a fifth of a second
 _MAX_TEXT: Final = 8_000_000  # what `folding_cost` may come to for all conditions: a third of a second
 
@@ -112,7 +112,7 @@ class RequestFacts:
         return self._document
 
 
-class AnswerFacts:
+class ResponseFacts:
     """`body` is identity-coded; None or empty where the answer has none. `unread`: it has one, and nobody has
     read it yet."""
 
@@ -139,7 +139,7 @@ class AnswerFacts:
         if self._document is None:
             if self.unread:
                 raise BodyNeeded
-            self._document = _Document(self.body, Looks(_MAX_LOOKS_AT_ANSWER))
+            self._document = _Document(self.body, Looks(_MAX_LOOKS_AT_RESPONSE))
         items = self._document.values(("value", *path), cost) if self._document.has_items else ()
         return (*self._document.values(path, cost), *items)
 

@@ -18,12 +18,12 @@ from typing import Final, Generic, Literal, NamedTuple, TypeVar
 from proxy.policy.canonical import Target, option_name
 from proxy.policy.compile import CompiledRuleset, Part, compile_part, compile_ruleset
 from proxy.policy.conditions import NO, PERHAPS, YES, Check, when_missing
-from proxy.policy.facts import AnswerFacts, RequestFacts
+from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.redaction import MASK
 from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGate
 
 RequestPart = Literal["ip", "time", "header", "body"]
-AnswerPart = Literal["status", "response_header", "property"]
+ResponsePart = Literal["status", "response_header", "property"]
 
 MAX_WAYS: Final = 256  # beyond that, all that was asked for is taken for missing
 
@@ -75,7 +75,7 @@ class PartlyKnownRequest(RequestFacts):
         )
 
 
-class PartlyKnownAnswer(AnswerFacts):
+class PartlyKnownResponse(ResponseFacts):
     __slots__ = ("unknown",)
 
     def __init__(
@@ -84,7 +84,7 @@ class PartlyKnownAnswer(AnswerFacts):
         headers: Sequence[tuple[bytes, bytes]],
         body: bytes | None,
         *,
-        unknown: Set[AnswerPart],
+        unknown: Set[ResponsePart],
     ) -> None:
         super().__init__(status, headers, body)
         self.unknown = unknown
@@ -177,7 +177,7 @@ def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
 # -- checks
 
 
-def is_unknown(part: Part, request: RequestFacts, answer: AnswerFacts | None) -> bool:
+def is_unknown(part: Part, request: RequestFacts, answer: ResponseFacts | None) -> bool:
     """Whether the part asks for what isn't known."""
     if not isinstance(request, PartlyKnownRequest):
         return False
@@ -187,12 +187,12 @@ def is_unknown(part: Part, request: RequestFacts, answer: AnswerFacts | None) ->
         return "ip" in request.unknown
     if part.source in request.unknown:
         return True
-    if isinstance(answer, PartlyKnownAnswer) and part.source in answer.unknown:
+    if isinstance(answer, PartlyKnownResponse) and part.source in answer.unknown:
         return True
     return request.masks_secrets and _is_masked(part, request, answer)
 
 
-def _is_masked(condition: Condition, request: RequestFacts, answer: AnswerFacts | None) -> bool:
+def _is_masked(condition: Condition, request: RequestFacts, answer: ResponseFacts | None) -> bool:
     """Whether one of the values that the condition looks at is known to be there, and no more."""
     match condition.source:
         case "query":
@@ -224,7 +224,7 @@ def partly_known_check(part: Part) -> Check:
 
 
 def _gate_check(gate: IpGate | TimeGate, known: Check, fact: str) -> Check:
-    def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
+    def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
         if isinstance(request, PartlyKnownRequest) and is_unknown(gate, request, answer):
             return _TWO_WAYS[request.possible_facts.ask((gate,), fact, len(_TWO_WAYS))]
         return known(request, answer)
@@ -239,7 +239,7 @@ def _condition_check(condition: Condition, known: Check) -> Check:
     missing = min(when_missing(test) for test in condition.tests)
     tests = [_positive(test) for test in condition.tests]
 
-    def check(request: RequestFacts, answer: AnswerFacts | None) -> int:
+    def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
         if not is_unknown(condition, request, answer):
             return known(request, answer)
         assert isinstance(request, PartlyKnownRequest)

@@ -99,7 +99,7 @@ def overloaded(message: str, *, close: bool = False) -> Refusal:
     return Refusal("notReady", message, "overloaded", retry_after=1, close=close)
 
 
-def unreadable_answer(why: str, status: int) -> Refusal:
+def unreadable_response(why: str, status: int) -> Refusal:
     return Refusal(
         "upstreamError",
         f"The upstream's answer can't be read: {why}.",

@@ -114,7 +114,7 @@ class AuditAnswer(msgspec.Struct, frozen=True, rename="camel"):
     content_differs: bool | msgspec.UnsetType = msgspec.UNSET  # true: other events came under this id before
 
 
-class ReportAnswer(msgspec.Struct, frozen=True, rename="camel"):
+class ReportResponse(msgspec.Struct, frozen=True, rename="camel"):
     """The response to a heartbeat or a metrics report that was stored."""
 
     status: Literal["ok"]

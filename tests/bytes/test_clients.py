@@ -28,7 +28,7 @@ rules:
 
 RECEIVED_AT_ONCE = 256 * 1024  # by the event loop, from one connection
 LARGE = b"x" * 12_000_000
-LARGE_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(LARGE), LARGE)
+LARGE_RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(LARGE), LARGE)
 
 
 def pass_time(proxy: DataPath, seconds: float) -> None:
@@ -68,7 +68,7 @@ async def test_a_client_that_takes_nothing_of_a_whole_answer_is_cut(tmp_path: Pa
 async def test_a_client_that_takes_nothing_of_a_streaming_answer_is_cut_with_its_upstream(
     tmp_path: Path,
 ) -> None:
-    async with data_path(answering(LARGE_ANSWER), tmp_path) as proxy:
+    async with data_path(answering(LARGE_RESPONSE), tmp_path) as proxy:
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request())
         await until(lambda: any(each.write_paused for each in proxy.connections))
@@ -113,22 +113,22 @@ async def take(client: socket.socket, size: int) -> bytes:
     return taken
 
 
-@pytest.mark.parametrize("small_answers", range(3, 9))
+@pytest.mark.parametrize("small_responses", range(3, 9))
 async def test_a_large_answer_does_not_pile_up_behind_small_ones_that_wait(
-    tmp_path: Path, small_answers: int
+    tmp_path: Path, small_responses: int
 ) -> None:
     small = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 15000\r\n\r\n" + b"x" * 15000
 
     async def script(peer: UpstreamPeer) -> None:
         if (await peer.head()).startswith(b"GET /v1.0/large "):
-            peer.send(LARGE_ANSWER)
+            peer.send(LARGE_RESPONSE)
             await peer.writer.drain()
         else:
             peer.send(small)  # and closes, so that the next request waits for a connection
 
     async with data_path(script, tmp_path) as proxy:
         client, served = await both_ends_small(proxy)
-        requests = proxy.request("/v1.0/small") * small_answers + proxy.request("/v1.0/large")
+        requests = proxy.request("/v1.0/small") * small_responses + proxy.request("/v1.0/large")
         await asyncio.get_running_loop().sock_sendall(client, requests)
         await until(lambda: served.write_paused)
         await asyncio.sleep(0.05)
@@ -525,11 +525,11 @@ async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
 # Events that can't be stored
 
 
-CHUNKED_ANSWER = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+CHUNKED_RESPONSE = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
 
 
 @pytest.mark.parametrize(
-    "answer", [ok(b"{}"), LARGE_ANSWER, CHUNKED_ANSWER], ids=["sized", "large", "chunked"]
+    "answer", [ok(b"{}"), LARGE_RESPONSE, CHUNKED_RESPONSE], ids=["sized", "large", "chunked"]
 )
 @pytest.mark.parametrize("target", ["/v1.0/a", "/v1.0/blocked/x"])
 async def test_an_answer_whose_event_cannot_be_stored_is_never_completed(

@@ -8,7 +8,7 @@ from proxy.server.http1.chunked import ChunkedDecoder
 from proxy.server.http1.field_lines import nominated_fields
 from proxy.server.http1.forwarded_headers import KEPT, head_for_client
 from proxy.server.http1.request_head import RequestHead, parse_request_head
-from proxy.server.http1.response_head import parse_answer_head
+from proxy.server.http1.response_head import parse_response_head
 
 HOST = b"Host: proxy.example\r\n"
 
@@ -147,12 +147,12 @@ def test_fields_that_connection_nominates() -> None:
     ],
 )
 def test_where_an_answer_ends(text: bytes, length: int) -> None:
-    assert parse_answer_head(text, to_head_request=False).length == length
+    assert parse_response_head(text, to_head_request=False).length == length
 
 
 def test_an_answer_to_head_has_no_body() -> None:
     text = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
-    assert parse_answer_head(text, to_head_request=True).length == 0
+    assert parse_response_head(text, to_head_request=True).length == 0
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_an_answer_to_head_has_no_body() -> None:
 )
 def test_hostile_answers_are_refused(text: bytes) -> None:
     with pytest.raises(MalformedHead):
-        parse_answer_head(text, to_head_request=False)
+        parse_response_head(text, to_head_request=False)
 
 
 # Chunked bodies
@@ -272,7 +272,7 @@ def test_answers_that_differ_in_a_value_alone_keep_it(again: int) -> None:
     ]:
         lines = b"Date: %b\r\nX-a: 1\r\nContent-Length: %b\r\nrequest-id: %b\r\n" % (date, length, own_id)
         for _ in range(again):
-            answer = parse_answer_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n", to_head_request=False)
+            answer = parse_response_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n", to_head_request=False)
             assert answer.length == int(length)
             assert (answer.request_id or b"").strip() == own_id
             assert [value.strip() for _, value in answer.headers] == [date.strip(), b"1", length, own_id]
@@ -296,9 +296,9 @@ def test_a_second_length_is_never_overlooked(second: bytes) -> None:
         once + second + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + second + b"\r\nContent-Length: 3\r\n\r\n",
     ):
-        assert parse_answer_head(once + b"\r\n", to_head_request=False).length == 3
+        assert parse_response_head(once + b"\r\n", to_head_request=False).length == 3
         with pytest.raises(MalformedHead):
-            parse_answer_head(text, to_head_request=False)
+            parse_response_head(text, to_head_request=False)
 
 
 @pytest.mark.parametrize("value", [b"", b"+3", b"3,3", b"0x3", b"-1", b"3 3", b"9" * 19, b"\xb2", b"3\x00"])
@@ -306,7 +306,7 @@ def test_a_bad_length_is_refused_after_good_ones(value: bytes) -> None:
     for text in (b"3", value, b"3"):
         head = b"HTTP/1.1 200 OK\r\nDate: Sat\r\nContent-Length: " + text + b"\r\n\r\n"
         if text == b"3":
-            assert parse_answer_head(head, to_head_request=False).length == 3
+            assert parse_response_head(head, to_head_request=False).length == 3
         else:
             with pytest.raises(MalformedHead):
-                parse_answer_head(head, to_head_request=False)
+                parse_response_head(head, to_head_request=False)

@@ -214,7 +214,7 @@ async def test_an_answer_cut_at_every_byte_of_its_body_never_looks_whole(
 
 
 CUT_BODY = b'{"a":"bcdefgh"}'
-CUT_ANSWERS = {
+CUT_RESPONSES = {
     "sized": ok(CUT_BODY),
     "chunked": CHUNKED + b"5\r\n%b\r\na\r\n%b\r\n" % (CUT_BODY[:5], CUT_BODY[5:]) + END,
     "until close": b"HTTP/1.1 200 OK\r\n\r\n" + CUT_BODY,
@@ -222,13 +222,13 @@ CUT_ANSWERS = {
 
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
-@pytest.mark.parametrize("framing", CUT_ANSWERS)
+@pytest.mark.parametrize("framing", CUT_RESPONSES)
 async def test_an_answer_cut_anywhere_is_never_taken_for_whole_and_its_event_says_so(
     tmp_path: Path, framing: str, reset: bool
 ) -> None:
     """At every byte, the head's included. A body that only its connection's end delimits has its end in a
     close (RFC 9112 §8), so there a reset alone says that it was cut."""
-    whole = CUT_ANSWERS[framing]
+    whole = CUT_RESPONSES[framing]
     head = whole.index(b"\r\n\r\n") + 4
     cut = 0
 

@@ -273,7 +273,7 @@ def client_of(proxy: DataPath) -> ClientConnection:
     return connection
 
 
-def a_forged_answer(upstream: UpstreamConnection) -> None:
+def a_forged_response(upstream: UpstreamConnection) -> None:
     upstream.data_received(ok(b'{"forged":true}'))
 
 
@@ -286,7 +286,7 @@ def a_reset(upstream: UpstreamConnection) -> None:
     upstream.transport.abort()  # what a transport does with one
 
 
-@pytest.mark.parametrize("surprise", [a_forged_answer, a_close, a_reset])
+@pytest.mark.parametrize("surprise", [a_forged_response, a_close, a_reset])
 @pytest.mark.parametrize(
     ("method", "body"), [("GET", b""), ("POST", b'{"displayName":"new"}')], ids=["GET", "POST"]
 )

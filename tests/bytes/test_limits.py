@@ -568,4 +568,4 @@ async def test_an_answer_s_head_that_is_too_large_is_counted(tmp_path: Path) -> 
     async with data_path(answering(answer), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")
-        assert counted(proxy, c.LIMIT_ANSWER_HEAD_BYTES) == 1
+        assert counted(proxy, c.LIMIT_RESPONSE_HEAD_BYTES) == 1

@@ -140,7 +140,7 @@ def error_of(answer: bytes) -> tuple[int, dict[str, Any]]:
     return int(head.rpartition(b"HTTP/1.1 ")[2][:3]), json.loads(body)
 
 
-async def answer_to(proxy: DataPath, raw: bytes) -> bytes:
+async def response_to(proxy: DataPath, raw: bytes) -> bytes:
     reader, writer = await proxy.connect()
     writer.write(raw)
     reply = await asyncio.wait_for(read_reply(reader), 20)
@@ -151,7 +151,7 @@ async def answer_to(proxy: DataPath, raw: bytes) -> bytes:
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 async def test_a_refusal_is_one_event_that_says_what_the_client_was_told(tmp_path: Path, case: Case) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
-        status, error = error_of(await answer_to(proxy, with_token(case.raw, proxy.token)))
+        status, error = error_of(await response_to(proxy, with_token(case.raw, proxy.token)))
         assert status == case.status
         [event] = proxy.events()
         names = ("status", "reason", "method", "verdict", "orgId", "appId")
@@ -176,7 +176,7 @@ async def test_a_request_without_a_token_leaves_no_event(tmp_path: Path, case: C
     forged = TOKENS.issue(CALLER, now=time.time(), token_id="t")[:-8] + "AAAAAAAA"
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
         for raw in (case.raw.replace(b"TOKEN", b""), with_token(case.raw, forged)):
-            await answer_to(proxy, raw)
+            await response_to(proxy, raw)
         assert proxy.events() == []
         assert proxy.upstream.received == []
 
@@ -246,7 +246,7 @@ async def test_a_head_that_comes_too_slowly_is_an_event(tmp_path: Path) -> None:
 async def test_a_body_that_comes_too_slowly_is_an_event(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, body_grace=0.1, min_body_rate=100000) as proxy:
         raw = proxy.request("/v1.0/slow", "POST", b"Content-Length: 9\r\n")
-        assert error_of(await answer_to(proxy, raw))[0] == 408
+        assert error_of(await response_to(proxy, raw))[0] == 408
         assert [(e["status"], e["reason"]) for e in proxy.events()] == [(408, "requestTimeout")]
 
 

@@ -20,7 +20,7 @@ from proxy.server.http1 import forwarded_headers as heads
 from proxy.server.http1 import response_head as answer_head
 from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.request_head import RequestFields, parse_request_head
-from proxy.server.http1.response_head import parse_answer_head
+from proxy.server.http1.response_head import parse_response_head
 from proxy.server.upstream.credentials import UpstreamCredential
 from tests.bytes.data_path import UpstreamPeer, answering, data_path, ok, read_reply
 
@@ -118,9 +118,9 @@ def meaning_of_request(
     )
 
 
-def meaning_of_answer(head: bytes, *, to_head: bool, **changes: Any) -> object:
+def meaning_of_response(head: bytes, *, to_head: bool, **changes: Any) -> object:
     try:
-        parsed = parse_answer_head(head, to_head_request=to_head)
+        parsed = parse_response_head(head, to_head_request=to_head)
     except MalformedHead:  # which of several faults is named may differ
         return None
     kept = {"length": heads.KEPT, "changed": False, "length_hidden": False, "http10": False, "close": False}
@@ -151,17 +151,17 @@ def test_an_answer_means_the_same_whatever_came_before_it() -> None:
     for _ in range(20_000):
         head = one_like(head, chance) or random_fields(chance, chance.choice(STATUS_LINES))
         to_head, change = chance.random() < 0.2, chance.choice(changes)
-        found = meaning_of_answer(head, to_head=to_head, **change)
+        found = meaning_of_response(head, to_head=to_head, **change)
         with memory_free(uncut=True):
-            assert found == meaning_of_answer(head, to_head=to_head, **change), (head, to_head, change)
+            assert found == meaning_of_response(head, to_head=to_head, **change), (head, to_head, change)
 
 
 def request_with(field: bytes) -> None:
     parse_request_head(b"GET / HTTP/1.1\r\nHost: h\r\n" + field + b"\r\n\r\n")
 
 
-def answer_with(field: bytes) -> None:
-    parse_answer_head(b"HTTP/1.1 200 OK\r\n" + field + b"\r\n\r\n", to_head_request=False)
+def read_response_with(field: bytes) -> None:
+    parse_response_head(b"HTTP/1.1 200 OK\r\n" + field + b"\r\n\r\n", to_head_request=False)
 
 
 HOSTILE: dict[str, Callable[[int], bytes]] = {
@@ -174,7 +174,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-@pytest.mark.parametrize("read", [request_with, answer_with])
+@pytest.mark.parametrize("read", [request_with, read_response_with])
 def test_hostile_heads_leave_little_behind(read: Callable[[bytes], None], hostile: str) -> None:
     tracemalloc.start()
     try:

@@ -40,7 +40,7 @@ rules:
 """
 
 BODY_SECRET = "b0dy-of-the-application"
-ANSWER_SECRET = "answ3r-of-the-upstream"
+RESPONSE_SECRET = "answ3r-of-the-upstream"
 SECOND_TOKEN = "second-upstream-token-after-the-first-was-refused"
 
 
@@ -55,18 +55,18 @@ async def upstream(peer: UpstreamPeer) -> None:
         if b"/refused" in target and SECOND_TOKEN.encode() not in head:
             peer.send(b'HTTP/1.1 401 No\r\nWWW-Authenticate: Bearer realm="x"\r\nContent-Length: 0\r\n\r\n')
         elif b"/status" in target:
-            answer = ok(b'{"error":"%b"}' % ANSWER_SECRET.encode())
+            answer = ok(b'{"error":"%b"}' % RESPONSE_SECRET.encode())
             peer.send(answer.replace(b"200 OK", target.rpartition(b"/")[2] + b" X"))
         elif b"/garbage" in target:
-            peer.send(b"HTTP/1.1 200 OK\r\nX: \x00%b\r\n\r\n" % ANSWER_SECRET.encode())
+            peer.send(b"HTTP/1.1 200 OK\r\nX: \x00%b\r\n\r\n" % RESPONSE_SECRET.encode())
         elif b"/broken" in target:
-            peer.send(ok(b'{"phone":"%b"' % ANSWER_SECRET.encode()))
+            peer.send(ok(b'{"phone":"%b"' % RESPONSE_SECRET.encode()))
         elif b"/cut" in target:
             peer.abort()
         elif b"/silent" in target:
             await peer.reader.read()
         else:
-            peer.send(ok(b'{"id":"1","phone":"%b"}' % ANSWER_SECRET.encode()))
+            peer.send(ok(b'{"id":"1","phone":"%b"}' % RESPONSE_SECRET.encode()))
 
 
 async def run(proxy: DataPath) -> list[Reply]:
@@ -136,7 +136,7 @@ async def run(proxy: DataPath) -> list[Reply]:
 
 
 def test_of_course_the_secrets_differ() -> None:
-    assert len({UPSTREAM_TOKEN, SECOND_TOKEN, BODY_SECRET, ANSWER_SECRET, CLIENT_SECRET}) == 5
+    assert len({UPSTREAM_TOKEN, SECOND_TOKEN, BODY_SECRET, RESPONSE_SECRET, CLIENT_SECRET}) == 5
 
 
 async def test_neither_credential_crosses_and_no_secret_is_written_anywhere(
@@ -168,7 +168,7 @@ async def test_neither_credential_crosses_and_no_secret_is_written_anywhere(
     for secret in (CLIENT_SECRET.encode(), quote(CLIENT_SECRET).encode(), TOKEN_KEY):
         for place in (received, answered, written, logged):
             assert secret not in place
-    for secret in (BODY_SECRET.encode(), ANSWER_SECRET.encode()):
+    for secret in (BODY_SECRET.encode(), RESPONSE_SECRET.encode()):
         for place in (written, logged):
             assert secret not in place
 

@@ -28,7 +28,7 @@ from tests.standins.examples import examples
 from tests.standins.graph import GraphStandIn, pattern_bytes
 from tests.standins.identity import ASSERTION_TYPE, CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn, Mode
 from tests.standins.lifeline import end_with_parent
-from tests.standins.server import RawAnswer, StandIn
+from tests.standins.server import RawResponse, StandIn
 
 TOKEN = "upstream-token"
 AUTHORIZED = f"Authorization: Bearer {TOKEN}\r\n"
@@ -257,7 +257,7 @@ class TestGraph:
         assert (await waiting).status == 200
 
     async def test_exact_bytes_can_stand_in_for_an_answer(self, graph: GraphStandIn) -> None:
-        graph.raw_answers["/v1.0/odd"] = RawAnswer(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut")
+        graph.raw_responses["/v1.0/odd"] = RawResponse(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut")
         data = await send(graph, f"GET /v1.0/odd HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}\r\n".encode())
         assert data.endswith(b"\r\n\r\ncut")
 

@@ -199,7 +199,7 @@ async def test_who_takes_no_answer_is_cut(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await plane.ruleset("acme", "rules", "#" * 15_000_000)
-    monkeypatch.setattr(connections, "_ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "_RESPONSE_SECONDS", 0.3)
     cut = asyncio.Event()
     abort = Connection.abort
 

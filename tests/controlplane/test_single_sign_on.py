@@ -378,7 +378,7 @@ async def test_signed_userinfo_is_checked_like_a_token(console: Console) -> None
     people.claims = {}
     jose = (("Content-Type", "application/jwt"),)
     good: dict[str, object] = {"sub": "person-1", "aud": CLIENT_ID, "preferred_username": "ada@contoso.com"}
-    people.userinfo_answer = Answer(200, jose, people.signed(good).encode())
+    people.userinfo_response = Answer(200, jose, people.signed(good).encode())
     assert (await console.sign_in())[0] == 303
     for wrong in (
         people.signed({**good, "aud": "another"}),
@@ -387,7 +387,7 @@ async def test_signed_userinfo_is_checked_like_a_token(console: Console) -> None
         "a.b.c.d.e",
         "nothing",
     ):
-        people.userinfo_answer = Answer(200, jose, wrong.encode())
+        people.userinfo_response = Answer(200, jose, wrong.encode())
         assert (await console.sign_in())[0] == 401, wrong
 
 
@@ -397,7 +397,7 @@ async def test_what_userinfo_refuses_is_a_fault_of_the_registration(
     people = console.provider.people
     people.claims = {}
     challenge = 'Bearer error="insufficient_scope", error_description="the scope \'email\' is missing"'
-    people.userinfo_answer = Answer(403, (("WWW-Authenticate", challenge),), b"")
+    people.userinfo_response = Answer(403, (("WWW-Authenticate", challenge),), b"")
     status, page = await console.page()
     assert (status, "not set up correctly (insufficient_scope)" in page) == (503, True)
     assert "insufficient_scope: the scope 'email' is missing" in caplog.text
@@ -406,7 +406,7 @@ async def test_what_userinfo_refuses_is_a_fault_of_the_registration(
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b"x" * 2_000_000])
 async def test_userinfo_that_cannot_be_read_is_no_person(console: Console, body: bytes) -> None:
     people = console.provider.people
-    people.claims, people.userinfo_answer = {}, Answer(200, (("Content-Type", "application/json"),), body)
+    people.claims, people.userinfo_response = {}, Answer(200, (("Content-Type", "application/json"),), body)
     assert (await console.sign_in())[0] == 503
 
 
@@ -550,7 +550,7 @@ async def test_a_provider_that_lives_elsewhere_is_a_fault_of_the_settings(
 ) -> None:
     people = console.provider.people
     people.claims = {}
-    people.userinfo_answer = Answer(status, (("Location", "https://login.example/moved"),), b"")
+    people.userinfo_response = Answer(status, (("Location", "https://login.example/moved"),), b"")
     found, page = await console.page()
     assert (found, "not set up correctly" in page) == (503, True)
     assert "leads to https://login.example/moved," in caplog.text

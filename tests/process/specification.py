@@ -28,7 +28,7 @@ from urllib.parse import urlencode, urlsplit
 from tests.standins import commands
 from tests.standins.control_plane import API_KEY, HMAC_SECRET
 from tests.standins.lifeline import end_with_parent
-from tests.standins.server import RawAnswer
+from tests.standins.server import RawResponse
 from tests.standins.system import Application, System
 
 T = TypeVar("T")
@@ -390,7 +390,7 @@ class Live:
         head = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {value}" for name, value in fields)]
         head.append(f"Content-Length: {len(body)}")
         data = "\r\n".join([*head, "", ""]).encode("latin-1") + body
-        self.system.graph.raw_answers[path] = RawAnswer(data, close=close)
+        self.system.graph.raw_responses[path] = RawResponse(data, close=close)
 
     def seen(self, request_id: str) -> list[Any]:
         """What the upstream received under a client-request-id."""

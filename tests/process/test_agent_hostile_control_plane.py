@@ -24,7 +24,7 @@ from tests.process.test_agent_shipper import journal_with, rig
 from tests.process.test_agent_sync import Announcements, changed, syncing
 from tests.standins.certificates import CertificateAuthority, speak_old_tls
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, accepted, hang
-from tests.standins.server import Answer, RawAnswer
+from tests.standins.server import Answer, RawResponse
 
 SYNC = "/api/v1/agent/sync"
 IDENTITY = Identity(API_KEY, HMAC_SECRET.encode())
@@ -118,7 +118,7 @@ def _bomb(coding: str, size: int) -> bytes:
 async def test_an_answer_that_unfolds_without_end_is_cut(control: ControlPlaneStandIn, coding: str) -> None:
     bomb = _bomb(coding, 50_000_000)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n"
-    control.raw_answers[SYNC] = RawAnswer(head.encode() + bomb)
+    control.raw_responses[SYNC] = RawResponse(head.encode() + bomb)
     async with open_session(client_tls(None)) as session:
         calls = ControlPlane(session, IDENTITY)
         tracemalloc.start()
@@ -130,7 +130,7 @@ async def test_an_answer_that_unfolds_without_end_is_cut(control: ControlPlaneSt
             tracemalloc.stop()
 
 
-NO_ANSWERS = {
+NO_RESPONSES = {
     "nothing": b"",
     "noise": bytes(range(256)) * 300,
     "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
@@ -151,15 +151,15 @@ NO_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("name", NO_ANSWERS)
+@pytest.mark.parametrize("name", NO_RESPONSES)
 async def test_what_is_no_answer_is_a_failed_call(control: ControlPlaneStandIn, name: str) -> None:
-    control.raw_answers[SYNC] = RawAnswer(NO_ANSWERS[name])
+    control.raw_responses[SYNC] = RawResponse(NO_RESPONSES[name])
     async with open_session(client_tls(None)) as session:
         calls = ControlPlane(session, IDENTITY, timeout_seconds=10)
         with pytest.raises(CallFailed) as failed:
             await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)
         assert str(failed.value).encode()  # or no heartbeat could tell it
-        del control.raw_answers[SYNC]
+        del control.raw_responses[SYNC]
         assert (await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)).is_signed
 
 
@@ -233,7 +233,7 @@ async def test_a_stranger_s_certificate_or_old_tls_gets_no_request(tmp_path: Pat
 async def test_no_depth_of_an_identity_provider_s_answer_is_more_than_a_failure(
     control: ControlPlaneStandIn, status: int, body: bytes
 ) -> None:
-    control.raw_answers["/t/oauth2/v2.0/token"] = RawAnswer(
+    control.raw_responses["/t/oauth2/v2.0/token"] = RawResponse(
         f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     )
     async with open_session(client_tls(None)) as session:

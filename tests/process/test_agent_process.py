@@ -415,7 +415,7 @@ async def test_a_proxy_is_ready_while_its_workers_serve_whatever_its_agent_lacks
         await running.workers[0].until(lambda told: bool(credentials(told)) and bool(rules(told)))
         assert await running.end(signal.SIGKILL) == -signal.SIGKILL
         running.identity.client_secrets.clear()
-        running.control.sign_answers = False
+        running.control.sign_responses = False
         for file in running.settings.rule_sync.cache_path.parent.glob("snapshot.json*"):
             file.unlink()
         running.start()

@@ -333,7 +333,7 @@ async def test_without_required_signatures_what_names_the_batch_is_believed(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     """A control plane that follows the specification alone need not sign."""
-    control.sign_answers = False
+    control.sign_responses = False
     html = Answer(202, (("Content-Type", "text/html"),), b"<html>one moment</html>")
     control.audit_script.extend([html, foreign(accepted(batchId="another")), error(409, "batchExpired")])
     journal = journal_with(tmp_path, {"org-1": 7})
@@ -436,22 +436,22 @@ async def test_after_a_restart_the_batch_in_flight_has_the_same_id_and_bytes(
 async def test_an_answer_that_was_lost_after_the_store_counts_once(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
-    real = control._audit_answer
+    real = control._audit_response
     lost = False
 
     async def store_then_break(org_id: str) -> Answer:
         return await real(org_id)
 
-    async def answer_then_lose(request: Any, real_answer: Any = control.answer) -> Answer:
+    async def respond_then_lose(request: Any, real_response: Any = control.answer) -> Answer:
         nonlocal lost
-        answer: Answer = await real_answer(request)
+        answer: Answer = await real_response(request)
         if request.path.endswith("/audit") and not lost:
             lost = True
             raise ConnectionAbortedError("lost on the way back")
         return answer
 
-    control._audit_answer = store_then_break  # type: ignore[method-assign]
-    control.answer = answer_then_lose  # type: ignore[method-assign]
+    control._audit_response = store_then_break  # type: ignore[method-assign]
+    control.answer = respond_then_lose  # type: ignore[method-assign]
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
         await parts.ship()

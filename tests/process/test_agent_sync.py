@@ -306,7 +306,7 @@ async def test_any_other_spelling_of_the_answer_s_signature_is_refused(
 async def test_unsigned_answers_are_taken_only_where_the_settings_say_so(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
-    control.sign_answers = False
+    control.sign_responses = False
     async with syncing(control, tmp_path / "snapshot.json", Announcements(), require_signed=False) as sync:
         assert await sync.once()
         assert await sync.once()
@@ -630,7 +630,7 @@ async def test_a_stop_that_nobody_signed_is_none(tmp_path: Path, control: Contro
     cache = tmp_path / "snapshot.json"
     async with syncing(control, cache, Announcements()) as sync:
         assert await sync.once()
-        control.sign_answers = False
+        control.sign_responses = False
         control.sync_body = changed(stops=STOPPED)
         assert not await sync.once()
         assert not read_snapshot(cache).stops

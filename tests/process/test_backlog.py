@@ -36,7 +36,7 @@ class LimitedControlPlane(ControlPlaneStandIn):
         self.too_early: list[float] = []  # attempts before the end of a Retry-After
         self._not_before = 0.0
 
-    async def _audit_answer(self, org_id: str) -> Answer:
+    async def _audit_response(self, org_id: str) -> Answer:
         now = time.monotonic()
         if self.down:
             return Answer(503)

@@ -36,7 +36,7 @@ from tests.process.specification import (
 from tests.standins.control_plane import ControlPlaneStandIn, error, ruleset_yaml, sync_body
 from tests.standins.graph import GraphStandIn
 from tests.standins.ports import free_port
-from tests.standins.server import Answer, RawAnswer
+from tests.standins.server import Answer, RawResponse
 
 pytestmark = pytest.mark.process
 
@@ -503,11 +503,11 @@ def reported(scripted: Scripted) -> ControlPlaneStandIn:
     """What a proxy said of three requests, one each of allow, block and an upstream fault."""
     with scripted.running():
         until(scripted.ready)
-        scripted.graph.raw_answers["/v1.0/users"] = RawAnswer(
+        scripted.graph.raw_responses["/v1.0/users"] = RawResponse(
             b"HTTP/1.1 500 X\r\nrequest-id: up-7\r\nContent-Length: 2\r\n\r\n{}", close=False
         )
         assert scripted.ask("/v1.0/users?$top=5", ("client-request-id", "mine")) == 502
-        del scripted.graph.raw_answers["/v1.0/users"]
+        del scripted.graph.raw_responses["/v1.0/users"]
         assert scripted.ask("/v1.0/users") == 200
         assert scripted.ask("/v1.0/unlisted") == 403
         control = scripted.control
@@ -635,9 +635,9 @@ def test_rules_of_another_author_or_an_older_time_are_never_in_force(
         until(scripted.ready)
         assert (scripted.ask("/v1.0/users"), scripted.ask("/v1.0/groups")) == (200, 403)
         control.sync_body = newer
-        control.sign_answers = False
+        control.sign_responses = False
         syncs()
-        control.sign_answers = True
+        control.sign_responses = True
         for spoil in spoiled:
             control.spoil_signature = spoil
             syncs(1)

@@ -33,7 +33,7 @@ from tests.process.specification import (
     whole_system,
 )
 from tests.standins.identity import CLIENT_SECRET
-from tests.standins.server import RawAnswer
+from tests.standins.server import RawResponse
 from tests.standins.system import SIGNING_KEY, VAULT_SECRET, VAULT_SIGNING_KEY
 
 pytestmark = pytest.mark.process
@@ -600,7 +600,7 @@ def test_2xx_3xx_and_4xx_pass_through_unchanged(live: Live, status: int) -> None
     if body:
         live.upstream_says(path, body, [JSON, ("request-id", "r")], status)
     else:
-        live.system.graph.raw_answers[path] = RawAnswer(
+        live.system.graph.raw_responses[path] = RawResponse(
             b"HTTP/1.1 %d X\r\nrequest-id: r\r\n\r\n" % status, close=False
         )
     reply = live.ask("crm", "GET", path, [id_field])
@@ -639,7 +639,7 @@ def test_every_upstream_error_names_the_upstream_status(live: Live) -> None:
 
 def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
     """upstreamUnreachable (502), and never a second time for a POST that reached the upstream."""
-    live.system.graph.raw_answers["/v1.0/open/gone"] = RawAnswer(b"")
+    live.system.graph.raw_responses["/v1.0/open/gone"] = RawResponse(b"")
     id_field = new_id()
     reply = live.ask("crm", "POST", "/v1.0/open/gone", [id_field, JSON], b"{}")
     assert (reply.status, reply.error["code"]) == (502, "upstreamUnreachable")
@@ -657,7 +657,7 @@ def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
 )
 def test_an_answer_that_cannot_be_filtered_is_502_filter_failed(live: Live, answer: bytes) -> None:
     """Not JSON, malformed, unknown encoding: never passed unfiltered, 502 `filterFailed`."""
-    live.system.graph.raw_answers["/v1.0/people/odd"] = RawAnswer(answer)
+    live.system.graph.raw_responses["/v1.0/people/odd"] = RawResponse(answer)
     reply = live.ask("crm", "GET", "/v1.0/people/odd")
     assert (reply.status, reply.error["code"]) == (502, "filterFailed")
 

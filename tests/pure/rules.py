@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from proxy.policy.canonical import canonicalise
 from proxy.policy.compile import CompiledRuleset, compile_ruleset
-from proxy.policy.decision import AnswerFacts, Decision, RequestFacts
+from proxy.policy.decision import Decision, RequestFacts, ResponseFacts
 from proxy.policy.ruleset_yaml import parse_ruleset
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -47,7 +47,7 @@ def decide(
     return rules.plan(method, facts.target).decide(facts)
 
 
-def decide_answer(
+def decide_response(
     rules: CompiledRuleset,
     target: str,
     status: int = 200,
@@ -58,7 +58,7 @@ def decide_answer(
 ) -> Decision:
     facts = request(target, method)
     plan = rules.plan(method, facts.target)
-    return plan.decide_response(facts, plan.decide(facts), AnswerFacts(status, headers, body))
+    return plan.decide_response(facts, plan.decide(facts), ResponseFacts(status, headers, body))
 
 
 def verdict(rules: CompiledRuleset, target: str, method: str = "GET", *, headers: Headers = ()) -> str:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from proxy.policy.batch import (
     BatchPart,
     MalformedBatch,
-    made_answer,
-    merged_answer,
+    made_response,
+    merged_response,
     parse_batch,
-    parse_batch_answer,
+    parse_batch_response,
     reduced_batch,
 )
 
@@ -299,7 +299,7 @@ ANSWER = (
 
 
 def test_an_answer_is_read_whole() -> None:
-    second, first = parse_batch_answer(ANSWER)
+    second, first = parse_batch_response(ANSWER)
     assert (second.id, second.status, second.headers) == ("2", 200, (("Content-Type", "text/json"),))
     assert second.body == b'{"n":1.0E5 }'
     assert second.raw == ANSWER[14 : ANSWER.index(b',{"id":"1"')]
@@ -307,7 +307,7 @@ def test_an_answer_is_read_whole() -> None:
 
 
 def test_another_body_leaves_the_other_bytes() -> None:
-    second, first = parse_batch_answer(ANSWER)
+    second, first = parse_batch_response(ANSWER)
     assert second.with_body(b'{"x":1}') == second.raw.replace(b'{"n":1.0E5 }', b'{"x":1}')
     with pytest.raises(MalformedBatch):
         first.with_body(b"{}")
@@ -326,9 +326,9 @@ def test_another_body_leaves_the_other_bytes() -> None:
 )
 def test_no_header_tells_of_the_body_that_another_took_the_place_of(headers: str, left: str) -> None:
     text = '{"responses":[{"id":"1","status":200,"headers":%s, "body":{"mail":"a","x":1}}]}'
-    (answer,) = parse_batch_answer((text % headers).encode())
+    (answer,) = parse_batch_response((text % headers).encode())
     assert answer.with_body(b'{"mail":"a","x":1}') == answer.raw
-    (other,) = parse_batch_answer((text % left).encode())
+    (other,) = parse_batch_response((text % left).encode())
     assert answer.with_body(b'{"x":1}') == other.raw.replace(b'"mail":"a",', b"")
 
 
@@ -353,21 +353,21 @@ def test_no_header_tells_of_the_body_that_another_took_the_place_of(headers: str
 )
 def test_an_answer_that_can_be_read_in_two_ways_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedBatch):
-        parse_batch_answer(body)
+        parse_batch_response(body)
 
 
 def test_our_answers_take_their_places_among_the_upstreams() -> None:
     own = {"1": b'"one"', "4": b'"four"'}
     finished = [("3", b'"three"'), ("2", b'"two"')]
     body = b'{"@odata.nextLink": "x", "responses" : [{}, {}]}'
-    merged = merged_answer(body, ["1", "2", "3", "4"], finished, own)
+    merged = merged_response(body, ["1", "2", "3", "4"], finished, own)
     assert merged == b'{"@odata.nextLink": "x", "responses" : ["three","one","two","four"]}'
-    assert merged_answer(b'{"responses":[]}', ["1", "4"], [], own) == b'{"responses":["one","four"]}'
+    assert merged_response(b'{"responses":[]}', ["1", "4"], [], own) == b'{"responses":["one","four"]}'
 
 
 def test_an_answer_of_our_own_is_read_like_any_other() -> None:
-    text = made_answer('a"\u00e6', 403, {"Content-Type": "application/json"}, b'{"error":{}}')
-    (answer,) = parse_batch_answer(b'{"responses":[' + text + b"]}")
+    text = made_response('a"\u00e6', 403, {"Content-Type": "application/json"}, b'{"error":{}}')
+    (answer,) = parse_batch_response(b'{"responses":[' + text + b"]}")
     assert (answer.id, answer.status, answer.body) == ('a"æ', 403, b'{"error":{}}')
 
 
@@ -400,7 +400,7 @@ def turned(value: bytes) -> bytes:
 def test_a_location_among_a_part_s_headers_leads_back_and_no_other_byte_changes(name: str) -> None:
     before = '{ "headers":{"a":null,"%s" : "%s" ,"b":"%s"},"status":202, "id":"1"}'
     link = f"{UPSTREAM}/v1.0/operations/1"
-    (answer,) = parse_batch_answer(
+    (answer,) = parse_batch_response(
         (b'{"responses":[' + (before % (name, link, link)).encode() + b"]}").replace(b"//", rb"\/\/")
     )
     after = (before % (name, f"{PROXY}/v1.0/operations/1", "?")).replace("?", link.replace("//", r"\/\/"))
@@ -409,5 +409,5 @@ def test_a_location_among_a_part_s_headers_leads_back_and_no_other_byte_changes(
 
 def test_a_part_without_a_location_of_the_upstream_s_stays_the_very_object() -> None:
     text = b'{"responses":[{"id":"1","status":302,"headers":{"Location":"https://cdn.example/x"}}]}'
-    (answer,) = parse_batch_answer(text)
+    (answer,) = parse_batch_response(text)
     assert answer.relocated(turned) is answer

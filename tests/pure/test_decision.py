@@ -8,10 +8,10 @@ from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import Part, compile_part, compile_ruleset
 from proxy.policy.conditions import Check
 from proxy.policy.decision import Decision, MalformedBody
-from proxy.policy.facts import AnswerFacts, Looks, RequestFacts
+from proxy.policy.facts import Looks, RequestFacts, ResponseFacts
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.transforms import Transforms
-from tests.pure.rules import compiled, decide, decide_answer, verdict
+from tests.pure.rules import compiled, decide, decide_response, verdict
 
 ALLOW_ALL = "- {id: all, match: {path: [/**]}, verdict: allow}"
 
@@ -382,14 +382,14 @@ class TestResponses:
 - {id: more, when: response, match: {path: [/u]}, conditions: [{status: 200}], verdict: filter,
    transforms: {strip_properties: [b]}}
 """)
-        assert decide_answer(rules, "/u", body=b'{"s":"secret"}') == Decision(
+        assert decide_response(rules, "/u", body=b'{"s":"secret"}') == Decision(
             "block", "no", ("log",), None, "responseRule", ("q", "no")
         )
-        added = decide_answer(rules, "/u", body=b'{"s":"open"}')
+        added = decide_response(rules, "/u", body=b'{"s":"open"}')
         assert (added.verdict, added.rule_id, added.reason) == ("filter", "more", "responseRule")
         assert added.transforms == Transforms(("a", "b"))
         assert added.rule_ids == ("q", "more")
-        assert decide_answer(rules, "/u", 404, body=b"{}") == Decision(
+        assert decide_response(rules, "/u", 404, body=b"{}") == Decision(
             "filter", "q", ("log",), Transforms(("a",))
         )
 
@@ -418,10 +418,10 @@ class TestResponses:
 """
         )
         assert (
-            decide_answer(rules, "/u", body=b'{"value":[{"s":{}},{"s":[{"level":"secret"}]}]}').rule_id
+            decide_response(rules, "/u", body=b'{"value":[{"s":{}},{"s":[{"level":"secret"}]}]}').rule_id
             == "no"
         )
-        assert decide_answer(rules, "/u", body=b'{"value":[{"s":{"level":"open"}}]}').verdict == "allow"
+        assert decide_response(rules, "/u", body=b'{"value":[{"s":{"level":"open"}}]}').verdict == "allow"
 
     def test_an_answer_that_cannot_be_read_is_blocked_by_a_rule_that_would_read_it(self) -> None:
         rules = compiled(
@@ -430,8 +430,8 @@ class TestResponses:
 - {id: no, when: response, match: {path: [/u]}, conditions: [{property: s, equals: secret}], verdict: block}
 """
         )
-        assert decide_answer(rules, "/u", body=b"<s>secret</s>").rule_id == "no"
-        assert decide_answer(rules, "/u", 204, body=b"").verdict == "allow"
+        assert decide_response(rules, "/u", body=b"<s>secret</s>").rule_id == "no"
+        assert decide_response(rules, "/u", 204, body=b"").verdict == "allow"
 
     def test_answer_fields(self) -> None:
         rules = compiled(
@@ -441,8 +441,8 @@ class TestResponses:
    verdict: block}
 """
         )
-        assert decide_answer(rules, "/u", headers=[(b"content-type", b"image/png")]).verdict == "block"
-        assert decide_answer(rules, "/u", headers=[(b"content-type", b"text/plain")]).verdict == "allow"
+        assert decide_response(rules, "/u", headers=[(b"content-type", b"image/png")]).verdict == "block"
+        assert decide_response(rules, "/u", headers=[(b"content-type", b"text/plain")]).verdict == "allow"
 
     def test_an_allow_ends_the_search_and_leaves_the_requests_verdict(self) -> None:
         rules = compiled("""
@@ -450,8 +450,8 @@ class TestResponses:
 - {id: ok, when: response, match: {path: [/u]}, conditions: [{status: [200, 201]}], verdict: allow}
 - {id: no, when: response, match: {path: [/u]}, verdict: block}
 """)
-        assert decide_answer(rules, "/u").rule_id == "q"
-        assert decide_answer(rules, "/u", 202).rule_id == "no"
+        assert decide_response(rules, "/u").rule_id == "q"
+        assert decide_response(rules, "/u", 202).rule_id == "no"
 
     def test_what_a_plan_needs(self) -> None:
         rules = compiled(
@@ -470,7 +470,7 @@ class TestResponses:
 
     def test_only_a_response_log_under_a_default_that_allows(self) -> None:
         rules = compiled("- {id: seen, when: response, match: {path: [/u]}, verdict: log_only}", "allow")
-        assert decide_answer(rules, "/u") == Decision("log_only", "seen", ("seen",))
+        assert decide_response(rules, "/u") == Decision("log_only", "seen", ("seen",))
 
 
 class TestHiddenProperties:
@@ -800,7 +800,7 @@ def test_a_condition_is_asked_once_however_many_ways_the_path_can_be_read() -> N
     def counted(part: Part) -> Check:
         check = compile_part(part)
 
-        def count(request: RequestFacts, answer: AnswerFacts | None) -> int:
+        def count(request: RequestFacts, answer: ResponseFacts | None) -> int:
             asked.append("condition")
             return check(request, answer)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controlplane.rehearsal.explain import Account, Attempt, Explainer, Explanation, SampleRequest
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.compile import compile_ruleset
-from proxy.policy.decision import AnswerFacts, Decision, RequestFacts, Verdict
+from proxy.policy.decision import Decision, RequestFacts, ResponseFacts, Verdict
 from proxy.policy.ruleset import Comparison, Condition, IpGate, Match, Rule, Ruleset, TimeGate
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.transforms import Transforms
@@ -246,7 +246,7 @@ RESPONSES: Final = """
 
 
 def answered(body: object, status: int = 200) -> Explanation:
-    sample, answer = SampleRequest("GET", "/users"), AnswerFacts(status, (), json.dumps(body).encode())
+    sample, answer = SampleRequest("GET", "/users"), ResponseFacts(status, (), json.dumps(body).encode())
     return explainer(RESPONSES).explain(sample, answer)
 
 
@@ -255,7 +255,7 @@ def test_an_answer_is_judged_and_shown_as_the_application_gets_it() -> None:
     assert told.decision is not None
     assert (told.decision.verdict, told.decision.rule_id) == ("filter", "cut")
     assert json.loads(told.body or b"") == {"value": [{"id": 1, "level": "open"}]}
-    assert failed(told.answer_accounts[0].attempts[0]) == ("property level", "no", ("open",))
+    assert failed(told.response_accounts[0].attempts[0]) == ("property level", "no", ("open",))
 
 
 def test_an_answer_that_a_rule_blocks_or_a_filter_cant_vouch_for_is_not_shown() -> None:
@@ -413,7 +413,7 @@ ANSWERS: Final = (b'{"x": "1"}', b'{"value": [{"x": 2}, {"x": 1, "id": 3}]}', b"
 @settings(max_examples=150)
 @given(rulesets(), samples(), st.sampled_from([200, 206, 404]), st.sampled_from(ANSWERS))
 def test_and_so_it_is_of_an_answer(ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes) -> None:
-    answer = AnswerFacts(status, ((b"x", b"1"),), body)
+    answer = ResponseFacts(status, ((b"x", b"1"),), body)
     told = Explainer(ruleset).explain(sample, answer)
     before = Explainer(ruleset).explain(sample).decision
     if before is None or before.verdict == "block":
@@ -429,11 +429,11 @@ def test_and_so_it_is_of_an_answer(ruleset: Ruleset, sample: SampleRequest, stat
     )
     plan = compile_ruleset(ruleset).plan(sample.method, facts.target)
     assert told.decision == plan.decide_response(facts, before, answer)
-    for account in told.answer_accounts:
-        agrees_on_answer(account, before)
+    for account in told.response_accounts:
+        agrees_on_response(account, before)
 
 
-def agrees_on_answer(account: Account, before: Decision) -> None:
+def agrees_on_response(account: Account, before: Decision) -> None:
     """A rule that allows ends the search, and the request's verdict stays."""
     assert account.decision is not None
     verdict, deciding, logged = retold(account, Decision("allow", "default", reason="default"))

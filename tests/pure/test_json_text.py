@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.policy.batch import parse_batch, parse_batch_answer, reduced_batch
+from proxy.policy.batch import parse_batch, parse_batch_response, reduced_batch
 from proxy.policy.facts import MalformedBody, parse_document
 from proxy.policy.filters import FilterFailed, compile_filter
 from proxy.policy.json_text import MAX_LEVELS, JsonTextError, TooDeep, readable, refuse_deep, validate
@@ -98,5 +98,5 @@ def test_a_batch_with_a_mark_keeps_it_on_its_way_up_and_down() -> None:
     assert reduced_batch(body, parts, {"2"}) == (
         MARK + b'{"requests":[{"id":"2","method":"GET","url":"/me"}]}'
     )
-    answers = parse_batch_answer(MARK + b'{"responses":[{"id":"1","status":200,"body":{}}]}')
+    answers = parse_batch_response(MARK + b'{"responses":[{"id":"1","status":200,"body":{}}]}')
     assert [answer.id for answer in answers] == ["1"]

@@ -14,7 +14,7 @@ from controlplane.rehearsal.explain import SampleRequest, judged
 from controlplane.rehearsal.replay import Event, Group, Outcome, Replay, Rules, Tally, Unclear
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import compile_ruleset
-from proxy.policy.decision import AnswerFacts, Decision, RequestFacts
+from proxy.policy.decision import Decision, RequestFacts, ResponseFacts
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from tests.pure.rules import THURSDAY_NOON_UTC
@@ -309,7 +309,7 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
     plan = compile_ruleset(ruleset).plan(sample.method, target)
     before = judged(plan, request, None)
     asked = isinstance(before, Decision) and before.verdict != "block"
-    whole = judged(plan, request, AnswerFacts(status, ((b"x", b"1"),), body))
+    whole = judged(plan, request, ResponseFacts(status, ((b"x", b"1"),), body))
     decided = whole if isinstance(whole, Decision) else None
     stored = event(
         sample.target,

@@ -96,10 +96,10 @@ class Harness:
     async def run(self, language: str, program: str) -> Results:
         return await (await self.start(language, program)).results()
 
-    def prepare_answers(self) -> None:
+    def prepare_responses(self) -> None:
         """Addresses that throttle, are away or too late twice, one that breaks, and a very long page."""
         graph = self.system.graph
-        first = graph.first_answers
+        first = graph.first_responses
         json_type = ("Content-Type", "application/json")
         found = Answer(200, (json_type,), b'{"value": [{"id": "1"}]}')
         for status in (429, 503, 504):
@@ -153,5 +153,5 @@ async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Har
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=["python", "javascript"])
 async def directory(request: pytest.FixtureRequest, harness: Harness) -> Results:
     """What the directory program of one language printed: one entry a step."""
-    harness.prepare_answers()
+    harness.prepare_responses()
     return {"language": request.param, **await harness.run(request.param, "directory")}

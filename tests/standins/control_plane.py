@@ -38,7 +38,7 @@ class ControlPlaneStandIn(StandIn):
         self.metrics_script: deque[Script] = deque()
         self.organisation_scripts: dict[str, deque[Script]] = {}
         self.down = False  # every audit batch is answered 503
-        self.sign_answers = True
+        self.sign_responses = True
         self.spoil_signature: Callable[[str], str] = lambda signature: signature
         self.sync_body: dict[str, Any] = sync_body()
         self._counted: set[str] = set()
@@ -105,7 +105,7 @@ class ControlPlaneStandIn(StandIn):
         return self.signed(request, Answer(200, (("ETag", etag),), body))
 
     def signed(self, request: Received, answer: Answer) -> Answer:
-        if not self.sign_answers:
+        if not self.sign_responses:
             return answer
         payload = f"response.{request.value('X-Hmac-Signature')}.".encode() + answer.body
         signature = hmac.new(HMAC_SECRET.encode(), payload, hashlib.sha256).hexdigest()
@@ -120,7 +120,7 @@ class ControlPlaneStandIn(StandIn):
         org_id = organisations.pop()
         batch_id = batch["batchId"]
         self.bodies.setdefault(batch_id, set()).add(bytes(request.body))
-        answer = await self._audit_answer(org_id)
+        answer = await self._audit_response(org_id)
         self.attempts.append((time.monotonic(), org_id, batch_id, answer.status))
         if answer.status != 202 or answer.body:
             return _naming(batch_id, answer)
@@ -130,7 +130,7 @@ class ControlPlaneStandIn(StandIn):
             self.events.setdefault(org_id, []).extend(batch["events"])
         return _json(202, {"batchId": batch_id, "accepted": len(batch["events"]), "duplicate": duplicate})
 
-    async def _audit_answer(self, org_id: str) -> Answer:
+    async def _audit_response(self, org_id: str) -> Answer:
         for script in (self.organisation_scripts.get(org_id), self.audit_script):
             if script:
                 return await _next(script)

@@ -62,7 +62,7 @@ class GraphStandIn(StandIn):
     ) -> None:
         super().__init__(tls=tls, port=port, record=record, record_file=record_file)
         self.realistic = realistic
-        self.first_answers: dict[str, deque[Answer]] = {}  # path -> what it answers before the usual
+        self.first_responses: dict[str, deque[Answer]] = {}  # path -> what it answers before the usual
         self.uploads: dict[str, bytearray] = {}
         self._accepts = accepts
         self._examples: dict[tuple[str, str], Answer] = {}
@@ -75,7 +75,7 @@ class GraphStandIn(StandIn):
 
     async def content(self, request: Received) -> Answer:
         """What the service says, before transfer: also that of a part of a $batch."""
-        first = self.first_answers.get(request.path)
+        first = self.first_responses.get(request.path)
         if first:
             return first.popleft()
         example = self._example(request, request.target)

@@ -232,7 +232,7 @@ class SignIns:
         self.refusal: tuple[int, dict[str, object]] | None = None  # of the token endpoint
         self.beside_tokens: dict[str, object] = {}  # members of the token response as they should not be
         self.userinfo: dict[str, object] = {}  # claims that are given there, and not in the ID token
-        self.userinfo_answer: Answer | None = None  # in place of these
+        self.userinfo_response: Answer | None = None  # in place of these
         self.told = 0  # how often userinfo was asked for
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -262,8 +262,8 @@ class SignIns:
     def tell(self, authorization: str) -> Answer:
         """The userinfo endpoint (OpenID Connect Core section 5.3)."""
         self.told += 1
-        if self.userinfo_answer is not None:
-            return self.userinfo_answer
+        if self.userinfo_response is not None:
+            return self.userinfo_response
         if authorization != "Bearer -":
             return _json(401, {}, ("WWW-Authenticate", 'Bearer error="invalid_token"'))
         return _json(200, {"sub": "person-1", **self.userinfo})

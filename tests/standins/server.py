@@ -116,7 +116,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class RawAnswer:
+class RawResponse:
     """Exact bytes in place of an answer, for what no proper server would send."""
 
     data: bytes
@@ -137,7 +137,7 @@ class StandIn:
     ) -> None:
         self.requests: list[Received] = []
         self.fragments: list[bytes] = []  # what came in place of a whole head
-        self.raw_answers: dict[str, RawAnswer] = {}  # path -> exact bytes
+        self.raw_responses: dict[str, RawResponse] = {}  # path -> exact bytes
         self.connections_opened = 0
         self.connections_open = 0
         self._tls = tls
@@ -242,7 +242,7 @@ class StandIn:
     ) -> bool:
         try:
             length = read_head(request)
-            raw = self.raw_answers.get(request.path)
+            raw = self.raw_responses.get(request.path)
             if raw is not None and raw.before_body:
                 writer.write(raw.data)
                 await writer.drain()
@@ -282,7 +282,7 @@ class StandIn:
         for status in answer.interim:
             writer.write(f"HTTP/1.1 {status} {_REASONS.get(status, 'Interim')}\r\n\r\n".encode())
         without_body = answer.status in _NO_BODY_STATUSES or request.method == "HEAD"
-        writer.write(_answer_head(answer, closing=closing))
+        writer.write(_response_head(answer, closing=closing))
         if not without_body:
             await _send_body(answer, writer)
         await writer.drain()
@@ -352,7 +352,7 @@ async def _read_chunks(request: Received, reader: asyncio.StreamReader) -> None:
     request.add_body(b"", trailer)
 
 
-def _answer_head(answer: Answer, *, closing: bool) -> bytes:
+def _response_head(answer: Answer, *, closing: bool) -> bytes:
     lines = [f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, 'Status')}"]
     lines += [f"{name}: {value}" for name, value in answer.headers]
     if answer.status >= 200 and answer.status != 204:

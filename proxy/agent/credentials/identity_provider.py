@@ -14,7 +14,7 @@ from proxy.agent.retry import retry_after
 from proxy.policy.json_text import readable
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
-_MAX_ANSWER: Final = 256 * 1024
+_MAX_RESPONSE: Final = 256 * 1024
 _LONGEST_PAUSE: Final = 300.0
 _LONGEST_TOKEN: Final = 16 * 1024  # a message to a worker has room for more, the upstream's heads hardly
 _LONGEST_LIFE: Final = 7 * 86400
@@ -82,8 +82,8 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > _MAX_ANSWER:
-            raise CredentialError(f"identity provider: answer is larger than {_MAX_ANSWER} bytes")
+        if len(body) > _MAX_RESPONSE:
+            raise CredentialError(f"identity provider: answer is larger than {_MAX_RESPONSE} bytes")
     return bytes(body)
 
 

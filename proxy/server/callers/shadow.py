@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from proxy.policy.canonical import MalformedTarget
-from proxy.policy.decision import AnswerFacts, Decision, Plan, RequestFacts
+from proxy.policy.decision import Decision, Plan, RequestFacts, ResponseFacts
 from proxy.policy.ruleset import DEFAULT_RULE_ID
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ShadowEvaluation:
         self._request_decision = decision
 
     @property
-    def wants_answer(self) -> bool:
+    def wants_response(self) -> bool:
         """Whether response rules have something to say yet."""
         plan, decision = self._plan, self._request_decision
         return (
@@ -92,7 +92,7 @@ class ShadowEvaluation:
             if plan.response_needs_body and not body_known:
                 self.verdict, self.rule_id = UNKNOWN, None
             else:
-                facts = AnswerFacts(status, headers, body)
+                facts = ResponseFacts(status, headers, body)
                 self._take(plan.decide_response(self._facts, decision, facts))
         except MalformedTarget:  # a body that can't be read
             self.verdict, self.rule_id = UNKNOWN, None

@@ -222,13 +222,13 @@ class ClientConnection(OpenConnection):
         self._pace.response_stalled(unsent)
         context.counters.values[LIMIT_SLOW_READERS] += context.memory.slow(self, unsent, self._cut_soon)
         if self._exchange is not None:
-            self._exchange.pause_answer()
+            self._exchange.pause_response()
 
     def resume_writing(self) -> None:
         self._context.memory.forget(self)
         self._pace.response_taken()
         if self._exchange is not None:
-            self._exchange.resume_answer()
+            self._exchange.resume_response()
         elif self._pace.state is _IDLE:
             self._serve_pending()
 
@@ -381,12 +381,12 @@ class ClientConnection(OpenConnection):
         self.send_held()
         self.transport.write(data)
 
-    def write_answer(self, head: bytes, body: bytes) -> None:
+    def write_response(self, head: bytes, body: bytes) -> None:
         """A whole answer."""
         self.send_held()
         if len(body) < COPIED_BYTES:
             self._held = head + body
-            self._context.iteration.send_answer(self)
+            self._context.iteration.send_response(self)
         else:
             self.transport.writelines((head, body))
 

@@ -35,11 +35,11 @@ class RequestHandler:
         """Act on the deadline that the handler has set."""
         raise NotImplementedError
 
-    def pause_answer(self) -> None:
+    def pause_response(self) -> None:
         """Stop sending: the client takes the response more slowly than it comes."""
         raise NotImplementedError
 
-    def resume_answer(self) -> None:
+    def resume_response(self) -> None:
         """Go on to send, after a pause."""
         raise NotImplementedError
 

@@ -76,6 +76,6 @@ def _count(context: Context, error: MalformedHead) -> None:
 
 
 def _response(refusal: Refusal, own_id: str, client_request_id: str | None) -> tuple[bytes, bytes]:
-    return own_responses.refusal_answer(
+    return own_responses.refusal_response(
         refusal, request_id=own_id, client_request_id=client_request_id, close=True, now=time.time()
     )

@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from proxy.policy.batch import (
-    BatchAnswer,
     BatchPart,
+    BatchResponse,
     MalformedBatch,
     as_if_alone,
-    made_answer,
-    merged_answer,
+    made_response,
+    merged_response,
     parse_batch,
-    parse_batch_answer,
+    parse_batch_response,
     reduced_batch,
 )
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
-from proxy.policy.decision import AnswerFacts, MalformedBody
+from proxy.policy.decision import MalformedBody, ResponseFacts
 from proxy.policy.facts import Looks
 from proxy.policy.filters import FilterFailed
-from proxy.policy.plain_answers import media_type
+from proxy.policy.plain_responses import media_type
 from proxy.policy.unsupported_requests import carries_query, names_method_override
 from proxy.server.callers.rulebook import Caller
 from proxy.server.content.charset import is_utf8
@@ -109,7 +109,7 @@ class Batch:
         keep = {each.part.id for each in self._parts if each.answer is None}
         return reduced_batch(body, [each.part for each in self._parts], keep)
 
-    def own_answer(self) -> bytes:
+    def own_response(self) -> bytes:
         """The answer where no part is left for the upstream."""
         return self._merged(b'{"responses":[]}', [])
 
@@ -118,13 +118,13 @@ class Batch:
         own answers among them; None where all that leaves it as it came. Raises MalformedBatch where the
         answer can't be read: it is never passed on then."""
         asked = {each.part.id.casefold(): each for each in self._parts if each.answer is None}
-        answers = parse_batch_answer(body)
+        answers = parse_batch_response(body)
         finished: list[tuple[str, bytes]] = []
         for answer in answers:
             part = asked.pop(answer.id.casefold(), None)
             if part is None:
                 raise MalformedBatch("the answer has a part that was not asked for")
-            finished.append((part.part.id, self._judged_answer(part, answer.relocated(relocated))))
+            finished.append((part.part.id, self._judged_response(part, answer.relocated(relocated))))
         for part in asked.values():
             self._refuse(
                 part, Refusal("upstreamError", "The upstream left this part out.", "upstreamProtocol")
@@ -249,18 +249,18 @@ class Batch:
             now=draft.time_ms / 1000,
         )
         draft.response_bytes = len(body)
-        judged.answer = made_answer(judged.part.id, refusal.status, _JSON, body)
+        judged.answer = made_response(judged.part.id, refusal.status, _JSON, body)
         return judged.answer
 
     # Answers
 
-    def _judged_answer(self, judged: _Part, answer: BatchAnswer) -> bytes:
+    def _judged_response(self, judged: _Part, answer: BatchResponse) -> bytes:
         """One part's answer as the application gets it: its own bytes where nothing had to change."""
         draft = judged.draft
         draft.upstream_status = answer.status
         draft.upstream_us = self._envelope.upstream_us
         draft.upstream_request_id = _id_in(answer.headers, "request-id") or self._envelope.upstream_request_id
-        if draft.shadow is not None and draft.shadow.wants_answer:
+        if draft.shadow is not None and draft.shadow.wants_response:
             body_alone = as_if_alone(answer.body)
             draft.shadow.answered(answer.status, _encoded(answer.headers), body_alone, body_known=True)
         try:
@@ -271,7 +271,7 @@ class Batch:
         draft.response_bytes = len(body if body is not None else answer.body or b"")
         return answer.raw if body is None else answer.with_body(body)
 
-    def _filtered(self, judged: _Part, answer: BatchAnswer) -> bytes | None:
+    def _filtered(self, judged: _Part, answer: BatchResponse) -> bytes | None:
         evaluation = judged.evaluation
         assert evaluation is not None
         status = answer.status
@@ -300,14 +300,14 @@ class Batch:
     def _merged(self, body: bytes, finished: list[tuple[str, bytes]]) -> bytes:
         done = {part_id for part_id, _ in finished}
         own = {each.part.id: each.answer for each in self._parts if each.answer and each.part.id not in done}
-        return merged_answer(body, [each.part.id for each in self._parts], finished, own)
+        return merged_response(body, [each.part.id for each in self._parts], finished, own)
 
 
-def _judge_response(evaluation: Evaluation, answer: BatchAnswer, body: bytes | None) -> None:
+def _judge_response(evaluation: Evaluation, answer: BatchResponse, body: bytes | None) -> None:
     """Evaluate the response to a sub-request. Raises Refusal if it is blocked, or can't be read."""
     if evaluation.plan.has_response_rules:
         try:
-            evaluation.decide_response(AnswerFacts(answer.status, _encoded(answer.headers), body))
+            evaluation.decide_response(ResponseFacts(answer.status, _encoded(answer.headers), body))
         except MalformedTarget as error:
             raise _filter_failed(str(error)) from None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
-from proxy.policy.plain_answers import media_type
+from proxy.policy.plain_responses import media_type
 from proxy.server.exchange.owner import ResponseBody, ResponseSink
 from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.chunked import chunk_frame, framed_chunk
 from proxy.server.http1.forwarded_headers import KEPT, head_for_client
-from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_head import ResponseHead
 
 
 class PassThrough(ResponseBody):
@@ -30,7 +30,7 @@ class PassThrough(ResponseBody):
         return True
 
 
-def pass_on(sink: ResponseSink, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+def pass_on(sink: ResponseSink, answer: ResponseHead, chunk: bytes, last: bool) -> None:
     """Send the head and the first piece of a response that nothing reads on its way."""
     size = len(chunk)
     sized = answer.length >= 0
@@ -45,14 +45,14 @@ def pass_on(sink: ResponseSink, answer: AnswerHead, chunk: bytes, last: bool) ->
     sink.send_head(answer.status, head, chunk, size)
 
 
-def send_read(sink: ResponseSink, answer: AnswerHead, body: bytes, changed: bytes | None) -> None:
+def send_read(sink: ResponseSink, answer: ResponseHead, body: bytes, changed: bytes | None) -> None:
     """Send a response that was read whole: `body` as it came, or `changed` without content coding."""
     final = body if changed is None else changed
     head = client_head(sink, answer, len(final), changed=changed is not None)
     sink.send_whole(answer.status, head, final, len(final))
 
 
-def client_head(sink: ResponseSink, answer: AnswerHead, length: int, *, changed: bool = False) -> bytes:
+def client_head(sink: ResponseSink, answer: ResponseHead, length: int, *, changed: bool = False) -> bytes:
     """Return the head for the client. `length` is the body's size, CHUNKED or KEPT."""
     status = answer.status
     # The length of a body that is not here, but would be filtered or evaluated if it were.
@@ -70,7 +70,7 @@ def client_head(sink: ResponseSink, answer: AnswerHead, length: int, *, changed:
     )
 
 
-def may_have_links(sink: ResponseSink, answer: AnswerHead) -> bool:
+def may_have_links(sink: ResponseSink, answer: ResponseHead) -> bool:
     """Return True if an SDK would follow links in the response."""
     return (
         answer.length != 0

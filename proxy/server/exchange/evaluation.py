@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from proxy.policy.batch import envelope_decision
 from proxy.policy.canonical import Target
-from proxy.policy.decision import AnswerFacts, BodyNeeded, Decision, Plan, RequestFacts, blocked_by_path
+from proxy.policy.decision import BodyNeeded, Decision, Plan, RequestFacts, ResponseFacts, blocked_by_path
 from proxy.policy.facts import Looks
 from proxy.policy.filters import Filtered
-from proxy.policy.plain_answers import MediaType, NamesHidden, without_hidden
+from proxy.policy.plain_responses import MediaType, NamesHidden, without_hidden
 from proxy.server.callers.shadow import ShadowEvaluation, ShadowRules
 from proxy.server.context import Context
 from proxy.server.record.request_record import AuditDraft
@@ -122,12 +122,12 @@ class Evaluation:
         """Return True if response rules have not decided yet, because they need the body."""
         return not self._response_decided and self.plan.response_needs_body
 
-    def decide_response(self, facts: AnswerFacts) -> None:
+    def decide_response(self, facts: ResponseFacts) -> None:
         """Decide by the response. Raises Refusal for a block, MalformedBody and MalformedTarget if the rules
         cannot read it."""
         self._take_response(self.plan.decide_response(self._facts, self.decision, facts))
 
-    def decide_response_without_body(self, facts: AnswerFacts, *, filterable: bool, json: bool) -> bool:
+    def decide_response_without_body(self, facts: ResponseFacts, *, filterable: bool, json: bool) -> bool:
         """Decide by status and headers. Return False if the body is needed, or if a rule that only logs can
         have it.
 

@@ -35,7 +35,7 @@ from proxy.server.exchange.upstream_call import UpstreamCall, credential_refused
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.forwarded_headers import KEPT, head_for_upstream
 from proxy.server.http1.request_head import RequestHead
-from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_head import ResponseHead
 from proxy.server.record.request_record import AuditDraft
 from proxy.server.upstream.connection import UpstreamLost
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
@@ -306,7 +306,7 @@ class Exchange(ExchangeOwner):
         try:
             self._decide_by_body()
             if self.batch is not None and self.batch.none_kept:
-                self._answer_batch_alone(self.batch)
+                self._respond_to_batch_alone(self.batch)
                 return
             self.attach_credential()
         except Refusal as refusal:
@@ -338,8 +338,8 @@ class Exchange(ExchangeOwner):
         self.body.pass_on()
         self.forward()
 
-    def _answer_batch_alone(self, batch: Batch) -> None:
-        body = batch.own_answer()
+    def _respond_to_batch_alone(self, batch: Batch) -> None:
+        body = batch.own_response()
         close = not self.connection.persists()
         head = answers.head(200, len(body), answers.JSON, close=close, now=_now())
         self._response_bytes = len(body)
@@ -351,13 +351,13 @@ class Exchange(ExchangeOwner):
         reason = _LOST_REASON[error.code] if self.phase is not _STREAMING else "upstreamAborted"
         self.refuse(Refusal(error.code, error.message, reason))
 
-    def informational(self, head: AnswerHead) -> None:
+    def informational(self, head: ResponseHead) -> None:
         if not self.head.http10:
             self.connection.write(client_head(self, head, KEPT))
         if head.status == 100:
             self.connection.body_continued()
 
-    def response_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+    def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
         draft = self.draft
         draft.upstream_us = int((_clock() - draft.upstream_started) * 1e6)
         draft.upstream_status = answer.status
@@ -421,7 +421,7 @@ class Exchange(ExchangeOwner):
             self._end(_TRUNCATED, draft.status)
             return
         close = refusal.close or not self.connection.persists()
-        head, body = answers.refusal_answer(
+        head, body = answers.refusal_response(
             refusal,
             request_id=draft.request_id(context),
             client_request_id=draft.client_request_id_text,
@@ -435,13 +435,13 @@ class Exchange(ExchangeOwner):
 
     def client_left(self) -> None:
         """The client is gone; what is under way for it is cut."""
-        self._end_without_answer("clientAborted", STATUS_CLIENT_LEFT)
+        self._end_without_response("clientAborted", STATUS_CLIENT_LEFT)
 
     def fail(self) -> None:
         """Ends the exchange for a fault of the proxy; its connection is cut already."""
-        self._end_without_answer("internalError", STATUS_FAULT)
+        self._end_without_response("internalError", STATUS_FAULT)
 
-    def _end_without_answer(self, reason: str, status: int) -> None:
+    def _end_without_response(self, reason: str, status: int) -> None:
         if self.phase is _ENDED:
             return
         self.draft.reason = reason
@@ -496,7 +496,7 @@ class Exchange(ExchangeOwner):
             connection.abort(reset=self.head.http10)
             return
         if ending is _WHOLE:
-            connection.write_answer(before, body)
+            connection.write_response(before, body)
         elif ending is _UNANSWERED:
             return
         elif before or behind:
@@ -512,11 +512,11 @@ class Exchange(ExchangeOwner):
         parts = 0 if self.batch is None else self.batch.record_bytes
         return self.draft.record_bytes + parts
 
-    def pause_answer(self) -> None:
+    def pause_response(self) -> None:
         if self._call is not None:
             self._call.pause_reading()
 
-    def resume_answer(self) -> None:
+    def resume_response(self) -> None:
         if self.response is not None and not self.response.resume():
             return
         if self._call is not None:

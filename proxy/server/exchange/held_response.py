@@ -11,9 +11,9 @@ from typing import Final
 from proxy.ipc.counters import LIMIT_FILTER_BYTES
 from proxy.policy.batch import MalformedBatch
 from proxy.policy.canonical import MalformedTarget
-from proxy.policy.decision import AnswerFacts
+from proxy.policy.decision import ResponseFacts
 from proxy.policy.filters import FilterFailed
-from proxy.policy.plain_answers import media_type
+from proxy.policy.plain_responses import media_type
 from proxy.server.content.charset import is_utf8
 from proxy.server.content.content_coding import (
     ContentCodingError,
@@ -23,12 +23,12 @@ from proxy.server.content.content_coding import (
     split_codings,
 )
 from proxy.server.content.links import LinkStream
-from proxy.server.errors import Refusal, filter_failed, overloaded, unreadable_answer
+from proxy.server.errors import Refusal, filter_failed, overloaded, unreadable_response
 from proxy.server.exchange.client_response import client_head, is_json, may_have_links, pass_on, send_read
 from proxy.server.exchange.owner import ResponseBody, ResponseSink
 from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.chunked import chunk_frame
-from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_head import ResponseHead
 
 HOLD_BYTES: Final = 256 * 1024  # bytes of a JSON response to buffer until it is known whether a link changes
 HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same if compressed: it can't be changed once begun
@@ -40,7 +40,7 @@ class BufferedForRules(ResponseBody):
 
     __slots__ = ("_answer", "_buffered", "_sink", "_size")
 
-    def __init__(self, sink: ResponseSink, answer: AnswerHead) -> None:
+    def __init__(self, sink: ResponseSink, answer: ResponseHead) -> None:
         self._sink = sink
         self._answer = answer
         self._buffered: list[bytes] = []
@@ -120,7 +120,7 @@ class BufferedForRules(ResponseBody):
         decoded = decoded_body(body, answer, sink.context.limits.max_filter_bytes)
         _require_utf8(answer, decoded)
         if awaited:
-            evaluation.decide_response(AnswerFacts(answer.status, answer.headers, decoded))
+            evaluation.decide_response(ResponseFacts(answer.status, answer.headers, decoded))
         changed, removed = self._without_hidden(decoded)
         return decoded, changed, removed
 
@@ -144,7 +144,7 @@ class RewrittenLinks(ResponseBody):
 
     __slots__ = ("_answer", "_buffered", "_decoder", "_last", "_links", "_sink", "_size")
 
-    def __init__(self, sink: ResponseSink, answer: AnswerHead) -> None:
+    def __init__(self, sink: ResponseSink, answer: ResponseHead) -> None:
         self._sink = sink
         self._answer = answer
         self._buffered: list[bytes] = []
@@ -181,7 +181,7 @@ class RewrittenLinks(ResponseBody):
             self.begin(body, last=True)
             return
         except ContentCodingError as error:
-            sink.refuse(unreadable_answer(str(error), answer.status))
+            sink.refuse(unreadable_response(str(error), answer.status))
             return
         send_read(sink, answer, body, sink.rewriter().rewrite(decoded))
 
@@ -193,7 +193,7 @@ class RewrittenLinks(ResponseBody):
             try:
                 self._decoder = StreamDecoder(split_codings(answer.fields.content_encoding))
             except ContentCodingError as error:
-                sink.refuse(unreadable_answer(str(error), answer.status))
+                sink.refuse(unreadable_response(str(error), answer.status))
                 return
         self._buffered = []
         sink.hold_no_longer()
@@ -215,7 +215,7 @@ class RewrittenLinks(ResponseBody):
                 if last:
                     chunk += decoder.finish()
         except ContentCodingError as error:
-            self._sink.refuse(unreadable_answer(str(error), self._answer.status))
+            self._sink.refuse(unreadable_response(str(error), self._answer.status))
             return
         out = links.feed(chunk)
         if last and (rest := links.finish()):
@@ -227,14 +227,14 @@ class RewrittenLinks(ResponseBody):
         self._sink.send_piece(before, chunk, behind, last)
 
 
-def decoded_body(body: bytes, answer: AnswerHead, limit: int) -> bytes:
+def decoded_body(body: bytes, answer: ResponseHead, limit: int) -> bytes:
     """Return the body without its content codings. Raises ContentCodingError, also if it would be longer than
     `limit` bytes."""
     coding = answer.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)
 
 
-def _require_utf8(answer: AnswerHead, body: bytes) -> None:
+def _require_utf8(answer: ResponseHead, body: bytes) -> None:
     """Raises FilterFailed: a name of a hidden property in another charset would be passed on."""
     content_type = answer.fields.content_type
     if is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):

@@ -13,7 +13,7 @@ from proxy.server.exchange.batch import Batch
 from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.exchange.request_body import RequestBody
 from proxy.server.http1.request_head import RequestHead
-from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_head import ResponseHead
 from proxy.server.record.request_record import AuditDraft
 from proxy.server.upstream.connection import UpstreamLost
 
@@ -89,11 +89,11 @@ class ExchangeOwner(ResponseSink):
         """Return the head that the upstream is sent."""
         raise NotImplementedError
 
-    def informational(self, head: AnswerHead) -> None:
+    def informational(self, head: ResponseHead) -> None:
         """Receive a 1xx response of the upstream."""
         raise NotImplementedError
 
-    def response_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+    def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
         """Take the head of the final response, and the first bytes of its body."""
         raise NotImplementedError
 

@@ -6,15 +6,15 @@ Response rules that need no body decide here.
 from __future__ import annotations
 
 from proxy.policy.canonical import MalformedTarget
-from proxy.policy.decision import AnswerFacts
+from proxy.policy.decision import ResponseFacts
 from proxy.server.errors import Refusal, filter_failed
 from proxy.server.exchange.client_response import is_json, may_have_links, pass_on, send_read
 from proxy.server.exchange.held_response import BufferedForRules, RewrittenLinks
 from proxy.server.exchange.owner import ResponseBody, ResponseSink
-from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_head import ResponseHead
 
 
-def begin_response(sink: ResponseSink, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+def begin_response(sink: ResponseSink, answer: ResponseHead, chunk: bytes, last: bool) -> None:
     """Send or buffer a response, whose body begins with `chunk`."""
     _show_shadow(sink, answer, body_known=answer.length == 0)
     try:
@@ -40,13 +40,13 @@ def begin_response(sink: ResponseSink, answer: AnswerHead, chunk: bytes, last: b
     body.take(chunk, last)
 
 
-def refuse_response(sink: ResponseSink, answer: AnswerHead, refusal: Refusal) -> None:
+def refuse_response(sink: ResponseSink, answer: ResponseHead, refusal: Refusal) -> None:
     """Refuse a response that the application must not receive. Response rules decide by its status and
     headers, and a shadow ruleset does."""
     _show_shadow(sink, answer, body_known=True)  # no body reaches the application
     if sink.evaluation.plan.has_response_rules:
         try:
-            sink.evaluation.decide_response(AnswerFacts(answer.status, answer.headers, b""))
+            sink.evaluation.decide_response(ResponseFacts(answer.status, answer.headers, b""))
         except Refusal as blocked:
             refusal = blocked
         except MalformedTarget:
@@ -54,22 +54,22 @@ def refuse_response(sink: ResponseSink, answer: AnswerHead, refusal: Refusal) ->
     sink.refuse(refusal)
 
 
-def _show_shadow(sink: ResponseSink, answer: AnswerHead, *, body_known: bool) -> None:
+def _show_shadow(sink: ResponseSink, answer: ResponseHead, *, body_known: bool) -> None:
     shadow = sink.draft.shadow
-    if shadow is not None and shadow.wants_answer:
+    if shadow is not None and shadow.wants_response:
         shadow.answered(answer.status, answer.headers, None, body_known=body_known)
 
 
-def _rules_need_body(sink: ResponseSink, answer: AnswerHead) -> bool:
+def _rules_need_body(sink: ResponseSink, answer: ResponseHead) -> bool:
     """Have response rules decide if they can without the body. Return True if they, or a filter, need it."""
     evaluation = sink.evaluation
     plan = evaluation.plan
     filterable = 200 <= answer.status < 300 and answer.length != 0
     if plan.has_response_rules:
         if not plan.response_needs_body or answer.length == 0:
-            evaluation.decide_response(AnswerFacts(answer.status, answer.headers, None))
+            evaluation.decide_response(ResponseFacts(answer.status, answer.headers, None))
         elif not evaluation.decide_response_without_body(
-            AnswerFacts(answer.status, answer.headers, None, unread=True),
+            ResponseFacts(answer.status, answer.headers, None, unread=True),
             filterable=filterable,
             json=is_json(answer.fields.content_type),
         ):

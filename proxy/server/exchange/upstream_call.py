@@ -15,7 +15,7 @@ from proxy.ipc.counters import (
 )
 from proxy.server.errors import Refusal, overloaded
 from proxy.server.exchange.owner import ExchangeOwner
-from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_head import ResponseHead
 from proxy.server.loop.deadlines import NEVER
 from proxy.server.upstream.connection import UpstreamConnection, UpstreamLost, UpstreamUser
 from proxy.server.upstream.credentials import UpstreamCredential
@@ -215,16 +215,16 @@ class UpstreamCall(UpstreamUser):
     def upstream_drained(self) -> None:
         self._owner.connection.resume_body()
 
-    def answer_informational(self, head: AnswerHead) -> None:
+    def response_informational(self, head: ResponseHead) -> None:
         self._owner.informational(head)
 
-    def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+    def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
         if last:
             self.upstream = None
             self.state = _ENDED
         self._owner.response_started(answer, chunk, last)
 
-    def answer_continued(self, chunk: bytes, last: bool) -> None:
+    def response_continued(self, chunk: bytes, last: bool) -> None:
         if last:
             self.upstream = None
             self.state = _ENDED

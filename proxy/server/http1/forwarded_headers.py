@@ -22,7 +22,7 @@ from proxy.server.http1.field_lines import (
     TRANSFER_ENCODING,
 )
 from proxy.server.http1.request_head import RequestFields, RequestHead, UpstreamForm
-from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_head import ResponseHead
 
 _OF_THE_BODY: Final = frozenset({CONTENT_ENCODING, BODY_DIGEST})
 KEPT: Final = -3  # a body as long as the upstream said, if it said so
@@ -113,7 +113,7 @@ def _upstream_form(
 
 
 def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
-    answer: AnswerHead,
+    answer: ResponseHead,
     length: int,
     *,
     changed: bool,

@@ -32,7 +32,7 @@ def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: floa
     )
 
 
-def json_answer(
+def json_response(
     status: int, body: object, *, extra: bytes = b"", close: bool, now: float
 ) -> tuple[bytes, bytes]:
     """Head and body of a JSON answer."""
@@ -40,7 +40,7 @@ def json_answer(
     return head(status, len(encoded), JSON + extra, close=close, now=now), encoded
 
 
-def refusal_answer(
+def refusal_response(
     refusal: Refusal, *, request_id: str, client_request_id: str | None, close: bool, now: float
 ) -> tuple[bytes, bytes]:
     """Head and body for a refusal (contracts §4, proxy error body)."""

@@ -43,7 +43,7 @@ _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2}(?: [\t -~\x80-
 _VARYING: Final = VaryingLines((b"Content-Length", b"Date", b"request-id", b"client-request-id"))
 
 
-class AnswerFields:
+class ResponseFields:
     """What the heads of one spelling have in common."""
 
     __slots__ = (
@@ -84,14 +84,14 @@ class AnswerFields:
         self.values_at: list[tuple[int, int]] = []  # piece -> which value belongs there
 
 
-class AnswerHead:
+class ResponseHead:
     """One upstream answer's head. `length` is the body's size, CHUNKED or UNTIL_CLOSE."""
 
     __slots__ = ("fields", "keep_alive", "length", "request_id", "status", "values")
 
     def __init__(
         self,
-        fields: AnswerFields,
+        fields: ResponseFields,
         values: list[bytes],
         length: int,
         keep_alive: bool,
@@ -117,16 +117,16 @@ class AnswerHead:
         return [field.pair for field in self.lines]
 
 
-_known_fields: Final[BoundedMemo[bytes, AnswerFields]] = BoundedMemo(
+_known_fields: Final[BoundedMemo[bytes, ResponseFields]] = BoundedMemo(
     _MOST_SPELLINGS, _LONGEST_SPELLING, WhenFull.CLEAR
 )
 # The last head of each size.
-_by_size: Final[BoundedMemo[int, tuple[Layout, AnswerFields]]] = BoundedMemo(
+_by_size: Final[BoundedMemo[int, tuple[Layout, ResponseFields]]] = BoundedMemo(
     _MOST_SPELLINGS, None, WhenFull.CLEAR
 )
 
 
-def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
+def parse_response_head(head: bytes, *, to_head_request: bool) -> ResponseHead:
     """Parses the head of an upstream answer that ends with its empty line. Raises MalformedHead."""
     fields, values = _fields_and_values(head)
     content_length = fields.content_length if fields.length_at is None else values[fields.length_at]
@@ -145,10 +145,10 @@ def parse_answer_head(head: bytes, *, to_head_request: bool) -> AnswerHead:
         length = CHUNKED
     else:
         length = UNTIL_CLOSE if said is None else said
-    return AnswerHead(fields, values, length, keep_alive, request_id)
+    return ResponseHead(fields, values, length, keep_alive, request_id)
 
 
-def _fields_and_values(head: bytes) -> tuple[AnswerFields, list[bytes]]:
+def _fields_and_values(head: bytes) -> tuple[ResponseFields, list[bytes]]:
     last = _by_size.entries.get(len(head))
     if last is not None:
         values = last[0].values_if_same(head)
@@ -163,10 +163,10 @@ def _fields_and_values(head: bytes) -> tuple[AnswerFields, list[bytes]]:
     return fields, layout.values(head)
 
 
-def _remembered(head: bytes, layout: Layout) -> AnswerFields:
+def _remembered(head: bytes, layout: Layout) -> ResponseFields:
     status_line, *lines = head.split(b"\r\n")[:-2]
     status, own_status_line, http10 = _judged_status_line(status_line)
-    fields = AnswerFields(status, own_status_line, field_lines.read(lines), layout.lines(head))
+    fields = ResponseFields(status, own_status_line, field_lines.read(lines), layout.lines(head))
     _judge_fields(fields, http10=http10)
     _arrange(fields)
     _leave_values_out(fields)
@@ -176,7 +176,7 @@ def _remembered(head: bytes, layout: Layout) -> AnswerFields:
     return fields
 
 
-def _leave_values_out(fields: AnswerFields) -> None:
+def _leave_values_out(fields: ResponseFields) -> None:
     for at in fields.cut:
         fields.lines[at] = fields.lines[at].holding(b"")
     if fields.length_at is not None:
@@ -192,7 +192,7 @@ def _judged_status_line(line: bytes) -> tuple[int, bytes, bool]:
     return int(parts[2][:3]), b"HTTP/1.1 %b\r\n" % parts[2], parts[1] == b"0"
 
 
-def _judge_fields(fields: AnswerFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
+def _judge_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
     connection: bytes | None = None
     for at, field in enumerate(fields.lines):
         kind = field.kind
@@ -228,7 +228,7 @@ def _judge_fields(fields: AnswerFields, *, http10: bool) -> None:  # noqa: C901 
         fields.plain = False
 
 
-def _arrange(fields: AnswerFields) -> None:
+def _arrange(fields: ResponseFields) -> None:
     """Puts together how the head is written on, if it is plain."""
     piece = fields.status_line
     for at, field in enumerate(fields.lines):

@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.server.errors import MalformedBody, MalformedHead
 from proxy.server.http1.body_reader import UNTIL_CLOSE, BodyReader
-from proxy.server.http1.response_head import AnswerHead, parse_answer_head
+from proxy.server.http1.response_head import ResponseHead, parse_response_head
 
 MAX_INFORMATIONAL: Final = 16  # 1xx responses before one final response; more is a flood
 
@@ -91,7 +91,7 @@ class ResponseReader:
         """Take bytes of which `next_head` reads heads."""
         self._buffer = self._buffer + data if self._buffer else data
 
-    def next_head(self) -> AnswerHead | None:
+    def next_head(self) -> ResponseHead | None:
         """Return the next head, or None if it is not whole. After an informational head another one follows;
         after a final one the body does. Raise BrokenResponse."""
         buffer = self._buffer
@@ -105,7 +105,7 @@ class ResponseReader:
                 self.state = _HEAD
             return None
         try:
-            head = parse_answer_head(buffer[:end], to_head_request=self._to_head_request)
+            head = parse_response_head(buffer[:end], to_head_request=self._to_head_request)
         except MalformedHead as error:
             self.state = _BROKEN
             message = f"The head of the upstream's answer is malformed: {error}."
@@ -146,7 +146,7 @@ class ResponseReader:
         self.keep_alive = False
         return whole
 
-    def _count_informational(self, head: AnswerHead) -> None:
+    def _count_informational(self, head: ResponseHead) -> None:
         self._informational += 1
         if head.status == 101 or self._informational > MAX_INFORMATIONAL:
             self.state = _BROKEN

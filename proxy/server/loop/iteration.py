@@ -74,7 +74,7 @@ class LoopIteration:
         self._to_clients: list[BatchedConnection] = []
         self._to_upstream: list[BatchedConnection] = []
 
-    def answer_arrived(self, upstream: BatchedConnection) -> None:
+    def response_arrived(self, upstream: BatchedConnection) -> None:
         """Its `take_arrived` is called when this iteration ends, or sooner."""
         self._answered.append(upstream)
         self._expect_end(len(self._answered))
@@ -89,7 +89,7 @@ class LoopIteration:
         self._to_upstream.append(upstream)
         self._expect_end(len(self._to_upstream))
 
-    def send_answer(self, connection: BatchedConnection) -> None:
+    def send_response(self, connection: BatchedConnection) -> None:
         """The same of an answer."""
         self._to_clients.append(connection)
         self._expect_end(len(self._to_clients))

@@ -108,7 +108,7 @@ class DocumentExchange(RequestHandler):
 
     def begin(self) -> None:
         close = not self._connection.persists()
-        head, body = answers.json_answer(200, self._document, close=close, now=time.time())
+        head, body = answers.json_response(200, self._document, close=close, now=time.time())
         self._connection.write(head if self._head.method == "HEAD" else head + body)
         self._connection.exchange_done(close=close)
 
@@ -125,8 +125,8 @@ class DocumentExchange(RequestHandler):
     def client_left(self) -> None: ...
     def fail(self) -> None: ...
     def waited_too_long(self) -> None: ...
-    def pause_answer(self) -> None: ...
-    def resume_answer(self) -> None: ...
+    def pause_response(self) -> None: ...
+    def resume_response(self) -> None: ...
     def stop(self, stops: Stops) -> None: ...
 
 
@@ -183,7 +183,7 @@ class TokenExchange(RequestHandler):
         elif head.fields.length > MAX_FORM_BYTES:
             self.refuse(Refusal("payloadTooLarge", "The form is too large.", "payloadTooLarge", close=True))
         elif head.fields.length == 0:
-            self._answer_form(b"")
+            self._respond_to_form(b"")
         elif head.fields.expect_continue:
             self._connection.write_continue()
 
@@ -195,13 +195,13 @@ class TokenExchange(RequestHandler):
         if self._draft.request_bytes > MAX_FORM_BYTES:
             self.refuse(Refusal("payloadTooLarge", "The form is too large.", "payloadTooLarge", close=True))
         elif last:
-            self._answer_form(b"".join(self._body))
+            self._respond_to_form(b"".join(self._body))
 
-    def _answer_form(self, body: bytes) -> None:
+    def _respond_to_form(self, body: bytes) -> None:
         try:
             client_id, secret = self._credentials(body)
         except _OAuthError as error:
-            self._answer_error(error)
+            self._respond_with_error(error)
             return
         caller = self._context.rulebook.callers.get(client_id)
         self._draft.caller = caller
@@ -214,7 +214,7 @@ class TokenExchange(RequestHandler):
         if wait:
             self._context.counters.values[LIMIT_TOKEN_FAILURES] += 1
             message = "The client or its address has failed too often."
-            self._answer_error(_OAuthError(429, "temporarily_unavailable", message, retry_after=wait))
+            self._respond_with_error(_OAuthError(429, "temporarily_unavailable", message, retry_after=wait))
             return
         if self._context.verifying >= self._context.max_verifying:
             self._context.counters.values[LIMIT_TOKEN_CHECKS] += 1
@@ -285,14 +285,14 @@ class TokenExchange(RequestHandler):
             logger.warning("token asked for by an unknown client from %s", self._draft.client_ip)
         else:
             context.counters.values[TOKENS_REFUSED] += 1
-        self._answer_error(_OAuthError(401, "invalid_client", "The client id or secret is not valid."))
+        self._respond_with_error(_OAuthError(401, "invalid_client", "The client id or secret is not valid."))
 
     def _verified(self, caller: Caller, digest: bytes) -> None:
         """The secret is that of `caller`, who is one of the rulebook in force."""
         context = self._context
         if context.rulebook.stops.concern(caller.org_id, caller.app_id):
             # Said to nobody else than to who has the secret.
-            self._answer_error(_OAuthError(403, "emergency_stop", STOPPED))
+            self._respond_with_error(_OAuthError(403, "emergency_stop", STOPPED))
             return
         if not caller.enabled:
             self._refuse_secret(caller)
@@ -309,7 +309,7 @@ class TokenExchange(RequestHandler):
         }
         self._answer(200, body, _NO_STORE)
 
-    def _answer_error(self, error: _OAuthError) -> None:
+    def _respond_with_error(self, error: _OAuthError) -> None:
         self._draft.reason = _REASON_OF[error.status]
         extra = _NO_STORE
         if error.retry_after:
@@ -320,7 +320,7 @@ class TokenExchange(RequestHandler):
 
     def _answer(self, status: int, body: dict[str, object], extra: bytes) -> None:
         close = not self._connection.persists()
-        head, encoded = answers.json_answer(status, body, extra=extra, close=close, now=time.time())
+        head, encoded = answers.json_response(status, body, extra=extra, close=close, now=time.time())
         self._respond(status, head, encoded, close)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -328,7 +328,7 @@ class TokenExchange(RequestHandler):
             return
         self._draft.reason = refusal.reason
         close = refusal.close or not self._connection.persists()
-        head, body = answers.refusal_answer(
+        head, body = answers.refusal_response(
             refusal,
             request_id=self._draft.request_id(self._context),
             client_request_id=self._draft.client_request_id_text,
@@ -349,13 +349,13 @@ class TokenExchange(RequestHandler):
         self._connection.exchange_done(close=close)
 
     def client_left(self) -> None:
-        self._end_without_answer("clientAborted", STATUS_CLIENT_LEFT)
+        self._end_without_response("clientAborted", STATUS_CLIENT_LEFT)
 
     def fail(self) -> None:
         """Ends the exchange for a fault of the proxy; its connection is cut already."""
-        self._end_without_answer("internalError", STATUS_FAULT)
+        self._end_without_response("internalError", STATUS_FAULT)
 
-    def _end_without_answer(self, reason: str, status: int) -> None:
+    def _end_without_response(self, reason: str, status: int) -> None:
         if not self._finished:
             self._finished = True
             self._draft.status = status
@@ -370,8 +370,8 @@ class TokenExchange(RequestHandler):
             draft.caller = context.tokens.issued_to(self._head.fields.authorization, draft.time_ms / 1000)
 
     def waited_too_long(self) -> None: ...
-    def pause_answer(self) -> None: ...
-    def resume_answer(self) -> None: ...
+    def pause_response(self) -> None: ...
+    def resume_response(self) -> None: ...
 
     def stop(self, stops: Stops) -> None:
         """Not needed: once the secret is compared, it is looked at again."""

@@ -12,7 +12,7 @@ import select
 from enum import Enum
 from typing import Final, cast
 
-from proxy.server.http1.response_head import AnswerHead
+from proxy.server.http1.response_head import ResponseHead
 from proxy.server.http1.response_reader import BrokenResponse, ResponseReader, ResponseState
 from proxy.server.loop.deadlines import NEVER, Deadlines
 from proxy.server.loop.iteration import WAITING_BYTES, BatchedConnection, LoopIteration
@@ -95,15 +95,15 @@ class UpstreamUser:
         """Go on to send, after a pause."""
         raise NotImplementedError
 
-    def answer_informational(self, head: AnswerHead) -> None:
+    def response_informational(self, head: ResponseHead) -> None:
         """Receive a 1xx response of the upstream."""
         raise NotImplementedError
 
-    def answer_started(self, answer: AnswerHead, chunk: bytes, last: bool) -> None:
+    def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
         """Take the head of the final response, and the first bytes of its body."""
         raise NotImplementedError
 
-    def answer_continued(self, chunk: bytes, last: bool) -> None:
+    def response_continued(self, chunk: bytes, last: bool) -> None:
         """Take a piece of the response's body."""
         raise NotImplementedError
 
@@ -274,7 +274,7 @@ class UpstreamConnection(BatchedConnection):
             self._close_unusable()  # bytes that nobody has asked for yet (RFC 9112 §9.2)
         elif self._reader.state is not _READING_BODY and not self._arrived and len(data) < WAITING_BYTES:
             self._arrived = data
-            self._owner.iteration.answer_arrived(self)
+            self._owner.iteration.response_arrived(self)
         else:
             # Together: bytes behind the end of a response must not be taken for the next one's.
             arrived, self._arrived = self._arrived, b""
@@ -319,7 +319,7 @@ class UpstreamConnection(BatchedConnection):
         reader = self._reader
         unanswered, began = reader.is_untouched, reader.state is _READING_BODY
         if reader.end_of_input(orderly=orderly):
-            user.answer_continued(b"", True)
+            user.response_continued(b"", True)
         elif not began:
             user.upstream_lost(
                 UpstreamLost(
@@ -373,19 +373,19 @@ class UpstreamConnection(BatchedConnection):
             chunk, last = reader.read_body(data)
             self._piece_read(last)
             if chunk or last:
-                user.answer_continued(chunk, last)
+                user.response_continued(chunk, last)
             return
         reader.feed(data)
         head = reader.next_head()
         while head is not None and head.status < 200:
-            user.answer_informational(head)
+            user.response_informational(head)
             if self.user is not user:
                 return
             head = reader.next_head()
         if head is not None:
             chunk, last = reader.read_body(b"")
             self._piece_read(last)
-            user.answer_started(head, chunk, last)
+            user.response_started(head, chunk, last)
 
     def _piece_read(self, last: bool) -> None:
         """Let the connection go if the response has ended, and give the upstream time for more otherwise."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohappyeyeballs import start_connection
 
-from proxy.ipc.counters import LIMIT_ANSWER_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
+from proxy.ipc.counters import LIMIT_RESPONSE_HEAD_BYTES, UPSTREAM_OPENED, UPSTREAM_REUSED, Counters
 from proxy.server.loop.deadlines import Deadlines
 from proxy.server.loop.iteration import LoopIteration
 from proxy.server.upstream.connection import ConnectionOwner, UpstreamConnection, UpstreamLost, UpstreamUser
@@ -53,7 +53,7 @@ class UpstreamPool(ConnectionOwner):
 
     def count_large_head(self) -> None:
         """Count a response that reached the limit of a head's size."""
-        self._counters[LIMIT_ANSWER_HEAD_BYTES] += 1
+        self._counters[LIMIT_RESPONSE_HEAD_BYTES] += 1
 
     @property
     def open_connections(self) -> int:

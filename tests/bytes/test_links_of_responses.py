@@ -10,7 +10,7 @@ from proxy.ipc.counters import FOREIGN_LINKS
 from tests.bytes.data_path import Script, UpstreamPeer, data_path
 
 
-def answering_with(kind: bytes, body: bytes, fields: bytes = b"") -> Script:
+def responding_with(kind: bytes, body: bytes, fields: bytes = b"") -> Script:
     async def script(peer: UpstreamPeer) -> None:
         head = await peer.head()
         host = head.partition(b"Host: ")[2].partition(b"\r\n")[0]
@@ -38,7 +38,7 @@ async def test_a_next_link_leads_back_whatever_json_it_stands_in(
 ) -> None:
     body = b'{"value":[],"%b":"HTTP://HOST/v1.0/users?x"}' % name
     link = b'Link: <http://HOST/v1.0/users?x>; rel="next"\r\n'
-    async with data_path(answering_with(kind, body, link), tmp_path) as proxy:
+    async with data_path(responding_with(kind, body, link), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert reply.body == b'{"value":[],"%b":"http://proxy.example/v1.0/users?x"}' % name
         assert reply.value("link") == '<http://proxy.example/v1.0/users?x>; rel="next"'
@@ -47,7 +47,7 @@ async def test_a_next_link_leads_back_whatever_json_it_stands_in(
 
 async def test_a_link_without_a_relation_stays(tmp_path: Path) -> None:
     link = b'Link: <http://HOST/v1.0/k>, <http://HOST/v1.0/n>; title="x"; rel=next, <http://HOST/v1.0/m>\r\n'
-    async with data_path(answering_with(b"text/plain", b"x", link), tmp_path) as proxy:
+    async with data_path(responding_with(b"text/plain", b"x", link), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         graph = f"http://127.0.0.1:{proxy.upstream.port}"
         assert reply.value("link") == (
@@ -59,7 +59,7 @@ async def test_a_next_link_to_another_host_stays_is_counted_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     body = b'{"value":[],"@odata.nextLink":"https://us.graph.example/v1.0/users?x"}'
-    async with data_path(answering_with(b"application/json", body), tmp_path) as proxy:
+    async with data_path(responding_with(b"application/json", body), tmp_path) as proxy:
         for _ in range(2):
             assert (await proxy.ask(proxy.request())).body == body
         assert proxy.context.counters.values[FOREIGN_LINKS] == 2
