@@ -204,11 +204,12 @@ class CompiledRuleset:
             for candidate in candidates:
                 key = id(candidate.step)
                 known = best.get(key)
-                if known is None or known.held < candidate.held:
+                if known is not None and known.held >= candidate.held:
+                    continue
+                # Asked of each path: one that doesn't count takes no other's place.
+                if counts_for(candidate, reading):
                     best[key] = candidate
         found = list(best.values())
-        if reading.kind & UNTAKEN:
-            found = [candidate for candidate in found if counts_for(candidate, reading)]
         if len(found) > 1:
             found.sort(key=lambda candidate: candidate.order)
         return found

@@ -6,7 +6,7 @@ import json
 from typing import Final, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.rehearsal.explain import Account, Attempt, Explainer, Explanation, SampleRequest
@@ -377,8 +377,13 @@ def agrees(account: Account, default: Decision) -> None:
     assert logged == set(account.decision.logged_rule_ids)
 
 
+WILD_AND_NAMED: Final = Match(("/**", "/v1.0/users/{id}"))
+BESIDE_A_KEY: Final = SampleRequest("GET", "/v1.0/users('ada@contoso.com');a=b")
+
+
 @settings(max_examples=150)
 @given(rulesets(), samples())
+@example(Ruleset("any", "allow", (Rule("r0", WILD_AND_NAMED, "block"),)), BESIDE_A_KEY)
 def test_the_verdict_is_the_proxy_s_and_the_account_leads_to_it(
     ruleset: Ruleset, sample: SampleRequest
 ) -> None:
@@ -412,6 +417,9 @@ ANSWERS: Final = (b'{"x": "1"}', b'{"value": [{"x": 2}, {"x": 1, "id": 3}]}', b"
 
 @settings(max_examples=150)
 @given(rulesets(), samples(), st.sampled_from([200, 206, 404]), st.sampled_from(ANSWERS))
+@example(
+    Ruleset("any", "allow", (Rule("r0", WILD_AND_NAMED, "block", when="response"),)), BESIDE_A_KEY, 200, b""
+)
 def test_and_so_it_is_of_an_answer(ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes) -> None:
     answer = ResponseFacts(status, ((b"x", b"1"),), body)
     told = Explainer(ruleset).explain(sample, answer)

@@ -134,6 +134,20 @@ def test_a_block_that_names_what_another_reading_leads_to_still_counts(target: s
     assert verdict(rules, target, default) in ("block", "refused")
 
 
+@pytest.mark.parametrize("target", NAMED)
+@pytest.mark.parametrize("other", ["/v1.0/*/*/*", "/v1.0/users/*/*", "/v1.0/*/*/**"])
+@pytest.mark.parametrize("own_first", [True, False])
+def test_another_path_of_the_rule_takes_nothing_from_the_one_that_names_it(
+    target: str, other: str, own_first: bool
+) -> None:
+    own = "/v1.0/users/{id}/messages"
+    rules = f"""
+- {{id: no, match: {{path: {json.dumps([own, other] if own_first else [other, own])}}}, verdict: block}}
+- {{id: rest, match: {{path: [/v1.0/**]}}, verdict: allow}}
+"""
+    assert verdict(rules, target) in ("block", "refused")
+
+
 @pytest.mark.parametrize(
     "target", ["/v1.0/users/b%256Fb", "/v1.0/users/bob;x", "/v1.0/users/ada%252F..%252Fbob"]
 )
