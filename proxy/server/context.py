@@ -24,8 +24,8 @@ from proxy.server.client_limits import Connections, Failures
 from proxy.server.content.content_coding import acceptable
 from proxy.server.content.links import LinkRewriter
 from proxy.server.errors import NO_ROOM
+from proxy.server.loop.buffer_budget import BufferBudget
 from proxy.server.loop.deadlines import Deadlines
-from proxy.server.loop.held_memory import HeldMemory
 from proxy.server.loop.iteration import BatchedConnection, LoopIteration
 from proxy.server.upstream.pool import UpstreamPool
 
@@ -161,7 +161,7 @@ class Context:
         self.connections: set[OpenConnection] = set()
         self.handshakes = 0  # under way, for connections to be
         self.addresses = Connections()
-        self.memory = HeldMemory(limits.max_held_bytes)
+        self.buffer_budget = BufferBudget(limits.max_held_bytes)
         self.failures_of_address = Failures(limits.max_failures_per_address)
         self.failures_of_client = Failures(limits.max_failures_per_client)
         self._rewriters: BoundedMemo[bytes, LinkRewriter] = BoundedMemo(

@@ -491,7 +491,7 @@ async def test_a_rule_that_only_logs_refuses_no_body(
         (event,) = proxy.events()
         assert event["loggedRuleIds"] == (["secret-changes"] if logged else [])
         assert event["verdict"] == ("log_only" if logged else "allow")
-        assert proxy.context.memory.held == 0
+        assert proxy.context.buffer_budget.reserved == 0
 
 
 @pytest.mark.parametrize(
@@ -515,7 +515,7 @@ async def test_a_rule_that_only_logs_withholds_no_answer(tmp_path: Path, answer:
         assert reply.body == answer.partition(b"\r\n\r\n")[2]
         (event,) = proxy.events()
         assert event["loggedRuleIds"] == (["secret-answers"] if logged else [])
-        assert proxy.context.memory.held == 0
+        assert proxy.context.buffer_budget.reserved == 0
 
 
 async def test_a_body_is_read_only_where_a_verdict_hangs_on_it(tmp_path: Path) -> None:

@@ -468,8 +468,8 @@ async def _too_large(scene: Scene) -> None:
 
 
 async def _memory_full(scene: Scene) -> None:
-    memory = scene.proxy.context.memory
-    memory.limit = memory.held
+    budget = scene.proxy.context.buffer_budget
+    budget.limit = budget.reserved
     if scene.peer is None:
         scene.writer.write(scene.next_body)
     else:
@@ -644,6 +644,6 @@ async def test_what_becomes_of_an_exchange(
         for writer in (scene.writer, *scene.others):
             writer.transport.abort()
         await until(lambda: not proxy.connections)
-        assert proxy.context.memory.held == 0
+        assert proxy.context.buffer_budget.reserved == 0
         assert proxy.credential.waiting == set()
         assert not proxy.context.pool._waiting

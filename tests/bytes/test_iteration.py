@@ -65,7 +65,7 @@ async def test_many_requests_do_not_wait_for_the_iterations_end(tmp_path: Path) 
             assert not proxy.events(), f"taken after {number}"
             connection.data_received(proxy.request("/v1.0/secrets"))
         assert len(proxy.events()) == MOST_TOGETHER
-        assert not any(each._held for each in proxy.connections)  # all are sent
+        assert not any(each._queued_output for each in proxy.connections)  # all are sent
         for reader, writer in clients:
             assert (await read_reply(reader)).status == 403
             writer.close()
@@ -348,7 +348,7 @@ async def test_an_answer_is_sent_before_a_client_that_half_closes_is_let_go(tmp_
         await read_reply(reader)
         connection = client_of(proxy)
         connection.data_received(proxy.request("/v1.0/secrets"))
-        proxy.context.iteration.take()  # its answer is held
+        proxy.context.iteration.take()  # its answer is queued
         assert not connection.eof_received()
         connection.transport.close()  # what a transport does at that word
         assert (await read_reply(reader)).status == 403

@@ -21,7 +21,7 @@ from proxy.ipc import counters as c
 from proxy.server.client.connection import ClientConnection
 from proxy.server.client.pace import SLOW_READER_SECONDS
 from proxy.server.client_limits import MAX_KEYS, WINDOW_SECONDS, Failures, network_of
-from proxy.server.loop.held_memory import HeldMemory
+from proxy.server.loop.buffer_budget import BufferBudget
 from proxy.server.router import handler_for
 from tests.bytes.data_path import (
     CLIENT_ID,
@@ -308,7 +308,7 @@ def test_failures_are_forgotten_with_their_window_and_beyond_their_number() -> N
     assert len(failures) == MAX_KEYS
 
 
-# What is held in memory
+# What is buffered in memory
 
 
 def chunked(*pieces: bytes) -> bytes:
@@ -321,14 +321,14 @@ async def test_bodies_that_rules_read_are_held_within_one_limit_for_all(tmp_path
         fields = b"Content-Length: 900000\r\n"
         first_reader, first = await proxy.connect()
         first.write(proxy.request("/v1.0/judged", "POST", fields, b'{"kind":"x"}'.ljust(700_000)))
-        await until(lambda: proxy.context.memory.held >= 700_000)
+        await until(lambda: proxy.context.buffer_budget.reserved >= 700_000)
         body = b'{"kind":"y"}'.ljust(900_000)
         said_to_wait(await proxy.ask(proxy.request("/v1.0/judged", "POST", fields, body)))
         assert counted(proxy, c.LIMIT_HELD_BYTES) >= 1
         assert proxy.upstream.heads == []
         first.write(b" " * 200_000)
         assert (await read_reply(first_reader)).status == 200
-        assert proxy.context.memory.held == 0
+        assert proxy.context.buffer_budget.reserved == 0
         assert (await proxy.ask(proxy.request("/v1.0/judged", "POST", fields, body))).status == 200
         assert {event["reason"] for event in proxy.events()} == {"overloaded", "default"}
         first.close()
@@ -346,9 +346,9 @@ async def test_a_client_that_leaves_gives_back_what_it_held(tmp_path: Path) -> N
     async with data_path(answering(ok(b"{}")), tmp_path, READING_RULES) as proxy:
         _, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/judged", "POST", b"Content-Length: 900000\r\n", b" " * 500_000))
-        await until(lambda: proxy.context.memory.held == 500_000)
+        await until(lambda: proxy.context.buffer_budget.reserved == 500_000)
         writer.transport.abort()
-        await until(lambda: proxy.context.memory.held == 0)
+        await until(lambda: proxy.context.buffer_budget.reserved == 0)
 
 
 @pytest.mark.parametrize("target", ["/v1.0/less", "/v1.0/linked"])
@@ -366,11 +366,11 @@ async def test_an_answer_that_is_held_counts_until_it_is_sent(tmp_path: Path, ta
 
     async with data_path(script, tmp_path, READING_RULES) as proxy:
         asking = asyncio.ensure_future(proxy.ask(proxy.request(target)))
-        await until(lambda: proxy.context.memory.held >= len(held))
+        await until(lambda: proxy.context.buffer_budget.reserved >= len(held))
         go_on.set()
         reply = await asking
         assert (reply.status, b"secret" in reply.body) == (200, target == "/v1.0/linked")
-        assert proxy.context.memory.held == 0
+        assert proxy.context.buffer_budget.reserved == 0
 
 
 @pytest.mark.parametrize(("target", "status"), [("/v1.0/less", 503), ("/v1.0/linked", 200)])
@@ -392,7 +392,7 @@ async def test_an_answer_that_can_not_be_held_is_withheld_if_rules_must_read_it(
         reply = await proxy.ask(proxy.request(target))
         assert reply.status == status
         assert (b'"secret":1' in reply.body) is (status == 200)
-        assert proxy.context.memory.held == 0
+        assert proxy.context.buffer_budget.reserved == 0
         assert counted(proxy, c.LIMIT_HELD_BYTES) >= 1
 
 
@@ -438,9 +438,9 @@ async def test_of_slow_readers_the_longest_slow_is_cut_where_memory_ends(tmp_pat
             clients.append(await small_window(stack, proxy, proxy.request("/v1.0/less")))
             await until(lambda: len(proxy.events()) == len(clients))
         await until(lambda: counted(proxy, c.LIMIT_SLOW_READERS))
-        memory = proxy.context.memory
-        assert memory.unsent <= memory.limit
-        await until(lambda: unsent(proxy) <= memory.limit)
+        budget = proxy.context.buffer_budget
+        assert budget.unsent <= budget.limit
+        await until(lambda: unsent(proxy) <= budget.limit)
         assert (await proxy.ask(proxy.request())).status == 200
         received = bytearray()
         while len(received) < len(answer):
@@ -450,7 +450,7 @@ async def test_of_slow_readers_the_longest_slow_is_cut_where_memory_ends(tmp_pat
         for client in clients:
             client.close()
         await until(lambda: not proxy.context.connections)
-        assert (memory.unsent, memory.held) == (0, 0)
+        assert (budget.unsent, budget.reserved) == (0, 0)
 
 
 def unsent(proxy: DataPath) -> int:
@@ -458,20 +458,20 @@ def unsent(proxy: DataPath) -> int:
 
 
 def test_readers_are_cut_longest_slow_first() -> None:
-    memory = HeldMemory(100)
+    budget = BufferBudget(100)
     cut: list[str] = []
 
     def slow(name: str, size: int) -> int:
-        return memory.slow(name, size, lambda: cut.append(name))
+        return budget.slow(name, size, lambda: cut.append(name))
 
     assert [slow("a", 40), slow("b", 40)] == [0, 0]
-    memory.forget("a")
+    budget.forget("a")
     assert (slow("c", 40), slow("d", 60)) == (0, 1)
     assert cut == ["b"]
     assert slow("d", 50) == 0  # who is slow again counts once
-    assert memory.unsent == 90
+    assert budget.unsent == 90
     assert slow("e", 1000) == 3  # one that alone is too much is cut as well
-    assert (cut, memory.unsent) == (["b", "c", "d", "e"], 0)
+    assert (cut, budget.unsent) == (["b", "c", "d", "e"], 0)
 
 
 def pass_time(proxy: DataPath, seconds: float) -> None:

@@ -112,7 +112,7 @@ class ClientConnection(OpenConnection):
         )
         self._serving = False
         self._keep_alive = _PERSIST
-        self._held = b""  # an answer that leaves when the loop iteration ends
+        self._queued_output = b""  # an answer that leaves when the loop iteration ends
         # Per request
         self._exchange: RequestHandler | None = None
         self._discarded = 0  # bytes that came behind the response
@@ -192,7 +192,7 @@ class ClientConnection(OpenConnection):
         application's library does: whoever waits for an answer is taken to have left, so that the audit
         trail doesn't claim an answer that nobody read."""
         self.take_arrived()
-        self.send_held()
+        self.send_queued()
         if self._exchange is not None:
             self.cut()
         return False
@@ -201,7 +201,7 @@ class ClientConnection(OpenConnection):
         context = self._context
         context.deadlines.discard(self)
         context.connections.discard(self)
-        context.memory.forget(self)
+        context.buffer_budget.forget(self)
         if self._admission is not None:
             self._admission.end(context)
         context.counters.values[CONNECTIONS_OPEN] = len(context.connections)
@@ -210,7 +210,7 @@ class ClientConnection(OpenConnection):
         self._pace.enter(_CLOSING)
         self._pace.stop()
         self._arrived = b""
-        self._held = b""
+        self._queued_output = b""
         exchange = self._exchange
         if exchange is not None:
             self._exchange = None
@@ -220,12 +220,13 @@ class ClientConnection(OpenConnection):
         context = self._context
         unsent = self.transport.get_write_buffer_size()
         self._pace.response_stalled(unsent)
-        context.counters.values[LIMIT_SLOW_READERS] += context.memory.slow(self, unsent, self._cut_soon)
+        cuts = context.buffer_budget.slow(self, unsent, self._cut_soon)
+        context.counters.values[LIMIT_SLOW_READERS] += cuts
         if self._exchange is not None:
             self._exchange.pause_response()
 
     def resume_writing(self) -> None:
-        self._context.memory.forget(self)
+        self._context.buffer_budget.forget(self)
         self._pace.response_taken()
         if self._exchange is not None:
             self._exchange.resume_response()
@@ -283,7 +284,7 @@ class ClientConnection(OpenConnection):
 
     def _begin_request(self) -> bool:
         """Begins the first pending request. False where it has to wait, or is refused."""
-        self.send_held()
+        self.send_queued()
         if self.write_paused:
             return False  # the client doesn't take the answer before
         reader = self._reader
@@ -378,21 +379,21 @@ class ClientConnection(OpenConnection):
         self._pace.wait_until(deadline)
 
     def write(self, data: bytes) -> None:
-        self.send_held()
+        self.send_queued()
         self.transport.write(data)
 
     def write_response(self, head: bytes, body: bytes) -> None:
         """A whole answer."""
-        self.send_held()
+        self.send_queued()
         if len(body) < COPIED_BYTES:
-            self._held = head + body
+            self._queued_output = head + body
             self._context.iteration.send_response(self)
         else:
             self.transport.writelines((head, body))
 
     def write_framed(self, before: bytes, chunk: bytes, behind: bytes) -> None:
         """A piece of an answer's body between what frames it."""
-        self.send_held()
+        self.send_queued()
         if len(chunk) < COPIED_BYTES:
             self.transport.write(before + chunk + behind)
         else:
@@ -400,7 +401,7 @@ class ClientConnection(OpenConnection):
 
     def write_continue(self) -> None:
         """Asks for a body that the client holds back (RFC 9110 §10.1.1)."""
-        self.send_held()
+        self.send_queued()
         self.transport.write(answers.CONTINUE)
         self.body_continued()
 
@@ -445,7 +446,7 @@ class ClientConnection(OpenConnection):
     def _close_transport(self) -> None:
         """Closes when what was written has gone out; a client that takes none of it is cut in the end."""
         self._pace.enter(_CLOSING)
-        self.send_held()
+        self.send_queued()
         self.transport.close()
 
     def _close_after_last_words(self) -> None:
@@ -463,7 +464,7 @@ class ClientConnection(OpenConnection):
     def abort(self, *, reset: bool = False) -> None:
         """Cuts the connection, so that an unfinished answer can't be taken for a whole one; with a `reset`
         where the answer has no other end than the connection's."""
-        self.send_held()  # of the exchange before
+        self.send_queued()  # of the exchange before
         self._arrived = b""
         self._exchange = None
         unfinished = self._pace.state is _HEAD

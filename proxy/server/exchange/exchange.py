@@ -82,7 +82,7 @@ class Exchange(ExchangeOwner):
 
     __slots__ = (
         "_call",
-        "_held",
+        "_reserved",
         "_response_bytes",
         "phase",
     )
@@ -106,7 +106,7 @@ class Exchange(ExchangeOwner):
         length = head.fields.length
         self.body = RequestBody(length) if length else NO_BODY
         self.phase = _JUDGING
-        self._held = 0  # bytes that count against what this worker may hold
+        self._reserved = 0  # bytes that count against what this worker may buffer
         self.batch = None
         self._call: UpstreamCall | None = None
         self._response_bytes = 0  # without framing
@@ -273,24 +273,24 @@ class Exchange(ExchangeOwner):
             return
         body.add(chunk)
         if self.phase is _COLLECTING:
-            if self.hold(len(chunk)):
+            if self.reserve_buffer(len(chunk)):
                 self._body_collected(last)
             else:
                 self.refuse(overloaded("The proxy holds as many bodies as it may.", close=True))
         elif last and body.kept:
             self.forward()
 
-    def hold(self, size: int) -> bool:
+    def reserve_buffer(self, size: int) -> bool:
         context = self.context
-        if context.memory.take(size):
-            self._held += size
+        if context.buffer_budget.reserve(size):
+            self._reserved += size
             return True
         context.counters.values[LIMIT_HELD_BYTES] += 1
         return False
 
-    def hold_no_longer(self) -> None:
-        self.context.memory.give(self._held)
-        self._held = 0
+    def release_buffer(self) -> None:
+        self.context.buffer_budget.release(self._reserved)
+        self._reserved = 0
 
     def _body_collected(self, last: bool) -> None:
         if self.draft.request_bytes > self.context.limits.max_buffered_body:
@@ -328,7 +328,7 @@ class Exchange(ExchangeOwner):
     def _go_on_without_body(self, decision: Decision) -> None:
         """Pass on as it comes a body that is too long for the log."""
         self.phase = _JUDGING
-        self.hold_no_longer()
+        self.release_buffer()
         try:
             self._take_without_body(decision)
             self.attach_credential()
@@ -481,8 +481,8 @@ class Exchange(ExchangeOwner):
         If the records can't be stored, the connection is aborted: a response without an event must not be
         completed.
         """
-        if self._held:
-            self.hold_no_longer()
+        if self._reserved:
+            self.release_buffer()
         self.response = None  # and what it holds is free at once, not when the collector comes by
         draft = self.draft
         draft.status = status

@@ -53,11 +53,11 @@ class ResponseSink(RequestHandler):
         """Return the value of a Location header field as the client receives it."""
         return self.rewriter().header(location) if self.context.rewrite_links else location
 
-    def hold(self, size: int) -> bool:
+    def reserve_buffer(self, size: int) -> bool:
         """Return True if `size` more bytes may be buffered."""
         raise NotImplementedError
 
-    def hold_no_longer(self) -> None:
+    def release_buffer(self) -> None:
         """Give back the bytes that are buffered."""
         raise NotImplementedError
 

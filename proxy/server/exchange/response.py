@@ -8,8 +8,8 @@ from __future__ import annotations
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.decision import ResponseFacts
 from proxy.server.errors import Refusal, filter_failed
+from proxy.server.exchange.buffered_response import BufferedForRules, RewrittenLinks
 from proxy.server.exchange.client_response import is_json, may_have_links, pass_on, send_read
-from proxy.server.exchange.held_response import BufferedForRules, RewrittenLinks
 from proxy.server.exchange.owner import ResponseBody, ResponseSink
 from proxy.server.http1.response_head import ResponseHead
 

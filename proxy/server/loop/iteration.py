@@ -20,12 +20,12 @@ WAITING_BYTES: Final = 16 * 1024  # of a piece: longer ones would push each othe
 class BatchedConnection(asyncio.Protocol):
     """A connection whose reads are taken, and whose writes leave, when the loop iteration ends."""
 
-    __slots__ = ("_arrived", "_held", "deadline", "transport")
+    __slots__ = ("_arrived", "_queued_output", "deadline", "transport")
 
     transport: asyncio.Transport
     deadline: float  # monotonic seconds
     _arrived: bytes  # read in this loop iteration, and not taken yet
-    _held: bytes  # written in this loop iteration, and not sent yet
+    _queued_output: bytes  # written in this loop iteration, and not sent yet
 
     def take_arrived(self) -> None:
         """Take what arrived: when the loop iteration ends, and before any other event of the connection. It
@@ -35,12 +35,12 @@ class BatchedConnection(asyncio.Protocol):
             self._arrived = b""
             self._take_safely(arrived)
 
-    def send_held(self) -> None:
+    def send_queued(self) -> None:
         """Send what is queued: when the loop iteration ends, and before any other write or the close."""
-        held = self._held
-        if held:
-            self._held = b""
-            self.transport.write(held)
+        queued = self._queued_output
+        if queued:
+            self._queued_output = b""
+            self.transport.write(queued)
 
     def on_deadline(self, now: float) -> None:
         """Take what arrived, and act on the deadline if it is still in the past."""
@@ -85,7 +85,7 @@ class LoopIteration:
         self._expect_end(len(self._asking))
 
     def send_request(self, upstream: BatchedConnection) -> None:
-        """Its `send_held` is called when this iteration ends, or sooner."""
+        """Its `send_queued` is called when this iteration ends, or sooner."""
         self._to_upstream.append(upstream)
         self._expect_end(len(self._to_upstream))
 
@@ -104,18 +104,18 @@ class LoopIteration:
             connection.take_arrived()
 
     def send(self) -> None:
-        """Sends all that is held back."""
+        """Sends all that is queued."""
         to_clients, self._to_clients = self._to_clients, []
         for connection in to_clients:
             try:
-                connection.send_held()
+                connection.send_queued()
             except Exception as error:
                 self.report(error)
                 connection.fail()
         to_upstream, self._to_upstream = self._to_upstream, []
         for upstream in to_upstream:
             try:
-                upstream.send_held()
+                upstream.send_queued()
             except Exception as error:
                 self.report(error)
                 upstream.fail()

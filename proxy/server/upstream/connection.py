@@ -170,7 +170,7 @@ class UpstreamConnection(BatchedConnection):
         self._sending = _IDLE
         self._reader = ResponseReader(owner.settings.max_header_bytes)
         self._paused = False  # reading, because the client doesn't take what came
-        self._held = b""
+        self._queued_output = b""
         self._arrived = b""
         self.user: UpstreamUser | None = None
 
@@ -228,21 +228,21 @@ class UpstreamConnection(BatchedConnection):
         """Write a whole request when the loop iteration ends."""
         self._sending = _QUEUED
         self._await_upstream()
-        self._held = data
+        self._queued_output = data
         self._owner.iteration.send_request(self)
 
-    def send_held(self) -> None:
+    def send_queued(self) -> None:
         """Send a queued request, unless the connection ends: then its loss reports that it is unsent."""
         if self._sending is _QUEUED and not self.transport.is_closing():
-            held, self._held = self._held, b""
+            queued, self._queued_output = self._queued_output, b""
             self._sending = _DONE
-            self.transport.write(held)
+            self.transport.write(queued)
 
     def abandon(self) -> None:
         """Close the connection: its user wants nothing more, and what is under way can't be taken back."""
         self.user = None
         self._sending = _IDLE
-        self._held = b""
+        self._queued_output = b""
         self._arrived = b""
         self.transport.abort()
 
@@ -311,7 +311,7 @@ class UpstreamConnection(BatchedConnection):
         self._owner.forget(self)
         unsent = self._sending is _QUEUED
         self._sending = _IDLE
-        self._held = b""
+        self._queued_output = b""
         user = self.user
         if user is None:
             return

@@ -1,4 +1,4 @@
-"""What one worker holds in memory for its clients, within a limit: bodies and answers that have to be read
+"""What one worker buffers in memory for its clients, within a limit: bodies and answers that have to be read
 whole, and answers that nobody takes.
 
 Where there is no room, what would need it is refused at once, and of the clients that take their answers
@@ -10,26 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class HeldMemory:
-    """Counts bytes; holds nothing itself."""
+class BufferBudget:
+    """Counts bytes; buffers nothing itself."""
 
-    __slots__ = ("_slow", "held", "limit", "unsent")
+    __slots__ = ("_slow", "limit", "reserved", "unsent")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.held = 0  # of bodies and answers that have to be read whole
+        self.reserved = 0  # of bodies and answers that have to be read whole
         self.unsent = 0  # of answers that wait for their readers
         self._slow: dict[object, tuple[int, Callable[[], None]]] = {}  # longest first
 
-    def take(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Whether there is room for `size` bytes more; they count from now on if so."""
-        if self.held + size > self.limit:
+        if self.reserved + size > self.limit:
             return False
-        self.held += size
+        self.reserved += size
         return True
 
-    def give(self, size: int) -> None:
-        self.held -= size
+    def release(self, size: int) -> None:
+        self.reserved -= size
 
     def slow(self, reader: object, size: int, cut: Callable[[], None]) -> int:
         """`reader` has left `size` bytes unsent. How many readers were cut on account of that."""

@@ -56,7 +56,7 @@ class BufferedForRules(ResponseBody):
             if not self._passed_without_rules():
                 sink.context.counters.values[LIMIT_FILTER_BYTES] += 1
                 sink.refuse(filter_failed("it is over the size limit"))
-        elif not sink.hold(len(chunk)) and not self._passed_without_rules():
+        elif not sink.reserve_buffer(len(chunk)) and not self._passed_without_rules():
             sink.refuse(overloaded("The proxy holds as many answers as it may."))
 
     def resume(self) -> bool:
@@ -106,7 +106,7 @@ class BufferedForRules(ResponseBody):
         return links
 
     def _pass_on(self, body: bytes, *, last: bool) -> None:
-        self._sink.hold_no_longer()
+        self._sink.release_buffer()
         pass_on(self._sink, self._answer, body, last)
 
     def _filtered(self, body: bytes) -> tuple[bytes, bytes | None, tuple[str, ...]]:
@@ -163,7 +163,7 @@ class RewrittenLinks(ResponseBody):
         limit = HOLD_BYTES if self._answer.fields.content_encoding is None else HOLD_CODED_BYTES
         if last:
             self.take_whole(b"".join(self._buffered))
-        elif self._size > limit or not self._sink.hold(len(chunk)):
+        elif self._size > limit or not self._sink.reserve_buffer(len(chunk)):
             self.begin(b"".join(self._buffered), last=False)
 
     def resume(self) -> bool:
@@ -196,7 +196,7 @@ class RewrittenLinks(ResponseBody):
                 sink.refuse(unreadable_response(str(error), answer.status))
                 return
         self._buffered = []
-        sink.hold_no_longer()
+        sink.release_buffer()
         sink.send_head(answer.status, client_head(sink, answer, CHUNKED, changed=True), b"", 0)
         self._rewrite(links, body, last)
 
