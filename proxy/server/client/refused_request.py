@@ -12,7 +12,7 @@ from proxy.server.context import Context
 from proxy.server.errors import NO_ROOM, MalformedHead, Refusal, overloaded
 from proxy.server.http1 import own_responses
 from proxy.server.http1.request_reader import HeadTooLong, TooManyFields
-from proxy.server.record.request_record import draft_of_refused
+from proxy.server.record.request_record import pending_event_of_refused
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def refuse_head(context: Context, error: MalformedHead, received: bytes, client_
         allow=METHODS if error.code == "methodNotAllowed" else None,
         close=True,
     )
-    draft = draft_of_refused(context, received, client_ip)
+    draft = pending_event_of_refused(context, received, client_ip)
     recorded = draft.caller is not None
     if recorded and not context.can_record(draft.record_bytes):
         recorded = False
@@ -59,7 +59,7 @@ def no_room_for_connection(context: Context) -> bytes:
 
 def record_unfinished_head(context: Context, received: bytes, client_ip: str) -> None:
     """Record that a client left before its head was complete, if `received` holds its token."""
-    draft = draft_of_refused(context, received, client_ip)
+    draft = pending_event_of_refused(context, received, client_ip)
     if draft.caller is not None:
         draft.status = STATUS_CLIENT_LEFT
         draft.reason = "clientAborted"

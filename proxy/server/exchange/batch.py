@@ -33,7 +33,7 @@ from proxy.server.context import Context
 from proxy.server.errors import NO_ROOM, Refusal
 from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.http1.own_responses import error_body
-from proxy.server.record.request_record import AuditDraft
+from proxy.server.record.request_record import PendingEvent
 from proxy.wire.trace_context import trace_id_of
 
 _JSON: Final = {"Content-Type": "application/json"}
@@ -56,7 +56,7 @@ class _Part:
 
     __slots__ = ("answer", "draft", "evaluation", "part")
 
-    def __init__(self, part: BatchPart, draft: AuditDraft) -> None:
+    def __init__(self, part: BatchPart, draft: PendingEvent) -> None:
         self.part = part
         self.draft = draft
         self.evaluation: Evaluation | None = None  # unless it is refused before
@@ -66,7 +66,7 @@ class _Part:
 class Batch:
     """The parts of one `$batch` request."""
 
-    def __init__(self, context: Context, caller: Caller, envelope: AuditDraft, version: str) -> None:
+    def __init__(self, context: Context, caller: Caller, envelope: PendingEvent, version: str) -> None:
         self._context = context
         self._version = version
         self._caller = caller
@@ -171,7 +171,7 @@ class Batch:
     def _judged(self, part: BatchPart) -> _Part:
         context, envelope = self._context, self._envelope
         context.requests += 1
-        draft = AuditDraft(
+        draft = PendingEvent(
             context.requests,
             envelope.time_ms,
             part.method,

@@ -15,7 +15,7 @@ from proxy.policy.filters import Filtered
 from proxy.policy.plain_responses import MediaType, NamesHidden, without_hidden
 from proxy.server.callers.shadow import ShadowEvaluation, ShadowRules
 from proxy.server.context import Context
-from proxy.server.record.request_record import AuditDraft
+from proxy.server.record.request_record import PendingEvent
 
 
 class Evaluation:
@@ -35,7 +35,7 @@ class Evaluation:
     decision: Decision  # once there is one
     _facts: RequestFacts  # unless the plan is constant
 
-    def __init__(self, draft: AuditDraft, target: Target, plan: Plan, *, envelope: bool = False) -> None:
+    def __init__(self, draft: PendingEvent, target: Target, plan: Plan, *, envelope: bool = False) -> None:
         self._draft = draft
         self.target = target
         self.plan = plan

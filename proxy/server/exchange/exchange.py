@@ -36,7 +36,7 @@ from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.forwarded_headers import KEPT, head_for_upstream
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import ResponseHead
-from proxy.server.record.request_record import AuditDraft
+from proxy.server.record.request_record import PendingEvent
 from proxy.server.upstream.connection import UpstreamLost
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
@@ -92,7 +92,7 @@ class Exchange(ExchangeOwner):
         self.connection = connection
         self.head = head
         context.requests += 1
-        self.draft = AuditDraft(
+        self.draft = PendingEvent(
             context.requests,
             int(_now() * 1000),
             head.method,

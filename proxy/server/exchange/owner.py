@@ -14,7 +14,7 @@ from proxy.server.exchange.evaluation import Evaluation
 from proxy.server.exchange.request_body import RequestBody
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import ResponseHead
-from proxy.server.record.request_record import AuditDraft
+from proxy.server.record.request_record import PendingEvent
 from proxy.server.upstream.connection import UpstreamLost
 
 
@@ -40,7 +40,7 @@ class ResponseSink(RequestHandler):
     context: Context
     connection: ClientConnection
     head: RequestHead
-    draft: AuditDraft
+    draft: PendingEvent
     batch: Batch | None
     evaluation: Evaluation  # once the target is known
     response: ResponseBody | None

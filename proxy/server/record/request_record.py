@@ -64,14 +64,14 @@ _RECORD_BYTES: Final = 2048  # beside what the application wrote
 _clock: Final = time.perf_counter  # Final: what is compiled finds it without a look-up
 
 
-def draft_of_refused(context: Context, received: bytes, peer: str) -> AuditDraft:
+def pending_event_of_refused(context: Context, received: bytes, peer: str) -> PendingEvent:
     """Return the pending event of a request whose head is refused, or was never received whole. Its caller is
     None unless the bytes `received` hold a token of ours."""
     head = read_refused_head(received)
     context.requests += 1
     now = time.time()
     address = context.client_ip(peer, head.forwarded_for)
-    draft = AuditDraft(
+    draft = PendingEvent(
         context.requests, int(now * 1000), head.method, head.target, address, head.client_request_id
     )
     draft.trace_id = head.trace_id
@@ -79,7 +79,7 @@ def draft_of_refused(context: Context, received: bytes, peer: str) -> AuditDraft
     return draft
 
 
-class AuditDraft:
+class PendingEvent:
     """What is known so far of one request; `write` makes it an event, once."""
 
     __slots__ = (

@@ -35,7 +35,7 @@ from proxy.server.context import Context
 from proxy.server.errors import Refusal
 from proxy.server.http1 import own_responses as answers
 from proxy.server.http1.request_head import RequestHead
-from proxy.server.record.request_record import AuditDraft
+from proxy.server.record.request_record import PendingEvent
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class TokenExchange(RequestHandler):
         self._body: list[bytes] = []
         self._finished = False
         context.requests += 1
-        self._draft = AuditDraft(
+        self._draft = PendingEvent(
             context.requests,
             int(time.time() * 1000),
             head.method,
