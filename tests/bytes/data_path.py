@@ -405,3 +405,19 @@ def upstream_of(proxy: DataPath) -> UpstreamConnection:
     calls = [each._call for each in exchanges if isinstance(each, Exchange)]
     (upstream,) = [each.upstream for each in calls if each is not None and each.upstream is not None]
     return upstream
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    tmp_path: Path, *request: Any
+) -> AsyncIterator[tuple[DataPath, asyncio.StreamReader, UpstreamConnection]]:
+    """Send `request`, to which the upstream never responds. Yield the proxy, the client's end of its
+    connection, and the upstream connection that serves the request."""
+    asked: list[UpstreamPeer] = []
+    async with data_path(silent(asked), tmp_path) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(proxy.request(*request))
+        await until(lambda: asked)
+        assert not proxy.context.pool._waiting
+        yield proxy, reader, upstream_of(proxy)
+        writer.close()

@@ -18,10 +18,10 @@ from tests.bytes.data_path import (
     DataPath,
     UpstreamPeer,
     answering,
+    asking,
     data_path,
     ok,
     read_reply,
-    silent,
     until,
     upstream_of,
 )
@@ -149,17 +149,11 @@ async def test_what_arrives_without_being_a_request_renews_no_deadline(tmp_path:
 
 
 async def test_an_upstream_that_drips_its_head_renews_no_deadline(tmp_path: Path) -> None:
-    asked: list[UpstreamPeer] = []
-    async with data_path(silent(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        writer.write(proxy.request())
-        await until(lambda: asked)
-        upstream = upstream_of(proxy)
+    async with asking(tmp_path) as (proxy, reader, upstream):
         upstream.data_received(b"HTTP/1.1 ")
         upstream.on_deadline(upstream.deadline)
         assert [event["status"] for event in proxy.events()] == [504]
         assert (await read_reply(reader)).status == 504
-        writer.close()
 
 
 async def test_a_failure_stops_no_drain(tmp_path: Path) -> None:
@@ -178,29 +172,20 @@ async def test_a_failure_stops_no_drain(tmp_path: Path) -> None:
 
 
 async def test_a_connection_that_answered_early_serves_nobody_else(tmp_path: Path) -> None:
-    asked: list[UpstreamPeer] = []
-    async with data_path(silent(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        chunked = b"Transfer-Encoding: chunked\r\n"
-        writer.write(proxy.request("/v1.0/upload", "POST", chunked, b"1\r\nx\r\n"))
-        await until(lambda: asked)
-        upstream, connection = upstream_of(proxy), client_of(proxy)
+    chunked = b"Transfer-Encoding: chunked\r\n"
+    async with asking(tmp_path, "/v1.0/upload", "POST", chunked, b"1\r\nx\r\n") as (proxy, reader, upstream):
+        connection = client_of(proxy)
         # In one loop iteration: the answer is read, and behind it the request's end.
         upstream.data_received(b"HTTP/1.1 413 Payload Too Large\r\nContent-Length: 0\r\n\r\n")
         connection.data_received(b"0\r\n\r\n")
         assert (await read_reply(reader)).status == 413
         await until(lambda: upstream.closed)
         assert not proxy.context.pool._idle
-        writer.close()
 
 
 async def test_a_connection_on_which_reading_rests_serves_nobody_else(tmp_path: Path) -> None:
-    asked: list[UpstreamPeer] = []
-    async with data_path(silent(asked), tmp_path) as proxy:
-        _, writer = await proxy.connect()
-        writer.write(proxy.request())
-        await until(lambda: asked)
-        upstream, connection = upstream_of(proxy), client_of(proxy)
+    async with asking(tmp_path) as (proxy, _, upstream):
+        connection = client_of(proxy)
         connection.transport.set_write_buffer_limits(high=0)
         upstream.data_received(b"HTTP/1.1 103 Early Hints\r\nLink: <%b>\r\n\r\n" % (b"x" * 60_000))
         for _ in range(200):  # more than the sockets take
@@ -210,7 +195,6 @@ async def test_a_connection_on_which_reading_rests_serves_nobody_else(tmp_path: 
         proxy.context.iteration.end()
         await until(lambda: upstream.closed)
         assert not proxy.context.pool._idle
-        writer.close()
 
 
 async def test_a_client_that_leaves_right_behind_its_request_leaves_an_event(tmp_path: Path) -> None:
@@ -225,16 +209,10 @@ async def test_a_client_that_leaves_right_behind_its_request_leaves_an_event(tmp
 
 
 async def test_an_answer_that_has_arrived_is_in_time(tmp_path: Path) -> None:
-    asked: list[UpstreamPeer] = []
-    async with data_path(silent(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        writer.write(proxy.request())
-        await until(lambda: asked)
-        upstream = upstream_of(proxy)
+    async with asking(tmp_path) as (_, reader, upstream):
         upstream.data_received(ok(b"{}"))
         upstream.on_deadline(upstream.deadline)
         assert (await read_reply(reader)).status == 200
-        writer.close()
 
 
 async def test_what_follows_an_answer_in_the_same_iteration_is_not_the_next_ones(tmp_path: Path) -> None:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from proxy.server.upstream.connection import UpstreamConnection
 from tests.bytes.data_path import (
-    DataPath,
-    UpstreamPeer,
-    data_path,
+    asking,
     ok,
     read_reply,
-    silent,
     until,
-    upstream_of,
 )
 
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
@@ -27,22 +20,6 @@ BEGINNING: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe"
 
 
 UPLOAD: Final = ("/v1.0/upload", "POST", CHUNKED, b"1\r\nx\r\n")
-
-
-@asynccontextmanager
-async def asking(
-    tmp_path: Path, *request: Any
-) -> AsyncIterator[tuple[DataPath, asyncio.StreamReader, UpstreamConnection]]:
-    """Send `request`, to which the upstream never responds. Yield the proxy, the client's end of its
-    connection, and the upstream connection that serves the request."""
-    asked: list[UpstreamPeer] = []
-    async with data_path(silent(asked), tmp_path) as proxy:
-        reader, writer = await proxy.connect()
-        writer.write(proxy.request(*request))
-        await until(lambda: asked)
-        assert not proxy.context.pool._waiting
-        yield proxy, reader, upstream_of(proxy)
-        writer.close()
 
 
 async def test_a_request_and_its_response_on_a_connection(tmp_path: Path) -> None:
