@@ -21,7 +21,7 @@ from bench.tools import busy_elsewhere, find
 MUCH_ELSEWHERE: Final = 0.05
 JOBS: Final[dict[str, Callable[[Rig, Pace], Table]]] = {
     "J1": jobs.pass_through,
-    "J2": jobs.judged,
+    "J2": jobs.evaluated,
     "J3": jobs.long_list,
     "J4": jobs.stripped,
     "TLS": jobs.both_sides_tls,

@@ -1,8 +1,8 @@
 """A proxy as one writes it with aiohttp in an afternoon, on uvloop: the peer in the same language.
 
-`judge` adds Graphward's default duties: the token checked once and remembered, one path rule, the credential
-swapped, a JSON record of each request. `strip` takes three properties out of each item, through orjson.
-"""
+`evaluate` adds Graphward's default duties: the token checked once and remembered, one path rule, the
+credential swapped, a JSON record of each request. `strip` takes three properties out of each item, through
+orjson."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Duties:
     """What the proxy does beside passing on. Read from a JSON file."""
 
     upstream: str
-    judge: bool
+    evaluate: bool
     strip: bool
     signing_key: str
     issuer: str
@@ -67,12 +67,12 @@ class Proxy:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started = time.monotonic()
         duties = self._duties
-        if duties.judge:
+        if duties.evaluate:
             refusal = self._refusal(request)
             if refusal is not None:
                 return web.Response(status=refusal)
         headers = [pair for pair in request.headers.items() if pair[0].lower() not in HOP_BY_HOP]
-        if duties.judge:
+        if duties.evaluate:
             headers = [pair for pair in headers if pair[0].lower() != "authorization"]
             headers.append(("Authorization", f"Bearer {duties.upstream_token}"))
         async with self._session.request(
@@ -88,7 +88,7 @@ class Proxy:
         if duties.strip:
             body = _stripped(body)
             kept = [pair for pair in kept if pair[0].lower() != "content-length"]
-        if duties.judge:
+        if duties.evaluate:
             self._write_record(request, status, len(body), time.monotonic() - started)
         return web.Response(status=status, headers=CIMultiDict(kept), body=body)
 

@@ -29,7 +29,7 @@ def delivery(rig: Rig, pace: Pace) -> Table:
             Peer("events refused with 503", lambda: beside("down"), load),
             Peer("no control plane", lambda: rig.graphward(rules=ALLOW), load),
         ]
-        measure(peers, pace, proofs.one_user(rig, judging=True))
+        measure(peers, pace, proofs.one_user(rig, evaluating=True))
     rows = [
         (
             peer.name,

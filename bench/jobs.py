@@ -22,26 +22,26 @@ def pass_through(rig: Rig, pace: Pace) -> Table:
         Peer("aiohttp", rig.aiohttp, load),
     ]
     missing = measure(peers, pace, proofs.one_user(rig))
-    return cost_table("J1", "pass-through of a 1.1 KB answer, nothing judged", peers, "relay", missing)
+    return cost_table("J1", "pass-through of a 1.1 KB answer, nothing evaluated", peers, "relay", missing)
 
 
-def judged(rig: Rig, pace: Pace) -> Table:
+def evaluated(rig: Rig, pace: Pace) -> Table:
     load = request_loader(rig.run, rig.token, ONE_PATH)
     peers = [
         Peer("relay", rig.relay, load),
-        Peer("haproxy", rig.haproxy_judging, load),
-        Peer("nginx", rig.nginx_judging, load),
-        Peer("envoy", lambda: rig.envoy(judging=True), load),
-        Peer("aiohttp", lambda: rig.aiohttp(judging=True), load),
+        Peer("haproxy", rig.haproxy_evaluating, load),
+        Peer("nginx", rig.nginx_evaluating, load),
+        Peer("envoy", lambda: rig.envoy(evaluating=True), load),
+        Peer("aiohttp", lambda: rig.aiohttp(evaluating=True), load),
         Peer("graphward", lambda: rig.graphward(rules=ALLOW), load),
     ]
     if form_of_data_path() == "compiled":
         sources = {"PYTHONPATH": str(ROOT)}
         peers.append(Peer("interpreted", lambda: rig.graphward(rules=ALLOW, environment=sources), load))
-    missing = measure(peers, pace, proofs.one_user(rig, judging=True))
+    missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
     title = "token checked, one path rule, credential swapped, a record of each request"
     notes = [
-        "relay judges nothing and is here as the floor of Python.",
+        "relay evaluates nothing and is here as the floor of Python.",
         "interpreted is graphward from its sources, without ./dev compile.",
     ]
     return cost_table("J2", title, peers, "graphward", missing, notes)
@@ -56,7 +56,7 @@ def long_list(rig: Rig, pace: Pace) -> Table:
         Peer("graphward", lambda: rig.graphward(rules=ALLOW), load),
     ]
     missing = measure(peers, pace, proofs.the_list(rig))
-    notes = ["The others pass through and judge nothing; graphward does all of J2."]
+    notes = ["The others pass through and evaluate nothing; graphward does all of J2."]
     return cost_table("J3", "pass-through of a list of 100 users, 88 KB", peers, "graphward", missing, notes)
 
 
@@ -69,7 +69,7 @@ def stripped(rig: Rig, pace: Pace) -> Table:
     ]
     missing = measure(peers, pace, proofs.stripping(rig))
     notes = [
-        "nginx (lua-cjson) and aiohttp (orjson) write the JSON anew, numbers changed, and judge nothing.",
+        "nginx (lua-cjson) and aiohttp (orjson) write the JSON anew, numbers changed, and evaluate nothing.",
         "graphward keeps every other byte and does all of J2.",
     ]
     title = "three properties taken out of each of 100 users, 88 KB"
@@ -79,11 +79,11 @@ def stripped(rig: Rig, pace: Pace) -> Table:
 def both_sides_tls(rig: Rig, pace: Pace) -> Table:
     load = request_loader(rig.run, rig.token, ONE_PATH, tls=True)
     peers = [
-        Peer("haproxy", lambda: rig.haproxy_judging(tls=True), load),
-        Peer("nginx", lambda: rig.nginx_judging(tls=True), load),
+        Peer("haproxy", lambda: rig.haproxy_evaluating(tls=True), load),
+        Peer("nginx", lambda: rig.nginx_evaluating(tls=True), load),
         Peer("graphward", lambda: rig.graphward(rules=ALLOW, tls=True), load),
     ]
-    missing = measure(peers, pace, proofs.one_user(rig, judging=True))
+    missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
     return cost_table("TLS", "J2 with TLS to both sides", peers, "graphward", missing)
 
 
@@ -93,6 +93,6 @@ def two_workers(rig: Rig, pace: Pace) -> Table:
         Peer("one worker", lambda: rig.graphward(rules=ALLOW), load),
         Peer("two workers", lambda: rig.graphward(rules=ALLOW, workers=2), load),
     ]
-    missing = measure(peers, pace, proofs.one_user(rig, judging=True))
+    missing = measure(peers, pace, proofs.one_user(rig, evaluating=True))
     notes = ["All workers share one core here, so that the load can have the other."]
     return cost_table("WORKERS", "J2 by one worker and by two", peers, "two workers", missing, notes)

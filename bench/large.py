@@ -47,7 +47,7 @@ def bodies(rig: Rig, pace: Pace) -> Table:
     ]
     columns = ("server", "MB per CPU second", "spread", "MB/s", "graphward ÷ it")
     notes = [
-        "nginx passes through and judges nothing. Goal: at least 0.8 of its bytes per CPU second.",
+        "nginx passes through and evaluates nothing. Goal: at least 0.8 of its bytes per CPU second.",
         "In JSON, graphward looks at every byte for links that would lead round it.",
     ]
     title = f"bodies of {LARGE_BYTES >> 20} MB, {CONNECTIONS} connections"

@@ -58,8 +58,8 @@ def added(rig: Rig, pace: Pace) -> Table:
     heads["direct"].write_bytes(head(ONE_PATH, UPSTREAM_TOKEN))
     heads["proxied"].write_bytes(head(ONE_PATH, rig.token))
     starts: dict[str, Callable[[], Server]] = {
-        "nginx": rig.nginx_judging,
-        "envoy": lambda: rig.envoy(judging=True),
+        "nginx": rig.nginx_evaluating,
+        "envoy": lambda: rig.envoy(evaluating=True),
         "graphward": lambda: rig.graphward(rules=ALLOW),
     }
     missing = []

@@ -20,21 +20,21 @@ STRIPPED: Final = frozenset({"mobilePhone", "businessPhones", "otherMails"})
 Proof = Callable[[Server, Peer], None]
 
 
-def one_user(rig: Rig, *, judging: bool = False) -> Proof:
-    return _proves(rig, ONE_PATH, ONE_USER, judging=judging)
+def one_user(rig: Rig, *, evaluating: bool = False) -> Proof:
+    return _proves(rig, ONE_PATH, ONE_USER, evaluating=evaluating)
 
 
 def the_list(rig: Rig) -> Proof:
     return _proves(rig, LIST_PATH, USERS)
 
 
-def _proves(rig: Rig, path: str, body: bytes, *, judging: bool = False) -> Proof:
+def _proves(rig: Rig, path: str, body: bytes, *, evaluating: bool = False) -> Proof:
     expired = proxy_token(time.time() - 2 * TOKEN_SECONDS)
 
     def check(server: Server, peer: Peer) -> None:
         fetch = _fetcher(rig, server, tls=peer.loader.tls)
         _expect(server, "passes the answer on", fetch(path, rig.token) == (200, body))
-        if judging and peer.name != "relay":
+        if evaluating and peer.name != "relay":
             _expect(server, "refuses a damaged token", fetch(path, rig.token[:-4] + "AAAA")[0] == 401)
             _expect(server, "refuses an expired token", fetch(path, expired)[0] == 401)
             _expect(server, "refuses a request without a token", fetch(path, None)[0] == 401)

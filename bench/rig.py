@@ -87,7 +87,7 @@ class Rig:
         command = [sys.executable, "-m", "bench.upstream", str(port)]
         return self._spawn("own-upstream", command, port, core=cores().load)
 
-    # The peers. Each is passing through, or doing Graphward's default duties ("judging").
+    # The peers. Each is passing through, or doing Graphward's default duties ("evaluating").
 
     def relay(self, *, upstream_port: int | None = None) -> Server:
         (port,) = free_ports(1)
@@ -97,7 +97,7 @@ class Rig:
     def nginx(self, *, upstream_port: int | None = None) -> Server:
         return self._nginx("nginx.conf", upstream_port or self.upstream.open)
 
-    def nginx_judging(self, *, tls: bool = False) -> Server:
+    def nginx_evaluating(self, *, tls: bool = False) -> Server:
         return self._nginx("nginx-lua.conf", self.upstream.tls if tls else self.upstream.guarded, tls=tls)
 
     def nginx_stripping(self) -> Server:
@@ -106,22 +106,22 @@ class Rig:
     def haproxy(self) -> Server:
         return self._haproxy("haproxy.cfg", self.upstream.open)
 
-    def haproxy_judging(self, *, tls: bool = False) -> Server:
+    def haproxy_evaluating(self, *, tls: bool = False) -> Server:
         return self._haproxy("haproxy-jwt.cfg", self.upstream.tls if tls else self.upstream.guarded, tls=tls)
 
-    def envoy(self, *, judging: bool = False) -> Server:
+    def envoy(self, *, evaluating: bool = False) -> Server:
         (port,) = free_ports(1)
-        upstream_port = self.upstream.guarded if judging else self.upstream.open
-        config = self._write("envoy.yaml", port=port, upstream_port=upstream_port, judging=judging)
+        upstream_port = self.upstream.guarded if evaluating else self.upstream.open
+        config = self._write("envoy.yaml", port=port, upstream_port=upstream_port, evaluating=evaluating)
         command = [_needed("envoy"), "-c", str(config), "--concurrency", "1", "--disable-hot-restart"]
         return self._spawn("envoy", [*command, "--log-level", "error"], port)
 
-    def aiohttp(self, *, judging: bool = False, stripping: bool = False) -> Server:
+    def aiohttp(self, *, evaluating: bool = False, stripping: bool = False) -> Server:
         (port,) = free_ports(1)
-        upstream_port = self.upstream.guarded if judging else self.upstream.open
+        upstream_port = self.upstream.guarded if evaluating else self.upstream.open
         duties = {
             "upstream": f"http://127.0.0.1:{upstream_port}",
-            "judge": judging,
+            "judge": evaluating,
             "strip": stripping,
             "signing_key": SIGNING_KEY,
             "issuer": "graphward",

@@ -1,4 +1,5 @@
-"""A thousand stored events, as bytes, judged by a draft and counted: what `ruleset replay` does for each."""
+"""A thousand stored events, as bytes, evaluated against a draft and counted: what `ruleset replay` does for
+each."""
 
 import json
 from typing import Any
@@ -66,13 +67,13 @@ def test_replay_a_thousand_events(benchmark: BenchmarkFixture, asked: str) -> No
     decode = msgspec.json.Decoder(Event).decode
     bodies = [event(number) for number in range(COUNT)]
 
-    def judged() -> Tally:
+    def evaluated() -> Tally:
         tally = Tally()
         for body in bodies:
             one = decode(body)
-            tally.add(one, one.outcome(None), replay.judge(one))
+            tally.add(one, one.outcome(None), replay.evaluate(one))
         return tally
 
-    tally = benchmark(judged)
+    tally = benchmark(evaluated)
     assert tally.events == COUNT
     assert tally.unclear == (COUNT // 5 if asked == NOT_STORED else 0)

@@ -175,7 +175,7 @@ class AgentApi:
             raise Refused("timestampOutOfRange")
         if (
             len(signature) != _SIGNATURE_LENGTH
-        ):  # for which no body need be read; its letters are judged with it
+        ):  # for which no body need be read; its letters are evaluated with it
             raise Refused("invalidSignature")
         secret = self._vault.open(proxy.proxy_id, proxy.sealed_hmac_secret).encode()
         async with self._at_once[proxy.proxy_id, cap] if cap else nullcontext():

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from controlplane.curves import Window, restarts, windows
-from controlplane.fleet_health import Facts, Judgement, judge
+from controlplane.fleet_health import Assessment, Facts, assess
 from controlplane.reports import Heartbeat, Metrics
 from controlplane.store.interface import LatestReports, Losses, Proxy, Report, Ruleset, SequenceState, Store
 
@@ -50,7 +50,7 @@ class ProxyState:
     proxy: Proxy
     heard: Heard | None
     rules: tuple[Enforced, ...]
-    judgement: Judgement
+    assessment: Assessment
     recent: tuple[Window, ...]  # of its metrics, oldest first
     losses: Losses
 
@@ -105,8 +105,8 @@ class Fleet:
         rules = tuple(await self._rules(proxy, heard, own))
         recent = tuple(windows(_metrics(report.body) for report in latest.metrics))
         facts = self._facts(now_ms, heard, rules, latest.reused_ms)
-        judgement = judge(now_ms, replace(facts, losses=losses))
-        return ProxyState(proxy, heard, rules, judgement, recent, losses)
+        assessment = assess(now_ms, replace(facts, losses=losses))
+        return ProxyState(proxy, heard, rules, assessment, recent, losses)
 
     async def _rules(self, proxy: Proxy, heard: Heard | None, own: Iterable[Ruleset]) -> list[Enforced]:
         said = heard.said.rulesets if heard is not None else None

@@ -43,22 +43,22 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Assessment:
     health: Health
     reasons: tuple[str, ...]
     lost: bool  # so long unheard of that nobody should wait for it
 
 
-def judge(now_ms: int, facts: Facts) -> Judgement:
+def assess(now_ms: int, facts: Facts) -> Assessment:
     if facts.heard_ms is None:
         lost = (reason for _, reason in _lost(facts))
-        return Judgement("never seen", ("it has never sent a heartbeat", *lost), lost=True)
+        return Assessment("never seen", ("it has never sent a heartbeat", *lost), lost=True)
     # Also where our own clock was set back since: what came "later" than now says nothing about now.
     silent_ms = abs(now_ms - facts.heard_ms)
     found = [*_silence(silent_ms, facts), *_said(facts), *_measured(facts), *_lost(facts)]
     found += _reused(now_ms, facts)
     worst: Health = max((health for health, _ in found), key=_RANK.__getitem__, default="ok")
-    return Judgement(
+    return Assessment(
         worst, tuple(reason for _, reason in found), lost=silent_ms > LOST_AFTER * facts.interval_ms
     )
 

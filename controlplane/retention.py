@@ -18,7 +18,7 @@ _INDEXED_AT_ONCE: Final = (
 _PAUSE_SECONDS: Final = 0.02
 # Batch ids outlive every event that came under them, so that a late replay is still known for one.
 _BATCH_IDS_MS: Final = max(RETENTION_MS.values())
-# Who changed a rule is asked for as long as there are events that the rule judged.
+# Who changed a rule is asked for as long as there are events that the rule evaluated.
 _RECORD_MS: Final = max(RETENTION_MS.values())
 
 _log = logging.getLogger(__name__)

@@ -61,7 +61,7 @@ class Result:
 
 
 class Demo:
-    """Sends the rows through a running system and judges what came of them."""
+    """Sends the rows through a running system and evaluates what came of them."""
 
     def __init__(self, system: System) -> None:
         self.system = system
@@ -179,10 +179,10 @@ class Demo:
             parts = [event for event in events if event.get("parentRequestId") in ids]
             result.parts = sorted(parts, key=lambda event: str(event["path"]))
 
-    # Judgement
+    # Evaluation
 
     async def replayed(self) -> list[str]:
-        """The rules that have judged the rows would judge what is stored of them the same way again."""
+        """The rules that have evaluated the rows would evaluate what is stored of them the same way again."""
         files = [str(RULESETS / name) for name in ("hr-sync.yaml", "reporting.yaml")]
         told = await asyncio.gather(
             *(self.system.cli("ruleset", "replay", file, "--org", self.system.org_id) for file in files)

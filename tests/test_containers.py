@@ -1,4 +1,4 @@
-"""The images' recipe and the composition, as far as they can be judged without a container engine."""
+"""The images' recipe and the composition, as far as they can be evaluated without a container engine."""
 
 from __future__ import annotations
 

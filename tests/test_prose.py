@@ -90,7 +90,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 578,
+    "headless clause": 576,
     "where for if": 199,
     "archaism": 99,
     "negated noun": 106,

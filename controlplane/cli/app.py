@@ -16,7 +16,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _App = Annotated[str, typer.Argument(metavar="APP", help="Id, client id or name.")]
 _Ruleset = Annotated[
-    str, typer.Option("--ruleset", metavar="NAME", help="The ruleset that judges it, by id or name.")
+    str, typer.Option("--ruleset", metavar="NAME", help="The ruleset that evaluates it, by id or name.")
 ]
 
 
@@ -58,7 +58,7 @@ def show(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json
 def bind(
     ctx: typer.Context, app_reference: _App, ruleset: _Ruleset, org: AnyOrg = None, json: Json = False
 ) -> None:
-    """Let another ruleset of its organisation judge the app identity."""
+    """Let another ruleset of its organisation evaluate the app identity."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj
@@ -89,7 +89,7 @@ def shadow(
 
 @app.command("promote-shadow")
 def promote_shadow(ctx: typer.Context, app_reference: _App, org: AnyOrg = None, json: Json = False) -> None:
-    """Let the shadow ruleset judge the app identity from now on."""
+    """Let the shadow ruleset evaluate the app identity from now on."""
     from controlplane.operations import apps
 
     cli: Cli = ctx.obj

@@ -38,7 +38,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="[FILE|NAME]",
-            help="A file, or a stored ruleset: NAME, NAME@VERSION. Of an --event, what judged it.",
+            help="A file, or a stored ruleset: NAME, NAME@VERSION. Of an --event, what evaluated it.",
         ),
     ] = None,
     target: Annotated[
@@ -115,7 +115,7 @@ def _event_told(told: ExplainedEvent, *, is_draft: bool) -> Iterator[str]:
     yield f"recorded    {told.recorded.verdict} by {told.recorded.by}: {told.recorded_reason}"
     if not told.reached_rules:
         yield "            no rule was asked; this is what they would have said"
-    yield f"judged by   {told.judged_by}"
+    yield f"evaluated against   {told.judged_by}"
     yield from _told(told)
     if told.reached_rules and not told.fits:
         yield ""
@@ -373,7 +373,7 @@ def _attempt_told(attempt: AttemptFacts) -> str:
         case "filters":
             said = "filter, perhaps, and the search goes on"
         case "unreadable":
-            said = "can't be judged"
+            said = "can't be evaluated"
         case "unknown":
             said = f"{attempt.verdict}, if"
         case "decides":

@@ -1,4 +1,4 @@
-"""/apps: app identities, their secrets, which are shown once, and the ruleset that judges each."""
+"""/apps: app identities, their secrets, which are shown once, and the ruleset that evaluates each."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def rotate(context: OperationContext, actor: Actor, request: PageRequest) 
 async def bind_to(context: OperationContext, actor: Actor, request: PageRequest) -> Redirect:
     asked = filled(BindApp, request.form, app=request.place["app"])
     bound = await perform(bind, context, actor, asked)
-    said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."
+    said = f"From the proxies' next sync on, {bound.ruleset} evaluates {bound.name}."
     return Redirect(request.link(f"/apps/{bound.app_id}"), said)
 
 
@@ -105,7 +105,7 @@ async def switch_over(context: OperationContext, actor: Actor, request: PageRequ
     seen = request.form.get("expected", "")
     asked = PromoteShadow(app=request.place["app"], expected=seen)
     bound = await perform(promote_shadow, context, actor, asked)
-    said = f"From the proxies' next sync on, {bound.ruleset} judges {bound.name}."
+    said = f"From the proxies' next sync on, {bound.ruleset} evaluates {bound.name}."
     return Redirect(request.link(f"/apps/{bound.app_id}"), said)
 
 

@@ -205,8 +205,8 @@ async def _diff(context: OperationContext, actor: Actor, draft: _Draft) -> dict[
 async def _replay(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
     if not draft.org:
         raise InvalidRequest("choose the organisation whose traffic is to be replayed")
-    judged = await bound_to(context, actor, draft.org, draft.name) if draft.name else ()
-    step = await replaying.step(context, actor, draft.org, draft.yaml, judged, draft.form)
+    evaluated = await bound_to(context, actor, draft.org, draft.name) if draft.name else ()
+    step = await replaying.step(context, actor, draft.org, draft.yaml, evaluated, draft.form)
     return {"progress": step}
 
 
@@ -378,7 +378,7 @@ async def _editor(
         "methods": METHODS,
         "hours": HOURS,
         "apps": [
-            *([(replaying.JUDGED_APPS, "those that it judges")] if name else []),
+            *([(replaying.EVALUATED_APPS, "those that it evaluates")] if name else []),
             (replaying.EVERY_APP, "every app"),
             *((each.app_id, each.name) for each in found.apps if org is None or each.org_id == org.org_id),
         ],

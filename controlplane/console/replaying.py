@@ -23,7 +23,7 @@ from controlplane.rehearsal.replay import CHANGES, MAX_GROUPS
 from controlplane.search.query import rfc3339_ms
 from proxy.wire.audit_event import rfc3339
 
-JUDGED_APPS: Final = "judged"
+EVALUATED_APPS: Final = "judged"
 EVERY_APP: Final = "every"
 _EVENTS_OF_A_STEP: Final = 50_000  # about a second, so that one sees it move
 _WORDS: Final = {
@@ -76,17 +76,17 @@ async def step(
     actor: Actor,
     org: str,
     yaml: str,
-    judged: Sequence[AppFacts],
+    evaluated: Sequence[AppFacts],
     form: Mapping[str, str],
 ) -> Progress:
-    """The next step of the replay that the form is in the midst of, or the first of another. `judged` are the
-    applications that the rules are for, unless the form asks for others."""
+    """The next step of the replay that the form is in the midst of, or the first of another. `evaluated` are
+    the applications that the rules are for, unless the form asks for others."""
     digest = sha256(yaml.encode("utf-8", "surrogatepass")).hexdigest()
     before = _so_far(form, digest) if form.get("do") == "replay-on" else None
     asked = ReplayRuleset(
         source=Source(yaml=yaml, label="rules"),
         org=org,
-        filter=_filter(judged, form.get("replay_app", JUDGED_APPS)),
+        filter=_filter(evaluated, form.get("replay_app", EVALUATED_APPS)),
         hours=hours(form.get("replay_hours", "24")),
         limit=_EVENTS_OF_A_STEP,
         cursor=None if before is None else before.next,
@@ -110,10 +110,10 @@ def _so_far(form: Mapping[str, str], digest: str) -> Replayed:
     return carried.replayed
 
 
-def _filter(judged: Sequence[AppFacts], chosen: str) -> str:
+def _filter(evaluated: Sequence[AppFacts], chosen: str) -> str:
     if chosen in (EVERY_APP, ""):
         return ""
-    ids = [app.app_id for app in judged] if chosen == JUDGED_APPS else [chosen]
+    ids = [app.app_id for app in evaluated] if chosen == EVALUATED_APPS else [chosen]
     return f"app:{','.join(ids)}" if ids else ""
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from controlplane.doctor.opened import opened
-from controlplane.fleet_health import Facts, Judgement, direction, duration, judge
+from controlplane.fleet_health import Assessment, Facts, assess, direction, duration
 from controlplane.reports import Heartbeat
 from controlplane.settings import Settings
 from controlplane.store.interface import Losses
@@ -78,25 +78,25 @@ def _clock(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterator
 
 
 def _proxies(newest: Sequence[_Newest], now_ms: int, interval_ms: int) -> Iterator[Finding]:
-    judged = [(each.name, _judged(each, now_ms, interval_ms)) for each in newest]
-    ill = [(name, judgement) for name, judgement in judged if judgement.health != "ok"]
+    assessed = [(each.name, _assessed(each, now_ms, interval_ms)) for each in newest]
+    ill = [(name, assessment) for name, assessment in assessed if assessment.health != "ok"]
     if ill:
-        told = "; ".join(f"{name} is {judgement.health}" for name, judgement in ill[:_MOST_NAMED])
+        told = "; ".join(f"{name} is {assessment.health}" for name, assessment in ill[:_MOST_NAMED])
         more = f"; and {len(ill) - _MOST_NAMED} more" if len(ill) > _MOST_NAMED else ""
         yield Finding(
             "proxies", "warn", told + more, f"`proxy show {ill[0][0]}`, and its own --doctor, say why"
         )
     else:
         yield Finding(
-            "proxies", "ok", "the only one is well" if len(judged) == 1 else f"all {len(judged)} are well"
+            "proxies", "ok", "the only one is well" if len(assessed) == 1 else f"all {len(assessed)} are well"
         )
 
 
-def _judged(newest: _Newest, now_ms: int, interval_ms: int) -> Judgement:
+def _assessed(newest: _Newest, now_ms: int, interval_ms: int) -> Assessment:
     if newest.received_ms is None or newest.body is None:
-        return judge(now_ms, Facts(interval_ms, losses=newest.losses))
+        return assess(now_ms, Facts(interval_ms, losses=newest.losses))
     said = msgspec.json.decode(newest.body, type=Heartbeat)
-    return judge(
+    return assess(
         now_ms,
         Facts(
             interval_ms,

@@ -1,4 +1,4 @@
-"""App identities: their secrets, and the ruleset that judges them."""
+"""App identities: their secrets, and the ruleset that evaluates them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def show(context: OperationContext, actor: Actor, request: AppReference) -
 
 @operation("app.bind", "PUT", "/apps/{app}/ruleset")
 async def bind(context: OperationContext, actor: Actor, request: BindApp) -> AppFacts:
-    """Let another ruleset of its organisation judge the app identity."""
+    """Let another ruleset of its organisation evaluate the app identity."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     ruleset = await context.resolve.ruleset(actor, "viewer", request.ruleset, app.org_id)
     return _facts(await context.store.bind_app(app.app_id, ruleset.ruleset_id))
@@ -149,7 +149,7 @@ async def shadow(context: OperationContext, actor: Actor, request: SetShadow) ->
 
 @operation("app.promote-shadow", "POST", "/apps/{app}/promote-shadow")
 async def promote_shadow(context: OperationContext, actor: Actor, request: PromoteShadow) -> AppFacts:
-    """Let the shadow ruleset judge the app identity from now on."""
+    """Let the shadow ruleset evaluate the app identity from now on."""
     app = await context.resolve.app(actor, "editor", request.app, request.org)
     return _facts(await context.store.promote_shadow(app.app_id, request.expected))
 

@@ -259,7 +259,7 @@ class EventReference(Request):
 
 
 class RulesetOfEvent(msgspec.Struct, rename="camel"):
-    """The version by which the event was judged, of the ruleset that its application is bound to now."""
+    """The version by which the event was evaluated, of the ruleset that its application is bound to now."""
 
     ruleset_id: str
     name: str

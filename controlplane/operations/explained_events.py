@@ -1,4 +1,4 @@
-"""Why a stored event's request was judged as it was, or how a draft would judge it."""
+"""Why a stored event's request was evaluated as it was, or how a draft would evaluate it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ExplainedEvent(Explained, kw_only=True):
 
 @operation("audit.explain", "POST", "/audit/events/{org}/{id}/explanation", changes=False)
 async def explain_event(context: OperationContext, actor: Actor, request: ExplainEvent) -> ExplainedEvent:
-    """Why a stored event's request was judged as it was, or how a draft would judge it."""
+    """Why a stored event's request was evaluated as it was, or how a draft would evaluate it."""
     org = await context.resolve.org(actor, "viewer", request.org)
     event = await _event(context, org, request.id)
     former = FormerRules(context, actor, org)
@@ -71,7 +71,7 @@ async def _event(context: OperationContext, org: Org, event_id: str) -> Event:
         raise NotFound(f"there is no event {event_id} in {org.name}; it may have been purged")
     event = decoded(found.body)
     if event is None:
-        raise InvalidRequest(f"event {event_id} is not one of a proxy: it can't be judged")
+        raise InvalidRequest(f"event {event_id} is not one of a proxy: it can't be evaluated")
     if is_cut(event.target):
         raise InvalidRequest(f"the target of event {event_id} was too long to be stored whole")
     return event
@@ -92,7 +92,7 @@ async def _rules(
     text = None if version is None else await former.text(*version)
     if version is None or text is None:
         raise NotFound(
-            f"the rules that judged event {event.id} are not known any more: name a ruleset to judge it by"
+            f"the rules that evaluated event {event.id} are not known any more: name a ruleset for it"
         )
     ruleset = await context.resolve.ruleset(actor, "viewer", version[0], org.org_id)
     return f"{ruleset.name}@{version[1]}", text
@@ -100,8 +100,8 @@ async def _rules(
 
 def _fits(recorded: Outcome, told: Explanation) -> bool:
     only = told.decision if told.refused is None else told.refused
-    judgements = told.possible if only is None else (only,)
-    effects = [outcome_of(each).effect for each in judgements]
+    evaluations = told.possible if only is None else (only,)
+    effects = [outcome_of(each).effect for each in evaluations]
     if recorded.transforms is None:
         return recorded.verdict in [verdict for verdict, _ in effects]
     return recorded.effect in effects

@@ -1,4 +1,4 @@
-"""Why a request is judged as it is, as JSON says it."""
+"""Why a request is evaluated as it is, as JSON says it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from controlplane.operations.operation import Answer
 from controlplane.rehearsal.cases import REFUSED
-from controlplane.rehearsal.explain import Account, Attempt, Explanation, Judgement, Refused
+from controlplane.rehearsal.explain import Account, Attempt, Evaluation, Explanation, Refused
 from proxy.policy.decision import Decision
 
 
@@ -93,10 +93,10 @@ def explained(explanation: Explanation) -> Explained:
     )
 
 
-def _possible(judgement: Judgement) -> PossibleFacts:
-    if isinstance(judgement, Refused):
-        return PossibleFacts(REFUSED, None, judgement.reason)
-    return PossibleFacts(judgement.verdict, judgement.rule_id, judgement.reason, _transforms(judgement))
+def _possible(evaluation: Evaluation) -> PossibleFacts:
+    if isinstance(evaluation, Refused):
+        return PossibleFacts(REFUSED, None, evaluation.reason)
+    return PossibleFacts(evaluation.verdict, evaluation.rule_id, evaluation.reason, _transforms(evaluation))
 
 
 def _transforms(decision: Decision | None) -> tuple[str, ...]:

@@ -244,8 +244,8 @@ class _View:
             "whole": is_whole,
             "enabled": proxy.enabled,
             "last_seen": None if proxy.last_seen_ms is None else rfc3339(proxy.last_seen_ms),
-            "health": state.judgement.health,
-            "reasons": state.judgement.reasons if is_whole else (),
+            "health": state.assessment.health,
+            "reasons": state.assessment.reasons if is_whole else (),
             "version": said.version,
             "last_heartbeat": rfc3339(heard.received_ms) if heard is not None else None,
             "heartbeat_age_seconds": _age(now_ms, heard),
@@ -320,7 +320,7 @@ def _stand(now_ms: int, state: ProxyState, ruleset: Ruleset, wanted: int, since_
     stands: RolloutState
     if not state.proxy.enabled:
         stands = "disabled"
-    elif state.judgement.lost:
+    elif state.assessment.lost:
         stands = "lost"
     elif arrived:
         stands = "enforced"

@@ -1,4 +1,4 @@
-"""Stored events to be judged again: which ones, and the rules that judged them then."""
+"""Stored events to be evaluated again: which ones, and the rules that evaluated them then."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ _former: Final[Lately[tuple[str, int], Rules | None]] = Lately(8)
 
 
 class FormerRules:
-    """The rules by which an application's events were judged, as far as these tell: they name the version of
-    its ruleset. Another ruleset may have been bound to it then."""
+    """The rules by which an application's events were evaluated, as far as these tell: they name the version
+    of its ruleset. Another ruleset may have been bound to it then."""
 
     def __init__(self, context: OperationContext, actor: Actor, org: Org) -> None:
         self._context = context

@@ -35,7 +35,7 @@ from controlplane.search.interface import SearchQuery
 from controlplane.store.interface import BlockPlace, StoreBusy
 from proxy.wire.audit_event import rfc3339
 
-MOST_AT_ONCE: Final = 1_000_000  # events that one request has judged
+MOST_AT_ONCE: Final = 1_000_000  # events that one request has evaluated
 _USUAL: Final = 100_000  # a second or two
 _MOST_RUNNING: Final = 6  # at the same time
 _MOST_OF_ONE: Final = 2  # so that nobody takes the room of all others
@@ -94,7 +94,7 @@ class Replayed(Answer):
 
     from_: str = msgspec.field(name="from")
     to: str
-    apps: tuple[str, ...]  # whose events were judged, by name; none: every application's
+    apps: tuple[str, ...]  # whose events were evaluated, by name; none: every application's
     events: int
     unasked: int  # for tokens, or refused before any rule was asked: rules change nothing
     unchanged: int
@@ -123,7 +123,7 @@ async def replay(context: OperationContext, actor: Actor, request: ReplayRuleset
         bound = tuple(app for app in apps if app.ruleset_name == draft.name)
         selection = replace(selection, apps=bound)
     with turn(actor):
-        tally, reading = await _judged(context, actor, selection, draft, after, request.limit)
+        tally, reading = await _evaluated(context, actor, selection, draft, after, request.limit)
     expected = None
     if after is None:
         expected = await context.store.count_between(selection.org.org_id, selection.from_ms, selection.to_ms)
@@ -172,7 +172,7 @@ def turn(actor: Actor) -> Iterator[None]:
             del _running[actor.name]
 
 
-async def _judged(
+async def _evaluated(
     context: OperationContext,
     actor: Actor,
     selection: Selection,
@@ -186,10 +186,10 @@ async def _judged(
         if not event.reached_rules:
             tally.pass_over()
             continue
-        outcome = draft.judge(event)
+        outcome = draft.evaluate(event)
         if isinstance(outcome, Unclear):
             rules = await former.of(event)
-            outcome = outcome if rules is None else draft.judge(event, rules)
+            outcome = outcome if rules is None else draft.evaluate(event, rules)
         tally.add(event, await former.outcome_of(event), outcome)
     return tally, reading
 

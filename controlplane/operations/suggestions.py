@@ -153,7 +153,7 @@ async def _blocked(
     async for event in Reading(context, selection, None).events(request.limit):
         if event.rule_id is None or not event.lets_through:
             continue
-        after = replay.judge(event)
+        after = replay.evaluate(event)
         if isinstance(after, Outcome) and not after.lets_through:
             blocked.add(after.by, event.target)
     return blocked

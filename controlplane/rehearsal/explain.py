@@ -1,8 +1,8 @@
-"""Why a request is judged as it is: each rule in the order in which it is tried, and what it asks.
+"""Why a request is evaluated as it is: each rule in the order in which it is tried, and what it asks.
 
 The verdict is the one of `Plan.decide`. The account of it walks the same compiled rules, so that a rule's
-parts are judged by the very checks that judge a request. Where parts of the request or its answer aren't
-known, the verdict is the one of every request that it may have been, or there are several.
+parts are evaluated against the very checks that evaluate a request. Where parts of the request or its answer
+aren't known, the verdict is the one of every request that it may have been, or there are several.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Refused:
     message: str
 
 
-Judgement = Decision | Refused
+Evaluation = Decision | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Explanation:
     awaiting: tuple[str, ...] = ()  # response rules that may change the verdict once there is an answer
     body: bytes | None = None  # the answer's, as the application gets it
     removed: tuple[str, ...] | None = None  # the transforms that removed something from it
-    possible: tuple[Judgement, ...] = ()  # where what isn't known makes a difference
+    possible: tuple[Evaluation, ...] = ()  # where what isn't known makes a difference
     missing: tuple[str, ...] = ()  # and what that is
 
 
@@ -165,7 +165,7 @@ class Explainer:
         )
         plan = self._rules.plan(sample.method, target)
         accounts = tuple(self._request_account(reading, request) for reading in target.readings)
-        ways = every_way(lambda: judged(plan, request, None), request.possible_facts)
+        ways = every_way(lambda: evaluated(plan, request, None), request.possible_facts)
         if answer is None or not any(map(_lets_through, ways.outcomes)):
             awaited = answer is None and plan.has_response_rules and any(map(_lets_through, ways.outcomes))
             awaiting = self._response_rules(request.method, target) if awaited else ()
@@ -175,7 +175,7 @@ class Explainer:
     def _answered(
         self, plan: Plan, request: PartlyKnownRequest, answer: ResponseFacts, accounts: tuple[Account, ...]
     ) -> Explanation:
-        ways = every_way(lambda: judged(plan, request, answer), request.possible_facts)
+        ways = every_way(lambda: evaluated(plan, request, answer), request.possible_facts)
         of_response: tuple[Account, ...] = ()
         if plan.has_response_rules:
             of_response = tuple(
@@ -213,13 +213,13 @@ class Explainer:
         plan = self._plan_of(reading, request)
 
         def decided() -> Decision | None:
-            before = judged(whole, request, None)
+            before = evaluated(whole, request, None)
             return plan.decide_response(request, before, answer) if isinstance(before, Decision) else None
 
         return self._account(reading, request, answer, every_way(decided, request.possible_facts))
 
     def _plan_of(self, reading: Reading, request: RequestFacts) -> Plan:
-        alone = reading._replace(kind=reading.kind & ~SLASH)  # by itself it is the one to judge by
+        alone = reading._replace(kind=reading.kind & ~SLASH)  # by itself it is the one to evaluate by
         return self._rules.plan_of_readings(request.method.upper(), (alone,))
 
     def _account(
@@ -244,7 +244,7 @@ class Explainer:
     def _attempts(
         self, considered: _Considered, request: RequestFacts, answer: ResponseFacts | None
     ) -> Iterator[Attempt]:
-        """Until one decides, as `Lane.judge` goes."""
+        """Until one decides, as `Lane.evaluate` goes."""
         for index, rule in enumerate(self._ruleset.rules):
             if (rule.when == "response") is (answer is None):
                 continue
@@ -303,7 +303,7 @@ class Explainer:
         return considered
 
 
-def judged(plan: Plan, request: RequestFacts, answer: ResponseFacts | None) -> Judgement:
+def evaluated(plan: Plan, request: RequestFacts, answer: ResponseFacts | None) -> Evaluation:
     """What becomes of the request; with an answer, by the response rules too."""
     try:
         decision = plan.decide(request)
@@ -325,12 +325,12 @@ def _decided(plan: Plan, request: RequestFacts) -> Decision | None:
         return None
 
 
-def _lets_through(judgement: Judgement) -> bool:
-    return isinstance(judgement, Decision) and judgement.verdict != "block"
+def _lets_through(evaluation: Evaluation) -> bool:
+    return isinstance(evaluation, Decision) and evaluation.verdict != "block"
 
 
 def _explanation(
-    ways: Ways[Judgement],
+    ways: Ways[Evaluation],
     accounts: tuple[Account, ...],
     of_response: tuple[Account, ...] = (),
     *,

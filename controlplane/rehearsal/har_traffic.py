@@ -52,11 +52,11 @@ def foresee(ruleset: Ruleset, exchanges: Iterable[Exchange]) -> Iterator[Foresee
         if told.possible:
             yield Foreseen(exchange, Unclear(tuple(map(outcome_of, told.possible)), told.missing))
             continue
-        judgement = told.refused or told.decision
-        assert judgement is not None
+        evaluation = told.refused or told.decision
+        assert evaluation is not None
         before = exchange.answer_body
         removed = _removed(before, told.body) if told.body != before else ()
-        yield Foreseen(exchange, outcome_of(judgement), told.body, removed)
+        yield Foreseen(exchange, outcome_of(evaluation), told.body, removed)
 
 
 def _sample(exchange: Exchange) -> SampleRequest:

@@ -1,6 +1,6 @@
-"""What a draft would change: requests that were judged before, judged by other rules.
+"""What a draft would change: requests that were evaluated before, evaluated against other rules.
 
-What a request was judged then is what its audit event says, not what is made of it again.
+What a request was evaluated then is what its audit event says, not what is made of it again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar, get_args
 import msgspec
 
 from controlplane.rehearsal.cases import REFUSED
-from controlplane.rehearsal.explain import Judgement, SampleRequest, judged
+from controlplane.rehearsal.explain import Evaluation, SampleRequest, evaluated
 from proxy.policy.batch import is_batch
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
@@ -66,7 +66,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Event(msgspec.Struct, rename="camel", gc=False):
-    """What an audit event tells of one request and of how it was judged."""
+    """What an audit event tells of one request and of how it was evaluated."""
 
     id: str
     time: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -163,7 +163,7 @@ class Rules:
 
     def filter_of(self, rule_ids: tuple[str, ...]) -> tuple[str, ...] | None:
         """The names of the filter that these rules are together. None if the ruleset has not all of them, or
-        none of them is a filter: other rules judged then."""
+        none of them is a filter: other rules evaluated then."""
         if rule_ids not in self._filters.entries:
             self._filters.keep(rule_ids, self._filter_of(rule_ids))
         return self._filters.entries[rule_ids]
@@ -175,7 +175,7 @@ class Rules:
         return reduce(Transforms.combined, found).names
 
     def looked_at(self, event: Event, target: Target, plan: Plan) -> Hashable:
-        """Of events for which all of this is the same, the judgement is the same."""
+        """Of events for which all of this is the same, the evaluation is the same."""
         return (
             plan,
             target.query if self._asks_query else None,
@@ -199,9 +199,9 @@ class Replay:
     def name(self) -> str:
         return self._rules.name
 
-    def judge(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
-        """Judge an event that reached rules. `former` are the rules that judged it then: of all that isn't
-        known, only that can have been so under which they judge as the event says."""
+    def evaluate(self, event: Event, former: Rules | None = None) -> Outcome | Unclear:
+        """Evaluate an event that reached rules. `former` are the rules that evaluated it then: of all that
+        isn't known, only that can have been so under which they evaluate as the event says."""
         text = event.target
         if is_cut(text):
             return Unclear((), (_REST_OF_TARGET,))
@@ -214,12 +214,12 @@ class Replay:
         plan = self._rules.plan(event.method, target)
         if event.reason == _TOO_LARGE and (plan.needs_body or is_batch(event.method, target)):
             return event.outcome(former)
-        after = self._judge_remembered(event, target, plan, former)
+        after = self._evaluate_remembered(event, target, plan, former)
         if event.reason == "dependencyFailed" and isinstance(after, Outcome) and after.lets_through:
             return Unclear((event.outcome(former), after), (_DEPENDENCY,))
         return after
 
-    def _judge_remembered(
+    def _evaluate_remembered(
         self, event: Event, target: Target, plan: Plan, former: Rules | None
     ) -> Outcome | Unclear:
         key = self._rules.looked_at(event, target, plan)
@@ -230,28 +230,28 @@ class Replay:
         after = self._known.entries.get(key)
         if after is None:
             recorded = event.outcome(former)
-            after = self._judge(event, target, plan, then, recorded)
+            after = self._evaluate(event, target, plan, then, recorded)
             self._known.keep(key, after)
         return after
 
-    def _judge(
+    def _evaluate(
         self, event: Event, target: Target, plan: Plan, then: Plan | None, recorded: Outcome
     ) -> Outcome | Unclear:
-        judge = self._judgement(event, target, plan)
+        evaluate = self._evaluation(event, target, plan)
         if then is not None:
-            judge_then = self._judgement(event, target, then)
+            evaluate_then = self._evaluation(event, target, then)
 
-            def judge_if_recorded() -> Outcome | None:
-                return judge() if judge_then() == recorded else None
+            def evaluate_if_recorded() -> Outcome | None:
+                return evaluate() if evaluate_then() == recorded else None
 
-            ways = every_way(judge_if_recorded, self._possible_facts)
+            ways = every_way(evaluate_if_recorded, self._possible_facts)
             possible = tuple(each for each in ways.outcomes if each is not None)
-            if possible:  # otherwise other rules have judged it
+            if possible:  # otherwise other rules have evaluated it
                 return _in_all(ways, possible)
-        of_draft = every_way(judge, self._possible_facts)
+        of_draft = every_way(evaluate, self._possible_facts)
         return _in_all(of_draft, of_draft.outcomes)
 
-    def _judgement(self, event: Event, target: Target, plan: Plan) -> Callable[[], Outcome]:
+    def _evaluation(self, event: Event, target: Target, plan: Plan) -> Callable[[], Outcome]:
         request = PartlyKnownRequest(
             event.method,
             target,
@@ -264,7 +264,7 @@ class Replay:
             masks_secrets=True,
         )
         answer = _answer(event)
-        return lambda: outcome_of(judged(plan, request, answer))
+        return lambda: outcome_of(evaluated(plan, request, answer))
 
 
 def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownResponse | None]:
@@ -313,11 +313,11 @@ def _partly_known(status: int, unknown: frozenset[ResponsePart]) -> PartlyKnownR
     return PartlyKnownResponse(status, (), None, unknown=unknown)
 
 
-def outcome_of(judgement: Judgement) -> Outcome:
-    if isinstance(judgement, Decision):
-        names = () if judgement.transforms is None else judgement.transforms.names
-        return Outcome(judgement.verdict, judgement.rule_id, _in_effect(judgement.verdict, names))
-    return Outcome(REFUSED, judgement.reason)
+def outcome_of(evaluation: Evaluation) -> Outcome:
+    if isinstance(evaluation, Decision):
+        names = () if evaluation.transforms is None else evaluation.transforms.names
+        return Outcome(evaluation.verdict, evaluation.rule_id, _in_effect(evaluation.verdict, names))
+    return Outcome(REFUSED, evaluation.reason)
 
 
 def _in_effect(verdict: str, transforms: Iterable[str]) -> tuple[str, ...]:
@@ -380,7 +380,7 @@ class Tally:
     ungrouped: int = 0  # changed or unclear, in more ways than are kept
 
     def add(self, event: Event, before: Outcome, after: Outcome | Unclear) -> None:
-        """Count an event, which was judged `before` and is judged `after`."""
+        """Count an event, which was evaluated `before` and is evaluated `after`."""
         self.events += 1
         if before.transforms is None and isinstance(after, Outcome) and after.verdict == before.verdict:
             after = Unclear((after,), (_FILTER_THEN,))

@@ -206,7 +206,7 @@ class Observations:
         except MalformedTarget:
             self.left_out += 1
             return
-        if is_batch(method, read):  # its parts are judged, and it needs no rule
+        if is_batch(method, read):  # its parts are evaluated, and it needs no rule
             return
         method = method.upper()
         found = shapes_of(method, read)

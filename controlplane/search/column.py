@@ -3,8 +3,8 @@
 Up to 256 different values: a dictionary and one byte for each event. Up to 2048: a dictionary and two bytes.
 More: two bytes of each text's checksum, or the three highest bytes of each number as a double; these find
 every match and may find more, so that whoever asks has to look. The same byte of all events lies together (a
-plane), since `bytes.translate` and arithmetic on large integers then judge a segment at the speed of memory.
-"""
+plane), since `bytes.translate` and arithmetic on large integers then evaluate a segment at the speed of
+memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_OF_SAMPLE: Final = 900  # values, where there are more than WIDE of them i
 # High byte first. A present text's checksum has its highest bit set; no finite double begins so.
 _ABSENT: Final = {"checksums": 0x0000, "magnitudes": 0x7FF800}
 _MOST_MAGNITUDE: Final = b"\x7f\xf7\xff"
-_RARE: Final = 100  # up to one event of so many are looked at one by one instead of judging all of them
+_RARE: Final = 100  # up to one event of so many are looked at one by one instead of evaluating all of them
 _WIDTHS: Final = {"checksums": 2, "magnitudes": 3}  # bytes of each value
 _PRESENT: Final = bytes(byte | 0x80 for byte in range(256))
 
@@ -56,7 +56,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluated:
     """One byte for each event, 1 where it may match, as a number; and whether that is certain."""
 
     mask: int
@@ -227,7 +227,7 @@ def decode(data: bytes) -> Column:
     return Column(_FORMS[data[0]], count, planes, data[start:at])
 
 
-# -- judging ---------------------------------------------------------------------------------------
+# -- evaluating ---------------------------------------------------------------------------------------
 
 
 @lru_cache(16)
@@ -236,24 +236,24 @@ def full(count: int) -> int:
     return int.from_bytes(b"\1" * count, "little")
 
 
-def judge(column: Column, wanted: Callable[[Value], bool]) -> Judged | None:
+def evaluate(column: Column, wanted: Callable[[Value], bool]) -> Evaluated | None:
     """By a predicate on values, None where the column has none."""
     if column.form != "values":
         return None
     codes = [code for code, value in enumerate(column.values) if wanted(value)]
-    return Judged(_of_codes(column, codes), certain=True)
+    return Evaluated(_of_codes(column, codes), certain=True)
 
 
-def judge_exactly(column: Column, wanted: Collection[str]) -> Judged | None:
+def evaluate_exactly(column: Column, wanted: Collection[str]) -> Evaluated | None:
     """By whole texts, folded; None where the column has no values."""
     if column.form != "values":
         return None
     folded = column.dictionary.lower()  # as JSON text, in which no escape has a letter of another case
     if not any(orjson.dumps(text)[1:-1] in folded for text in wanted):
-        return Judged(0, certain=True)
+        return Evaluated(0, certain=True)
     values = orjson.loads(folded)
     codes = {code for text in wanted for code in (*_places(values, text), *_places(values, _as_number(text)))}
-    return Judged(_of_codes(column, sorted(codes)), certain=True)
+    return Evaluated(_of_codes(column, sorted(codes)), certain=True)
 
 
 def _places(values: list[Any], wanted: str | int | None) -> Iterator[int]:
@@ -271,12 +271,12 @@ def _as_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-def judge_abstract(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
+def evaluate_abstract(column: Column, term: FieldTerm | HasTerm) -> Evaluated | None:
     """By what is known of the values, None if that says nothing about this term."""
     if column.form == "unknown":
         return None
     if isinstance(term, HasTerm):
-        return Judged(full(column.count) ^ _of_absent(column), certain=True)
+        return Evaluated(full(column.count) ^ _of_absent(column), certain=True)
     mask = 0
     for match in term.matches:
         if isinstance(match, Exactly) and column.form == "checksums":
@@ -285,7 +285,7 @@ def judge_abstract(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
             mask |= _of_span(column, match)
         else:
             return None
-    return Judged(mask, certain=False)
+    return Evaluated(mask, certain=False)
 
 
 def _of_absent(column: Column) -> int:

@@ -1,7 +1,7 @@
 """Pure: which events of a segment a filter holds for, newest first.
 
-Columns judge all events of a segment at once and leave few. What they leave open is decided event by event:
-by the event's line of text where the term is about paths, queries and words, else by the event itself.
+Columns evaluate all events of a segment at once and leave few. What they leave open is decided event by
+event: by the event's line of text where the term is about paths, queries and words, else by the event itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final, Protocol
 
-from controlplane.search.column import Column, Judged, full, judge, judge_abstract, judge_exactly
+from controlplane.search.column import Column, Evaluated, evaluate, evaluate_abstract, evaluate_exactly, full
 from controlplane.search.document import Document, Value
 from controlplane.search.predicates import accepts, all_hold, has_phrase, said_in, value_holds
 from controlplane.search.query import (
@@ -66,7 +66,7 @@ class View(Protocol):
 class _Step:
     """What one term says of a segment: bounds on the matches, and what is still to be asked of each."""
 
-    judged: Judged
+    evaluated: Evaluated
     by_line: Callable[[int], bool] | None = None
     needle: bytes = b""  # a part of every matching line
     unsigned: _Step | None = None  # of a negated term, what it says without its sign
@@ -74,13 +74,13 @@ class _Step:
 
 def matches(terms: Sequence[Term], view: View, first: int, end: int) -> Iterator[int]:
     """The ordinals from `first` to before `end` for which all terms hold, newest first."""
-    mask, steps = _judged(terms, view, first, end)
+    mask, steps = _evaluated(terms, view, first, end)
     return _left(mask, steps, view)
 
 
 def mask_of(terms: Sequence[Term], view: View, first: int, end: int, most: int) -> tuple[int, bool]:
     """The same as a mask, and whether columns were enough to tell; else it has the newest `most` alone."""
-    mask, steps = _judged(terms, view, first, end)
+    mask, steps = _evaluated(terms, view, first, end)
     mask, steps = _without_excluded(mask, steps, view)
     if not steps:
         return mask, True
@@ -96,7 +96,7 @@ def _without_excluded(
     """What is excluded is looked for instead of what is left, where that is little or quickly found."""
     left = []
     for term, step in steps:
-        excluded = mask & step.unsigned.judged.mask if step.unsigned else mask
+        excluded = mask & step.unsigned.evaluated.mask if step.unsigned else mask
         if step.unsigned is None or not (step.unsigned.needle or excluded.bit_count() <= _LITTLE_TEXT):
             left.append((term, step))
             continue
@@ -109,7 +109,7 @@ def _without_excluded(
     return mask, left
 
 
-def _judged(
+def _evaluated(
     terms: Sequence[Term], view: View, first: int, end: int
 ) -> tuple[int, Sequence[tuple[Term, _Step]]]:
     """What columns say of all terms together, and what is still to be asked."""
@@ -117,10 +117,10 @@ def _judged(
     steps: list[tuple[Term, _Step]] = []
     for term in terms:
         step = _step(term, view)
-        mask &= step.judged.mask
+        mask &= step.evaluated.mask
         if not mask:
             return 0, ()
-        if not step.judged.certain:
+        if not step.evaluated.certain:
             steps.append((term, step))
     return mask, steps
 
@@ -155,10 +155,10 @@ def _step(term: Term, view: View) -> _Step:
     if isinstance(term, TextTerm):
         step = _text_step(term, view)
     elif term.field.kind == "time":
-        step = _Step(_judge_time(term, view))
+        step = _Step(_evaluate_time(term, view))
     elif term.field.name == "org":
         held = value_holds(term, view.org_id)
-        step = _Step(Judged(full(view.count) if held else 0, certain=True))
+        step = _Step(Evaluated(full(view.count) if held else 0, certain=True))
     else:
         step = _field_step(term, view)
     return _turned(step, view) if term.negated else step
@@ -167,14 +167,14 @@ def _step(term: Term, view: View) -> _Step:
 def _turned(step: _Step, view: View) -> _Step:
     """What is certain turns round; of what is not, only that none is left out."""
     everything = full(view.count)
-    if step.judged.certain:
-        return _Step(Judged(everything ^ step.judged.mask, certain=True))
-    return _Step(Judged(everything, certain=False), step.by_line, unsigned=step)
+    if step.evaluated.certain:
+        return _Step(Evaluated(everything ^ step.evaluated.mask, certain=True))
+    return _Step(Evaluated(everything, certain=False), step.by_line, unsigned=step)
 
 
-def _judge_time(term: FieldTerm | HasTerm, view: View) -> Judged:
+def _evaluate_time(term: FieldTerm | HasTerm, view: View) -> Evaluated:
     if isinstance(term, HasTerm):
-        return Judged(full(view.count), certain=True)
+        return Evaluated(full(view.count), certain=True)
     mask = 0
     for match in term.matches:
         assert isinstance(match, Between)
@@ -182,7 +182,7 @@ def _judge_time(term: FieldTerm | HasTerm, view: View) -> Judged:
         high = None if match.high is None else int(match.high) + (not match.high_open)
         first, end = view.between(low, high)
         mask |= full(max(0, end - first)) << 8 * first
-    return Judged(mask, certain=True)
+    return Evaluated(mask, certain=True)
 
 
 def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
@@ -190,8 +190,8 @@ def _field_step(term: FieldTerm | HasTerm, view: View) -> _Step:
     if isinstance(term, FieldTerm) and name in LINE_FIELDS and all(map(_is_as_in_line, term.matches)):
         return _line_step(term, view)
     column = view.column(name)
-    judged = _judge_values(column, term) or judge_abstract(column, term)
-    return _Step(judged or Judged(full(view.count), certain=False))
+    evaluated = _evaluate_values(column, term) or evaluate_abstract(column, term)
+    return _Step(evaluated or Evaluated(full(view.count), certain=False))
 
 
 def _line_step(term: FieldTerm, view: View) -> _Step:
@@ -202,16 +202,16 @@ def _line_step(term: FieldTerm, view: View) -> _Step:
     for match in term.matches:
         lines |= _may_have(match, view)
     if lines.bit_count() <= _LITTLE_TEXT:
-        return _Step(Judged(lines, certain=not lines), by_line, needle)
+        return _Step(Evaluated(lines, certain=not lines), by_line, needle)
     column = view.column(name)
-    judged = _judge_values(column, term) or judge_abstract(column, term)
-    if judged is None or not judged.certain:
-        judged = judged or Judged(full(view.count), certain=False)
+    evaluated = _evaluate_values(column, term) or evaluate_abstract(column, term)
+    if evaluated is None or not evaluated.certain:
+        evaluated = evaluated or Evaluated(full(view.count), certain=False)
         if name == "path":
-            judged = _judge_folders(term, view, judged)
-    if judged.certain:
-        return _Step(judged)
-    return _Step(Judged(judged.mask & lines, certain=False), by_line, needle)
+            evaluated = _evaluate_folders(term, view, evaluated)
+    if evaluated.certain:
+        return _Step(evaluated)
+    return _Step(Evaluated(evaluated.mask & lines, certain=False), by_line, needle)
 
 
 def _may_have(match: Match, view: View) -> int:
@@ -223,51 +223,51 @@ def _may_have(match: Match, view: View) -> int:
     return view.where(words(text), prefix=goes_on)
 
 
-def _judge_values(column: Column, term: FieldTerm | HasTerm) -> Judged | None:
+def _evaluate_values(column: Column, term: FieldTerm | HasTerm) -> Evaluated | None:
     if isinstance(term, FieldTerm) and term.field.kind == "text":
         texts = {fold(match.text) for match in term.matches if isinstance(match, Exactly)}
         if len(texts) == len(term.matches):
-            return judge_exactly(column, texts)
-    return judge(column, lambda value: value_holds(term, value))
+            return evaluate_exactly(column, texts)
+    return evaluate(column, lambda value: value_holds(term, value))
 
 
-def _judge_folders(term: FieldTerm, view: View, judged: Judged) -> Judged:
+def _evaluate_folders(term: FieldTerm, view: View, evaluated: Evaluated) -> Evaluated:
     """Fewer by the folders that all wanted paths lie in, where there are any."""
     match = term.matches[0]
     if len(term.matches) > 1 or not isinstance(match, Like):
-        return judged
+        return evaluated
     beginning = fold(match.pieces[0])
     for name, level in FOLDERS.items():
         wanted = folder(beginning, level)
         if wanted is not None:
-            within = _judge_folder(name, wanted, view)
+            within = _evaluate_folder(name, wanted, view)
             if within.certain and wanted == beginning and match.pieces[1:] == ("",):
                 return within
-            judged = Judged(judged.mask & within.mask, certain=False)
-    return judged
+            evaluated = Evaluated(evaluated.mask & within.mask, certain=False)
+    return evaluated
 
 
-def _judge_folder(name: str, wanted: str, view: View) -> Judged:
+def _evaluate_folder(name: str, wanted: str, view: View) -> Evaluated:
     column = view.column(name)
-    judged = judge_exactly(column, [wanted]) or judge_abstract(
+    evaluated = evaluate_exactly(column, [wanted]) or evaluate_abstract(
         column, FieldTerm(FIELDS["path"], (Exactly(wanted),))
     )
-    return judged or Judged(full(view.count), certain=False)
+    return evaluated or Evaluated(full(view.count), certain=False)
 
 
 def _text_step(term: TextTerm, view: View) -> _Step:
     mask = 0
     for name in _PHRASE_COLUMNS:
-        judged = judge(view.column(name), lambda value: _value_has_phrase(term, value))
-        if judged is None:  # too many values to say: each event is asked
-            return _Step(Judged(full(view.count), certain=False))
-        mask |= judged.mask
+        evaluated = evaluate(view.column(name), lambda value: _value_has_phrase(term, value))
+        if evaluated is None:  # too many values to say: each event is asked
+            return _Step(Evaluated(full(view.count), certain=False))
+        mask |= evaluated.mask
     wanted = [fold(word) for word in term.words]
     lines = view.where(wanted, prefix=term.prefix)
     if not lines:
-        return _Step(Judged(mask, certain=True))
+        return _Step(Evaluated(mask, certain=True))
     needle = b"" if mask else max(wanted, key=len).encode()
-    return _Step(Judged(mask | lines, certain=False), _phrase_of_line(term, view, mask), needle)
+    return _Step(Evaluated(mask | lines, certain=False), _phrase_of_line(term, view, mask), needle)
 
 
 @lru_cache(4096)  # segments have mostly the same values

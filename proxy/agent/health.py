@@ -102,12 +102,12 @@ class Health:
         alive = self._alive()
         # Each worker is told by itself: one that takes requests and is told last refuses them until then.
         taking = [page for page in alive if page.values[TAKES_REQUESTS]]
-        judged = taking or alive
+        evaluated = taking or alive
         age = self._sync.age_seconds
         # What they have they need not from this agent: it may be new, or of settings that fail in vain.
         if age is None and not _all_have(taking, SNAPSHOT_GENERATION):
             reasons.append("there are no rules")
-        elif not all(page.values[SNAPSHOT_GENERATION] for page in judged):
+        elif not all(page.values[SNAPSHOT_GENERATION] for page in evaluated):
             reasons.append("not every worker has rules yet")
         elif age is not None and self._max_staleness and age > self._max_staleness:
             when = f"{age:.0f} s ago" if math.isfinite(age) else "at a time still to come"
@@ -115,9 +115,9 @@ class Health:
         failed = self._credential_checks()["credentials"].status == "failed"
         if failed and not _all_have(taking, CREDENTIAL_READY):
             reasons.append("there is no upstream token")
-        elif not all(page.values[CREDENTIAL_READY] for page in judged):
+        elif not all(page.values[CREDENTIAL_READY] for page in evaluated):
             reasons.append("not every worker has an upstream token yet")
-        if not all(page.values[SIGNING_KEY_READY] for page in judged):
+        if not all(page.values[SIGNING_KEY_READY] for page in evaluated):
             reasons.append("not every worker has a key for tokens yet")
         if not alive:
             reasons.append("no worker is alive")
@@ -126,7 +126,7 @@ class Health:
         return reasons
 
     def rules_are_enforced(self) -> bool:
-        """Whether every worker that lives judges by the newest rules."""
+        """Whether every worker that lives evaluates by the newest rules."""
         snapshot, alive = self._sync.snapshot, self._alive()
         return (
             snapshot is not None

@@ -142,8 +142,8 @@ def _failure(error: Exception, hints: Mapping[int, str]) -> _Failure:
 async def open_key_vault(
     url: str, session: aiohttp.ClientSession, *, managed_identity_client_id: str
 ) -> AsyncIterator[KeyVault]:
-    """The vault at `url`, whose certificate is judged by the session's authorities. Retries are the caller's,
-    so that what waits for them shows in health and log."""
+    """The vault at `url`, whose certificate is evaluated against the session's authorities. Retries are the
+    caller's, so that what waits for them shows in health and log."""
     for name in ("azure", "msal"):  # what matters is told by VaultError; they also tell of heads and answers
         logging.getLogger(name).setLevel(logging.CRITICAL)
     transport = AioHttpTransport(

@@ -412,8 +412,8 @@ class Sync:
     def _with_rules_that_stay(
         self, apps: tuple[App, ...], delivered: tuple[SyncRuleset, ...], readable: tuple[SnapshotRuleset, ...]
     ) -> tuple[tuple[App, ...], tuple[SnapshotRuleset, ...]]:
-        """Applications that are to be judged by a ruleset of which no version can be read are judged as
-        before; those that were not there before, by none, which lets nothing through."""
+        """Applications that are to be evaluated against a ruleset of which no version can be read are
+        evaluated as before; those that were not there before, by none, which lets nothing through."""
         rulesets = {each.ruleset_id: each for each in readable}
         unread = {each.ruleset_id for each in delivered} - rulesets.keys()
         held = self._held_rulesets()

@@ -19,7 +19,7 @@ from proxy.startup.settings import IdentitySettings, Settings
 from proxy.wire.finding import Finding
 
 _UPSTREAM_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=5.0)
-_ASKED: Final = "/v1.0/organization?$select=id"  # small, and judged by whether the token is taken
+_ASKED: Final = "/v1.0/organization?$select=id"  # small, and evaluated against whether the token is taken
 _VAULT_FIX: Final = (
     "give that identity the role Key Vault Secrets User, let the vault's firewall accept this machine, and "
     "check Credentials.VaultUrl and the secret's name"

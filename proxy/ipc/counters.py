@@ -130,5 +130,5 @@ class CounterPages:
 
     @property
     def requests(self) -> int:
-        """Those that a ruleset has judged: each has one verdict."""
+        """Those that a ruleset has evaluated: each has one verdict."""
         return sum(map(self.total, VERDICTS))

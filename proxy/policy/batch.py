@@ -1,8 +1,8 @@
 """Requests within a request: Graph's JSON batching, read strictly and put together again byte by byte.
 
-A part is judged as if it came alone, so it must mean the same to us and to the upstream. What another reader
-might take differently is refused: a name twice or in another letter case, an address elsewhere, a version of
-its own, a batch within the batch.
+A part is evaluated as if it came alone, so it must mean the same to us and to the upstream. What another
+reader might take differently is refused: a name twice or in another letter case, an address elsewhere, a
+version of its own, a batch within the batch.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def is_batch(method: str, target: Target) -> bool:
 
 
 def envelope_decision(decision: Decision) -> Decision:
-    """Of the batch itself: only a rule that means it can block it, since its parts are judged and filtered
+    """Of the batch itself: only a rule that means it can block it, since its parts are evaluated and filtered
     one by one."""
     if decision.verdict == "block" and decision.rule_id == DEFAULT_RULE_ID:
         return _ALLOWED

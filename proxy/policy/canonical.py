@@ -95,7 +95,7 @@ _PARAMETER_ALIAS: Final = re.compile(r"(?:\A|&)(?:@|%40|%2540)")
 
 
 class MalformedTarget(ValueError):
-    """The target has no meaning that could be judged: 400 badRequest."""
+    """The target has no meaning that could be evaluated: 400 badRequest."""
 
 
 class Name(NamedTuple):
@@ -210,7 +210,8 @@ def canonicalise(target: str, taken: int = GRAPH) -> Target:
     path, mark, rest = target.partition("?")
     query = rest if mark else None
     aliases: dict[str, str] | None = None
-    # Where aliases may make them impossible to judge, they are read, and refused, now: not amid a judgement.
+    # Where aliases may make them impossible to evaluate, they are read, and refused, now: not amid a
+    # evaluation.
     options: dict[str, tuple[str, ...]] | None = None
     if query is not None and ("%" in query or "@" in query):
         decoded = _query_decoded(query)
@@ -322,7 +323,7 @@ class _Room:
     def take(self, characters: int) -> None:
         self._left -= characters
         if self._left < 0:
-            raise MalformedTarget("too long to be judged in all its readings")
+            raise MalformedTarget("too long to be evaluated in all its readings")
 
 
 class _Meanings:
@@ -371,7 +372,7 @@ def _readings_of_odd(path: str, aliases: Mapping[str, str], taken: int) -> tuple
     if path.count("/") > MAX_SEGMENTS:
         raise MalformedTarget("too many segments")
     if len(path) > MAX_ODD_PATH:
-        raise MalformedTarget("too long to be judged in all its readings")
+        raise MalformedTarget("too long to be evaluated in all its readings")
     room = _Room(MAX_SPELLED_OUT)
     meanings = _Meanings(Aliases(aliases, MAX_WRITTEN_OUT), room)
     found: dict[Reading, None] = {}
@@ -691,7 +692,7 @@ def _query_decoded(query: str) -> str:
 
 
 def _parameter_aliases(query: str) -> dict[str, str]:
-    """Values of `@name=…`, by which a key in the path may be given. A name given twice can't be judged."""
+    """Values of `@name=…`, by which a key in the path may be given. A name given twice can't be evaluated."""
     aliases: dict[str, str] = {}
     for piece in _PARAMETER_ALIAS.split(query)[1:]:
         name, _, value = piece.partition("&")[0].partition("=")

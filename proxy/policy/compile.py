@@ -438,7 +438,7 @@ def _lane(
             break  # decides whatever the request is: rules after it are never tried
     lane = Lane(importance, tuple(steps), default)
     if not asks:
-        lane.constant = lane.judge(_NO_FACTS)
+        lane.constant = lane.evaluate(_NO_FACTS)
     return lane
 
 

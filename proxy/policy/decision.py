@@ -97,7 +97,7 @@ class Lane:
         default_factory=lambda: BoundedMemo(_MOST_LOGGED, None, WhenFull.KEEP)
     )
 
-    def judge(
+    def evaluate(
         self, request: RequestFacts, answer: ResponseFacts | None = None, known: Known | None = None
     ) -> Decision:
         """`known` is shared by the lanes of one request, where it has several."""
@@ -204,15 +204,15 @@ class Plan:
         if self._response_reads_request:
             request.document  # noqa: B018 - refused now if it can't be read, not after the upstream has acted
         if self._only is not None:
-            decision = self._only.judge(request)
+            decision = self._only.evaluate(request)
         else:
-            decision = self._judge_as_written(request)
+            decision = self._evaluate_as_written(request)
             if self._override_plan is not None:
                 for method in _overriding_methods(request):
-                    other = self._override_plan(method, request)._judge_as_written(request)
+                    other = self._override_plan(method, request)._evaluate_as_written(request)
                     decision = _strictest(decision, other)
         for lane in self._foreseen:
-            foreseen = lane.judge(request)
+            foreseen = lane.evaluate(request)
             if foreseen.reason == "hiddenProperty":
                 several = _rules_of_both(decision, foreseen)
                 stricter = _strictest(decision, foreseen)
@@ -229,7 +229,7 @@ class Plan:
         outcome = NOTHING
         known: Known | None = {} if len(self._response_lanes) > 1 else None
         for lane in self._response_lanes:
-            outcome = _strictest(outcome, lane.judge(request, answer, known))
+            outcome = _strictest(outcome, lane.evaluate(request, answer, known))
         logged = _merged(decision.logged_rule_ids, outcome.logged_rule_ids)
         if outcome.verdict == "block":
             several = _rules_of_both(decision, outcome)
@@ -247,16 +247,16 @@ class Plan:
             )
         return _with_logged(decision, outcome.logged_rule_ids)
 
-    def _judge_as_written(self, request: RequestFacts) -> Decision:
+    def _evaluate_as_written(self, request: RequestFacts) -> Decision:
         decision: Decision | None = None
         known: Known = {}
         for lane in self._lanes:
-            outcome = lane.judge(request, None, known)
+            outcome = lane.evaluate(request, None, known)
             decision = outcome if decision is None else _strictest(decision, outcome)
         if decision is None:
             raise MalformedTarget("the target has no certain reading")
         for lane in self._slash_lanes:
-            outcome = lane.judge(request, None, known)
+            outcome = lane.evaluate(request, None, known)
             untaken = lane.default is NOTHING  # such a reading can only make the verdict stricter
             if untaken:
                 outcome = _strictest(decision, outcome)

@@ -1,4 +1,4 @@
-"""What a request and its answer are judged by."""
+"""What a request and its answer are evaluated against."""
 
 from __future__ import annotations
 

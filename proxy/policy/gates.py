@@ -41,14 +41,14 @@ def ip_check(gate: IpGate) -> Check:
     def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
         held = remembered.entries.get(request.client_ip)
         if held is None:
-            held = _judged(request.client_ip, inside, outside)
+            held = _evaluated(request.client_ip, inside, outside)
             remembered.keep(request.client_ip, held)
         return held
 
     return check
 
 
-def _judged(client_ip: str, inside: _Networks | None, outside: _Networks | None) -> int:
+def _evaluated(client_ip: str, inside: _Networks | None, outside: _Networks | None) -> int:
     address = _address(client_ip)
     if address is None:
         return PERHAPS

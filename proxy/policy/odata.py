@@ -12,8 +12,8 @@ CERTAIN = 0  # a verdict must hold for it
 SHADOW = 1  # unlikely: only a rule that blocks or filters it counts
 KEY = 2  # perhaps a key, more likely a call: unlikely where the method can call a function
 
-# Types that paths cast to. A qualified name that is none of these may be an operation as well, and is judged
-# as both.
+# Types that paths cast to. A qualified name that is none of these may be an operation as well, and is
+# evaluated as both.
 _TYPES = """
     administrativeunit aaduserconversationmember androidlobapp androidmanagedappprotection
     androidstoreapp androidcompliancepolicy application approlassignment approleassignment

@@ -44,7 +44,7 @@ _NOTHING: Final[_Tree] = {}
 
 
 class QueryGuard:
-    """Judges the query options of requests that a filter with `guard_queries` concerns."""
+    """Evaluates the query options of requests that a filter with `guard_queries` concerns."""
 
     __slots__ = ("_allowed", "_stripped")
 

@@ -1,7 +1,7 @@
 """Facts of which parts aren't known, and every way in which they may be.
 
 An audit event has no headers and no bodies. What the rules make of it is what they make of every request that
-it may have been: the judgement runs once for each way, and where all come to the same, what isn't known
+it may have been: the evaluation runs once for each way, and where all come to the same, what isn't known
 doesn't matter.
 
 What isn't known is guessed where a check asks for it: first whether there is such a value, then how each
@@ -139,21 +139,21 @@ class PossibleFacts:
 
 
 class Ways(NamedTuple, Generic[T]):
-    """What a judgement comes to, whatever isn't known."""
+    """What a evaluation comes to, whatever isn't known."""
 
     outcomes: tuple[T, ...]
     missing: tuple[str, ...] = ()  # the facts that it hangs on; none where there is one outcome
     complete: bool = True  # False: there are more ways than are tried
 
 
-def every_way(judge: Callable[[], T], possible_facts: PossibleFacts) -> Ways[T]:
+def every_way(evaluate: Callable[[], T], possible_facts: PossibleFacts) -> Ways[T]:
     possible_facts.begin()
-    outcome = judge()
+    outcome = evaluate()
     if not possible_facts.made:
         return Ways((outcome,))
     runs = [(possible_facts.made, outcome)]
     while (more := possible_facts.turn()) and len(runs) < MAX_WAYS:
-        outcome = judge()
+        outcome = evaluate()
         runs.append((possible_facts.made, outcome))
     outcomes = tuple(dict.fromkeys(outcome for _, outcome in runs))
     if more:

@@ -1,4 +1,4 @@
-"""Requests that mean another one, which no rule has judged: they are refused, whoever asks."""
+"""Requests that mean another one, which no rule has evaluated: they are refused, whoever asks."""
 
 from __future__ import annotations
 

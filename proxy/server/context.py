@@ -39,7 +39,7 @@ MAX_VERIFYING: Final = (
 )
 
 _MOST_FORWARDERS: Final = 16
-# As Azure's Application Gateway writes an address; read as none, the load balancer's own would be judged.
+# As Azure's Application Gateway writes an address; read as none, the load balancer's own would be evaluated.
 _WITH_PORT: Final = re.compile(r"([0-9.]+):[0-9]{1,5}|\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -173,8 +173,8 @@ class Context:
         self._codings: BoundedMemo[bytes, bytes] = BoundedMemo(_MOST_REMEMBERED, _LONGEST_KEY, WhenFull.KEEP)
 
     def use(self, rulebook: Rulebook) -> None:
-        """Judges by it from now on. What is under way goes on by the rules that it began with, unless it is
-        stopped."""
+        """Evaluates by it from now on. What is under way goes on by the rules that it began with, unless it
+        is stopped."""
         self.rulebook = rulebook
         self.tokens.use(rulebook)
         if rulebook.stops:

@@ -325,7 +325,7 @@ class UpstreamSettings:
     base_url: str = setting(
         default="https://graph.microsoft.com",
         parse=parse_origin,
-        doc="Where judged requests go: scheme and host, no path.",
+        doc="Where evaluated requests go: scheme and host, no path.",
     )
     other_base_urls: tuple[str, ...] = setting(
         default=(),

@@ -63,7 +63,7 @@ def upstream_batches(answers: dict[str, dict[str, Any]], seen: list[Any]) -> Scr
 FIELDS = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
 
 
-async def test_each_part_is_judged_as_if_it_came_alone(tmp_path: Path) -> None:
+async def test_each_part_is_evaluated_as_if_it_came_alone(tmp_path: Path) -> None:
     seen: list[Any] = []
     answers = {
         "2": {"status": 200, "body": {"id": "u", "mobilePhone": "+47 1"}},
@@ -100,7 +100,7 @@ async def test_each_part_is_judged_as_if_it_came_alone(tmp_path: Path) -> None:
         assert len({e["id"] for e in events.values()}) == 5
 
 
-async def test_the_answer_of_a_batch_is_judged_by_what_names_the_batch(tmp_path: Path) -> None:
+async def test_the_answer_of_a_batch_is_evaluated_by_what_names_the_batch(tmp_path: Path) -> None:
     rules = """
     version: 1
     name: answers

@@ -21,7 +21,7 @@ default: allow
 rules:
   - {id: never, match: {path: ["/v1.0/blocked/**"]}, verdict: block}
   - id: kind
-    match: {path: ["/v1.0/judged"]}
+    match: {path: ["/v1.0/evaluated"]}
     conditions: [{body: kind, equals: guest}]
     verdict: block
 """
@@ -335,12 +335,12 @@ async def test_a_refusal_comes_in_place_of_100_continue_and_closes(tmp_path: Pat
         writer.close()
 
 
-async def test_a_body_that_is_judged_is_asked_for_at_once_and_refused_before_the_upstream(
+async def test_a_body_that_is_evaluated_is_asked_for_at_once_and_refused_before_the_upstream(
     tmp_path: Path,
 ) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
-        writer.write(proxy.request("/v1.0/judged", "POST", EXPECTING))
+        writer.write(proxy.request("/v1.0/evaluated", "POST", EXPECTING))
         assert (await read_reply(reader)).status == 100
         writer.write(b'{"kind":"guest"}')
         reply = await read_reply(reader)
@@ -405,7 +405,7 @@ async def test_a_final_answer_in_place_of_100_continue_ends_both_connections(tmp
 async def test_a_body_that_drips_is_cut_however_often_a_byte_comes(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, RULES, body_grace=2) as proxy:
         reader, writer = await proxy.connect()
-        writer.write(proxy.request("/v1.0/judged", "POST", b"Content-Length: 10000\r\n"))
+        writer.write(proxy.request("/v1.0/evaluated", "POST", b"Content-Length: 10000\r\n"))
         await until(lambda: any(each.busy for each in proxy.context.connections))
         for second in range(10):
             writer.write(b"x")
@@ -448,7 +448,7 @@ async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: P
         (("/v1.0/blocked/x", "GET", b"", b""), 403),
         (("/v1.0/%00", "GET", b"", b""), 400),
         (("/v1.0/blocked/x", "POST", b"Content-Length: 5\r\n", b"hello"), 403),
-        (("/v1.0/judged", "POST", b"Content-Length: 5\r\n", b"hello"), 400),
+        (("/v1.0/evaluated", "POST", b"Content-Length: 5\r\n", b"hello"), 400),
         (("/v1.0/$batch", "POST", b"Content-Length: 5\r\n", b"hello"), 400),
         (("/proxy/token", "GET", b"", b""), 405),
         (("/proxy/token", "POST", b"Content-Length: 5\r\n", b"hello"), 400),
@@ -573,7 +573,7 @@ async def test_an_answer_that_said_close_is_the_last_though_the_body_comes_whole
 
 
 async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(tmp_path: Path) -> None:
-    """It is judged by its own rate, which allows for what it has sent before."""
+    """It is evaluated against its own rate, which allows for what it has sent before."""
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()

@@ -147,7 +147,7 @@ async def test_no_verdict_rests_on_a_field_that_connection_keeps_from_the_upstre
         for nominating in (b"Connection: if-match\r\n", b"Connection: close\r\nConnection: IF-MATCH\r\n"):
             reply = await proxy.ask(proxy.request("/v1.0/users/a", "PATCH", body + nominating, b"{}"))
             assert reply.status == 403
-        # What goes up whatever Connection says is judged whatever Connection says.
+        # What goes up whatever Connection says is evaluated whatever Connection says.
         body = b"Content-Length: 6\r\nConnection: content-length\r\n"
         assert (await proxy.ask(proxy.request("/v1.0/users/a", "PUT", body, b'{"":1}'))).status == 403
         # Without its coding, the body is no JSON to anybody.
@@ -355,10 +355,10 @@ async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_ta
     ("target", "asked"),
     [("/v1.0/users/1", False), ("/v1.0/groups/1/secret", False), ("/v1.0/groups/1", True)],
 )
-async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_judge(
+async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_evaluate(
     tmp_path: Path, target: str, asked: bool
 ) -> None:
-    """A part is nothing that they can judge, and its place tells how long the rest is (RFC 9110 §14.4)."""
+    """A part is nothing that they can evaluate, and its place tells how long the rest is (RFC 9110 §14.4)."""
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
         fields = b'Range: bytes=5-9\r\nIf-Range: "1"\r\n'
         for _ in range(2):  # the second time, what the head means is known
@@ -367,7 +367,7 @@ async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_judge
             assert (b"\r\nRange: bytes=5-9\r\nIf-Range:" in head) is asked
 
 
-async def test_a_part_of_an_answer_is_not_judged_as_if_it_were_the_whole(tmp_path: Path) -> None:
+async def test_a_part_of_an_answer_is_not_evaluated_as_if_it_were_the_whole(tmp_path: Path) -> None:
     answer = b"HTTP/1.1 206 Partial\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
     async with data_path(answering(answer), tmp_path, RULES) as proxy:
         assert (await proxy.ask(proxy.request("/v1.0/groups/1/secret"))).status == 502
@@ -390,7 +390,7 @@ async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path:
         }
 
 
-async def test_a_part_s_body_in_base64_is_judged_by_what_it_is_decoded(tmp_path: Path) -> None:
+async def test_a_part_s_body_in_base64_is_evaluated_by_what_it_is_decoded(tmp_path: Path) -> None:
     async with data_path(answering(ok(b'{"responses":[]}')), tmp_path, RULES) as proxy:
         fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
         for text, status in ((b"caf\xe9\x80\x80", 400), (b"cafe", 502)):  # 502: it was sent, and not answered
@@ -402,7 +402,7 @@ async def test_a_part_s_body_in_base64_is_judged_by_what_it_is_decoded(tmp_path:
             assert reply.json()["responses"][0]["status"] == status
 
 
-async def test_a_condition_on_the_body_judges_before_the_upstream_sees_anything(tmp_path: Path) -> None:
+async def test_a_condition_on_the_body_evaluates_before_the_upstream_sees_anything(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
         good, bad = b'{"kind":"guest"}', b'{"kind":"member"}'
         fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
@@ -415,7 +415,7 @@ async def test_a_condition_on_the_body_judges_before_the_upstream_sees_anything(
         assert bytes(proxy.upstream.received[0]).endswith(b"\r\n\r\n" + good)
 
 
-async def test_a_body_too_large_to_judge_gets_413(tmp_path: Path) -> None:
+async def test_a_body_too_large_to_evaluate_gets_413(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, RULES, max_buffered_body=10) as proxy:
         reply = await proxy.ask(
             proxy.request("/v1.0/invitations", "POST", b"Content-Length: 11\r\n", b"x" * 11)
@@ -569,7 +569,7 @@ async def test_what_a_load_balancer_says_of_a_failure_is_no_property(tmp_path: P
         assert proxy.events()[0]["verdict"] == "allow"
 
 
-async def test_a_status_that_is_told_as_502_is_judged_all_the_same(tmp_path: Path) -> None:
+async def test_a_status_that_is_told_as_502_is_evaluated_all_the_same(tmp_path: Path) -> None:
     rules = """
     version: 1
     name: failures

@@ -587,7 +587,7 @@ async def test_what_is_refused_in_its_first_phase_reaches_nobody(tmp_path: Path,
 
 def test_every_phase_meets_what_may_happen_at_any_time() -> None:
     at_any_time = {E.CLIENT_LEAVES, E.STOP, E.FAULT, E.DEADLINE}
-    assert {each.phase for each in OUTCOMES} == set(Phase) - {Phase.JUDGING}  # nothing happens between
+    assert {each.phase for each in OUTCOMES} == set(Phase) - {Phase.EVALUATING}  # nothing happens between
     assert [each for each, outcomes in OUTCOMES.items() if not at_any_time <= set(outcomes)] == []
 
 

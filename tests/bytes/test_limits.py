@@ -43,7 +43,7 @@ name: reading
 default: allow
 rules:
   - id: kind
-    match: {path: ["/v1.0/judged"]}
+    match: {path: ["/v1.0/evaluated"]}
     conditions: [{body: kind, equals: guest}]
     verdict: block
   - id: less
@@ -117,7 +117,7 @@ rules:
     ],
 )
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-async def test_whoever_comes_through_a_load_balancer_is_judged_by_his_own_address(
+async def test_whoever_comes_through_a_load_balancer_is_evaluated_by_his_own_address(
     tmp_path: Path, family: socket.AddressFamily, forwarded: str, client_ip: str | None
 ) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, IP_RULES) as proxy:
@@ -320,16 +320,16 @@ async def test_bodies_that_rules_read_are_held_within_one_limit_for_all(tmp_path
     async with data_path(script, tmp_path, READING_RULES, max_held_bytes=1_000_000) as proxy:
         fields = b"Content-Length: 900000\r\n"
         first_reader, first = await proxy.connect()
-        first.write(proxy.request("/v1.0/judged", "POST", fields, b'{"kind":"x"}'.ljust(700_000)))
+        first.write(proxy.request("/v1.0/evaluated", "POST", fields, b'{"kind":"x"}'.ljust(700_000)))
         await until(lambda: proxy.context.buffer_budget.reserved >= 700_000)
         body = b'{"kind":"y"}'.ljust(900_000)
-        said_to_wait(await proxy.ask(proxy.request("/v1.0/judged", "POST", fields, body)))
+        said_to_wait(await proxy.ask(proxy.request("/v1.0/evaluated", "POST", fields, body)))
         assert counted(proxy, c.LIMIT_HELD_BYTES) >= 1
         assert proxy.upstream.heads == []
         first.write(b" " * 200_000)
         assert (await read_reply(first_reader)).status == 200
         assert proxy.context.buffer_budget.reserved == 0
-        assert (await proxy.ask(proxy.request("/v1.0/judged", "POST", fields, body))).status == 200
+        assert (await proxy.ask(proxy.request("/v1.0/evaluated", "POST", fields, body))).status == 200
         assert {event["reason"] for event in proxy.events()} == {"overloaded", "default"}
         first.close()
 
@@ -345,7 +345,7 @@ async def test_what_needs_no_reading_passes_while_no_more_can_be_held(tmp_path: 
 async def test_a_client_that_leaves_gives_back_what_it_held(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, READING_RULES) as proxy:
         _, writer = await proxy.connect()
-        writer.write(proxy.request("/v1.0/judged", "POST", b"Content-Length: 900000\r\n", b" " * 500_000))
+        writer.write(proxy.request("/v1.0/evaluated", "POST", b"Content-Length: 900000\r\n", b" " * 500_000))
         await until(lambda: proxy.context.buffer_budget.reserved == 500_000)
         writer.transport.abort()
         await until(lambda: proxy.context.buffer_budget.reserved == 0)
@@ -403,7 +403,7 @@ async def test_what_unfolds_too_far_is_counted_and_has_its_own_status(tmp_path: 
         reply = await proxy.ask(proxy.request("/v1.0/less"))
         assert (reply.status, reply.json()["error"]["code"]) == (502, "filterFailed")
         assert counted(proxy, c.LIMIT_FILTER_BYTES) == 1
-        reply = await proxy.ask(proxy.request("/v1.0/judged", "POST", coded, bomb))
+        reply = await proxy.ask(proxy.request("/v1.0/evaluated", "POST", coded, bomb))
         assert (reply.status, reply.json()["error"]["code"]) == (413, "payloadTooLarge")
         assert counted(proxy, c.LIMIT_BODY_BYTES) == 1
 

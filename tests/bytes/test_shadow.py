@@ -153,7 +153,7 @@ async def test_a_request_body_is_not_held_for_the_shadow(
 @pytest.mark.parametrize(
     ("kind", "verdict", "rule"), [("pot", "allow", "sites"), ("teapot", "block", "no-teapots")]
 )
-async def test_response_rules_judge_status_and_headers(
+async def test_response_rules_evaluate_status_and_headers(
     tmp_path: Path, kind: str, verdict: str, rule: str
 ) -> None:
     answer = ok(b"{}", b"X-Kind: " + kind.encode())

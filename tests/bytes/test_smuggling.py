@@ -1,4 +1,5 @@
-"""Odd requests on raw sockets, judged by what the upstream received and by what a stranger is answered next.
+"""Odd requests on raw sockets, evaluated against what the upstream received and by what a stranger is
+answered next.
 
 Every request carries a valid token, and where it hides a second one, that one asks for a path that the rules
 block: if the upstream receives it, a reading of ours differed from somebody else's.

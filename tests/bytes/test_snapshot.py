@@ -155,7 +155,7 @@ def test_who_reads_many_rules_gives_way_again_and_again(tmp_path: Path) -> None:
     assert len(pauses) >= 10
 
 
-async def test_rules_that_were_replaced_judge_what_is_under_way_and_are_then_taken_apart() -> None:
+async def test_rules_that_were_replaced_evaluate_what_is_under_way_and_are_then_taken_apart() -> None:
     credentials = UpstreamCredentials(Assignments(("default",), {}, {}), lambda name, generation: None)
     book = await build_rulebook(holding(many_rules(200), 1), Rulebook(), credentials)
     under_way = book.callers["client-1"].rules

@@ -282,7 +282,7 @@ async def test_nor_as_a_part_of_a_batch(tmp_path: Path) -> None:
         "/v1.0/$batch%E2%80%8B",
     ],
 )
-async def test_however_the_batch_is_addressed_its_parts_are_judged(tmp_path: Path, target: str) -> None:
+async def test_however_the_batch_is_addressed_its_parts_are_evaluated(tmp_path: Path, target: str) -> None:
     upstream = Recorder()
     body = json.dumps({"requests": [{"id": "1", "method": "GET", "url": "/users/ada/messages"}]}).encode()
     fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)

@@ -1,4 +1,4 @@
-"""The stand-ins themselves: what others are judged with has to be right first."""
+"""The stand-ins themselves: what others are evaluated with has to be right first."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ async def test_where_only_the_log_matched_its_rule_is_the_one(tmp_path: Path) ->
         assert (event["verdict"], event["ruleId"], event["ruleIds"]) == ("log_only", "watch", ["watch"])
 
 
-async def test_a_request_that_no_rule_judged_names_none(tmp_path: Path) -> None:
+async def test_a_request_that_no_rule_evaluated_names_none(tmp_path: Path) -> None:
     async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
         event = await event_of(proxy, "/v1.0/users/%00")
         assert (event["ruleId"], event["ruleIds"]) == (None, [])
@@ -302,7 +302,7 @@ rules:
 """
 
 
-async def test_a_shadow_judges_an_answer_that_becomes_a_502_too(tmp_path: Path) -> None:
+async def test_a_shadow_evaluates_an_answer_that_becomes_a_502_too(tmp_path: Path) -> None:
     async with data_path(answering(answer("500 Broken", b"{}")), tmp_path, RULES) as proxy:
         try_out(proxy, SHADOW)
         event = await event_of(proxy, "/v1.0/sites/1/lists")

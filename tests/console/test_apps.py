@@ -27,7 +27,7 @@ def _add_and_look_for_the_secret(visit: Visit) -> None:
     page = visit.page
     visit.go("/apps?org=northwind")
     page.get_by_label("Name").fill("lunch-menu")
-    page.get_by_label("Judged by the ruleset").select_option("staff-directory")
+    page.get_by_label("Evaluated against the ruleset").select_option("staff-directory")
     page.locator("main form").get_by_role("button", name="Add app").click()
     secret = _secret(page)
     visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -66,7 +66,9 @@ def test_with_a_grace_both_secrets_are_good_until_it_ends(browser: Browser, serv
         assert "ends in" in shown[1]
 
 
-def test_an_app_is_disabled_enabled_and_judged_by_another_ruleset(browser: Browser, served: Served) -> None:
+def test_an_app_is_disabled_enabled_and_evaluated_by_another_ruleset(
+    browser: Browser, served: Served
+) -> None:
     with visiting(browser, served) as visit:
         page = visit.page
         visit.go(f"/apps/{served.seeded.apps['device-audit'].app_id}")
@@ -75,9 +77,9 @@ def test_an_app_is_disabled_enabled_and_judged_by_another_ruleset(browser: Brows
         assert page.locator(".heading").get_by_text("disabled").is_visible()
         page.get_by_role("button", name="Enable").click()
         assert "served again" in page.get_by_role("status").inner_text()
-        page.get_by_label("Let another judge it").select_option("mail-archive")
+        page.get_by_label("Let another evaluate it").select_option("mail-archive")
         page.get_by_role("button", name="Bind").click()
-        assert "mail-archive judges device-audit" in page.get_by_role("status").inner_text()
+        assert "mail-archive evaluates device-audit" in page.get_by_role("status").inner_text()
         visit.go("/record?operation=app")
         lines = page.locator("tbody tr").all_inner_texts()
         assert ["app.bind" in lines[0], "app.enable" in lines[1], "app.disable" in lines[2]] == [True] * 3
@@ -110,7 +112,7 @@ def test_a_ruleset_is_tried_compared_and_put_in_force(browser: Browser, served: 
     with visiting(browser, served) as visit:
         page = visit.page
         visit.go(f"/apps/{served.seeded.apps['device-audit'].app_id}")
-        before = page.get_by_text("Judged by").inner_text().removeprefix("Judged by ")
+        before = page.get_by_text("Evaluated against").inner_text().removeprefix("Evaluated against ")
         page.get_by_label("Try", exact=True).select_option("hr-sync")
         page.get_by_role("button", name="Try it").click()
         assert "hr-sync is tried on device-audit" in page.get_by_role("status").inner_text()
@@ -118,11 +120,11 @@ def test_a_ruleset_is_tried_compared_and_put_in_force(browser: Browser, served: 
         assert visit.go(where).status == 200
         assert page.get_by_role("alert").count() == 0  # the filter is understood
         page.go_back()
-        page.get_by_role("button", name="Let it judge from now on").click()
-        assert "hr-sync judges device-audit" in page.get_by_role("status").inner_text()
+        page.get_by_role("button", name="Let it evaluate from now on").click()
+        assert "hr-sync evaluates device-audit" in page.get_by_role("status").inner_text()
         page.get_by_label("Try", exact=True).select_option(before)
         page.get_by_role("button", name="Try it").click()
         page.get_by_role("button", name="End the trial").click()
         assert "No ruleset is tried" in page.get_by_role("status").inner_text()
-        page.get_by_label("Let another judge it").select_option(before)
+        page.get_by_label("Let another evaluate it").select_option(before)
         page.get_by_role("button", name="Bind").click()

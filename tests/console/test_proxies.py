@@ -25,7 +25,7 @@ def _row(page: Page, name: str) -> str:
     return str(row.inner_text())
 
 
-def test_the_list_judges_by_age_and_says_why(browser: Browser, served: Served) -> None:
+def test_the_list_evaluates_by_age_and_says_why(browser: Browser, served: Served) -> None:
     with visiting(browser, served) as visit:
         visit.go("/proxies")
         page = visit.page

@@ -251,7 +251,9 @@ def test_a_replay_tells_what_would_change_and_leads_to_the_events(any_visit: Vis
     expect(group).to_contain_text("newly blocked")
     expect(group).to_contain_text("requests of payroll")
     expect(page.locator("#replayed")).to_contain_text("all of it")
-    assert page.locator("#replayed").get_by_text("mail-archiver").count() == 0  # judged by other rules
+    assert (
+        page.locator("#replayed").get_by_text("mail-archiver").count() == 0
+    )  # evaluated against other rules
     link = group.get_by_role("link", name="Find them among the events").get_attribute("href")
     assert link is not None
     visit.go(link)
@@ -263,7 +265,7 @@ def test_a_review_tells_what_would_have_become_of_the_last_day(visit: Visit) -> 
     visit.go("/rulesets/contoso/hr-sync/edit")
     change(page, "default: block", "default: allow")
     page.get_by_role("button", name="Review and publish").click()
-    expect(page.locator("#publish")).to_contain_text("requests would be judged otherwise")
+    expect(page.locator("#publish")).to_contain_text("requests would be evaluated otherwise")
     page.get_by_role("link", name="What changes").click()
     expect(page.locator("#replayed .groups > li").first).to_contain_text("newly allowed")
 

@@ -250,10 +250,16 @@ async def test_an_event_with_what_is_known_about_it(trail: Trail) -> None:
     await plane.ruleset("acme", "hr", yaml + "  # later\n  - {id: r2, match: {path: [/b]}, verdict: block}\n")
     crm = (await plane.inventory.add_app("crm", "acme", "hr")).app
     proxy_id = trail.proxies["acme"].proxy_id
-    judged = {"appId": crm.app_id, "proxyId": proxy_id, "ruleId": "r1", "reason": "rule", "rulesetVersion": 1}
-    await trail.keep("acme", event(acme, 20, id="a/b ?c", **judged))
+    evaluated = {
+        "appId": crm.app_id,
+        "proxyId": proxy_id,
+        "ruleId": "r1",
+        "reason": "rule",
+        "rulesetVersion": 1,
+    }
+    await trail.keep("acme", event(acme, 20, id="a/b ?c", **evaluated))
     found = await trail.ask("acme", "events/acme/a%2Fb%20%3Fc")
-    assert found["event"] == event(acme, 20, id="a/b ?c", **judged)
+    assert found["event"] == event(acme, 20, id="a/b ?c", **evaluated)
     assert (found["reason"], found["orgName"], found["appName"]) == (REASON, "acme", "crm")
     assert found["proxyName"] == "edge-acme"
     ruleset = found["ruleset"]

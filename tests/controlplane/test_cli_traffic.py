@@ -138,7 +138,7 @@ def test_a_stored_event_is_explained(folder: Path) -> None:
     assert done.stdout.splitlines() == [
         "event       GET /v1.0/groups/1/members",
         "recorded    allow by groups: a request rule decided",
-        "judged by   hr@1",
+        "evaluated against   hr@1",
         "verdict     allow",
         "rule        groups",
         "reason      rule",
@@ -170,7 +170,7 @@ def without_settings(*arguments: str) -> subprocess.CompletedProcess[str]:
 USERS = {"value": [{"id": "1", "a": "2"}]}
 
 
-def test_a_har_file_is_judged_where_it_lies_and_no_credential_is_shown(folder: Path) -> None:
+def test_a_har_file_is_evaluated_where_it_lies_and_no_credential_is_shown(folder: Path) -> None:
     file = folder / "portal.har"
     file.write_bytes(
         har(

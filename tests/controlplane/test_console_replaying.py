@@ -77,7 +77,7 @@ async def test_a_change_leads_to_a_search_that_finds_its_events(
     assert (change.since, change.until) == ("2026-11-21T11:00:00.000Z", "2026-11-21T11:00:00.001Z")
 
 
-async def test_requests_of_the_applications_that_the_rules_judge_are_replayed_unless_others_are_asked_for(
+async def test_requests_of_the_applications_that_the_rules_evaluate_are_replayed_unless_others_are_asked_for(
     plane: Plane, traffic: Traffic
 ) -> None:
     await traffic.send([group_path(1, "members")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.curves import percentile, restarts, window
-from controlplane.fleet_health import Facts, clock_skew_ms, duration, judge
+from controlplane.fleet_health import Facts, assess, clock_skew_ms, duration
 from controlplane.reports import Check, Heartbeat, Latency, Metrics
 
 NOW = 1_795_262_400_000
@@ -19,8 +19,8 @@ def _facts(age_seconds: float = 0, **members: object) -> Facts:
 
 
 def test_a_proxy_that_never_sent_a_heartbeat_was_never_seen() -> None:
-    judgement = judge(NOW, Facts(INTERVAL))
-    assert (judgement.health, judgement.lost) == ("never seen", True)
+    assessment = assess(NOW, Facts(INTERVAL))
+    assert (assessment.health, assessment.lost) == ("never seen", True)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_a_proxy_that_never_sent_a_heartbeat_was_never_seen() -> None:
     ],
 )
 def test_ok_is_worth_nothing_once_it_is_old(age_seconds: float, health: str, lost: bool) -> None:
-    judgement = judge(NOW, _facts(age_seconds))
-    assert (judgement.health, judgement.lost) == (health, lost)
-    assert bool(judgement.reasons) is (health != "ok")
+    assessment = assess(NOW, _facts(age_seconds))
+    assert (assessment.health, assessment.lost) == (health, lost)
+    assert bool(assessment.reasons) is (health != "ok")
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_ok_is_worth_nothing_once_it_is_old(age_seconds: float, health: str, los
 )
 def test_what_it_says_of_itself_counts_while_it_is_young(age_seconds: float, said: str, health: str) -> None:
     check = Check(said, "the upstream is away")  # type: ignore[arg-type]
-    judgement = judge(NOW, _facts(age_seconds, checks={**OK, "upstream": check}))
-    assert judgement.health == health
-    assert f"upstream {said}: the upstream is away" in judgement.reasons
+    assessment = assess(NOW, _facts(age_seconds, checks={**OK, "upstream": check}))
+    assert assessment.health == health
+    assert f"upstream {said}: the upstream is away" in assessment.reasons
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,15 @@ def test_what_it_says_of_itself_counts_while_it_is_young(age_seconds: float, sai
     ],
 )
 def test_what_is_measured_of_it_degrades_it_beyond_a_threshold(member: str, most: int, told: str) -> None:
-    assert judge(NOW, _facts(**{member: most})).health == "ok"
-    judgement = judge(NOW, _facts(**{member: most + 1}))
-    assert judgement.health == "degraded"
-    assert told in judgement.reasons[0]
-    assert not judgement.lost
+    assert assess(NOW, _facts(**{member: most})).health == "ok"
+    assessment = assess(NOW, _facts(**{member: most + 1}))
+    assert assessment.health == "degraded"
+    assert told in assessment.reasons[0]
+    assert not assessment.lost
 
 
 def test_a_clock_that_is_behind_is_told_as_such() -> None:
-    assert judge(NOW, _facts(skew_ms=-45_000)).reasons == ("its clock is 45 s behind",)
+    assert assess(NOW, _facts(skew_ms=-45_000)).reasons == ("its clock is 45 s behind",)
 
 
 @pytest.mark.parametrize(

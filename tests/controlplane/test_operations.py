@@ -146,9 +146,9 @@ def _about_an_organisation(operation: Operation[Any, Any]) -> bool:
 async def test_another_organisation_is_as_unknown_as_one_that_never_was(context: OperationContext) -> None:
     """Each operation, asked for another's things and for things that nobody has, tells the same."""
     eve = await actor(context, acme="admin")
-    judged = [each for each in OPERATIONS if _about_an_organisation(each)]
-    assert len(judged) > 30
-    for operation in judged:
+    evaluated = [each for each in OPERATIONS if _about_an_organisation(each)]
+    assert len(evaluated) > 30
+    for operation in evaluated:
         foreign = _sample(operation.request, _references(MARK))
         unheard_of = _sample(operation.request, _references("quagga"))
         told = await _outcome(context, eve, operation, foreign, MARK)

@@ -82,7 +82,7 @@ def shapes(told: Replayed) -> list[tuple[str, str | None, str, tuple[str, ...], 
     ]
 
 
-async def test_events_that_a_draft_would_judge_otherwise_are_told_by_rule_and_application(
+async def test_events_that_a_draft_would_evaluate_otherwise_are_told_by_rule_and_application(
     plane: Plane, traffic: Traffic
 ) -> None:
     await traffic.send(group_path(number) for number in range(20))
@@ -100,7 +100,7 @@ async def test_events_that_a_draft_would_judge_otherwise_are_told_by_rule_and_ap
 
 
 async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic: Traffic) -> None:
-    """The header isn't stored, but the version that judged says which way it was."""
+    """The header isn't stored, but the version that evaluated says which way it was."""
     blocked = {"verdict": "block", "ruleId": "default", "reason": "default", "upstreamStatus": None}
     await traffic.send([{"ruleId": "eventual"}, blocked])
     told = await replayed(context_of(plane))
@@ -111,7 +111,7 @@ async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic:
     assert {group.missing for group in told.groups} == {("header ConsistencyLevel",)}
 
 
-async def test_only_the_time_the_application_and_the_filter_asked_for_are_judged(
+async def test_only_the_time_the_application_and_the_filter_asked_for_are_evaluated(
     plane: Plane, traffic: Traffic
 ) -> None:
     await plane.inventory.add_app("other", "acme", "hr")
@@ -131,7 +131,7 @@ async def test_only_the_time_the_application_and_the_filter_asked_for_are_judged
         assert (await replayed(context, **asked)).events == events, asked
 
 
-async def test_only_applications_that_the_draft_would_be_in_force_for_are_judged(
+async def test_only_applications_that_the_draft_would_be_in_force_for_are_evaluated(
     plane: Plane, proxy: ProxyClient, traffic: Traffic
 ) -> None:
     await plane.ruleset("acme", "other", RULES.replace("name: hr", "name: other"))
@@ -416,7 +416,9 @@ async def test_a_suggestion_out_of_a_part_of_the_events_says_so(
 # -- one event explained
 
 
-async def test_an_event_is_explained_under_the_version_that_judged_it(plane: Plane, traffic: Traffic) -> None:
+async def test_an_event_is_explained_under_the_version_that_evaluated_it(
+    plane: Plane, traffic: Traffic
+) -> None:
     await traffic.send([group_path(1, "members"), {"ruleId": "eventual"}])
     await plane.ruleset("acme", "hr", DRAFT)
     context = context_of(plane)

@@ -5,7 +5,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.search.column import Column, decode, encode, join, judge, judge_abstract, make_column
+from controlplane.search.column import Column, decode, encode, evaluate, evaluate_abstract, join, make_column
 from controlplane.search.predicates import value_holds
 from controlplane.search.query import FIELDS, Between, Exactly, FieldTerm, HasTerm
 
@@ -15,10 +15,10 @@ BOUNDS = st.one_of(st.none(), st.integers(-3, 2100), st.floats(-2, 70))
 
 
 def ordinals(column: Column, term: FieldTerm | HasTerm) -> tuple[set[int], bool]:
-    judged = judge(column, lambda value: value_holds(term, value)) or judge_abstract(column, term)
-    assert judged is not None
-    flags = judged.mask.to_bytes(column.count, "little")
-    return {ordinal for ordinal, flag in enumerate(flags) if flag}, judged.certain
+    evaluated = evaluate(column, lambda value: value_holds(term, value)) or evaluate_abstract(column, term)
+    assert evaluated is not None
+    flags = evaluated.mask.to_bytes(column.count, "little")
+    return {ordinal for ordinal, flag in enumerate(flags) if flag}, evaluated.certain
 
 
 def check(column: Column, term: FieldTerm | HasTerm, values: list[object]) -> None:

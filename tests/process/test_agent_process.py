@@ -297,7 +297,7 @@ async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_neve
 
 
 async def test_a_heartbeat_tells_at_once_which_rules_every_worker_enforces(tmp_path: Path) -> None:
-    """And none tells it while one of them still judges by others."""
+    """And none tells it while one of them still evaluates by others."""
     async with a_proxy(tmp_path, environ={"RuleSync__IntervalSeconds": "600"}) as running:
         await running.workers[0].until(lambda told: bool(rules(told)))
         generation = read_snapshot(running.settings.rule_sync.cache_path).generation

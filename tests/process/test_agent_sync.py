@@ -216,7 +216,7 @@ async def test_an_organisation_s_bad_ruleset_keeps_nothing_of_another_s_as_it_wa
     assert announced == [("v2", True), ("v2", True), ("v2", False), ("v2", True), ("v4", True)]
 
 
-async def test_an_application_is_judged_as_before_where_its_new_ruleset_is_bad(
+async def test_an_application_is_evaluated_as_before_where_its_new_ruleset_is_bad(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     cache = tmp_path / "snapshot.json"

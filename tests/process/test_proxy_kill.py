@@ -41,12 +41,12 @@ def hanging(text, **options):
     return loads(text, **options)
 json.loads = hanging
 """
-JUDGED = """
+EVALUATED = """
 version: 1
-name: judged
+name: evaluated
 default: allow
 rules:
-  - {id: no, match: {path: [/v1.0/judged]}, verdict: block, conditions: [{body: a, equals: b}]}
+  - {id: no, match: {path: [/v1.0/evaluated]}, verdict: block, conditions: [{body: a, equals: b}]}
 """
 
 KILLS = int(os.environ.get("GRAPHWARD_KILLS", "200" if LONG else "12"))
@@ -128,18 +128,18 @@ async def test_a_worker_that_hangs_is_replaced_and_what_was_under_way_is_on_reco
     places = tmp_path / "python"
     places.mkdir()
     (places / "sitecustomize.py").write_text(HANGING, "utf-8")
-    rules = tmp_path / "judged.yaml"
-    rules.write_text(JUDGED, "utf-8")
+    rules = tmp_path / "evaluated.yaml"
+    rules.write_text(EVALUATED, "utf-8")
     system = System(tmp_path, {"app": rules}, workers=1, proxy_environment={"PYTHONPATH": str(places)})
     async with system, client_of(system) as known:
         killer = Client(system, system.client_context(), known.token)
         body = '{"a":"hang forever"}'
         fields = f"Host: x\r\nAuthorization: Bearer {known.token}\r\nContent-Length: {len(body)}\r\n\r\n"
-        request = f"POST /v1.0/judged HTTP/1.1\r\n{fields}{body}".encode()
+        request = f"POST /v1.0/evaluated HTTP/1.1\r\n{fields}{body}".encode()
         hanging: list[asyncio.Task[Reply]] = []
         await _under_way(system, known, lambda: hanging.append(asyncio.create_task(killer.exchange(request))))
         await asyncio.gather(*hanging, return_exceptions=True)
-        await until(lambda: "/v1.0/judged" in stored_paths(system))  # of what it hung in, too
+        await until(lambda: "/v1.0/evaluated" in stored_paths(system))  # of what it hung in, too
         killer.close()
 
 

@@ -1,4 +1,4 @@
-"""Waiting for a version: it returns when requests are judged by it, and names who lags behind."""
+"""Waiting for a version: it returns when requests are evaluated against it, and names who lags behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def apply_and_wait(system: System, directory: Path, default: str) -> dict[
     return found
 
 
-async def test_a_version_that_was_waited_for_judges_the_very_next_request(tmp_path: Path) -> None:
+async def test_a_version_that_was_waited_for_evaluates_the_very_next_request(tmp_path: Path) -> None:
     async with whole_system(tmp_path) as system, client_of(system) as client:
         clients = [client, *(Client(system, system.client_context(), client.token) for _ in range(7))]
         for version, (default, expected) in enumerate([("block", 403), ("allow", 200)] * 3, 2):

@@ -308,8 +308,8 @@ def test_a_refused_batch_leaves_no_trace_of_its_id(plane: Plane) -> None:
     assert plane.proxy.audit(batch(event(plane.acme), batch_id=batch_id)).json["duplicate"] is False
 
 
-def test_a_replay_is_judged_per_proxy_instance(plane: Plane) -> None:
-    """A replay of a batch id is judged per proxy instance."""
+def test_a_replay_is_evaluated_per_proxy_instance(plane: Plane) -> None:
+    """A replay of a batch id is evaluated per proxy instance."""
     other = plane.operator.client(plane.base_url, "edge-2", "acme", "beta")
     for client, org_id in ((plane.proxy, plane.acme), (other, plane.acme)):
         reply = client.audit(batch(event(org_id), batch_id="one-id-of-two"))

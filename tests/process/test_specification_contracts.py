@@ -764,7 +764,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             assert "Traceback" not in child.log.read_text("utf-8")
 
 
-def judged(
+def evaluated(
     live: Live, target: str, method: str = "GET", fields: tuple[tuple[str, str], ...] = (), body: bytes = b""
 ) -> str:
     """The id of the rule that blocked it, `passed` where the upstream answered, else the error's code."""
@@ -792,15 +792,15 @@ def judged(
 )
 def test_patterns(live: Live, target: str, verdict: str) -> None:
     """`{name}` is one segment; `*` one segment; `**` the rest, none included."""
-    assert judged(live, target) == verdict
+    assert evaluated(live, target) == verdict
 
 
 def test_methods_are_optional(live: Live) -> None:
     """methods: optional: any."""
-    assert judged(live, "/v1.0/m/x") == "get-only"
-    assert judged(live, "/v1.0/m/x", "DELETE") == "passed"
+    assert evaluated(live, "/v1.0/m/x") == "get-only"
+    assert evaluated(live, "/v1.0/m/x", "DELETE") == "passed"
     for method in ("GET", "POST", "DELETE"):
-        assert judged(live, "/v1.0/m/y", method) == "any-method"
+        assert evaluated(live, "/v1.0/m/y", method) == "any-method"
 
 
 @pytest.mark.parametrize(
@@ -828,44 +828,44 @@ def test_methods_are_optional(live: Live) -> None:
 )
 def test_operators(live: Live, query: str, verdict: str) -> None:
     """equals, not_equals, in, not_in, prefix, suffix, contains, matches, at_least, at_most, exists."""
-    assert judged(live, f"/v1.0/q?{query}") == verdict
+    assert evaluated(live, f"/v1.0/q?{query}") == verdict
 
 
 def test_sources_of_a_request(live: Live) -> None:
     """Condition sources: param, query, header, body (a JSON property path of the request)."""
-    assert judged(live, "/v1.0/p/Ab1") == "param-in"
-    assert judged(live, "/v1.0/p/ab1") == "passed"  # ids compare exactly
-    assert judged(live, "/v1.0/p('ada%40contoso.com')") == "param-in"
-    assert judged(live, "/v1.0/h", fields=(("consistencylevel", "eventual"),)) == "header"
-    assert judged(live, "/v1.0/h") == "passed"
+    assert evaluated(live, "/v1.0/p/Ab1") == "param-in"
+    assert evaluated(live, "/v1.0/p/ab1") == "passed"  # ids compare exactly
+    assert evaluated(live, "/v1.0/p('ada%40contoso.com')") == "param-in"
+    assert evaluated(live, "/v1.0/h", fields=(("consistencylevel", "eventual"),)) == "header"
+    assert evaluated(live, "/v1.0/h") == "passed"
     for mail, verdict in (("x@evil.example", "body"), ("x@good.example", "passed")):
         sent = json.dumps({"to": [{"mail": "y@good.example"}, {"mail": mail}]}).encode()
-        assert judged(live, "/v1.0/b", "POST", (JSON,), sent) == verdict
+        assert evaluated(live, "/v1.0/b", "POST", (JSON,), sent) == verdict
 
 
 def test_sources_of_an_answer(live: Live) -> None:
     """In response rules also status, response_header, property."""
-    assert judged(live, "/v1.0/r/status") == "r-status"
+    assert evaluated(live, "/v1.0/r/status") == "r-status"
     live.upstream_says("/v1.0/r/status", b"{}", [JSON, ("request-id", "r")])
-    assert judged(live, "/v1.0/r/status") == "passed"
+    assert evaluated(live, "/v1.0/r/status") == "passed"
     for value, verdict in (("secret", "r-header"), ("plain", "passed")):
         live.upstream_says("/v1.0/r/header", b"{}", [JSON, ("x-class", value)])
-        assert judged(live, "/v1.0/r/header") == verdict
+        assert evaluated(live, "/v1.0/r/header") == verdict
     for value, verdict in (("secret", "r-property"), ("plain", "passed")):
         body = json.dumps({"value": [{"label": "plain"}, {"label": value}]}).encode()
         live.upstream_says("/v1.0/r/property", body)
-        assert judged(live, "/v1.0/r/property") == verdict
+        assert evaluated(live, "/v1.0/r/property") == verdict
 
 
 def test_a_rule_whose_gates_do_not_hold_does_not_match(live: Live) -> None:
     """A rule whose gates or conditions don't hold doesn't match."""
-    assert judged(live, "/v1.0/ip/here") == "from-here"
-    assert judged(live, "/v1.0/ip/there") == "passed"
-    assert judged(live, "/v1.0/ip/not") == "not-from-there"
-    assert judged(live, "/v1.0/ip/there", fields=(("X-Forwarded-For", "10.1.2.3"),)) == "passed"
-    assert judged(live, "/v1.0/time/now") == "these-days"
-    assert judged(live, "/v1.0/time/then") == "passed"
-    assert judged(live, "/v1.0/time/day") == "all-day"
+    assert evaluated(live, "/v1.0/ip/here") == "from-here"
+    assert evaluated(live, "/v1.0/ip/there") == "passed"
+    assert evaluated(live, "/v1.0/ip/not") == "not-from-there"
+    assert evaluated(live, "/v1.0/ip/there", fields=(("X-Forwarded-For", "10.1.2.3"),)) == "passed"
+    assert evaluated(live, "/v1.0/time/now") == "these-days"
+    assert evaluated(live, "/v1.0/time/then") == "passed"
+    assert evaluated(live, "/v1.0/time/day") == "all-day"
 
 
 def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
@@ -918,7 +918,7 @@ def test_a_transform_acts_on_2xx_answers(live: Live) -> None:
 def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -> None:
     """A path that names a hidden property itself, with or without /$value, is blocked by the rule that
     hides it."""
-    assert judged(live, f"/v1.0/hidden/ada/{path}") == "hide"
+    assert evaluated(live, f"/v1.0/hidden/ada/{path}") == "hide"
 
 
 @pytest.mark.parametrize(
@@ -943,10 +943,10 @@ def test_a_path_that_names_a_hidden_property_is_blocked(live: Live, path: str) -
 def test_no_spelling_changes_a_verdict(live: Live, spelling: str) -> None:
     """Percent-encoding, dot segments, doubled slashes, letter case, OData key forms, type casts, empty
     parentheses can't change a verdict."""
-    assert judged(live, spelling) == "rest"
+    assert evaluated(live, spelling) == "rest"
 
 
-def test_batch_parts_are_judged_as_if_they_came_alone(live: Live) -> None:
+def test_batch_parts_are_evaluated_as_if_they_came_alone(live: Live) -> None:
     """… and `$batch` parts can't change a verdict."""
     parts = [
         {"id": "1", "method": "GET", "url": "/rest/x"},
@@ -973,7 +973,7 @@ def test_batch_parts_are_judged_as_if_they_came_alone(live: Live) -> None:
 def test_an_encoded_slash_is_refused_only_where_it_would_change_the_verdict(live: Live) -> None:
     """An encoded slash occurs in real Graph ids: 400 only where reading it as a slash would change the
     verdict."""
-    assert judged(live, "/v1.0/files/a%2Fb") == "passed"
-    assert judged(live, "/v1.0/rest/a%2Fb") == "rest"
-    assert judged(live, "/v1.0%2Frest/a") in ("badRequest", "rest")
-    assert judged(live, "/v1.0/m%2Fy") == "badRequest"
+    assert evaluated(live, "/v1.0/files/a%2Fb") == "passed"
+    assert evaluated(live, "/v1.0/rest/a%2Fb") == "rest"
+    assert evaluated(live, "/v1.0%2Frest/a") in ("badRequest", "rest")
+    assert evaluated(live, "/v1.0/m%2Fy") == "badRequest"

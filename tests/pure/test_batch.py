@@ -223,7 +223,7 @@ def test_what_is_no_batch_or_can_be_read_in_two_ways_is_refused(body: bytes) -> 
     ["$1/messages", "/$1", "%241/messages", "/%2524a", "./$1", "/x/../$1", "$metadata", "\uff041/messages"],
 )
 def test_no_part_refers_to_what_another_is_about(url: str) -> None:
-    """OData 4.01 lets it: rules would judge it by a path that it doesn't have."""
+    """OData 4.01 lets it: rules would evaluate it by a path that it doesn't have."""
     with pytest.raises(MalformedBatch, match=r"refers to another part|a `url`"):
         parsed(batch(get("/users/ada"), get(url, id="2", dependsOn=["1"])))
 
@@ -273,7 +273,7 @@ def test_null_is_as_good_as_absent() -> None:
     assert (part.headers, part.body, part.depends_on) == ((), None, ())
 
 
-def test_a_method_override_is_there_to_be_judged() -> None:
+def test_a_method_override_is_there_to_be_evaluated() -> None:
     (part,) = parsed(batch(get("/me", headers={"X-HTTP-Method-Override": "DELETE"})))
     assert part.headers == (("X-HTTP-Method-Override", "DELETE"),)
 

@@ -619,14 +619,14 @@ def test_a_tenant_behind_the_version_hides_no_path_and_allows_none(tenant: str, 
 
 
 @pytest.mark.parametrize("at", ["@", "%40", "%EF%BC%A0", "%EF%B9%AB", "%25EF%25BC%25A0"])
-def test_an_alias_with_two_values_is_refused_before_anything_is_judged(at: str) -> None:
+def test_an_alias_with_two_values_is_refused_before_anything_is_evaluated(at: str) -> None:
     with pytest.raises(MalformedTarget):
         canonicalise(f"/v1.0/users?{at}a=1&{at}a=2")
 
 
 @pytest.mark.parametrize("mark", ["%3F", "%3f", "%253F", "%EF%BC%9F", "%25EF%25BC%259F"])
 @pytest.mark.parametrize("aliases", ["@p=1&@p=2", "@p=@q&@q=1"])
-def test_a_query_within_the_path_is_refused_before_anything_is_judged(mark: str, aliases: str) -> None:
+def test_a_query_within_the_path_is_refused_before_anything_is_evaluated(mark: str, aliases: str) -> None:
     for target in (f"/v1.0/users/a{mark}{aliases}", f"/v1.0/users/a{mark}{aliases.replace('&', '?', 1)}"):
         with pytest.raises(MalformedTarget):
             canonicalise(target.replace("?", "?x=1&"))

@@ -163,7 +163,7 @@ WORDS = [
 WORDS += ["secret", "$value", "$count", "$ref", "$x", "x@y.z", "a.b", "mail@odata.type"]
 
 
-def test_paths_of_one_shape_are_judged_as_each_would_be_alone() -> None:
+def test_paths_of_one_shape_are_evaluated_as_each_would_be_alone() -> None:
     rules = compiled(SHAPES)
     for length in (1, 2, 3):
         for words in itertools.product(WORDS, repeat=length):

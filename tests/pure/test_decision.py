@@ -63,7 +63,7 @@ def test_methods_count_in_any_case_and_get_stands_for_head_too() -> None:
 @pytest.mark.parametrize(
     "field", [b"X-HTTP-Method", b"x-http-method-override", b"X-Method-Override", b"X_HTTP_Method"]
 )
-def test_a_post_that_asks_to_be_another_method_is_judged_as_both(field: bytes) -> None:
+def test_a_post_that_asks_to_be_another_method_is_evaluated_as_both(field: bytes) -> None:
     rules = compiled("""
 - {id: no-delete, match: {methods: [DELETE], path: ["/v1.0/users/{id}"]}, verdict: block}
 - {id: rest, match: {path: [/**]}, verdict: allow}
@@ -728,7 +728,7 @@ class TestAliases:
             "$filter=startswith(mobile@p,'4')%20or%20(@p%20eq%20'4')&@p=mobilePhone",
         ],
     )
-    def test_what_an_option_stands_for_is_judged(self, query: str) -> None:
+    def test_what_an_option_stands_for_is_evaluated(self, query: str) -> None:
         assert decide(compiled(self.RULES), f"/m?{query}").rule_id == "no-phones"
 
     @pytest.mark.parametrize(

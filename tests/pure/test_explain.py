@@ -250,7 +250,7 @@ def answered(body: object, status: int = 200) -> Explanation:
     return explainer(RESPONSES).explain(sample, answer)
 
 
-def test_an_answer_is_judged_and_shown_as_the_application_gets_it() -> None:
+def test_an_answer_is_evaluated_and_shown_as_the_application_gets_it() -> None:
     told = answered({"value": [{"id": 1, "phone": 2, "mail": 3, "level": "open"}]})
     assert told.decision is not None
     assert (told.decision.verdict, told.decision.rule_id) == ("filter", "cut")

@@ -1,4 +1,4 @@
-"""HAR files as traffic: read without their credentials, judged whole, and rules made of them."""
+"""HAR files as traffic: read without their credentials, evaluated whole, and rules made of them."""
 
 from __future__ import annotations
 
@@ -486,7 +486,7 @@ def test_an_address_that_is_none_is_told() -> None:
         parse_har(har(entry("/x")), "graph.microsoft.com")
 
 
-# -- judged
+# -- evaluated
 
 
 def foreseen(rules: str, *entries: dict[str, Any]) -> list[Foreseen]:
@@ -542,7 +542,7 @@ def test_the_client_s_address_is_unknown_and_makes_it_unclear_only_where_it_deci
     )
 
 
-def test_parts_of_a_batch_are_judged_one_by_one() -> None:
+def test_parts_of_a_batch_are_evaluated_one_by_one() -> None:
     batch = {
         "requests": [
             {"id": "a", "method": "GET", "url": "/users"},

@@ -182,7 +182,7 @@ def test_what_is_blocked_is_blocked_as_a_part_of_a_batch(
 
 
 @given(st.sampled_from(["DELETE", "PATCH", "POST"]), st.integers(0, 63))
-def test_a_part_s_method_is_judged_in_any_letter_case(method: str, bits: int) -> None:
+def test_a_part_s_method_is_evaluated_in_any_letter_case(method: str, bits: int) -> None:
     rules = compiled(
         f"- {{id: it, match: {{methods: [{method}], path: [/v1.0/**]}}, verdict: block}}", "allow"
     )

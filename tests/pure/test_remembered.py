@@ -1,4 +1,4 @@
-"""What is remembered of one path or query never judges another, and hostile ones cost little."""
+"""What is remembered of one path or query never evaluates another, and hostile ones cost little."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def random_rule(chance: random.Random, number: int) -> str:
     return f"- {{{', '.join(parts)}, match: {{{methods}path: ['{path}']}}}}"
 
 
-def judged(plan: Plan, facts: RequestFacts) -> object:
+def evaluated(plan: Plan, facts: RequestFacts) -> object:
     try:
         return plan.decide(facts)
     except MalformedTarget:
         return "malformed"
 
 
-def test_a_path_is_judged_the_same_whatever_came_before_it() -> None:
+def test_a_path_is_evaluated_the_same_whatever_came_before_it() -> None:
     chance = random.Random(5)
     for _ in range(60):
         rules = compiled(
@@ -61,11 +61,11 @@ def test_a_path_is_judged_the_same_whatever_came_before_it() -> None:
             except MalformedTarget:
                 continue
             facts = RequestFacts(method, target, chance.choice(HEADERS), "192.0.2.1", 0.0)
-            found = judged(rules.plan(method, target), facts)
+            found = evaluated(rules.plan(method, target), facts)
             canonical._known_readings.entries.clear()
             alone = canonicalise(raw)
             assert alone.readings == target.readings
-            assert found == judged(rules.plan_of_readings(method.upper(), alone.readings), facts), (
+            assert found == evaluated(rules.plan_of_readings(method.upper(), alone.readings), facts), (
                 method,
                 raw,
             )

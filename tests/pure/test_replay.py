@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.rehearsal.explain import SampleRequest, judged
+from controlplane.rehearsal.explain import SampleRequest, evaluated
 from controlplane.rehearsal.replay import Event, Group, Outcome, Replay, Rules, Tally, Unclear
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import compile_ruleset
@@ -50,7 +50,7 @@ def blocked(target: str = "/v1.0/users", method: str = "GET", **members: Any) ->
 
 
 def foreseen(rules: str, one: Event, default: str = "block") -> Outcome | Unclear:
-    return Replay(draft(rules, default)).judge(one)
+    return Replay(draft(rules, default)).evaluate(one)
 
 
 # -- what is stored decides
@@ -83,7 +83,7 @@ STORED: Final = """
         (event("/v1.0/users/a%2Fmail"), Outcome("refused", "ambiguousTarget")),
     ],
 )
-def test_what_an_event_holds_is_judged_by_the_rules_themselves(one: Event, after: Outcome) -> None:
+def test_what_an_event_holds_is_evaluated_by_the_rules_themselves(one: Event, after: Outcome) -> None:
     assert foreseen(STORED, one) == after
 
 
@@ -169,7 +169,7 @@ def test_a_body_that_was_not_there_is_known() -> None:
     assert foreseen(rules, event("/a", "POST")) == Outcome("allow", "r")
 
 
-def test_an_upstream_that_failed_gave_no_answer_to_judge() -> None:
+def test_an_upstream_that_failed_gave_no_answer_to_evaluate() -> None:
     rules = """
 - {id: never, when: response, match: {path: [/v1.0/users]}, conditions: [{status: 500}], verdict: block}
 - {id: users, match: {path: [/v1.0/users]}, verdict: allow}
@@ -198,7 +198,7 @@ def test_a_body_too_large_to_read_is_refused_only_while_rules_read_it() -> None:
 
 
 def test_more_unknowns_than_are_tried_leave_it_unclear() -> None:
-    """However many a draft asks for, an event is judged in bounded time."""
+    """However many a draft asks for, an event is evaluated in bounded time."""
     filters = "\n".join(
         f"- {{id: r{number}, match: {{path: [/v1.0/users]}}, conditions: [{{header: X{number}, equals: a}}],"
         f" verdict: filter, transforms: {{strip_properties: [p{number}]}}}}"
@@ -210,25 +210,25 @@ def test_more_unknowns_than_are_tried_leave_it_unclear() -> None:
     assert len(after.possible) == 16, "as many as are told"
 
 
-# -- what was judged then tells what wasn't stored
+# -- what was evaluated then tells what wasn't stored
 
 
-def test_the_rules_that_judged_it_tell_which_way_a_header_was() -> None:
+def test_the_rules_that_evaluated_it_tell_which_way_a_header_was() -> None:
     then = Rules(draft(CONSISTENT.replace("REST", "block")))
     now = Replay(
         draft(CONSISTENT.replace("REST", "block") + "- {id: new, match: {path: [/a]}, verdict: allow}")
     )
     as_allowed = event(rule_id="eventual")
     as_blocked = blocked(rule_id="rest", reason="rule")
-    assert isinstance(now.judge(as_allowed), Unclear)
-    assert now.judge(as_allowed, then) == Outcome("allow", "eventual")
-    assert now.judge(as_blocked, then) == Outcome("block", "rest")
+    assert isinstance(now.evaluate(as_allowed), Unclear)
+    assert now.evaluate(as_allowed, then) == Outcome("allow", "eventual")
+    assert now.evaluate(as_blocked, then) == Outcome("block", "rest")
 
 
-def test_rules_that_can_t_have_judged_it_tell_nothing() -> None:
+def test_rules_that_can_t_have_evaluated_it_tell_nothing() -> None:
     others = Rules(draft("- {id: other, match: {path: [/a]}, verdict: allow}"))
     now = Replay(draft(CONSISTENT.replace("REST", "block")))
-    assert isinstance(now.judge(event(), others), Unclear)
+    assert isinstance(now.evaluate(event(), others), Unclear)
 
 
 # -- counting
@@ -238,7 +238,7 @@ def counted(rules: str, *events: Event) -> Tally:
     replay, tally = Replay(draft(rules)), Tally()
     for one in events:
         if one.reached_rules:
-            tally.add(one, one.outcome(None), replay.judge(one))
+            tally.add(one, one.outcome(None), replay.evaluate(one))
         else:
             tally.pass_over()
     return tally
@@ -298,7 +298,7 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
     ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes
 ) -> None:
     """The event holds less than the request: its outcome is the one that is told, or among the possible ones.
-    And the very rules that judged it change nothing."""
+    And the very rules that evaluated it change nothing."""
     if sample.body == b"{" or not sample.client_ip:
         return  # a body is taken for JSON; what is stored is an address
     try:
@@ -307,9 +307,9 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
         return
     request = RequestFacts(sample.method, target, sample.headers, sample.client_ip, sample.now, sample.body)
     plan = compile_ruleset(ruleset).plan(sample.method, target)
-    before = judged(plan, request, None)
+    before = evaluated(plan, request, None)
     asked = isinstance(before, Decision) and before.verdict != "block"
-    whole = judged(plan, request, ResponseFacts(status, ((b"x", b"1"),), body))
+    whole = evaluated(plan, request, ResponseFacts(status, ((b"x", b"1"),), body))
     decided = whole if isinstance(whole, Decision) else None
     stored = event(
         sample.target,
@@ -327,10 +327,10 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
     most_told = patch("controlplane.rehearsal.replay._MOST_TOLD", 20_000)
     with patch("proxy.policy.unknown.MAX_WAYS", 20_000), most_told:
         for _ in range(2):  # the second time out of memory
-            after = replay.judge(stored)
+            after = replay.evaluate(stored)
             possible = (after,) if isinstance(after, Outcome) else after.possible
             assert stored.outcome(None).effect in [each.effect for each in possible]
-        unchanged = replay.judge(stored, Rules(ruleset))
+        unchanged = replay.evaluate(stored, Rules(ruleset))
     assert isinstance(unchanged, Outcome)
     assert unchanged.effect == stored.outcome(None).effect
 
@@ -355,14 +355,14 @@ def test_the_filter_in_force_is_the_one_of_the_rules_of_then(removed: tuple[str,
     before = one.outcome(rules)
     assert before == Outcome("filter", "internal", ("strip:fax", "strip:mail", "strip:phone"))
     tally = Tally()
-    tally.add(one, before, Replay(draft(FILTERS)).judge(one, rules))
+    tally.add(one, before, Replay(draft(FILTERS)).evaluate(one, rules))
     assert (tally.unchanged, tally.changed, tally.unclear) == (1, 0, 0)
 
 
 def test_a_draft_that_hides_less_changes_also_what_had_nothing_to_hide() -> None:
     one, tally = filtered((), "hide"), Tally()
     less = draft(FILTERS.replace("mail, fax", "mail"))
-    tally.add(one, one.outcome(Rules(draft(FILTERS))), Replay(less).judge(one))
+    tally.add(one, one.outcome(Rules(draft(FILTERS))), Replay(less).evaluate(one))
     (group,) = tally.sorted_groups()
     assert group.key.change == "transforms"
     assert group.key.before.transforms == ("strip:fax", "strip:mail")
@@ -373,7 +373,7 @@ def test_a_filter_whose_rules_are_not_known_any_more_is_unclear(former: Rules | 
     one, tally = filtered(("strip:mail",), "hide"), Tally()
     before = one.outcome(former)
     assert before == Outcome("filter", "hide", None)
-    tally.add(one, before, Replay(draft(FILTERS)).judge(one))
+    tally.add(one, before, Replay(draft(FILTERS)).evaluate(one))
     (group,) = tally.sorted_groups()
     assert (group.key.change, tally.unclear) == ("unclear", 1)
     tally = Tally()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.rehearsal.advice import ruleset_advice
-from controlplane.rehearsal.explain import judged
+from controlplane.rehearsal.explain import evaluated
 from controlplane.rehearsal.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import compile_ruleset
@@ -362,8 +362,10 @@ def test_all_that_was_seen_is_let_through(requests: list[Request], random: Rando
     unguarded: frozenset[str] = frozenset()
     while True:
         blocked = Blocked(found)
-        judged_so = list(verdicts(found, kept))
-        blocking = [(by, target) for verdict, by, target in judged_so if verdict not in ("allow", "filter")]
+        evaluated_so = list(verdicts(found, kept))
+        blocking = [
+            (by, target) for verdict, by, target in evaluated_so if verdict not in ("allow", "filter")
+        ]
         for by, target in blocking:
             blocked.add(by, target)
         if not blocked.unguarded:
@@ -395,7 +397,7 @@ def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> No
     seen = seen_of(kept)
     for method, target, names in kept:
         facts = RequestFacts(method, canonicalise(target), (), "192.0.2.1", NOON.timestamp())
-        decision = judged(compiled.plan(method, facts.target), facts, None)
+        decision = evaluated(compiled.plan(method, facts.target), facts, None)
         if not isinstance(decision, Decision) or decision.verdict == "block" or not names:
             continue
         shapes = [shaped.shape for shaped in shapes_of(method.upper(), facts.target) or ()]
@@ -417,7 +419,7 @@ def test_nothing_is_shown_that_every_response_hid(requests: list[Request]) -> No
             shapes = [shaped.shape for shaped in shapes_of(method, facts.target) or ()]
             if any(method in seen.shapes[shape].by_method for shape in shapes if shape in seen.shapes):
                 continue
-            decision = judged(compiled.plan(method, facts.target), facts, None)
+            decision = evaluated(compiled.plan(method, facts.target), facts, None)
             allowed = isinstance(decision, Decision) and decision.verdict != "block"
             by = {path.pattern for rule in found.rules if method in rule.methods for path in rule.paths}
             assert not allowed or by or method == "POST", (found.yaml, method, target)
@@ -445,11 +447,11 @@ def verdicts(found: Suggestion, requests: Iterable[Request]) -> Iterator[tuple[s
     compiled = compile_ruleset(parse_ruleset(found.yaml))
     for method, target, _ in requests:
         request = RequestFacts(method, canonicalise(target), (), "192.0.2.1", NOON.timestamp())
-        judgement = judged(compiled.plan(method, request.target), request, None)
-        if isinstance(judgement, Decision):
-            yield judgement.verdict, judgement.rule_id, target
+        evaluation = evaluated(compiled.plan(method, request.target), request, None)
+        if isinstance(evaluation, Decision):
+            yield evaluation.verdict, evaluation.rule_id, target
         else:
-            yield "refused", judgement.reason, target
+            yield "refused", evaluation.reason, target
 
 
 @settings(max_examples=40)

@@ -94,7 +94,7 @@ async def test_the_upstream_s_own_errors_are_told_apart(directory: Results) -> N
     assert (broken["status"], broken["code"]) == (502, "upstreamError")
 
 
-async def test_the_parts_of_a_batch_are_judged_one_by_one(harness: Harness, directory: Results) -> None:
+async def test_the_parts_of_a_batch_are_evaluated_one_by_one(harness: Harness, directory: Results) -> None:
     batch = directory["batch"]
     parts = batch["parts"]
     assert {name: part["status"] for name, part in parts.items()} == {

@@ -1,7 +1,7 @@
 """A small strict HTTP/1.1 server for stand-ins: keeps what it received byte for byte, sends what it is told.
 
-It reads framing as strictly as RFC 9112 allows and marks what is ambiguous, so that a test can judge a proxy
-by what reached the upstream. It answers one request after another on a connection and never guesses.
+It reads framing as strictly as RFC 9112 allows and marks what is ambiguous, so that a test can evaluate a
+proxy by what reached the upstream. It answers one request after another on a connection and never guesses.
 """
 
 from __future__ import annotations

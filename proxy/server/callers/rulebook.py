@@ -35,7 +35,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rulebook:
-    """One snapshot, ready to judge by. Replaced whole, never changed."""
+    """One snapshot, ready to evaluate by. Replaced whole, never changed."""
 
     callers: dict[str, Caller] = field(default_factory=dict)
     compiled: dict[tuple[str, int], tuple[str, CompiledRuleset]] = field(
@@ -114,7 +114,7 @@ async def _compile(ruleset: Ruleset) -> CompiledRuleset:
 
 
 def _free_in_slices(root: Node[Entry]) -> None:
-    """Once the last request that a ruleset judges has ended, in one way or another."""
+    """Once the last request that a ruleset evaluates has ended, in one way or another."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:

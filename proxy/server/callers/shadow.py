@@ -1,4 +1,4 @@
-"""An application's shadow ruleset: judged by beside the one in force, for the audit event alone.
+"""An application's shadow ruleset: evaluated against beside the one in force, for the audit event alone.
 
 Nothing of it reaches the request or its answer: no verdict is obeyed, no body is held for its sake, and what
 it can't make out is "unknown", be it for want of a body or by a fault of ours.
@@ -48,7 +48,7 @@ class ShadowEvaluation:
         self.verdict: ShadowVerdict = UNKNOWN
         self.rule_id: str | None = None
         try:
-            self._judge(body_known, envelope)
+            self._evaluate(body_known, envelope)
         except MalformedTarget:  # which would be answered 400
             self.verdict = "block"
         except Exception:
@@ -58,7 +58,7 @@ class ShadowEvaluation:
     def version(self) -> int:
         return self._rules.version
 
-    def _judge(self, body_known: bool, envelope: bool) -> None:
+    def _evaluate(self, body_known: bool, envelope: bool) -> None:
         facts = self._facts
         self._plan = plan = self._rules.rules.plan(facts.method, facts.target)
         if plan.needs_body and not body_known:

@@ -87,7 +87,7 @@ class TokenKeeper:
         self.ready = bool(keys)
 
     def use(self, rulebook: Rulebook) -> None:
-        """Judges by `rulebook` from now on; a revoked token dies here."""
+        """Evaluates by `rulebook` from now on; a revoked token dies here."""
         self._rulebook = rulebook
         self._remembered.entries.clear()
 

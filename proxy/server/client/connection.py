@@ -236,7 +236,7 @@ class ClientConnection(OpenConnection):
     def _on_due(self, now: float) -> None:
         pace = self._pace
         if pace.write_paused or self.transport.is_closing():
-            self._judge_reader(now)
+            self._check_reader(now)
         elif pace.state is _IDLE:
             self._context.counters.values[LIMIT_IDLE_TIMEOUT] += 1
             self._close_transport()
@@ -245,7 +245,7 @@ class ClientConnection(OpenConnection):
             fault = MalformedHead("the request head took too long", "requestTimeout")
             self._refuse_head(fault)
         elif pace.body_is_due():
-            self._judge_body_rate(now)
+            self._check_body_rate(now)
         elif self._exchange is not None:
             pace.wait_until(NEVER)
             self._exchange.waited_too_long()
@@ -352,7 +352,7 @@ class ClientConnection(OpenConnection):
         elif last or self._discarded >= LINGER_BYTES:
             self._close_transport()
 
-    def _judge_reader(self, now: float) -> None:
+    def _check_reader(self, now: float) -> None:
         """Whether the client takes what was written, at the rate that its own bodies must have."""
         unsent = self.transport.get_write_buffer_size()
         if self._pace.reader_is_slow(now, unsent):
@@ -364,7 +364,7 @@ class ClientConnection(OpenConnection):
         # Not at once: this may be asked for amid a write, of this or another connection.
         self._context.loop.call_soon(self.cut)
 
-    def _judge_body_rate(self, now: float) -> None:
+    def _check_body_rate(self, now: float) -> None:
         exchange = self._exchange
         if exchange is not None and self._pace.body_is_slow(now):
             self._context.counters.values[LIMIT_BODY_RATE] += 1

@@ -1,7 +1,7 @@
-"""`$batch`: its parts judged one by one, one smaller batch upstream, filters on each part's answer
+"""`$batch`: its parts evaluated one by one, one smaller batch upstream, filters on each part's answer
 (contracts §4, §5).
 
-A ruleset can't be walked round by a batch: each part is judged as if it came alone and leaves an event of
+A ruleset can't be walked round by a batch: each part is evaluated as if it came alone and leaves an event of
 its own that names the batch by `parentRequestId`.
 """
 
@@ -43,7 +43,7 @@ _LONGEST_ID: Final = 256  # bytes; others are no join key for anybody
 
 def version_of(target: Target) -> str:
     """The version whose batch this is. Raises Refusal where another reader might take it for another's: the
-    parts would be judged by the rules for other resources than they reach."""
+    parts would be evaluated against the rules for other resources than they reach."""
     names = {name.folded for reading in target.readings for name in reading.names}
     first, *others = names
     if others or len(first) != 2:
@@ -52,7 +52,7 @@ def version_of(target: Target) -> str:
 
 
 class _Part:
-    """One part: what came, how it was judged, what it will be answered."""
+    """One part: what came, how it was evaluated, what it will be answered."""
 
     __slots__ = ("answer", "draft", "evaluation", "part")
 
@@ -74,8 +74,8 @@ class Batch:
         self._looks = Looks()
         self._parts: list[_Part] = []
 
-    def judge(self, body: bytes, proxy_base: bytes) -> None:
-        """Judges every part. Raises Refusal where the batch itself is malformed."""
+    def evaluate(self, body: bytes, proxy_base: bytes) -> None:
+        """Evaluates every part. Raises Refusal where the batch itself is malformed."""
         try:
             parts = parse_batch(
                 body,
@@ -84,10 +84,10 @@ class Batch:
             )
         except MalformedBatch as error:
             raise Refusal("badRequest", f"The batch is malformed: {error}.", "malformedBatch") from None
-        judged = [self._judged(part) for part in parts]
-        if not self._context.can_record(_record_bytes(judged)):
+        evaluated = [self._evaluated(part) for part in parts]
+        if not self._context.can_record(_record_bytes(evaluated)):
             raise Refusal("notReady", NO_ROOM, "notReady", retry_after=5)
-        self._parts = judged
+        self._parts = evaluated
         self._fail_dependants()
 
     @property
@@ -124,7 +124,7 @@ class Batch:
             part = asked.pop(answer.id.casefold(), None)
             if part is None:
                 raise MalformedBatch("the answer has a part that was not asked for")
-            finished.append((part.part.id, self._judged_response(part, answer.relocated(relocated))))
+            finished.append((part.part.id, self._evaluated_response(part, answer.relocated(relocated))))
         for part in asked.values():
             self._refuse(
                 part, Refusal("upstreamError", "The upstream left this part out.", "upstreamProtocol")
@@ -166,9 +166,9 @@ class Batch:
                 return False
         return True
 
-    # Judging
+    # Evaluating
 
-    def _judged(self, part: BatchPart) -> _Part:
+    def _evaluated(self, part: BatchPart) -> _Part:
         context, envelope = self._context, self._envelope
         context.requests += 1
         draft = PendingEvent(
@@ -183,15 +183,15 @@ class Batch:
         draft.trace_id = _trace_id_in(part.headers) or envelope.trace_id
         draft.parent = (envelope.number, envelope.time_ms)
         draft.request_bytes = len(part.body or b"")
-        judged = _Part(part, draft)
+        evaluated = _Part(part, draft)
         try:
-            self._decide(judged)
+            self._decide(evaluated)
         except Refusal as refusal:
-            self._refuse(judged, refusal)
-        return judged
+            self._refuse(evaluated, refusal)
+        return evaluated
 
-    def _decide(self, judged: _Part) -> None:
-        part, draft = judged.part, judged.draft
+    def _decide(self, evaluated: _Part) -> None:
+        part, draft = evaluated.part, evaluated.draft
         if len(part.target) > self._context.limits.max_header_bytes:  # as when it comes by itself
             raise Refusal("headersTooLarge", "The part's URL is too long.", "headersTooLarge")
         if (
@@ -212,15 +212,17 @@ class Batch:
             target = canonicalise(part.target, self._context.interpretations)
             if carries_query(part.method, target):
                 raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
-            evaluation = judged.evaluation = Evaluation(draft, target, rules.plan(part.method, target))
+            evaluation = evaluated.evaluation = Evaluation(draft, target, rules.plan(part.method, target))
             facts = evaluation.facts_with(headers, as_if_alone(part.body), self._looks)
             if self._caller.shadow is not None:
                 evaluation.try_shadow(self._caller.shadow, facts, body_known=True)
             evaluation.decide(facts)
         except MalformedBody as error:
-            raise Refusal("badRequest", f"The part can't be judged: {error}.", "malformedRequest") from None
+            raise Refusal(
+                "badRequest", f"The part can't be evaluated: {error}.", "malformedRequest"
+            ) from None
         except MalformedTarget as odd:
-            raise Refusal("badRequest", f"The part can't be judged: {odd}.", "malformedTarget") from None
+            raise Refusal("badRequest", f"The part can't be evaluated: {odd}.", "malformedTarget") from None
 
     def _fail_dependants(self) -> None:
         """What depends on a part that is not tried is not tried either, however far down."""
@@ -236,8 +238,8 @@ class Batch:
                     )
                     self._refuse(each, refusal)
 
-    def _refuse(self, judged: _Part, refusal: Refusal) -> bytes:
-        draft = judged.draft
+    def _refuse(self, evaluated: _Part, refusal: Refusal) -> bytes:
+        draft = evaluated.draft
         draft.status = refusal.status
         draft.reason = refusal.reason
         if refusal.reason == "dependencyFailed":
@@ -249,14 +251,14 @@ class Batch:
             now=draft.time_ms / 1000,
         )
         draft.response_bytes = len(body)
-        judged.answer = made_response(judged.part.id, refusal.status, _JSON, body)
-        return judged.answer
+        evaluated.answer = made_response(evaluated.part.id, refusal.status, _JSON, body)
+        return evaluated.answer
 
     # Answers
 
-    def _judged_response(self, judged: _Part, answer: BatchResponse) -> bytes:
+    def _evaluated_response(self, evaluated: _Part, answer: BatchResponse) -> bytes:
         """One part's answer as the application gets it: its own bytes where nothing had to change."""
-        draft = judged.draft
+        draft = evaluated.draft
         draft.upstream_status = answer.status
         draft.upstream_us = self._envelope.upstream_us
         draft.upstream_request_id = _id_in(answer.headers, "request-id") or self._envelope.upstream_request_id
@@ -264,19 +266,19 @@ class Batch:
             body_alone = as_if_alone(answer.body)
             draft.shadow.answered(answer.status, _encoded(answer.headers), body_alone, body_known=True)
         try:
-            body = self._filtered(judged, answer)
+            body = self._filtered(evaluated, answer)
         except Refusal as refusal:
-            return self._refuse(judged, refusal)
+            return self._refuse(evaluated, refusal)
         draft.status = answer.status
         draft.response_bytes = len(body if body is not None else answer.body or b"")
         return answer.raw if body is None else answer.with_body(body)
 
-    def _filtered(self, judged: _Part, answer: BatchResponse) -> bytes | None:
-        evaluation = judged.evaluation
+    def _filtered(self, evaluated: _Part, answer: BatchResponse) -> bytes | None:
+        evaluation = evaluated.evaluation
         assert evaluation is not None
         status = answer.status
         if status == 401 or status in self._context.statuses_as_502:
-            _judge_response(evaluation, answer, b"")  # which the application doesn't get
+            _evaluate_response(evaluation, answer, b"")  # which the application doesn't get
             raise Refusal(
                 "upstreamError",
                 f"The upstream answered {status}.",
@@ -285,7 +287,7 @@ class Batch:
             )
         if status == 206 and evaluation.reads_response_body:
             raise _filter_failed("it is a part of a larger whole")
-        _judge_response(evaluation, answer, as_if_alone(answer.body))
+        _evaluate_response(evaluation, answer, as_if_alone(answer.body))
         if evaluation.decision.transforms is None or not 200 <= status < 300 or answer.body is None:
             return None
         kind = media_type(_content_type(answer.headers))
@@ -294,7 +296,7 @@ class Batch:
             left = evaluation.without_hidden(self._context, kind, body)
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
-        judged.draft.transforms = left.removed
+        evaluated.draft.transforms = left.removed
         return left.body if kind.is_json else None
 
     def _merged(self, body: bytes, finished: list[tuple[str, bytes]]) -> bytes:
@@ -303,7 +305,7 @@ class Batch:
         return merged_response(body, [each.part.id for each in self._parts], finished, own)
 
 
-def _judge_response(evaluation: Evaluation, answer: BatchResponse, body: bytes | None) -> None:
+def _evaluate_response(evaluation: Evaluation, answer: BatchResponse, body: bytes | None) -> None:
     """Evaluate the response to a sub-request. Raises Refusal if it is blocked, or can't be read."""
     if evaluation.plan.has_response_rules:
         try:

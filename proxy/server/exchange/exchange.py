@@ -47,7 +47,7 @@ _clock: Final = time.perf_counter
 class Phase(Enum):
     """Phases in the life of an exchange."""
 
-    JUDGING = "judging"  # the head is enough, or the body is whole
+    EVALUATING = "judging"  # the head is enough, or the body is whole
     COLLECTING = "collecting"  # the body is buffered, for rules or for the log
     CALLING = "calling"  # the upstream call is under way, and no response has begun
     HOLDING = "holding"  # a response is buffered before its head leaves
@@ -65,7 +65,7 @@ class Ending(Enum):
 
 
 # Final names: the interpreted form reads an enum's member slowly.
-_JUDGING: Final = Phase.JUDGING
+_EVALUATING: Final = Phase.EVALUATING
 _COLLECTING: Final = Phase.COLLECTING
 _CALLING: Final = Phase.CALLING
 _HOLDING: Final = Phase.HOLDING
@@ -105,7 +105,7 @@ class Exchange(ExchangeOwner):
         self.draft.trace_id = head.trace_id
         length = head.fields.length
         self.body = RequestBody(length) if length else NO_BODY
-        self.phase = _JUDGING
+        self.phase = _EVALUATING
         self._reserved = 0  # bytes that count against what this worker may buffer
         self.batch = None
         self._call: UpstreamCall | None = None
@@ -217,7 +217,9 @@ class Exchange(ExchangeOwner):
 
     def _decide_batch(self, batch: Batch, body: bytes) -> None:
         """Evaluate each sub-request. Of the batch itself, only a rule that names it can block it."""
-        batch.judge(body, self.context.own_base(self.connection.scheme, self.connection.host_for(self.head)))
+        batch.evaluate(
+            body, self.context.own_base(self.connection.scheme, self.connection.host_for(self.head))
+        )
         if not batch.unchanged:
             self.body = self.body.replaced_by(batch.reduced(body))
 
@@ -302,7 +304,7 @@ class Exchange(ExchangeOwner):
             return
         if not last:
             return
-        self.phase = _JUDGING
+        self.phase = _EVALUATING
         try:
             self._decide_by_body()
             if self.batch is not None and self.batch.none_kept:
@@ -327,7 +329,7 @@ class Exchange(ExchangeOwner):
 
     def _go_on_without_body(self, decision: Decision) -> None:
         """Pass on as it comes a body that is too long for the log."""
-        self.phase = _JUDGING
+        self.phase = _EVALUATING
         self.release_buffer()
         try:
             self._take_without_body(decision)

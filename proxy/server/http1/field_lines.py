@@ -1,8 +1,8 @@
 """Header field lines, read once per spelling: an SDK sends the same lines with every request.
 
-httptools judges each line that was not seen before; what it accepted is remembered by its bytes, with what
-the field means to us and how it is written on. Lines are judged apart because RFC 9112 §5 gives each its
-own grammar: what one of them says to another (two lengths, say) is judged by `request_head` and
+httptools checks each line that was not seen before; what it accepted is remembered by its bytes, with what
+the field means to us and how it is written on. Lines are evaluated apart because RFC 9112 §5 gives each its
+own grammar: what one of them says to another (two lengths, say) is evaluated against `request_head` and
 `answer_head`. The gain: `bench/test_head.py`.
 """
 

@@ -1,8 +1,8 @@
 """What a request's head means and where the request ends (RFC 9112 §6); everything else is refused.
 
-Pure: bytes in, values out. httptools judges each field (`field_lines`) and method; this module judges what
-it leaves to its user: one unambiguous request line, one valid Host, one way to delimit the body, and which
-fields belong to this connection alone (RFC 9110 §7.6.1).
+Pure: bytes in, values out. httptools evaluates each field (`field_lines`) and method; this module evaluates
+what it leaves to its user: one unambiguous request line, one valid Host, one way to delimit the body, and
+which fields belong to this connection alone (RFC 9110 §7.6.1).
 
 An application sends the same fields with every request, but for `client-request-id`. So what they mean is
 worked out once per spelling of all the others, and remembered. The gain: `bench/test_head.py`.
@@ -67,7 +67,7 @@ class UpstreamForm(NamedTuple):
 
 
 class RequestFields:
-    """A request's fields, judged. `length` is the body's size, or -1 for a chunked body."""
+    """A request's fields, checked. `length` is the body's size, or -1 for a chunked body."""
 
     __slots__ = (
         "authorization",
@@ -136,7 +136,7 @@ class RequestFields:
 
 
 class RequestHead:
-    """One request's head, judged. `request_line` is how the upstream gets it."""
+    """One request's head, checked. `request_line` is how the upstream gets it."""
 
     __slots__ = ("client_request_id", "fields", "http10", "method", "request_line", "target")
 
@@ -181,7 +181,7 @@ def parse_request_head(head: bytes, last: RequestFields | None = None) -> Reques
     if line is None:
         return _parse_absolute_form(head)
     method, target, minor = line.groups()
-    name = _known_methods.get(method) or _judged_method(method)
+    name = _known_methods.get(method) or _evaluated_method(method)
     end = line.end()
     if minor == b"0":
         fields = _read_fields(head[end - 2 :], None, http10=True)
@@ -244,11 +244,11 @@ def _remembered(section: bytes, layout: Layout) -> RequestFields:
 def _read_fields(section: bytes, id_at: int | None, *, http10: bool) -> RequestFields:
     """`section` begins with the end of the line before."""
     fields = RequestFields(field_lines.read(section.split(b"\r\n")[1:-2]), id_at)
-    _judge_fields(fields, http10=http10)
+    _check_fields(fields, http10=http10)
     return fields
 
 
-def _judged_method(method: bytes) -> str:
+def _evaluated_method(method: bytes) -> str:
     """httptools knows the methods that there are."""
     if method == b"CONNECT" or method == b"TRACE":
         raise method_not_allowed(method)
@@ -266,7 +266,7 @@ class _NoCallbacks:
     """For a parser that is only asked whether it accepts."""
 
 
-def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
+def _check_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
     content_length: bytes | None = None
     transfer_encoding: bytes | None = None
     connection: bytes | None = None
@@ -315,7 +315,7 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
         elif kind == TRACEPARENT:
             fields.traceparent = value if fields.traceparent is None else b""
         seen_kinds |= 1 << kind
-    _judge_host(fields.host, http10=http10)
+    _check_host(fields.host, http10=http10)
     fields.length = _body_length(content_length, transfer_encoding, http10=http10)
     if connection is not None:
         fields.nominated = nominated_fields(connection)
@@ -327,7 +327,7 @@ def _judge_fields(fields: RequestFields, *, http10: bool) -> None:  # noqa: C901
     fields.keep_alive = not http10 and b"close" not in fields.nominated
 
 
-def _judge_host(host: bytes | None, *, http10: bool) -> None:
+def _check_host(host: bytes | None, *, http10: bool) -> None:
     if host is None:
         if not http10:
             raise MalformedHead("HTTP/1.1 needs a Host field")

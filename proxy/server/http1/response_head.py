@@ -1,7 +1,7 @@
 """What an upstream answer's head means and where the answer ends (RFC 9112 §6); everything else is refused.
 
-Pure: bytes in, values out. httptools judges each field (`field_lines`); this module judges what it leaves to
-its user.
+Pure: bytes in, values out. httptools evaluates each field (`field_lines`); this module evaluates what it
+leaves to its user.
 
 Apart from a few values, the heads of a service's answers are the same again and again. So what they mean is
 worked out once per spelling of the rest, and remembered. The gain: `bench/test_head.py`.
@@ -165,9 +165,9 @@ def _fields_and_values(head: bytes) -> tuple[ResponseFields, list[bytes]]:
 
 def _remembered(head: bytes, layout: Layout) -> ResponseFields:
     status_line, *lines = head.split(b"\r\n")[:-2]
-    status, own_status_line, http10 = _judged_status_line(status_line)
+    status, own_status_line, http10 = _evaluated_status_line(status_line)
     fields = ResponseFields(status, own_status_line, field_lines.read(lines), layout.lines(head))
-    _judge_fields(fields, http10=http10)
+    _check_fields(fields, http10=http10)
     _arrange(fields)
     _leave_values_out(fields)
     kept = len(lines) <= MOST_REMEMBERED_LINES and _known_fields.keep(layout.spelling, fields)
@@ -185,14 +185,14 @@ def _leave_values_out(fields: ResponseFields) -> None:
         fields.request_id = None
 
 
-def _judged_status_line(line: bytes) -> tuple[int, bytes, bool]:
+def _evaluated_status_line(line: bytes) -> tuple[int, bytes, bool]:
     parts = _STATUS_LINE.fullmatch(line)
     if parts is None:
         raise MalformedHead("the status line is not one of HTTP/1.1")
     return int(parts[2][:3]), b"HTTP/1.1 %b\r\n" % parts[2], parts[1] == b"0"
 
 
-def _judge_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
+def _check_fields(fields: ResponseFields, *, http10: bool) -> None:  # noqa: C901 - one branch a field, in one pass
     connection: bytes | None = None
     for at, field in enumerate(fields.lines):
         kind = field.kind

@@ -146,7 +146,7 @@ class PendingEvent:
         self.request_bytes = 0
         self.response_bytes = 0
         self.parent: tuple[int, int] | None = None
-        self.evaluated = True  # a request for a token is not: no ruleset judges it
+        self.evaluated = True  # a request for a token is not: no ruleset evaluates it
         self.shadow: ShadowEvaluation | None = None
         self.written = False
 
