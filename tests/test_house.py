@@ -260,7 +260,7 @@ def test_a_module_says_its_job_first(module: str) -> None:
     assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{module} has no docstring"
 
 
-@pytest.mark.parametrize("call", ["self.phase = _ENDED", "draft.write(", "exchange_done("])
+@pytest.mark.parametrize("call", ["self.phase = _ENDED", "pending.write(", "exchange_done("])
 def test_an_exchange_ends_in_one_place(call: str) -> None:
     """One method writes its records and only then sends its last bytes."""
     text = MODULES["proxy.server.exchange.exchange"].read_text("utf-8")

@@ -92,7 +92,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 LIMITS: Final = {
     "headless clause": 576,
     "where for if": 199,
-    "archaism": 99,
+    "archaism": 98,
     "negated noun": 106,
     "personified process": 267,
     "docstring fragment": 208,

@@ -34,7 +34,7 @@ from proxy.policy.compile import (
     parameter_conditions,
     parts_asked,
 )
-from proxy.policy.conditions import NO, PERHAPS, YES, field_values
+from proxy.policy.conditions import INDETERMINATE, NO, YES, field_values
 from proxy.policy.decision import Decision, Importance, Plan, blocked_by_path
 from proxy.policy.facts import Composite, MalformedBody, RequestFacts, ResponseFacts, property_path
 from proxy.policy.filters import Filtered, FilterFailed, compile_filter
@@ -58,7 +58,7 @@ Held = Literal["no", "perhaps", "yes", "unreadable", "unknown"]
 Outcome = Literal["unmatched", "perhaps", "logs", "filters", "decides", "unreadable", "unknown"]
 
 _MOST_FOUND = 100  # values told of one condition
-_HELD: dict[int, Held] = {NO: "no", PERHAPS: "perhaps", YES: "yes"}
+_HELD: dict[int, Held] = {NO: "no", INDETERMINATE: "perhaps", YES: "yes"}
 _PATH_IS_HIDDEN = "the path names a property that the rule hides"
 _QUERY_PROBES = "the query names a property that the rule hides"
 

@@ -194,7 +194,7 @@ class CompiledRuleset:
         return self.plan_of_readings(method, request.target.readings)
 
     def candidates(self, reading: Reading, of_names: dict[Name, list[Candidate]]) -> list[Candidate]:
-        """In file order, the rules whose path and parameters hold for the reading, at least perhaps. By
+        """In file order, the rules whose path and parameters hold for the reading, or are indeterminate. By
         however many names a rule knows it, each of its steps is there once; `of_names` remembers."""
         best: dict[int, Candidate] = {}
         for name in reading.names:
@@ -431,7 +431,7 @@ def _lane(
             continue
         step = candidate.step
         if candidate.held != YES:
-            step = replace(step, checks=(_perhaps, *step.checks))
+            step = replace(step, checks=(_indeterminate, *step.checks))
         steps.append(step)
         asks = asks or bool(step.checks) or step.guard is not None
         if not step.checks and step.decision.verdict != "log_only":
@@ -450,7 +450,7 @@ def _probe_check(guard: QueryGuard) -> Check:
     return lambda request, answer: YES if guard.is_probed_by(request.target) else NO
 
 
-def _perhaps(request: object, answer: object) -> int:
+def _indeterminate(request: object, answer: object) -> int:
     return 1
 
 

@@ -1,6 +1,7 @@
-"""Conditions as functions of the facts, with three answers: a value that can be read two ways holds perhaps.
+"""Conditions as functions of the facts, with three answers: a value that can be read two ways is
+indeterminate.
 
-`PERHAPS` keeps spelling from deciding: a rule that blocks takes it for yes, a rule that allows for no,
+`INDETERMINATE` keeps spelling from deciding: a rule that blocks takes it for yes, a rule that allows for no,
 a rule that filters filters and lets the search go on.
 """
 
@@ -19,7 +20,7 @@ from proxy.policy.ruleset import Comparison, Condition, Scalar
 from proxy.policy.scalars import Written, text_of, values_meant
 
 NO: Final = 0
-PERHAPS: Final = 1
+INDETERMINATE: Final = 1
 YES: Final = 2
 
 MAX_REGEX_MEMORY: Final = 1 << 20  # bytes of RE2's program and its cache
@@ -33,7 +34,7 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 # Accounts by mail address or GUID are the same account in any letter case; other ids are compared exactly.
 _CASELESS_ID: Final = re.compile(r".*@.*|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", re.DOTALL)
 # Occurrences of a field or option, elements of a list included, that tests are asked about: more of them than
-# anybody sends in earnest hold perhaps, unread.
+# anybody sends on purpose are indeterminate, without a look at them.
 _MOST_OCCURRENCES: Final = 256
 _LOOKS_OF_REGEX: Final = 10  # one search takes as long as so many comparisons
 _COMMA: Final = 0x2C  # looked for in bytes as a number: else Python raises and drops an exception first
@@ -65,7 +66,7 @@ def compile_check(condition: Condition) -> Check:
 
 
 def compile_values_test(condition: Condition) -> ValuesTest:
-    """A test of all occurrences of a value: where they disagree, it holds perhaps."""
+    """A test of all occurrences of a value: where they disagree, it is indeterminate."""
     caseless = _is_caseless_id if condition.source == "param" else _always
     tests = [_value_test(test, caseless) for test in condition.tests]
     one = tests[0] if len(tests) == 1 else _least_of(tests)
@@ -85,7 +86,7 @@ def _test_of_all(one: ValueTest, missing: int) -> ValuesTest:
             return first
         for value in values[1:]:
             if one(value) != first:
-                return PERHAPS
+                return INDETERMINATE
         return first
 
     return test_all
@@ -128,7 +129,7 @@ def _response_header_check(name: str, test: ValuesTest) -> Check:
 
 
 def _of_few(test: ValuesTest) -> ValuesTest:
-    return lambda values: PERHAPS if len(values) > _MOST_OCCURRENCES else test(values)
+    return lambda values: INDETERMINATE if len(values) > _MOST_OCCURRENCES else test(values)
 
 
 def _looks(condition: Condition) -> int:
@@ -148,7 +149,7 @@ def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Chec
             values = answer.values(path, looks)
         except MalformedBody:
             # Asked for in a form that can't be read: block. But not what a load balancer says of a failure.
-            return PERHAPS if 200 <= answer.status < 300 else test(())
+            return INDETERMINATE if 200 <= answer.status < 300 else test(())
         return test(values)
 
     return check
@@ -161,7 +162,7 @@ def for_an_allow(check: Check, option: str) -> Check:
 
     def check_as_taken(request: RequestFacts, answer: ResponseFacts | None) -> int:
         taken = request.as_taken()
-        return PERHAPS if name in taken.target.doubtful else check(taken, answer)
+        return INDETERMINATE if name in taken.target.doubtful else check(taken, answer)
 
     return check_as_taken
 
@@ -179,7 +180,7 @@ def for_the_log(check: Check, *, of_response: bool) -> Check:
                 answer.wanted_for_the_log = True
         except MalformedBody:
             pass
-        return PERHAPS
+        return INDETERMINATE
 
     return check_if_read
 
@@ -200,7 +201,7 @@ def when_missing(test: Comparison) -> int:
     """Whether the test holds where there is no value."""
     if test.operator == "exists":
         return NO if test.operand else YES
-    return PERHAPS if test.operator in _NEGATIVE else NO
+    return INDETERMINATE if test.operator in _NEGATIVE else NO
 
 
 def _value_test(test: Comparison, caseless: Callable[[str], bool]) -> ValueTest:
@@ -241,8 +242,8 @@ def _membership(operands: tuple[Scalar, ...], caseless: Callable[[str], bool]) -
     typed = [operand.value if isinstance(operand, Written) else operand for operand in operands]
     surely = {_key(value) for value in typed if not isinstance(value, str)}
     # The rule says "5" where the document says 5: another type, perhaps the same to the server.
-    perhaps = {_key(value) for text in typed if isinstance(text, str) for value in values_meant(text)}
-    return _member_test(texts, {fold(text) for text in texts}, surely, perhaps, caseless)
+    indeterminate = {_key(value) for text in typed if isinstance(text, str) for value in values_meant(text)}
+    return _member_test(texts, {fold(text) for text in texts}, surely, indeterminate, caseless)
 
 
 def _key(value: bool | int | float) -> tuple[bool, bool | int | float]:
@@ -254,20 +255,20 @@ def _member_test(
     texts: set[str],
     folded: set[str],
     surely: set[tuple[bool, bool | int | float]],
-    perhaps: set[tuple[bool, bool | int | float]],
+    indeterminate: set[tuple[bool, bool | int | float]],
     caseless: Callable[[str], bool],
 ) -> ValueTest:
     def is_member(value: Value) -> int:
         if isinstance(value, str):
             if value in texts:
                 return YES
-            return PERHAPS if fold(value) in folded and caseless(value) else NO
+            return INDETERMINATE if fold(value) in folded and caseless(value) else NO
         if not isinstance(value, bool | int | float):
             return NO
         key = _key(value)
         if key in surely:
             return YES
-        return PERHAPS if key in perhaps else NO
+        return INDETERMINATE if key in indeterminate else NO
 
     return is_member
 
@@ -280,7 +281,7 @@ def _text_test(holds: Callable[[str, str], bool], operand: str, caseless: Callab
             return NO
         if holds(value, operand):
             return YES
-        return PERHAPS if holds(fold(value), folded) and caseless(value) else NO
+        return INDETERMINATE if holds(fold(value), folded) and caseless(value) else NO
 
     return test
 
@@ -292,9 +293,9 @@ def _regex_test(expression: Any, in_any_case: Any, caseless: Callable[[str], boo
         try:
             if expression.search(value) is not None:
                 return YES
-            return PERHAPS if in_any_case.search(value) is not None and caseless(value) else NO
+            return INDETERMINATE if in_any_case.search(value) is not None and caseless(value) else NO
         except UnicodeEncodeError:  # a lone surrogate out of a JSON escape
-            return PERHAPS
+            return INDETERMINATE
 
     return test
 
@@ -302,10 +303,10 @@ def _regex_test(expression: Any, in_any_case: Any, caseless: Callable[[str], boo
 def _compared(value: Value, holds: Callable[[int | float], bool]) -> int:
     if isinstance(value, str):
         if _NUMBER.fullmatch(value) is None:
-            return PERHAPS  # what a server makes of `+5`, `1e3` or `five` is its own affair
+            return INDETERMINATE  # what a server makes of `+5`, `1e3` or `five` is its own affair
         value = float(value) if "." in value else int(value)
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        return PERHAPS
+        return INDETERMINATE
     return YES if holds(value) else NO
 
 

@@ -121,7 +121,7 @@ class Lane:
             decision = step.decision if step.guard is None else step.decided(request, known)
             if held == YES or decision.verdict == "block":
                 break
-            if decision.verdict == "filter":  # perhaps: filter, and let the search go on
+            if decision.verdict == "filter":  # indeterminate: filter, and let the search go on
                 floor = decision if floor is None else _strictest(floor, decision)
         else:
             decision = self.default

@@ -9,7 +9,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
-from proxy.policy.conditions import NO, PERHAPS, YES, Check
+from proxy.policy.conditions import INDETERMINATE, NO, YES, Check
 from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.ruleset import DAYS, IpGate, TimeGate
 
@@ -51,7 +51,7 @@ def ip_check(gate: IpGate) -> Check:
 def _evaluated(client_ip: str, inside: _Networks | None, outside: _Networks | None) -> int:
     address = _address(client_ip)
     if address is None:
-        return PERHAPS
+        return INDETERMINATE
     if inside is not None and not inside.contain(address):
         return NO
     return NO if outside is not None and outside.contain(address) else YES
@@ -115,7 +115,7 @@ def _address(text: str) -> Address | None:
 
 
 def is_address(text: str) -> bool:
-    """Whether gates can read it: else it is an address nobody knows, and they hold perhaps."""
+    """Whether gates can read it: else it is an address nobody knows, and they are indeterminate."""
     return _address(text) is not None
 
 

@@ -17,7 +17,7 @@ from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from proxy.policy.canonical import Target, option_name
 from proxy.policy.compile import CompiledRuleset, Part, compile_part, compile_ruleset
-from proxy.policy.conditions import NO, PERHAPS, YES, Check, when_missing
+from proxy.policy.conditions import INDETERMINATE, NO, YES, Check, when_missing
 from proxy.policy.facts import RequestFacts, ResponseFacts
 from proxy.policy.redaction import MASK
 from proxy.policy.ruleset import Comparison, Condition, IpGate, Ruleset, TimeGate
@@ -32,7 +32,7 @@ _Key = tuple[Hashable, ...]
 _Made = tuple[tuple[str, int], ...]  # what was asked for, in order, and which way it was
 _MASK_BYTES: Final = MASK.encode()
 _TWO_WAYS: Final = (NO, YES)
-_THREE_WAYS: Final = (NO, PERHAPS, YES)
+_THREE_WAYS: Final = (NO, INDETERMINATE, YES)
 
 
 class PartlyKnownRequest(RequestFacts):

@@ -54,8 +54,8 @@ class Situation(Enum):
     SENT = Phase.CALLING, "the request was sent"
     SENDING = Phase.CALLING, "the body is passed on as it comes"
     RENEWING = Phase.CALLING, "it waits for another upstream token"
-    HOLDING_FOR_RULES = Phase.HOLDING, "a filter needs the response whole"
-    HOLDING_FOR_LINKS = Phase.HOLDING, "a link may have to be rewritten"
+    BUFFERING_FOR_RULES = Phase.BUFFERING, "a filter needs the response whole"
+    BUFFERING_FOR_LINKS = Phase.BUFFERING, "a link may have to be rewritten"
     STREAMING = Phase.STREAMING, "the response is passed on as it comes"
     REWRITING = Phase.STREAMING, "links are rewritten as the response comes"
     ENDED = Phase.ENDED, "the response came before the body's end"
@@ -199,27 +199,27 @@ OUTCOMES: Final[dict[Situation, dict[Event, Ends | Unrecorded | GoesOn]]] = {
         E.DEADLINE: Ends(502, 502, "upstreamUnauthorised"),
         E.TOKEN_COMES: GoesOn(Phase.CALLING),
     },
-    S.HOLDING_FOR_RULES: {
+    S.BUFFERING_FOR_RULES: {
         E.CLIENT_LEAVES: replace(_LEFT, verdict="filter"),
         E.STOP: _STOPPED,
         E.FAULT: replace(_FAULT, verdict="filter"),
         E.DEADLINE: Ends(504, 504, "upstreamTimeout", "filter"),
         E.UPSTREAM_LOST: Ends(502, 502, "upstreamProtocol", "filter"),
         E.MALFORMED_RESPONSE: Ends(502, 502, "upstreamProtocol", "filter"),
-        E.RESPONSE_GOES_ON: GoesOn(Phase.HOLDING),
+        E.RESPONSE_GOES_ON: GoesOn(Phase.BUFFERING),
         E.RESPONSE_ENDS: Ends(200, 200, "rule", "filter"),
         E.TOO_LARGE: Ends(502, 502, "filterFailed", "filter"),
         E.MEMORY_FULL: Ends(503, 503, "overloaded", "filter"),
         E.SPOOL_FULL: Unrecorded(),
     },
-    S.HOLDING_FOR_LINKS: {
+    S.BUFFERING_FOR_LINKS: {
         E.CLIENT_LEAVES: _LEFT,
         E.STOP: _STOPPED,
         E.FAULT: _FAULT,
         E.DEADLINE: Ends(504, 504, "upstreamTimeout"),
         E.UPSTREAM_LOST: Ends(502, 502, "upstreamProtocol"),
         E.MALFORMED_RESPONSE: Ends(502, 502, "upstreamProtocol"),
-        E.RESPONSE_GOES_ON: GoesOn(Phase.HOLDING),
+        E.RESPONSE_GOES_ON: GoesOn(Phase.BUFFERING),
         E.RESPONSE_ENDS: _200,
         E.MEMORY_FULL: GoesOn(Phase.STREAMING),
         E.SPOOL_FULL: Unrecorded(),
@@ -371,12 +371,12 @@ async def _answered(scene: Scene, fields: bytes, first: bytes, rest: bytes = b""
     scene.peer.send(RESPONSE + fields + b"\r\n" + chunk(first))
 
 
-async def _holding_for_rules(scene: Scene) -> None:
+async def _buffering_for_rules(scene: Scene) -> None:
     scene.target = "/v1.0/filtered"
     await _answered(scene, JSON, b'{"secret":1,', b'"a":', b'"b":2}')
 
 
-async def _holding_for_links(scene: Scene) -> None:
+async def _buffering_for_links(scene: Scene) -> None:
     await _answered(scene, JSON, b'{"a":1,', b'"b":', b'"c":2}')
 
 
@@ -402,8 +402,8 @@ REACH: Final[dict[Situation, Callable[[Scene], Awaitable[None]]]] = {
     S.SENT: _sent,
     S.SENDING: _sending,
     S.RENEWING: _renewing,
-    S.HOLDING_FOR_RULES: _holding_for_rules,
-    S.HOLDING_FOR_LINKS: _holding_for_links,
+    S.BUFFERING_FOR_RULES: _buffering_for_rules,
+    S.BUFFERING_FOR_LINKS: _buffering_for_links,
     S.STREAMING: _streaming,
     S.REWRITING: _rewriting,
     S.ENDED: _ended,

@@ -21,7 +21,7 @@ from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.policy.scalars import Written, as_values, read_plain, text_of
 
 HEAD = "version: 1\nname: test\nrules:\n"
-NO, PERHAPS, YES = 0, 1, 2
+NO, INDETERMINATE, YES = 0, 1, 2
 
 
 def condition(text: str, when: str = "request") -> Condition:
@@ -109,24 +109,24 @@ def test_and_by_no_other_spelling_of_the_number(written: str, other: str) -> Non
         ("5", "5.0", YES),
         ("5", '"5"', YES),
         ("5", '"5.0"', NO),
-        ("'5'", "5", PERHAPS),
+        ("'5'", "5", INDETERMINATE),
         ("'5'", '"5"', YES),
         ("1.10", "1.1", YES),
         ("1.10", "1.10", YES),
         ("1.10", '"1.10"', YES),
         ("1.10", '"1.1"', NO),
-        ("'1.10'", "1.10", PERHAPS),
+        ("'1.10'", "1.10", INDETERMINATE),
         ("4.0", "4", YES),
         ("+47", "47", YES),
-        ("'+47'", "47", PERHAPS),
-        ("1e3", "1000", PERHAPS),
-        ("0x10", "16", PERHAPS),
-        ("010", "10", PERHAPS),
-        (".5", "0.5", PERHAPS),
-        ("123456789012345678901234567890", "123456789012345678901234567890", PERHAPS),
+        ("'+47'", "47", INDETERMINATE),
+        ("1e3", "1000", INDETERMINATE),
+        ("0x10", "16", INDETERMINATE),
+        ("010", "10", INDETERMINATE),
+        (".5", "0.5", INDETERMINATE),
+        ("123456789012345678901234567890", "123456789012345678901234567890", INDETERMINATE),
         ("true", "true", YES),
         ("True", "true", YES),
-        ("'true'", "true", PERHAPS),
+        ("'true'", "true", INDETERMINATE),
         ("true", '"true"', YES),
         ("yes", "true", NO),
         ("1", "true", NO),

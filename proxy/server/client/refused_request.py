@@ -35,15 +35,15 @@ def refuse_head(context: Context, error: MalformedHead, received: bytes, client_
         allow=METHODS if error.code == "methodNotAllowed" else None,
         close=True,
     )
-    draft = pending_event_of_refused(context, received, client_ip)
-    recorded = draft.caller is not None
-    if recorded and not context.can_record(draft.record_bytes):
+    pending = pending_event_of_refused(context, received, client_ip)
+    recorded = pending.caller is not None
+    if recorded and not context.can_record(pending.record_bytes):
         recorded = False
         refusal = Refusal("notReady", NO_ROOM, "notReady", retry_after=5, close=True)
-    head, body = _response(refusal, draft.request_id(context), draft.client_request_id_text)
-    if draft.method == "HEAD":
+    head, body = _response(refusal, pending.request_id(context), pending.client_request_id_text)
+    if pending.method == "HEAD":
         body = b""
-    if recorded and not draft.close(context, refusal, len(body)):
+    if recorded and not pending.close(context, refusal, len(body)):
         return None
     return head + body
 
@@ -59,11 +59,11 @@ def no_room_for_connection(context: Context) -> bytes:
 
 def record_unfinished_head(context: Context, received: bytes, client_ip: str) -> None:
     """Record that a client left before its head was complete, if `received` holds its token."""
-    draft = pending_event_of_refused(context, received, client_ip)
-    if draft.caller is not None:
-        draft.status = STATUS_CLIENT_LEFT
-        draft.reason = "clientAborted"
-        draft.write(context)
+    pending = pending_event_of_refused(context, received, client_ip)
+    if pending.caller is not None:
+        pending.status = STATUS_CLIENT_LEFT
+        pending.reason = "clientAborted"
+        pending.write(context)
 
 
 def _count(context: Context, error: MalformedHead) -> None:

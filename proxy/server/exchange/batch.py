@@ -54,11 +54,11 @@ def version_of(target: Target) -> str:
 class _Part:
     """One part: what came, how it was evaluated, what it will be answered."""
 
-    __slots__ = ("answer", "draft", "evaluation", "part")
+    __slots__ = ("answer", "evaluation", "part", "pending")
 
-    def __init__(self, part: BatchPart, draft: PendingEvent) -> None:
+    def __init__(self, part: BatchPart, pending: PendingEvent) -> None:
         self.part = part
-        self.draft = draft
+        self.pending = pending
         self.evaluation: Evaluation | None = None  # unless it is refused before
         self.answer: bytes | None = None  # ours, where the upstream isn't asked
 
@@ -138,31 +138,31 @@ class Batch:
     def stop(self) -> None:
         """Note that an operator's stop, and no rule, blocks the parts that the rules let through."""
         for each in self._parts:
-            if each.draft.upstream_status is not None or not each.draft.status:
-                each.draft.block_without_rule()
+            if each.pending.upstream_status is not None or not each.pending.status:
+                each.pending.block_without_rule()
 
     def withdraw(self) -> None:
         """The upstream's answers to the parts don't reach the application."""
         for each in self._parts:
-            if each.draft.upstream_status is not None:
-                each.draft.status = 0
-                each.draft.response_bytes = 0
-                each.draft.transforms = ()
+            if each.pending.upstream_status is not None:
+                each.pending.status = 0
+                each.pending.response_bytes = 0
+                each.pending.transforms = ()
 
     def record(self, status: int, reason: str) -> bool:
         """Writes the parts' events. `status` and `reason` are those of parts that no answer came for."""
         envelope = self._envelope
         for each in self._parts:
-            draft = each.draft
-            if not draft.status:
-                draft.status = status
+            pending = each.pending
+            if not pending.status:
+                pending.status = status
                 if reason not in _OF_THE_VERDICT:  # else the part's own says why it was let through
-                    draft.reason = reason
-                if draft.upstream_status is None and _says_of_every_part(envelope.upstream_status):
-                    draft.upstream_status = envelope.upstream_status
-                    draft.upstream_request_id = envelope.upstream_request_id
-                draft.upstream_us = envelope.upstream_us
-            if not draft.write(self._context):
+                    pending.reason = reason
+                if pending.upstream_status is None and _says_of_every_part(envelope.upstream_status):
+                    pending.upstream_status = envelope.upstream_status
+                    pending.upstream_request_id = envelope.upstream_request_id
+                pending.upstream_us = envelope.upstream_us
+            if not pending.write(self._context):
                 return False
         return True
 
@@ -171,7 +171,7 @@ class Batch:
     def _evaluated(self, part: BatchPart) -> _Part:
         context, envelope = self._context, self._envelope
         context.requests += 1
-        draft = PendingEvent(
+        pending = PendingEvent(
             context.requests,
             envelope.time_ms,
             part.method,
@@ -179,11 +179,11 @@ class Batch:
             envelope.client_ip,
             _id_in(part.headers, "client-request-id") or envelope.client_request_id,
         )
-        draft.caller = self._caller
-        draft.trace_id = _trace_id_in(part.headers) or envelope.trace_id
-        draft.parent = (envelope.number, envelope.time_ms)
-        draft.request_bytes = len(part.body or b"")
-        evaluated = _Part(part, draft)
+        pending.caller = self._caller
+        pending.trace_id = _trace_id_in(part.headers) or envelope.trace_id
+        pending.parent = (envelope.number, envelope.time_ms)
+        pending.request_bytes = len(part.body or b"")
+        evaluated = _Part(part, pending)
         try:
             self._decide(evaluated)
         except Refusal as refusal:
@@ -191,7 +191,7 @@ class Batch:
         return evaluated
 
     def _decide(self, evaluated: _Part) -> None:
-        part, draft = evaluated.part, evaluated.draft
+        part, pending = evaluated.part, evaluated.pending
         if len(part.target) > self._context.limits.max_header_bytes:  # as when it comes by itself
             raise Refusal("headersTooLarge", "The part's URL is too long.", "headersTooLarge")
         if (
@@ -212,7 +212,7 @@ class Batch:
             target = canonicalise(part.target, self._context.interpretations)
             if carries_query(part.method, target):
                 raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
-            evaluation = evaluated.evaluation = Evaluation(draft, target, rules.plan(part.method, target))
+            evaluation = evaluated.evaluation = Evaluation(pending, target, rules.plan(part.method, target))
             facts = evaluation.facts_with(headers, as_if_alone(part.body), self._looks)
             if self._caller.shadow is not None:
                 evaluation.try_shadow(self._caller.shadow, facts, body_known=True)
@@ -239,18 +239,18 @@ class Batch:
                     self._refuse(each, refusal)
 
     def _refuse(self, evaluated: _Part, refusal: Refusal) -> bytes:
-        draft = evaluated.draft
-        draft.status = refusal.status
-        draft.reason = refusal.reason
+        pending = evaluated.pending
+        pending.status = refusal.status
+        pending.reason = refusal.reason
         if refusal.reason == "dependencyFailed":
-            draft.block_without_rule()
+            pending.block_without_rule()
         body = error_body(
             refusal,
-            request_id=draft.request_id(self._context),
-            client_request_id=draft.client_request_id_text,
-            now=draft.time_ms / 1000,
+            request_id=pending.request_id(self._context),
+            client_request_id=pending.client_request_id_text,
+            now=pending.time_ms / 1000,
         )
-        draft.response_bytes = len(body)
+        pending.response_bytes = len(body)
         evaluated.answer = made_response(evaluated.part.id, refusal.status, _JSON, body)
         return evaluated.answer
 
@@ -258,19 +258,21 @@ class Batch:
 
     def _evaluated_response(self, evaluated: _Part, answer: BatchResponse) -> bytes:
         """One part's answer as the application gets it: its own bytes where nothing had to change."""
-        draft = evaluated.draft
-        draft.upstream_status = answer.status
-        draft.upstream_us = self._envelope.upstream_us
-        draft.upstream_request_id = _id_in(answer.headers, "request-id") or self._envelope.upstream_request_id
-        if draft.shadow is not None and draft.shadow.wants_response:
+        pending = evaluated.pending
+        pending.upstream_status = answer.status
+        pending.upstream_us = self._envelope.upstream_us
+        pending.upstream_request_id = (
+            _id_in(answer.headers, "request-id") or self._envelope.upstream_request_id
+        )
+        if pending.shadow is not None and pending.shadow.wants_response:
             body_alone = as_if_alone(answer.body)
-            draft.shadow.answered(answer.status, _encoded(answer.headers), body_alone, body_known=True)
+            pending.shadow.answered(answer.status, _encoded(answer.headers), body_alone, body_known=True)
         try:
             body = self._filtered(evaluated, answer)
         except Refusal as refusal:
             return self._refuse(evaluated, refusal)
-        draft.status = answer.status
-        draft.response_bytes = len(body if body is not None else answer.body or b"")
+        pending.status = answer.status
+        pending.response_bytes = len(body if body is not None else answer.body or b"")
         return answer.raw if body is None else answer.with_body(body)
 
     def _filtered(self, evaluated: _Part, answer: BatchResponse) -> bytes | None:
@@ -296,7 +298,7 @@ class Batch:
             left = evaluation.without_hidden(self._context, kind, body)
         except FilterFailed as error:
             raise _filter_failed(str(error)) from None
-        evaluated.draft.transforms = left.removed
+        evaluated.pending.transforms = left.removed
         return left.body if kind.is_json else None
 
     def _merged(self, body: bytes, finished: list[tuple[str, bytes]]) -> bytes:
@@ -340,7 +342,7 @@ def _trace_id_in(headers: Iterable[tuple[str, str]]) -> str | None:
 
 
 def _record_bytes(parts: Iterable[_Part]) -> int:
-    return sum([each.draft.record_bytes for each in parts])
+    return sum([each.pending.record_bytes for each in parts])
 
 
 def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -30,8 +30,10 @@ from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.chunked import chunk_frame
 from proxy.server.http1.response_head import ResponseHead
 
-HOLD_BYTES: Final = 256 * 1024  # bytes of a JSON response to buffer until it is known whether a link changes
-HOLD_CODED_BYTES: Final = 2 * 1024 * 1024  # the same if compressed: it can't be changed once begun
+BUFFER_BYTES: Final = (
+    256 * 1024
+)  # bytes of a JSON response to buffer until it is known whether a link changes
+BUFFER_CODED_BYTES: Final = 2 * 1024 * 1024  # the same if compressed: it can't be changed once begun
 
 
 class BufferedForRules(ResponseBody):
@@ -91,7 +93,7 @@ class BufferedForRules(ResponseBody):
         if may_have_links(sink, answer):
             relinked = sink.rewriter().rewrite(decoded if changed is None else changed)
             changed = changed if relinked is None else relinked
-        sink.draft.transforms = removed
+        sink.pending.transforms = removed
         send_read(sink, answer, body, changed)
 
     def _take_whole_without_rules(self, body: bytes) -> None:
@@ -160,7 +162,7 @@ class RewrittenLinks(ResponseBody):
             return
         self._buffered.append(chunk)
         self._size += len(chunk)
-        limit = HOLD_BYTES if self._answer.fields.content_encoding is None else HOLD_CODED_BYTES
+        limit = BUFFER_BYTES if self._answer.fields.content_encoding is None else BUFFER_CODED_BYTES
         if last:
             self.take_whole(b"".join(self._buffered))
         elif self._size > limit or not self._sink.reserve_buffer(len(chunk)):

@@ -22,10 +22,10 @@ class Evaluation:
     """The evaluation of one request; `envelope` means a batch, whose sub-requests have their own."""
 
     __slots__ = (
-        "_draft",
         "_envelope",
         "_facts",
         "_fallback",
+        "_pending",
         "_response_decided",
         "decision",
         "plan",
@@ -35,8 +35,8 @@ class Evaluation:
     decision: Decision  # once there is one
     _facts: RequestFacts  # unless the plan is constant
 
-    def __init__(self, draft: PendingEvent, target: Target, plan: Plan, *, envelope: bool = False) -> None:
-        self._draft = draft
+    def __init__(self, pending: PendingEvent, target: Target, plan: Plan, *, envelope: bool = False) -> None:
+        self._pending = pending
         self.target = target
         self.plan = plan
         self._envelope = envelope
@@ -48,7 +48,7 @@ class Evaluation:
         if self._envelope:
             decision = envelope_decision(decision)
         self.decision = decision
-        self._draft.take(decision)
+        self._pending.take(decision)
 
     # The request
 
@@ -61,13 +61,13 @@ class Evaluation:
         unread: bool = False,
     ) -> RequestFacts:
         """Return the facts of the request for rules; `unread` means that its body has not been collected."""
-        draft = self._draft
+        pending = self._pending
         return RequestFacts(
-            draft.method,
+            pending.method,
             self.target,
             headers,
-            draft.client_ip,
-            draft.time_ms / 1000,
+            pending.client_ip,
+            pending.time_ms / 1000,
             body,
             looks,
             unread=unread,
@@ -75,7 +75,7 @@ class Evaluation:
 
     def try_shadow(self, rules: ShadowRules, facts: RequestFacts, *, body_known: bool) -> None:
         """Evaluate the shadow ruleset, for the event alone."""
-        self._draft.shadow = ShadowEvaluation(rules, facts, body_known=body_known, envelope=self._envelope)
+        self._pending.shadow = ShadowEvaluation(rules, facts, body_known=body_known, envelope=self._envelope)
 
     def decide(self, facts: RequestFacts) -> None:
         """Decide by all of the request. Raises Refusal for a block, MalformedBody and MalformedTarget if the
@@ -165,7 +165,7 @@ class Evaluation:
         FilterFailed if the body cannot be filtered, Refusal if the path may name what is hidden."""
         transforms = self.decision.transforms
         assert transforms is not None
-        asked = (self._draft.method.upper(), self.target)
+        asked = (self._pending.method.upper(), self.target)
         try:
             return without_hidden(context.filter_for(transforms), transforms, asked, kind, body)
         except NamesHidden:

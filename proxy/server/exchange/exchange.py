@@ -50,7 +50,7 @@ class Phase(Enum):
     EVALUATING = "judging"  # the head is enough, or the body is whole
     COLLECTING = "collecting"  # the body is buffered, for rules or for the log
     CALLING = "calling"  # the upstream call is under way, and no response has begun
-    HOLDING = "holding"  # a response is buffered before its head leaves
+    BUFFERING = "buffering"  # a response is buffered before its head leaves
     STREAMING = "streaming"  # the response's head has left
     ENDED = "ended"  # it is recorded, and its last bytes have left, if it has any
 
@@ -68,7 +68,7 @@ class Ending(Enum):
 _EVALUATING: Final = Phase.EVALUATING
 _COLLECTING: Final = Phase.COLLECTING
 _CALLING: Final = Phase.CALLING
-_HOLDING: Final = Phase.HOLDING
+_BUFFERING: Final = Phase.BUFFERING
 _STREAMING: Final = Phase.STREAMING
 _ENDED: Final = Phase.ENDED
 _WHOLE: Final = Ending.WHOLE
@@ -92,7 +92,7 @@ class Exchange(ExchangeOwner):
         self.connection = connection
         self.head = head
         context.requests += 1
-        self.draft = PendingEvent(
+        self.pending = PendingEvent(
             context.requests,
             int(_now() * 1000),
             head.method,
@@ -102,7 +102,7 @@ class Exchange(ExchangeOwner):
             else context.client_ip(connection.client_ip, head.fields.forwarded_for),
             head.client_request_id,
         )
-        self.draft.trace_id = head.trace_id
+        self.pending.trace_id = head.trace_id
         length = head.fields.length
         self.body = RequestBody(length) if length else NO_BODY
         self.phase = _EVALUATING
@@ -137,17 +137,17 @@ class Exchange(ExchangeOwner):
 
     def authenticate(self) -> None:
         context = self.context
-        draft = self.draft
-        now = draft.time_ms / 1000
-        why = context.why_not_ready(draft.record_bytes)
+        pending = self.pending
+        now = pending.time_ms / 1000
+        why = context.why_not_ready(pending.record_bytes)
         if why is not None:
-            if why != NO_ROOM and context.can_record(draft.record_bytes):
-                draft.caller = context.tokens.issued_to(self.head.fields.authorization, now)
+            if why != NO_ROOM and context.can_record(pending.record_bytes):
+                pending.caller = context.tokens.issued_to(self.head.fields.authorization, now)
             raise Refusal("notReady", why, "notReady", retry_after=5)
         try:
-            draft.caller = context.tokens.caller(self.head.fields.authorization, now)
+            pending.caller = context.tokens.caller(self.head.fields.authorization, now)
         except (RefusedToken, StoppedCaller) as refused:
-            draft.caller = refused.caller
+            pending.caller = refused.caller
             raise
 
     def canonicalise(self) -> None:
@@ -163,15 +163,15 @@ class Exchange(ExchangeOwner):
             ) from None
         if carries_query(head.method, target):
             raise Refusal("badRequest", "A query in a body is not served here.", "unsupported")
-        caller = self.draft.caller
+        caller = self.pending.caller
         assert caller is not None
         if caller.rules is None:
             raise Refusal("policyBlocked", "No ruleset is bound to this application.", "noRuleset")
         envelope = is_batch(head.method, target)
         plan = caller.rules.plan(head.method, target)
-        self.evaluation = Evaluation(self.draft, target, plan, envelope=envelope)
+        self.evaluation = Evaluation(self.pending, target, plan, envelope=envelope)
         if envelope:
-            self.batch = Batch(self.context, caller, self.draft, version_of(target))
+            self.batch = Batch(self.context, caller, self.pending, version_of(target))
 
     def decide(self, body: bytes | None) -> None:
         """Evaluate the request; `body` is None if no rule has to read it."""
@@ -207,7 +207,7 @@ class Exchange(ExchangeOwner):
         self.evaluation.take(decision)
 
     def _try_shadow(self, body: bytes | None) -> None:
-        caller = self.draft.caller
+        caller = self.pending.caller
         if caller is None or caller.shadow is None:
             return
         if body is None and self.head.fields.length == 0:
@@ -224,7 +224,7 @@ class Exchange(ExchangeOwner):
             self.body = self.body.replaced_by(batch.reduced(body))
 
     def attach_credential(self) -> None:
-        caller = self.draft.caller
+        caller = self.pending.caller
         assert caller is not None
         self._call = UpstreamCall(self, caller.credential)
 
@@ -244,7 +244,7 @@ class Exchange(ExchangeOwner):
 
     def forward(self) -> None:
         self.phase = _CALLING
-        self.draft.upstream_started = _clock()
+        self.pending.upstream_started = _clock()
         body = self.body
         if not body.whole:
             if body.keep_if_small(awaited=self.head.fields.expect_continue):
@@ -265,7 +265,7 @@ class Exchange(ExchangeOwner):
 
     def request_body(self, chunk: bytes, last: bool) -> None:
         """A piece of the request's body has come; `last` ends it."""
-        self.draft.request_bytes += len(chunk)
+        self.pending.request_bytes += len(chunk)
         body = self.body
         body.whole = last
         if self.phase is _ENDED:
@@ -295,7 +295,7 @@ class Exchange(ExchangeOwner):
         self._reserved = 0
 
     def _body_collected(self, last: bool) -> None:
-        if self.draft.request_bytes > self.context.limits.max_buffered_body:
+        if self.pending.request_bytes > self.context.limits.max_buffered_body:
             fallback = self.evaluation.take_fallback()
             if fallback is None:
                 self.refuse(body_too_large())
@@ -360,10 +360,10 @@ class Exchange(ExchangeOwner):
             self.connection.body_continued()
 
     def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
-        draft = self.draft
-        draft.upstream_us = int((_clock() - draft.upstream_started) * 1e6)
-        draft.upstream_status = answer.status
-        draft.upstream_request_id = answer.request_id
+        pending = self.pending
+        pending.upstream_us = int((_clock() - pending.upstream_started) * 1e6)
+        pending.upstream_status = answer.status
+        pending.upstream_request_id = answer.request_id
         status = answer.status
         if status == 401:
             assert self._call is not None
@@ -383,19 +383,19 @@ class Exchange(ExchangeOwner):
     # From the response
 
     def buffer(self, response: ResponseBody) -> None:
-        self.phase = _HOLDING
+        self.phase = _BUFFERING
         self.response = response
 
     def send_head(self, status: int, head: bytes, first: bytes, size: int) -> None:
         self.phase = _STREAMING
-        self.draft.status = status
+        self.pending.status = status
         self._response_bytes = size
         self.connection.write_framed(head, first, b"")
 
     def send_piece(self, before: bytes, chunk: bytes, behind: bytes, last: bool) -> None:
         self._response_bytes += len(chunk)
         if last:
-            self._end(_LAST_BYTES, self.draft.status, before, chunk, behind)
+            self._end(_LAST_BYTES, self.pending.status, before, chunk, behind)
         elif before:
             self.connection.write_framed(before, chunk, behind)
         elif chunk:
@@ -412,21 +412,21 @@ class Exchange(ExchangeOwner):
         if self.phase is _ENDED:
             return
         context = self.context
-        draft = self.draft
-        draft.reason = refusal.reason
+        pending = self.pending
+        pending.reason = refusal.reason
         if isinstance(refusal, UnknownToken):
             self.connection.count_unauthenticated(refusal)
         self._let_go_of_upstream()
         if self.batch is not None:
             self.batch.withdraw()
         if self.phase is _STREAMING:
-            self._end(_TRUNCATED, draft.status)
+            self._end(_TRUNCATED, pending.status)
             return
         close = refusal.close or not self.connection.persists()
         head, body = answers.refusal_response(
             refusal,
-            request_id=draft.request_id(context),
-            client_request_id=draft.client_request_id_text,
+            request_id=pending.request_id(context),
+            client_request_id=pending.client_request_id_text,
             close=close,
             now=_now(),
         )
@@ -446,18 +446,18 @@ class Exchange(ExchangeOwner):
     def _end_without_response(self, reason: str, status: int) -> None:
         if self.phase is _ENDED:
             return
-        self.draft.reason = reason
+        self.pending.reason = reason
         self._let_go_of_upstream()
         if self.batch is not None:
             self.batch.withdraw()
-        self._end(_UNANSWERED, self.draft.status if self.phase is _STREAMING else status)
+        self._end(_UNANSWERED, self.pending.status if self.phase is _STREAMING else status)
 
     def stop(self, stops: Stops) -> None:
         """An operator's stop doesn't wait for answers: one that has begun is cut, any other is a 403."""
-        caller = self.draft.caller
+        caller = self.pending.caller
         if caller is not None and stops.concern(caller.org_id, caller.app_id):
             if self.phase is not _STREAMING:
-                self.draft.block_without_rule()
+                self.pending.block_without_rule()
                 if self.batch is not None:
                     self.batch.stop()
             self.refuse(StoppedCaller(caller))
@@ -486,11 +486,11 @@ class Exchange(ExchangeOwner):
         if self._reserved:
             self.release_buffer()
         self.response = None  # and what it holds is free at once, not when the collector comes by
-        draft = self.draft
-        draft.status = status
-        draft.response_bytes = self._response_bytes
+        pending = self.pending
+        pending.status = status
+        pending.response_bytes = self._response_bytes
         batch = self.batch
-        recorded = (batch is None or batch.record(status, draft.reason)) and draft.write(self.context)
+        recorded = (batch is None or batch.record(status, pending.reason)) and pending.write(self.context)
         self.phase = _ENDED
         connection = self.connection
         if not recorded or ending is _TRUNCATED:
@@ -512,7 +512,7 @@ class Exchange(ExchangeOwner):
     def record_bytes(self) -> int:
         """About what its records will take of the spool, its parts' too."""
         parts = 0 if self.batch is None else self.batch.record_bytes
-        return self.draft.record_bytes + parts
+        return self.pending.record_bytes + parts
 
     def pause_response(self) -> None:
         if self._call is not None:

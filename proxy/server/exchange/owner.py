@@ -35,12 +35,12 @@ class ResponseBody:
 class ResponseSink(RequestHandler):
     """One request, as the response to it names it."""
 
-    __slots__ = ("batch", "connection", "context", "draft", "evaluation", "head", "response")
+    __slots__ = ("batch", "connection", "context", "evaluation", "head", "pending", "response")
 
     context: Context
     connection: ClientConnection
     head: RequestHead
-    draft: PendingEvent
+    pending: PendingEvent
     batch: Batch | None
     evaluation: Evaluation  # once the target is known
     response: ResponseBody | None

@@ -55,7 +55,7 @@ def refuse_response(sink: ResponseSink, answer: ResponseHead, refusal: Refusal) 
 
 
 def _show_shadow(sink: ResponseSink, answer: ResponseHead, *, body_known: bool) -> None:
-    shadow = sink.draft.shadow
+    shadow = sink.pending.shadow
     if shadow is not None and shadow.wants_response:
         shadow.answered(answer.status, answer.headers, None, body_known=body_known)
 

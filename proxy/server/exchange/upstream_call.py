@@ -134,7 +134,7 @@ class UpstreamCall(UpstreamUser):
         if self.state is not _RENEWING:
             return
         self._take_token()
-        self._owner.draft.forget_upstream()
+        self._owner.pending.forget_upstream()
         self._owner.context.counters.values[UPSTREAM_RETRIED] += 1
         self.start()
 
@@ -158,7 +158,7 @@ class UpstreamCall(UpstreamUser):
         upstream = self.upstream
         if upstream is not None:
             self.upstream = None
-            self._owner.draft.upstream_ended()
+            self._owner.pending.upstream_ended()
             upstream.abandon()
         elif self.state is _QUEUED:
             self._owner.context.pool.withdraw(self)
@@ -201,7 +201,7 @@ class UpstreamCall(UpstreamUser):
             self.start(fresh=True)
             return
         self.state = _ENDED
-        owner.draft.upstream_ended()
+        owner.pending.upstream_ended()
         owner.call_failed(error)
 
     def upstream_crowded(self) -> None:

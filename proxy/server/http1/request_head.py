@@ -1,6 +1,6 @@
 """What a request's head means and where the request ends (RFC 9112 §6); everything else is refused.
 
-Pure: bytes in, values out. httptools evaluates each field (`field_lines`) and method; this module evaluates
+Pure: bytes in, values out. httptools checks each field (`field_lines`) and method; this module checks
 what it leaves to its user: one unambiguous request line, one valid Host, one way to delimit the body, and
 which fields belong to this connection alone (RFC 9110 §7.6.1).
 

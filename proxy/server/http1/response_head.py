@@ -1,6 +1,6 @@
 """What an upstream answer's head means and where the answer ends (RFC 9112 §6); everything else is refused.
 
-Pure: bytes in, values out. httptools evaluates each field (`field_lines`); this module evaluates what it
+Pure: bytes in, values out. httptools checks each field (`field_lines`); this module checks what it
 leaves to its user.
 
 Apart from a few values, the heads of a service's answers are the same again and again. So what they mean is

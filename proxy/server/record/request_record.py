@@ -71,12 +71,12 @@ def pending_event_of_refused(context: Context, received: bytes, peer: str) -> Pe
     context.requests += 1
     now = time.time()
     address = context.client_ip(peer, head.forwarded_for)
-    draft = PendingEvent(
+    pending = PendingEvent(
         context.requests, int(now * 1000), head.method, head.target, address, head.client_request_id
     )
-    draft.trace_id = head.trace_id
-    draft.caller = context.tokens.issued_to(head.authorization, now)
-    return draft
+    pending.trace_id = head.trace_id
+    pending.caller = context.tokens.issued_to(head.authorization, now)
+    return pending
 
 
 class PendingEvent:

@@ -144,7 +144,7 @@ class _OAuthError(Exception):
 class TokenExchange(RequestHandler):
     """One request for a proxy token (RFC 6749 §4.4)."""
 
-    __slots__ = ("_body", "_connection", "_context", "_draft", "_finished", "_head")
+    __slots__ = ("_body", "_connection", "_context", "_finished", "_head", "_pending")
 
     def __init__(self, context: Context, connection: ClientConnection, head: RequestHead) -> None:
         self._context = context
@@ -153,7 +153,7 @@ class TokenExchange(RequestHandler):
         self._body: list[bytes] = []
         self._finished = False
         context.requests += 1
-        self._draft = PendingEvent(
+        self._pending = PendingEvent(
             context.requests,
             int(time.time() * 1000),
             head.method,
@@ -161,13 +161,13 @@ class TokenExchange(RequestHandler):
             context.client_ip(connection.client_ip, head.fields.forwarded_for),
             head.client_request_id,
         )
-        self._draft.trace_id = head.trace_id
-        self._draft.evaluated = False
+        self._pending.trace_id = head.trace_id
+        self._pending.evaluated = False
 
     @property
     def record_bytes(self) -> int:
         """About what its record will take of the spool."""
-        return self._draft.record_bytes
+        return self._pending.record_bytes
 
     def begin(self) -> None:
         head = self._head
@@ -191,8 +191,8 @@ class TokenExchange(RequestHandler):
         if self._finished:
             return
         self._body.append(chunk)
-        self._draft.request_bytes += len(chunk)
-        if self._draft.request_bytes > MAX_FORM_BYTES:
+        self._pending.request_bytes += len(chunk)
+        if self._pending.request_bytes > MAX_FORM_BYTES:
             self.refuse(Refusal("payloadTooLarge", "The form is too large.", "payloadTooLarge", close=True))
         elif last:
             self._respond_to_form(b"".join(self._body))
@@ -204,7 +204,7 @@ class TokenExchange(RequestHandler):
             self._respond_with_error(error)
             return
         caller = self._context.rulebook.callers.get(client_id)
-        self._draft.caller = caller
+        self._pending.caller = caller
         known = self._context.known_secrets
         digest = known.digest(client_id, secret)
         if caller is not None and known.knows(digest, caller):
@@ -231,7 +231,7 @@ class TokenExchange(RequestHandler):
         """Seconds until a comparison may be had; 0 if it may now. What was right before needs none."""
         context = self._context
         now = context.deadlines.now
-        address = network_of(self._draft.client_ip)
+        address = network_of(self._pending.client_ip)
         return max(
             context.failures_of_address.wait(address, now), context.failures_of_client.wait(client_id, now)
         )
@@ -265,7 +265,7 @@ class TokenExchange(RequestHandler):
         matching = done.result()
         if matching is None or caller is None:  # also of those who don't wait for the answer
             now = context.deadlines.now
-            context.failures_of_address.add(network_of(self._draft.client_ip), now)
+            context.failures_of_address.add(network_of(self._pending.client_ip), now)
             if caller is not None:
                 context.failures_of_client.add(client_id, now)
         if self._finished:
@@ -273,7 +273,7 @@ class TokenExchange(RequestHandler):
         # The rules in force may be others by now, and the application's secrets too.
         current = context.rulebook.callers.get(client_id)
         if current is not None and caller is not None and matching in current.secret_hashes:
-            self._draft.caller = current
+            self._pending.caller = current
             self._verified(current, digest)
         else:
             self._refuse_secret(caller)
@@ -282,7 +282,7 @@ class TokenExchange(RequestHandler):
         context = self._context
         if caller is None:
             context.counters.values[UNKNOWN_CLIENTS] += 1
-            logger.warning("token asked for by an unknown client from %s", self._draft.client_ip)
+            logger.warning("token asked for by an unknown client from %s", self._pending.client_ip)
         else:
             context.counters.values[TOKENS_REFUSED] += 1
         self._respond_with_error(_OAuthError(401, "invalid_client", "The client id or secret is not valid."))
@@ -299,9 +299,9 @@ class TokenExchange(RequestHandler):
             return
         context.known_secrets.remember(digest, caller)
         context.counters.values[TOKENS_ISSUED] += 1
-        token = context.tokens.issue(caller, now=time.time(), token_id=self._draft.request_id(context))
-        self._draft.verdict = "allow"
-        self._draft.reason = "tokenIssued"
+        token = context.tokens.issue(caller, now=time.time(), token_id=self._pending.request_id(context))
+        self._pending.verdict = "allow"
+        self._pending.reason = "tokenIssued"
         body = {
             "token_type": "Bearer",
             "expires_in": context.limits.token_lifetime - 1,
@@ -310,7 +310,7 @@ class TokenExchange(RequestHandler):
         self._answer(200, body, _NO_STORE)
 
     def _respond_with_error(self, error: _OAuthError) -> None:
-        self._draft.reason = _REASON_OF[error.status]
+        self._pending.reason = _REASON_OF[error.status]
         extra = _NO_STORE
         if error.retry_after:
             extra += b"Retry-After: %d\r\n" % error.retry_after
@@ -326,12 +326,12 @@ class TokenExchange(RequestHandler):
     def refuse(self, refusal: Refusal) -> None:
         if self._finished:
             return
-        self._draft.reason = refusal.reason
+        self._pending.reason = refusal.reason
         close = refusal.close or not self._connection.persists()
         head, body = answers.refusal_response(
             refusal,
-            request_id=self._draft.request_id(self._context),
-            client_request_id=self._draft.client_request_id_text,
+            request_id=self._pending.request_id(self._context),
+            client_request_id=self._pending.client_request_id_text,
             close=close,
             now=time.time(),
         )
@@ -339,10 +339,10 @@ class TokenExchange(RequestHandler):
 
     def _respond(self, status: int, head: bytes, body: bytes, close: bool) -> None:
         self._finished = True
-        self._draft.status = status
-        self._draft.response_bytes = len(body)
+        self._pending.status = status
+        self._pending.response_bytes = len(body)
         self._name_bearer()
-        if not self._draft.write(self._context):
+        if not self._pending.write(self._context):
             self._connection.abort()
             return
         self._connection.write(head if self._head.method == "HEAD" else head + body)
@@ -358,16 +358,16 @@ class TokenExchange(RequestHandler):
     def _end_without_response(self, reason: str, status: int) -> None:
         if not self._finished:
             self._finished = True
-            self._draft.status = status
-            self._draft.reason = reason
+            self._pending.status = status
+            self._pending.reason = reason
             self._name_bearer()
-            self._draft.write(self._context)
+            self._pending.write(self._context)
 
     def _name_bearer(self) -> None:
         """Give the event to the bearer of a proxy token, if the form named no known application."""
-        draft, context = self._draft, self._context
-        if draft.caller is None and context.can_record(self.record_bytes):
-            draft.caller = context.tokens.issued_to(self._head.fields.authorization, draft.time_ms / 1000)
+        pending, context = self._pending, self._context
+        if pending.caller is None and context.can_record(self.record_bytes):
+            pending.caller = context.tokens.issued_to(self._head.fields.authorization, pending.time_ms / 1000)
 
     def waited_too_long(self) -> None: ...
     def pause_response(self) -> None: ...
