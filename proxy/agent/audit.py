@@ -142,7 +142,7 @@ class Audit:
                 backlog=backlog,
                 stalled=self._disk_problem or problem or parts.collector.stalled,
                 not_going_out=parts.shipper.problems(),
-                set_aside=parts.shipper.set_aside(),
+                quarantined=parts.shipper.quarantined(),
                 rejected_files=rejected,
                 reused_ids=parts.shipper.reused_ids + parts.resender.reused_ids,
             )
@@ -227,7 +227,7 @@ class Audit:
             self._control_plane,
             url=options.url,
             interval=options.replay_interval,
-            all_taken=shipper.forget_set_aside,
+            all_taken=shipper.forget_quarantined,
         )
         return _Parts(journal, collector, shipper, resender)
 

@@ -158,7 +158,7 @@ class Collector:
 
     def _find_room(self) -> bool:
         growth = min(_PASS_GROWTH, self._limit // 32)
-        self._use.count_set_aside()
+        self._use.count_quarantined()
         while (used := self._use.total()) + growth > self._limit:
             if self._journal.give_up_sent():
                 continue

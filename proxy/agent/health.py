@@ -41,7 +41,7 @@ class AuditStatus:
     backlog: int  # records still in the spool
     stalled: str | None
     not_going_out: dict[str, str]  # per organisation, why
-    set_aside: dict[str, str]  # per organisation, the latest refused batch
+    quarantined: dict[str, str]  # per organisation, the latest refused batch
     rejected_files: int = 0  # refused batches that lie on disk, also from before this start
     reused_ids: int = 0  # batches whose id the control plane had for other events, since the start
 
@@ -147,10 +147,10 @@ class Health:
             *(f"organisation {org_id}: {problem}" for org_id, problem in status.not_going_out.items()),
             *(
                 f"organisation {org_id} refused and set aside: {what}"
-                for org_id, what in status.set_aside.items()
+                for org_id, what in status.quarantined.items()
             ),
         ]
-        if status.rejected_files and not status.set_aside:
+        if status.rejected_files and not status.quarantined:
             details.append(f"{status.rejected_files} refused batches are still in rejected/")
         if abs(self._clock() - status.journal.restarted_at) < _GAP_SHOWN_SECONDS:
             details.append("the audit state was lost: sequence numbers began again at 1")

@@ -20,8 +20,8 @@ from typing import Final
 
 import msgspec
 
-from proxy.agent import set_aside
-from proxy.agent.set_aside import SetAside
+from proxy.agent import quarantine
+from proxy.agent.quarantine import QuarantinedBatch
 from proxy.agent.statefile import (
     Batch,
     Gap,
@@ -241,13 +241,13 @@ class Journal:
         self._save()
         return True
 
-    def set_aside(self, org_id: str, batch: Batch, body: bytes, status: int, answer: str) -> Path:
+    def quarantine(self, org_id: str, batch: Batch, body: bytes, status: int, answer: str) -> Path:
         """Keeps a batch that was refused for good where an operator finds it, with the answer."""
         refused_at = rfc3339(int(time.time() * 1000))
         span = batch.first_seq, batch.last_seq, batch.count
-        held = SetAside(org_id, status, answer, refused_at, *span, msgspec.Raw(body))
+        held = QuarantinedBatch(org_id, status, answer, refused_at, *span, msgspec.Raw(body))
         path = self._rejected / f"{batch.batch_id}.json"
-        write_by_rename(path, set_aside.encode(held))
+        write_by_rename(path, quarantine.encode(held))
         self.state.rejected_batches += 1
         self.done(org_id, batch)
         return path

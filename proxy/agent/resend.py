@@ -13,12 +13,12 @@ from typing import Final
 
 import msgspec
 
-from proxy.agent import set_aside
+from proxy.agent import quarantine
 from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
 from proxy.agent.journal import new_batch_id
 from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import Accepted, Refused, audit_outcome, description
-from proxy.agent.set_aside import SetAside
+from proxy.agent.quarantine import QuarantinedBatch
 from proxy.agent.shipper import asked_wait
 from proxy.policy.json_text import readable
 from proxy.policy.redaction import shortened
@@ -84,7 +84,7 @@ class Resender:
                 return wait
         return self._interval
 
-    async def _after(self, path: Path, held: SetAside, answer: Answer) -> float:
+    async def _after(self, path: Path, held: QuarantinedBatch, answer: Answer) -> float:
         """What an answer means for the file; the seconds to wait before the next, 0 for none."""
         match audit_outcome(answer, _batch(held).batch_id):
             case Accepted(content_differs=True):
@@ -109,11 +109,11 @@ class Resender:
         self._trouble.over()
         return 0.0
 
-    async def _renewed(self, path: Path, held: SetAside) -> float:
-        await asyncio.to_thread(write_by_rename, path, set_aside.encode(_under_a_new_id(held)))
+    async def _renewed(self, path: Path, held: QuarantinedBatch) -> float:
+        await asyncio.to_thread(write_by_rename, path, quarantine.encode(_under_a_new_id(held)))
         return self._interval
 
-    async def _taken(self, path: Path, held: SetAside) -> None:
+    async def _taken(self, path: Path, held: QuarantinedBatch) -> None:
         await asyncio.to_thread(path.unlink)
         log.info(
             "audit events of organisation %s that were set aside are delivered: seq %d-%d",
@@ -122,10 +122,10 @@ class Resender:
         if not await asyncio.to_thread(_files_in, self._rejected):
             self._all_taken()
 
-    async def _refused(self, path: Path, held: SetAside, answer: Answer) -> None:
+    async def _refused(self, path: Path, held: QuarantinedBatch, answer: Answer) -> None:
         held.status, held.refused_at = answer.status, rfc3339(int(time.time() * 1000))
         held.answer = shortened(answer.body.decode("utf-8", "replace"), _RESPONSE_CHARACTERS)
-        await asyncio.to_thread(write_by_rename, self._rejected / path.name, set_aside.encode(held))
+        await asyncio.to_thread(write_by_rename, self._rejected / path.name, quarantine.encode(held))
         await asyncio.to_thread(path.unlink)
         log.error("audit batch %s was refused again: %s", self._rejected / path.name, description(answer))
 
@@ -138,20 +138,20 @@ def _files_in(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("*.json") if path.is_file())
 
 
-def _read(path: Path) -> SetAside | None:
+def _read(path: Path) -> QuarantinedBatch | None:
     try:
-        held = set_aside.decode(readable(path.read_bytes()))
+        held = quarantine.decode(readable(path.read_bytes()))
         _batch(held)
     except ValueError:
         return None
     return held
 
 
-def _batch(held: SetAside) -> _Batch:
+def _batch(held: QuarantinedBatch) -> _Batch:
     return msgspec.json.decode(held.batch, type=_Batch)
 
 
-def _under_a_new_id(held: SetAside) -> SetAside:
+def _under_a_new_id(held: QuarantinedBatch) -> QuarantinedBatch:
     """The old one was used more than 48 hours ago, or for other events. Events that the control plane has
     already are known to it by their own ids."""
     body = msgspec.json.encode(_Batch(new_batch_id(), _batch(held).events))

@@ -1,4 +1,4 @@
-"""Delivers journals as signed batches, each organisation on its own: retry, back-off, split, set aside.
+"""Delivers journals as signed batches, each organisation on its own: retry, back-off, split, quarantine.
 
 The whole of what may be answered is in `_after`; docs/audit.md has it as a table.
 """
@@ -45,7 +45,7 @@ class _Delivery:
     failures: int = 0  # attempts in a row that brought nothing
     largest_body: int = LARGEST_BODY
     trouble: LastingProblem = field(default_factory=lambda: LastingProblem(log))
-    set_aside: str | None = None  # the latest batch that was refused for good
+    quarantined: str | None = None  # the latest batch that was refused for good
 
 
 class Shipper:
@@ -93,14 +93,14 @@ class Shipper:
         """Per organisation, why its events do not go out at present."""
         return {org_id: held.trouble.text for org_id, held in self._deliveries.items() if held.trouble.text}
 
-    def set_aside(self) -> dict[str, str]:
+    def quarantined(self) -> dict[str, str]:
         """Per organisation, the latest batch that was refused for good since the start."""
-        return {org_id: held.set_aside for org_id, held in self._deliveries.items() if held.set_aside}
+        return {org_id: held.quarantined for org_id, held in self._deliveries.items() if held.quarantined}
 
-    def forget_set_aside(self) -> None:
+    def forget_quarantined(self) -> None:
         """An operator has seen to all of it."""
         for held in self._deliveries.values():
-            held.set_aside = None
+            held.quarantined = None
 
     async def stop(self, deadline: float) -> None:
         """Sends what can be sent within the deadline, without waiting for anything to be retried."""
@@ -176,7 +176,7 @@ class Shipper:
             case Accepted() as accepted:
                 return await self._accepted(accepted, delivery, batch)
             case Refused(status=400 | 403) as refused:
-                return await self._set_aside(answer, refused, delivery, batch, body)
+                return await self._quarantine(answer, refused, delivery, batch, body)
             case Refused(status=409):
                 return await self._expired(delivery, batch)
             case outcome if answer.status == 413:
@@ -221,11 +221,11 @@ class Shipper:
         delivery.failures += 1
         return 0.0 if delivery.failures == 1 else self._put_off(delivery, if_again)
 
-    async def _set_aside(
+    async def _quarantine(
         self, answer: Answer, refused: Refused, delivery: _Delivery, batch: Batch, body: bytes
     ) -> float:
         path = await self._on_disk(
-            self._journal.set_aside,
+            self._journal.quarantine,
             delivery.org_id,
             batch,
             body,
@@ -234,7 +234,7 @@ class Shipper:
         )
         delivery.failures = 0
         delivery.trouble.over()
-        delivery.set_aside = f"{batch.count} events, seq {batch.first_seq}-{batch.last_seq}: {refused.text}"
+        delivery.quarantined = f"{batch.count} events, seq {batch.first_seq}-{batch.last_seq}: {refused.text}"
         log.error(
             "audit batch %s of organisation %s was refused for good and set aside in %s: %s",
             batch.batch_id, delivery.org_id, path, refused.text,
@@ -259,7 +259,7 @@ class Shipper:
             )  # fmt: skip
             return 0.0
         if isinstance(outcome, Refused):
-            return await self._set_aside(answer, outcome, delivery, batch, body)
+            return await self._quarantine(answer, outcome, delivery, batch, body)
         return self._put_off(delivery, description(answer))
 
     def _limited(self, answer: Answer, outcome: AuditOutcome, delivery: _Delivery) -> float:

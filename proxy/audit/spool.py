@@ -54,7 +54,7 @@ _MOST_PREPARED: Final = 64 * MAX_FRAME  # bytes; segments for more are prepared 
 _SPARE_SHARE: Final = 8  # of the room that is left, which the other workers count on too
 SILENT_SECONDS: Final = 1.0  # a disk that takes longer than that to say what it can do is one without room
 _TABLE_SHARE: Final = 4  # the counts of so many organisations that they take more than 1/4 are left out
-_SET_ASIDE: Final = ("rejected", "resend")
+_QUARANTINE: Final = ("rejected", "resend")
 _COUNTING_SHARE: Final = 100  # of the time, at most, goes to counting what was set aside
 _PAGE: Final = mmap.PAGESIZE
 
@@ -98,19 +98,19 @@ class DiskUse:
 
     def __init__(self, retention: Path) -> None:
         self._retention = retention
-        self._set_aside = 0
+        self._quarantined_bytes = 0
         self._count_again_at = 0.0
 
-    def count_set_aside(self) -> None:
+    def count_quarantined(self) -> None:
         """Anew, if it is time for that."""
         began = time.monotonic()
         if began >= self._count_again_at:
-            self._set_aside = sum([used_bytes(self._retention / each) for each in _SET_ASIDE])
+            self._quarantined_bytes = sum([used_bytes(self._retention / each) for each in _QUARANTINE])
             self._count_again_at = began + _COUNTING_SHARE * (time.monotonic() - began)
 
     def total(self) -> int:
         """With what was set aside as it was counted."""
-        return self._set_aside + used_bytes(self._retention, but=_SET_ASIDE)
+        return self._quarantined_bytes + used_bytes(self._retention, but=_QUARANTINE)
 
 
 @contextlib.contextmanager
@@ -263,7 +263,7 @@ class SpoolWriter:
             self.needs_maintenance = False
             while self._retired:
                 self._retired.popleft().release()
-            self._use.count_set_aside()
+            self._use.count_quarantined()
             self._forget_deleted_files()
             self.problem = None
             while not self._has_ample_room():

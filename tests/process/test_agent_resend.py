@@ -74,7 +74,7 @@ async def refused(
             shipper._control_plane,
             url=shipper._url,
             interval=0.02,
-            all_taken=shipper.forget_set_aside,
+            all_taken=shipper.forget_quarantined,
         )
         running = asyncio.create_task(resender.run())
         yield Refused(directory, parts)
@@ -92,7 +92,7 @@ async def test_what_was_moved_arrives_byte_for_byte_and_is_gone(
         await until(lambda: not found.waiting)
         assert sorted(control.seqs("org-1")) == list(range(1, 201))
         assert [len(bodies) for bodies in control.bodies.values()] == [1, 1]  # each time the same bytes
-        await until(lambda: found.parts.shipper.set_aside() == {})
+        await until(lambda: found.parts.shipper.quarantined() == {})
         assert found.rejected == []
 
 
@@ -109,7 +109,7 @@ async def test_what_is_refused_again_goes_back_with_the_new_answer(
         assert (before["status"], after["status"]) == (403, 400)
         assert "invalidPayload" in after["answer"]
         assert before["batch"] == after["batch"]
-        assert found.parts.shipper.set_aside() != {}
+        assert found.parts.shipper.quarantined() != {}
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ async def test_a_batch_refused_for_good_is_set_aside_with_the_answer(
     journal = journal_with(tmp_path, {"org-1": 150})
     async with rig(journal, control) as parts:
         await parts.ship()
-        assert "notAuthorisedForTenant" in parts.shipper.set_aside()["org-1"]
+        assert "notAuthorisedForTenant" in parts.shipper.quarantined()["org-1"]
     assert control.seqs("org-1") == list(range(101, 151))
     (path,) = (tmp_path / "rejected").iterdir()
     kept = json.loads(path.read_bytes())

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 
-class SetAside(msgspec.Struct, rename="camel"):
+class QuarantinedBatch(msgspec.Struct, rename="camel"):
     org_id: str
     status: int
     answer: str  # the beginning of its body
@@ -17,8 +17,8 @@ class SetAside(msgspec.Struct, rename="camel"):
 
 
 _encode: Final = msgspec.json.Encoder().encode
-decode: Final = msgspec.json.Decoder(SetAside).decode  # msgspec.DecodeError: it is another file
+decode: Final = msgspec.json.Decoder(QuarantinedBatch).decode  # msgspec.DecodeError: it is another file
 
 
-def encode(held: SetAside) -> bytes:
+def encode(held: QuarantinedBatch) -> bytes:
     return _encode(held) + b"\n"
