@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from controlplane.rehearsal.replay import Event, Replay, Tally
+from controlplane.workshop.replay import Event, Replay, Tally
 from proxy.policy.ruleset_yaml import parse_ruleset
 
 RULES = """

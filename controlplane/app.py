@@ -27,8 +27,8 @@ from controlplane.integrity import begin_chain
 from controlplane.listeners import Listeners
 from controlplane.master_key import open_vault
 from controlplane.metrics import Counts, Exposition
-from controlplane.operations.aside import end_processes
 from controlplane.operations.context import OperationContext
+from controlplane.operations.worker_process import end_processes
 from controlplane.requests import response_errors, strict_headers
 from controlplane.retention import Retention, WitnessedTime
 from controlplane.search import open_index

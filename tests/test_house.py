@@ -23,7 +23,7 @@ PURE: Final = (
     "proxy.server.errors",
     "proxy.supervisor.reload",
     "proxy.server.exchange.request_body",
-    "controlplane.rehearsal",
+    "controlplane.workshop",
 )
 SHARED: Final = ("proxy.policy", "proxy.wire", "proxy.config", "proxy.process")  # with the control plane
 IMPURE_MODULES: Final = ("asyncio", "socket", "sqlite3", "os", "time", "random")

@@ -90,7 +90,7 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 576,
+    "headless clause": 575,
     "where for if": 199,
     "archaism": 98,
     "negated noun": 106,
@@ -98,7 +98,7 @@ LIMITS: Final = {
     "docstring fragment": 208,
     "docstring question": 416,
     "docstring of three words": 64,
-    "comment fragment": 240,
+    "comment fragment": 239,
     "long sentence in docs": 203,
 }
 

@@ -15,13 +15,13 @@ from controlplane.cli import app as app_commands
 from controlplane.cli import (
     audit,
     doctor,
+    dry_runs,
     integrity,
     kill,
     operator,
     org,
     proxy,
     record,
-    rehearsal,
     ruleset,
     store,
     traffic,
@@ -42,7 +42,7 @@ cli.add_typer(
 )
 cli.add_typer(proxy.app, name="proxy", help="Proxy instances: how they are, credentials, organisations.")
 cli.add_typer(proxy.app, name="proxies", help="The same as proxy.")
-ruleset.app.add_typer(rehearsal.app)
+ruleset.app.add_typer(dry_runs.app)
 ruleset.app.add_typer(traffic.app)
 cli.add_typer(ruleset.app, name="ruleset", help="Rulesets: check, try out, apply, look at and roll back.")
 cli.add_typer(app_commands.app, name="app", help="App identities: their secrets and rulesets.")

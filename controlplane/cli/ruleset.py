@@ -26,7 +26,7 @@ from controlplane.cli.rollout import Timeout, conclude, wait_for
 from proxy.config.given_text import text_of
 
 if TYPE_CHECKING:
-    from controlplane.operations.rehearsals import ProblemFacts
+    from controlplane.operations.dry_runs import ProblemFacts
     from controlplane.operations.rulesets import RulesetText
     from proxy.policy.ruleset import Ruleset as PolicyRuleset
     from proxy.policy.ruleset_yaml import RulesetProblem
@@ -102,8 +102,8 @@ def _warn(file: Path, advice: Iterable[RulesetProblem | ProblemFacts]) -> None:
 
 def _read(file: Path) -> _Read:
     """Raises CommandFailed with every error in the file."""
-    from controlplane.operations.rehearsals import name_problems
-    from controlplane.rehearsal.advice import ruleset_advice
+    from controlplane.operations.dry_runs import name_problems
+    from controlplane.workshop.advice import ruleset_advice
 
     text = read_text(file)
     ruleset = parsed(str(file), text)

@@ -12,8 +12,8 @@ import msgspec
 import typer
 
 from controlplane.cli.context import Cli, Json, facts_of, print_json
+from controlplane.cli.dry_runs import RulesetSource, complaining, ruleset_of, source_of
 from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given
-from controlplane.cli.rehearsal import RulesetSource, complaining, ruleset_of, source_of
 
 if TYPE_CHECKING:
     from controlplane.operations.replays import (
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         SampleFacts,
     )
     from controlplane.operations.suggestions import Suggested
-    from controlplane.rehearsal.har import Har
-    from controlplane.rehearsal.har_traffic import Foreseen
+    from controlplane.workshop.har import Har
+    from controlplane.workshop.har_traffic import Foreseen
 
 app = typer.Typer()
 
@@ -219,7 +219,7 @@ def _print_suggestion(found: Suggested, *, as_json: bool) -> None:
 def _replay_file(
     cli: Cli, source: str, org: str | None, file: Path, bases: Sequence[str], *, as_json: bool
 ) -> None:
-    from controlplane.rehearsal.har_traffic import foresee
+    from controlplane.workshop.har_traffic import foresee
 
     ruleset = ruleset_of(cli, source, org)
     har = _read_har(file, bases)
@@ -243,7 +243,7 @@ def _replay_file(
 
 def _rank(group: list[Foreseen]) -> tuple[int, int, int]:
     """What would be blocked first, then what is unclear."""
-    from controlplane.rehearsal.replay import Outcome
+    from controlplane.workshop.replay import Outcome
 
     outcome = group[0].outcome
     lets_through = outcome.lets_through if isinstance(outcome, Outcome) else None
@@ -251,8 +251,8 @@ def _rank(group: list[Foreseen]) -> tuple[int, int, int]:
 
 
 def _read_har(file: Path, bases: Sequence[str]) -> Har:
-    from controlplane.rehearsal.har import parse_har
-    from controlplane.rehearsal.har_text import InvalidHar
+    from controlplane.workshop.har import parse_har
+    from controlplane.workshop.har_text import InvalidHar
 
     try:
         return parse_har(given(file, bytes), *bases)
@@ -269,7 +269,7 @@ def _remark_facts(har: Har) -> dict[str, object]:
 
 
 def _remarks_told(har: Har) -> Iterator[str]:
-    from controlplane.rehearsal.har import with_entries
+    from controlplane.workshop.har import with_entries
 
     for remark in har.left_out:
         yield f"left out {_counted(remark.count, 'entry', 'entries')}: {with_entries(remark)}"
@@ -279,7 +279,7 @@ def _remarks_told(har: Har) -> Iterator[str]:
 
 def _suggest_by(file: Path, bases: Sequence[str], name: str | None, *, as_json: bool) -> None:
     from controlplane.operations.suggestions import about_suggestion, suggested_facts, suggested_name
-    from controlplane.rehearsal.har_traffic import suggest_for
+    from controlplane.workshop.har_traffic import suggest_for
     from proxy.policy.ruleset_yaml import InvalidRuleset
     from proxy.wire.audit_event import rfc3339
 
@@ -317,7 +317,7 @@ def _suggest_by(file: Path, bases: Sequence[str], name: str | None, *, as_json: 
 
 def _foreseen_facts(group: list[Foreseen]) -> dict[str, object]:
     from controlplane.operations.replays import outcome_facts
-    from controlplane.rehearsal.replay import Outcome
+    from controlplane.workshop.replay import Outcome
 
     outcome = group[0].outcome
     possible = (outcome,) if isinstance(outcome, Outcome) else outcome.possible
@@ -346,7 +346,7 @@ _FEW = 5  # requests of a group that are shown
 
 def _foreseen_told(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
     from controlplane.operations.replays import outcome_facts
-    from controlplane.rehearsal.replay import Outcome
+    from controlplane.workshop.replay import Outcome
 
     passed_over = f", {har.elsewhere:,} to other addresses passed over" if har.elsewhere else ""
     yield f"{_counted(len(har.exchanges), 'request')}{passed_over}"

@@ -18,14 +18,11 @@ from msgspec import json
 from controlplane.console import replaying, ruleset_text
 from controlplane.console.pages import Page, PageRequest, Redirect, Refusal, page, reasons
 from controlplane.console.rulesets import CRUMB, Difference, bound_to, difference, place_of
-from controlplane.operations import apps, rehearsals, rulesets
+from controlplane.operations import apps, dry_runs, rulesets
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.apps import AppFacts, ListApps
-from controlplane.operations.aside import aside, for_a_page, in_earnest
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import InvalidRequest
-from controlplane.operations.perform import perform
-from controlplane.operations.rehearsals import (
+from controlplane.operations.dry_runs import (
     AnswerSample,
     CheckRuleset,
     ExplainRequest,
@@ -33,8 +30,11 @@ from controlplane.operations.rehearsals import (
     RunCases,
     Source,
 )
+from controlplane.operations.operation import InvalidRequest
+from controlplane.operations.perform import perform
 from controlplane.operations.rulesets import ApplyRuleset, RulesetText, ShowRuleset
 from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
+from controlplane.operations.worker_process import run_change, run_for_page, run_trial
 from controlplane.store.interface import NotFound, Org, StoreBusy, StoreError
 
 METHODS: Final = tuple((each, each) for each in ("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"))
@@ -164,7 +164,7 @@ async def _try(
 
 
 async def _check(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
-    return {"checked": await perform(rehearsals.check, context, actor, CheckRuleset(yaml=draft.yaml))}
+    return {"checked": await perform(dry_runs.check, context, actor, CheckRuleset(yaml=draft.yaml))}
 
 
 async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
@@ -183,7 +183,7 @@ async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> di
         body=body or None,
         answer=AnswerSample(body=answer) if answer else None,
     )
-    return {"explained": await perform(rehearsals.explain, context, actor, asked)}
+    return {"explained": await perform(dry_runs.explain, context, actor, asked)}
 
 
 async def _test(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
@@ -191,7 +191,7 @@ async def _test(context: OperationContext, actor: Actor, draft: _Draft) -> dict[
     if not cases.strip():
         raise InvalidRequest("there is no case yet: the sample in the field shows one")
     asked = RunCases(source=Source(yaml=draft.yaml, label="rules"), cases=cases)
-    return {"tested": await perform(rehearsals.test, context, actor, asked)}
+    return {"tested": await perform(dry_runs.test, context, actor, asked)}
 
 
 async def _diff(context: OperationContext, actor: Actor, draft: _Draft) -> dict[str, object]:
@@ -281,7 +281,7 @@ async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) ->
     org = await context.resolve.org(actor, "viewer", draft.org)
     may = actor.may("editor", org.org_id)
     # What is to come into force doesn't wait for those who only try things out.
-    checked = await (in_earnest if may else aside)(actor, rehearsals.checked, draft.yaml)
+    checked = await (run_change if may else run_trial)(actor, dry_runs.checked, draft.yaml)
     if checked.problems:
         raise InvalidRequest(*(_told(problem) for problem in checked.problems))
     if draft.name not in (None, checked.name):
@@ -412,7 +412,7 @@ async def _org(context: OperationContext, actor: Actor, draft: _Draft) -> Org | 
 
 async def _shown(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) -> dict[str, object]:
     # Without them, names of rules lead nowhere, and nothing else is amiss.
-    places = await for_a_page(actor, ruleset_text.rule_places, draft.yaml) or ()
+    places = await run_for_page(actor, ruleset_text.rule_places, draft.yaml) or ()
     panel = _PANELS.get(tried.what)
     return {
         **_NOTHING,

@@ -14,13 +14,13 @@ from controlplane.operations import replays
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import AppFacts
 from controlplane.operations.context import OperationContext
+from controlplane.operations.dry_runs import Source
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import perform
 from controlplane.operations.recorded import within_time
-from controlplane.operations.rehearsals import Source
 from controlplane.operations.replays import ChangeFacts, OutcomeFacts, Replayed, ReplayRuleset, together
-from controlplane.rehearsal.replay import CHANGES, MAX_GROUPS
 from controlplane.search.query import rfc3339_ms
+from controlplane.workshop.replay import CHANGES, MAX_GROUPS
 from proxy.wire.audit_event import rfc3339
 
 EVALUATED_APPS: Final = "judged"

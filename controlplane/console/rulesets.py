@@ -12,14 +12,13 @@ from controlplane.console import ruleset_text
 from controlplane.console.pages import Page, PageRequest, Redirect, form, page
 from controlplane.console.ruleset_text import Line, RulePlace
 from controlplane.errors import Refused
-from controlplane.operations import apps, fleet, rehearsals, rulesets
+from controlplane.operations import apps, dry_runs, fleet, rulesets
 from controlplane.operations.actor import Actor
 from controlplane.operations.apps import AppFacts, ListApps
-from controlplane.operations.aside import for_a_page
 from controlplane.operations.context import OperationContext
+from controlplane.operations.dry_runs import RulesetDifference
 from controlplane.operations.fleet import RolloutRequest
 from controlplane.operations.perform import perform
-from controlplane.operations.rehearsals import RulesetDifference
 from controlplane.operations.rulesets import (
     ListedRuleset,
     ListRulesets,
@@ -28,8 +27,9 @@ from controlplane.operations.rulesets import (
     ShowRuleset,
     VersionFacts,
 )
-from controlplane.rehearsal.ruleset_diff import diff_rulesets
+from controlplane.operations.worker_process import run_for_page
 from controlplane.store.interface import NotFound
+from controlplane.workshop.ruleset_diff import diff_rulesets
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 
 _MOST_OUTLINED: Final = 500  # rules; the text has them all
@@ -58,13 +58,13 @@ def place_of(org: str, name: str) -> str:
 
 async def difference(actor: Actor, old: str, new: str) -> Difference | None:
     """None where it can't be told soon, since much else is looked at."""
-    return await for_a_page(actor, _difference, old, new)
+    return await run_for_page(actor, _difference, old, new)
 
 
 def _difference(old: str, new: str) -> Difference:
     try:
         found = diff_rulesets(parse_ruleset(old), parse_ruleset(new))
-        by_rules = rehearsals.difference(found)
+        by_rules = dry_runs.difference(found)
     except InvalidRuleset:
         by_rules = None
     return Difference(by_rules, ruleset_text.text_diff(old, new))
@@ -107,7 +107,7 @@ async def one(context: OperationContext, actor: Actor, request: PageRequest) -> 
         ShowRuleset(ruleset=name, org=org, version=_version(request.query, "version")),
     )
     history = await perform(rulesets.history, context, actor, RulesetReference(ruleset=name, org=org))
-    places, lines = await for_a_page(actor, _listed, shown.yaml) or (None, None)
+    places, lines = await run_for_page(actor, _listed, shown.yaml) or (None, None)
     values = {
         "shown": shown,
         "in_force": history.versions[0].version,

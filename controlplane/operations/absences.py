@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside
 from controlplane.operations.context import OperationContext
+from controlplane.operations.worker_process import run_trial
 from controlplane.search.interface import SearchQuery
 from controlplane.search.query import Between, Exactly, Field, FieldTerm, Filter, Like
 from proxy.policy.ruleset import DEFAULT_RULE_ID
@@ -73,7 +73,7 @@ async def _rule_ids(context: OperationContext, actor: Actor, org: str | None) ->
     for each in rulesets:
         text = await context.store.ruleset_text(each.ruleset_id, each.version)
         if text is not None:
-            found |= await aside(actor, _ids_in, text)
+            found |= await run_trial(actor, _ids_in, text)
     return frozenset(found)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside
 from controlplane.operations.context import OperationContext
+from controlplane.operations.dry_runs import Source, parsed, text_of
 from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, decoded
-from controlplane.operations.rehearsals import Source, parsed, text_of
 from controlplane.operations.replays import OutcomeFacts, outcome_facts
-from controlplane.rehearsal.explain import Explainer, Explanation
-from controlplane.rehearsal.replay import Event, Outcome, outcome_of, sample_of
+from controlplane.operations.worker_process import run_trial
 from controlplane.store.interface import NotFound, Org
+from controlplane.workshop.explain import Explainer, Explanation
+from controlplane.workshop.replay import Event, Outcome, outcome_of, sample_of
 from proxy.policy.redaction import is_cut
 from proxy.wire.audit_event import REASONS
 
@@ -45,7 +45,7 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
     former = FormerRules(context, actor, org)
     label, text = await _rules(context, actor, org, former, event, request.source)
     recorded = await former.outcome_of(event)
-    told, fits = await aside(actor, _explained, label, text, event, recorded)
+    told, fits = await run_trial(actor, _explained, label, text, event, recorded)
     return ExplainedEvent(
         **msgspec.structs.asdict(told),
         method=event.method,

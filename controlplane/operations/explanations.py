@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from controlplane.operations.operation import Answer
-from controlplane.rehearsal.cases import REFUSED
-from controlplane.rehearsal.explain import Account, Attempt, Evaluation, Explanation, Refused
+from controlplane.workshop.cases import REFUSED
+from controlplane.workshop.explain import Account, Attempt, Evaluation, Explanation, Refused
 from proxy.policy.decision import Decision
 
 

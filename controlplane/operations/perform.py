@@ -55,7 +55,7 @@ async def _recorded(operation: Operation[Q, A], context: OperationContext, actor
     position = await context.store.begin_record(line)
     outcome = "failed"
     try:
-        # A large body, a rehearsal before it or a turn may have taken long.
+        # A large body, a dry run before it or a turn may have taken long.
         answer = await operation.perform(context, await context.refresh_roles(actor), request)
         outcome = "done"
     except Exception as error:

@@ -13,15 +13,15 @@ import msgspec
 
 from controlplane.operations import times
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside
 from controlplane.operations.audit import InvalidFilter, resolver
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import InvalidRequest
-from controlplane.rehearsal.replay import Event, Outcome, Rules
+from controlplane.operations.worker_process import run_trial
 from controlplane.search.document import UnsearchableError, read_document
 from controlplane.search.predicates import all_hold
 from controlplane.search.query import EVERYTHING, Filter, QueryError, parse_filter
 from controlplane.store.interface import App, BlockPlace, Org, StoredEvent
+from controlplane.workshop.replay import Event, Outcome, Rules
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
@@ -192,7 +192,7 @@ class FormerRules:
         text = await self.text(ruleset_id, version)
         if text is None:
             return None
-        ruleset = await aside(self._actor, _of_this_language, text)
+        ruleset = await run_trial(self._actor, _of_this_language, text)
         return None if ruleset is None else await asyncio.to_thread(Rules, ruleset)
 
 

@@ -15,13 +15,15 @@ from typing import Annotated, Final
 import msgspec
 
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside
 from controlplane.operations.audit import Places, why_nothing
 from controlplane.operations.context import OperationContext
+from controlplane.operations.dry_runs import Source, parsed, text_of
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
-from controlplane.operations.rehearsals import Source, parsed, text_of
-from controlplane.rehearsal.replay import (
+from controlplane.operations.worker_process import run_trial
+from controlplane.search.interface import SearchQuery
+from controlplane.store.interface import BlockPlace, StoreBusy
+from controlplane.workshop.replay import (
     CHANGES,
     MAX_GROUPS,
     MAX_SAMPLES,
@@ -31,8 +33,6 @@ from controlplane.rehearsal.replay import (
     Tally,
     Unclear,
 )
-from controlplane.search.interface import SearchQuery
-from controlplane.store.interface import BlockPlace, StoreBusy
 from proxy.wire.audit_event import rfc3339
 
 MOST_AT_ONCE: Final = 1_000_000  # events that one request has evaluated
@@ -199,7 +199,7 @@ async def _draft(context: OperationContext, actor: Actor, request: ReplayRuleset
     key = sha256(text.encode("utf-8", "surrogatepass")).digest()
 
     async def made() -> Replay:
-        return await asyncio.to_thread(Replay, await aside(actor, parsed, label, text))
+        return await asyncio.to_thread(Replay, await run_trial(actor, parsed, label, text))
 
     return await _drafts.get(key, made)
 

@@ -8,12 +8,12 @@ import msgspec
 
 from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import in_earnest
 from controlplane.operations.context import OperationContext
+from controlplane.operations.dry_runs import ProblemFacts, name_problems, parsed, problem_line
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.operations.rehearsals import ProblemFacts, name_problems, parsed, problem_line
-from controlplane.rehearsal.advice import ruleset_advice
+from controlplane.operations.worker_process import run_change
 from controlplane.store.interface import NotFound, Ruleset, RulesetVersion
+from controlplane.workshop.advice import ruleset_advice
 from proxy.wire.audit_event import rfc3339
 
 _LONGEST_NOTE: Final = 1000
@@ -89,7 +89,7 @@ class RollBack(RulesetReference):
 async def apply(context: OperationContext, actor: Actor, request: ApplyRuleset) -> AppliedRuleset:
     """Validate a ruleset and put it in force as a new version; the ruleset's name is the text's `name`."""
     org = await context.resolve.org(actor, "editor", request.org)
-    name, rules, warnings = await in_earnest(actor, _read, request.label, request.yaml)
+    name, rules, warnings = await run_change(actor, _read, request.label, request.yaml)
     # Reading a large text may take long, and the actor's roles may have changed since it began.
     await context.resolve.org(await context.refresh_roles(actor), "editor", org.org_id)
     note, now = _note(request.note), context.clock.wall_ms()

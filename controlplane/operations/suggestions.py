@@ -9,13 +9,13 @@ import msgspec
 
 from controlplane.names import InvalidName, valid_name
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside
 from controlplane.operations.context import OperationContext
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
 from controlplane.operations.recorded import FormerRules, Reading, Selection, select
 from controlplane.operations.replays import turn, without_events
-from controlplane.rehearsal.replay import Outcome, Replay
-from controlplane.rehearsal.suggest import Blocked, Observations, Suggestion, suggest
+from controlplane.operations.worker_process import run_trial
+from controlplane.workshop.replay import Outcome, Replay
+from controlplane.workshop.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.wire.audit_event import rfc3339
 
@@ -123,14 +123,14 @@ async def _suggested(
     """Query guards that would block what was let through are taken off, and filters stay."""
     unguarded: frozenset[str] = frozenset()
     while True:
-        found = await aside(actor, _written, observed, name, about, unguarded)
+        found = await run_trial(actor, _written, observed, name, about, unguarded)
         blocked = await _blocked(context, actor, selection, request, found)
         if not blocked.unguarded:
             break
         unguarded |= blocked.unguarded
     if not blocked.count:
         return found
-    return await aside(actor, _written, observed, name, about, unguarded, blocked.count)
+    return await run_trial(actor, _written, observed, name, about, unguarded, blocked.count)
 
 
 def _written(
@@ -149,7 +149,7 @@ async def _blocked(
     blocked = Blocked(found)
     if not found.has_filters:
         return blocked
-    replay = await asyncio.to_thread(Replay, await aside(actor, parse_ruleset, found.yaml))
+    replay = await asyncio.to_thread(Replay, await run_trial(actor, parse_ruleset, found.yaml))
     async for event in Reading(context, selection, None).events(request.limit):
         if event.rule_id is None or not event.lets_through:
             continue

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from controlplane.console import events
-from controlplane.operations import aside as lane
+from controlplane.operations import worker_process as lane
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside, for_a_page
+from controlplane.operations.worker_process import run_for_page, run_trial
 from tests.controlplane.held_runs import Latch, wait_for
 from tests.controlplane.plane import RULESET, Plane
 from tests.controlplane.test_console_publishing import publish, review, reviewed
@@ -30,7 +30,7 @@ async def crowded(
     operators: int = 16,
 ) -> AsyncIterator[None]:
     """As many operators as may wait, unless it is said how many; none of them gets any further."""
-    while await for_a_page(Actor("ada", {}), sum, (1, 2)) is None:
+    while await run_for_page(Actor("ada", {}), sum, (1, 2)) is None:
         pass  # on a busy host the first process of pages takes longer than a page waits
     viewers = [Actor(f"viewer-{number}", {}) for number in range(operators)]
     crowd = [asyncio.create_task(work(viewer, wait_for, held.path)) for viewer in viewers]
@@ -54,7 +54,7 @@ async def versions(plane: Plane) -> None:
 @pytest.mark.usefixtures("versions")
 async def test_who_tries_things_out_is_in_nobody_s_way(plane: Plane, held: Latch) -> None:
     draft = {"yaml": RULESET.format(name="hr").replace("r1", "r3"), "base": "2"}
-    async with visiting(plane) as visitor, crowded(aside, held):
+    async with visiting(plane) as visitor, crowded(run_trial, held):
         assert 'class="y-key"' in (await visitor.get(PAGE)).text
         for page in ("compare", "rollback"):
             assert 'class="diff"' in (await visitor.get(f"{PAGE}/{page}")).text
@@ -70,7 +70,7 @@ async def test_where_much_is_looked_at_a_page_comes_without_what_takes_long(
     plane: Plane, held: Latch
 ) -> None:
     draft = {"yaml": RULESET.format(name="hr").replace("r1", "r3"), "base": "2"}
-    async with visiting(plane) as visitor, crowded(for_a_page, held):
+    async with visiting(plane) as visitor, crowded(run_for_page, held):
         seen = await visitor.get(PAGE)
         assert (seen.status, "y-key" in seen.text, "id: r2" in seen.text) == (200, False, True)
         assert "\u202e" not in seen.text
@@ -92,11 +92,11 @@ async def test_an_event_is_looked_at_without_the_rules_that_were_tried(
         seen = await visitor.get(f"/events/{org}/{event['id']}")
         assert (seen.status, "too much else is being tried" in seen.text) == (200, False)
         monkeypatch.setattr(events, "_EXPLAINED_WITHIN_SECONDS", 0.01)
-        async with crowded(aside, held, 1):
+        async with crowded(run_trial, held, 1):
             seen = await visitor.get(f"/events/{org}/{event['id']}")
         assert (seen.status, "too much else is being tried" in seen.text) == (200, True)
 
 
 async def test_a_page_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch, held: Latch) -> None:
     monkeypatch.setattr(lane, "_LONGEST_OF_A_PAGE", 0.01)
-    assert await for_a_page(Actor("ada", {}), wait_for, held.path) is None
+    assert await run_for_page(Actor("ada", {}), wait_for, held.path) is None

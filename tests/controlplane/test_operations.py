@@ -532,7 +532,7 @@ async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(conte
 
 
 async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(context: OperationContext) -> None:
-    """Who asks is looked up when the request begins, and its body or a rehearsal may take long."""
+    """Who asks is looked up when the request begins, and its body or a dry run may take long."""
     ada, eve = await known(context, "ada", every="admin"), await known(context, "eve", acme="editor")
     asked = rulesets.ApplyRuleset("acme", RULESET.format(name="new"))
     await perform(operators.grant, context, ada, operators.GrantRole("eve", "acme", "viewer"))

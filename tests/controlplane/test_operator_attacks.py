@@ -20,17 +20,16 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from controlplane.operations import aside as lane
 from controlplane.operations import rulesets
+from controlplane.operations import worker_process as lane
 from controlplane.operations.actor import Actor, local_actor
-from controlplane.operations.aside import aside, for_a_page, in_earnest
 from controlplane.operations.audit import MOST_ASKED_BY_ONE, ExportEvents, SearchEvents, export, search
 from controlplane.operations.context import OperationContext
+from controlplane.operations.dry_runs import CheckRuleset, RunCases, Source, check
+from controlplane.operations.dry_runs import test as run_cases
 from controlplane.operations.integrity import HeadsAsked, KnownHead, Verify, checks, head, verify
 from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.perform import MOST_CHANGES_OF_ONE
-from controlplane.operations.rehearsals import CheckRuleset, RunCases, Source, check
-from controlplane.operations.rehearsals import test as run_cases
 from controlplane.operations.rulesets import (
     ApplyRuleset,
     RollBack,
@@ -42,6 +41,7 @@ from controlplane.operations.rulesets import (
     show,
 )
 from controlplane.operations.run_process import RunFailed
+from controlplane.operations.worker_process import run_change, run_for_page, run_trial
 from controlplane.search.interface import SearchIndex, SearchPage, SearchQuery
 from controlplane.search.query import parse_filter
 from controlplane.store.interface import Conflict, NewRecord, RecordQuery, StoreBusy
@@ -61,7 +61,7 @@ def context(plane: Plane) -> OperationContext:
     return context_of(plane)
 
 
-async def test_a_rehearsal_without_end_is_stopped_and_the_next_one_goes_on(
+async def test_a_dry_run_without_end_is_stopped_and_the_next_one_goes_on(
     context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the rules is asked in each of the cases: hours of it fit in a body of a megabyte."""
@@ -85,44 +85,44 @@ async def test_work_that_nothing_stops_is_stopped_and_the_next_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(lane, "LONGEST_SECONDS", 0.1)
         with pytest.raises(InvalidRequest, match=r"takes longer than 0\.1 s"):
-            await aside(NOBODY, endless)
-    assert await aside(NOBODY, sum, (1, 2)) == 3
+            await run_trial(NOBODY, endless)
+    assert await run_trial(NOBODY, sum, (1, 2)) == 3
 
 
 async def test_the_end_of_a_process_at_work_is_told_and_the_next_goes_on(held: Latch) -> None:
-    working = asyncio.create_task(aside(NOBODY, wait_for, held.path, held.begun))
+    working = asyncio.create_task(run_trial(NOBODY, wait_for, held.path, held.begun))
     os.kill(await asyncio.to_thread(held.await_begin), signal.SIGKILL)
     with pytest.raises(StoreBusy, match="ended by SIGKILL"):
         await working
-    assert await aside(NOBODY, sum, (1, 2)) == 3
+    assert await run_trial(NOBODY, sum, (1, 2)) == 3
 
 
 async def test_a_process_that_ended_while_idle_is_replaced() -> None:
-    first = await aside(NOBODY, os.getpid)
-    assert await aside(NOBODY, os.getpid) == first
+    first = await run_trial(NOBODY, os.getpid)
+    assert await run_trial(NOBODY, os.getpid) == first
     os.kill(first, signal.SIGKILL)
     await asyncio.to_thread(os.waitid, os.P_PID, first, os.WEXITED | os.WNOWAIT)
-    assert await aside(NOBODY, os.getpid) not in (first, os.getpid())
+    assert await run_trial(NOBODY, os.getpid) not in (first, os.getpid())
 
 
 async def test_work_whose_asker_has_left_is_ended(held: Latch) -> None:
-    working = asyncio.create_task(aside(NOBODY, wait_for, held.path, held.begun))
+    working = asyncio.create_task(run_trial(NOBODY, wait_for, held.path, held.begun))
     pid = await asyncio.to_thread(held.await_begin)
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert await aside(NOBODY, sum, (1, 2)) == 3
+    assert await run_trial(NOBODY, sum, (1, 2)) == 3
 
 
 async def test_a_fault_in_the_work_is_a_fault_of_the_server() -> None:
     with pytest.raises(RunFailed, match="ZeroDivisionError"):
-        await aside(NOBODY, divmod, 1, 0)
+        await run_trial(NOBODY, divmod, 1, 0)
 
 
 async def test_a_stop_leaves_no_process_behind() -> None:
-    pids = [await work(NOBODY, os.getpid) for work in (aside, in_earnest, for_a_page)]
+    pids = [await work(NOBODY, os.getpid) for work in (run_trial, run_change, run_for_page)]
     assert len({*pids, os.getpid()}) == 4
     lane.end_processes()
     for pid in pids:
@@ -135,7 +135,7 @@ async def test_who_tries_things_out_keeps_no_ruleset_from_being_put_in_force(
 ) -> None:
     await plane.org("acme")
     crowd = [Actor(f"viewer-{number}", {}) for number in range(16)]
-    trying = [asyncio.create_task(aside(each, wait_for, held.path)) for each in crowd]
+    trying = [asyncio.create_task(run_trial(each, wait_for, held.path)) for each in crowd]
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy):
         await check.perform(context, NOBODY, CheckRuleset(yaml=SMALL))
@@ -151,7 +151,7 @@ async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(
     ended: list[str] = []
 
     async def try_out(actor: Actor) -> None:
-        await aside(actor, wait_for, held.path)
+        await run_trial(actor, wait_for, held.path)
         ended.append(actor.name)
 
     trying = [asyncio.create_task(try_out(NOBODY)) for _ in range(4)]
@@ -165,18 +165,18 @@ async def test_who_tries_much_out_waits_for_himself_and_lets_others_take_turns(
     assert ended.index(EDITOR.name) == 1  # behind the one that ran
 
 
-def test_no_stop_waits_for_a_rehearsal(held: Latch) -> None:
+def test_no_stop_waits_for_a_dry_run(held: Latch) -> None:
     """The whole time that one may take would be six times what a stop has by `DrainSeconds`."""
     program = """
 import asyncio, sys
 from pathlib import Path
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside, in_earnest
+from controlplane.operations.worker_process import run_trial, run_change
 from tests.controlplane.held_runs import wait_for
 
 async def serve(path, begun):
-    await in_earnest(Actor("mallory", {}), sum, (1, 2))  # whose process is idle from now on
-    asyncio.create_task(aside(Actor("mallory", {}), wait_for, path, begun))
+    await run_change(Actor("mallory", {}), sum, (1, 2))  # whose process is idle from now on
+    asyncio.create_task(run_trial(Actor("mallory", {}), wait_for, path, begun))
     await asyncio.to_thread(Path(begun).read_bytes)
 
 asyncio.run(serve(*sys.argv[1:]))

@@ -12,9 +12,9 @@ import pytest
 from controlplane.operations import recorded, replays
 from controlplane.operations.actor import Actor, local_actor
 from controlplane.operations.context import OperationContext
+from controlplane.operations.dry_runs import CheckRuleset, Source, check
 from controlplane.operations.explained_events import ExplainEvent, explain_event
 from controlplane.operations.operation import InvalidRequest
-from controlplane.operations.rehearsals import CheckRuleset, Source, check
 from controlplane.operations.replays import Replayed, ReplayRuleset, replay, together, turn
 from controlplane.operations.suggestions import SuggestRuleset, suggest_ruleset
 from controlplane.store import blocks

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.rehearsal.advice import _never_reached, ruleset_advice
-from controlplane.rehearsal.explain import Explainer, SampleRequest
+from controlplane.workshop.advice import _never_reached, ruleset_advice
+from controlplane.workshop.explain import Explainer, SampleRequest
 from proxy.policy.ruleset import Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.policy.yaml_document import MAX_PROBLEMS

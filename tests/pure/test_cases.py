@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from controlplane.rehearsal.cases import MAX_FAILURES, CasesRun, run_cases
+from controlplane.workshop.cases import MAX_FAILURES, CasesRun, run_cases
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.policy.yaml_document import MAX_PROBLEMS
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controlplane.rehearsal.explain import Account, Attempt, Explainer, Explanation, SampleRequest
+from controlplane.workshop.explain import Account, Attempt, Explainer, Explanation, SampleRequest
 from proxy.policy.canonical import MalformedTarget
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import Decision, RequestFacts, ResponseFacts, Verdict

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from controlplane.rehearsal.advice import ruleset_advice
-from controlplane.rehearsal.har import Har, parse_har, with_entries
-from controlplane.rehearsal.har_text import InvalidHar
-from controlplane.rehearsal.har_traffic import Foreseen, foresee, suggest_for
-from controlplane.rehearsal.replay import Outcome, Unclear
+from controlplane.workshop.advice import ruleset_advice
+from controlplane.workshop.har import Har, parse_har, with_entries
+from controlplane.workshop.har_text import InvalidHar
+from controlplane.workshop.har_traffic import Foreseen, foresee, suggest_for
+from controlplane.workshop.replay import Outcome, Unclear
 from proxy.policy.ruleset_yaml import parse_ruleset
 from tests.pure.har_files import SECRETS, entry, har
 from tests.pure.test_replay import draft

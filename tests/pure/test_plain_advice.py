@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.rehearsal.advice import ruleset_advice
+from controlplane.workshop.advice import ruleset_advice
 from proxy.policy.ruleset_yaml import parse_ruleset
 
 TEXT = """\

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.rehearsal.explain import SampleRequest, evaluated
-from controlplane.rehearsal.replay import Event, Group, Outcome, Replay, Rules, Tally, Unclear
+from controlplane.workshop.explain import SampleRequest, evaluated
+from controlplane.workshop.replay import Event, Group, Outcome, Replay, Rules, Tally, Unclear
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import Decision, RequestFacts, ResponseFacts
@@ -324,7 +324,7 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
         transforms=None if decided is None or decided.transforms is None else decided.transforms.names,
     )
     replay = Replay(ruleset)
-    most_told = patch("controlplane.rehearsal.replay._MOST_TOLD", 20_000)
+    most_told = patch("controlplane.workshop.replay._MOST_TOLD", 20_000)
     with patch("proxy.policy.unknown.MAX_WAYS", 20_000), most_told:
         for _ in range(2):  # the second time out of memory
             after = replay.evaluate(stored)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.rehearsal.ruleset_diff import ChangedRule, MovedRule, diff_rulesets
+from controlplane.workshop.ruleset_diff import ChangedRule, MovedRule, diff_rulesets
 from proxy.policy.ruleset import Match, Rule, Ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from tests.pure.test_explain import rulesets

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.rehearsal.cases import run_cases
-from controlplane.rehearsal.explain import Explainer, SampleRequest
+from controlplane.workshop.cases import run_cases
+from controlplane.workshop.explain import Explainer, SampleRequest
 from proxy.policy import yaml_document
 from proxy.policy.canonical import canonicalise
 from proxy.policy.conditions import compile_check, compile_values_test

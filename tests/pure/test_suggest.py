@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.rehearsal.advice import ruleset_advice
-from controlplane.rehearsal.explain import evaluated
-from controlplane.rehearsal.suggest import Blocked, Observations, Suggestion, suggest
+from controlplane.workshop.advice import ruleset_advice
+from controlplane.workshop.explain import evaluated
+from controlplane.workshop.suggest import Blocked, Observations, Suggestion, suggest
 from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.decision import Decision, RequestFacts

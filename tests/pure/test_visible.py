@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.rehearsal.advice import ruleset_advice
-from controlplane.rehearsal.explain import Explainer, SampleRequest
+from controlplane.workshop.advice import ruleset_advice
+from controlplane.workshop.explain import Explainer, SampleRequest
 from proxy.policy.filters import compile_filter
 from proxy.policy.ruleset_yaml import InvalidRuleset, parse_ruleset
 from proxy.policy.transforms import Transforms

@@ -17,9 +17,9 @@ from controlplane.cli.failure import FAILED, INVALID_INPUT, CommandFailed, given
 from controlplane.cli.ruleset import parsed, problem_lines, read_text, stored_ruleset
 
 if TYPE_CHECKING:
+    from controlplane.operations.dry_runs import RulesetDifference, Source
     from controlplane.operations.explained_events import ExplainedEvent
     from controlplane.operations.explanations import AskedFacts, AttemptFacts, Explained, ReadingFacts
-    from controlplane.operations.rehearsals import RulesetDifference, Source
     from proxy.policy.decision import ResponseFacts
     from proxy.policy.ruleset import Ruleset
 
@@ -73,9 +73,9 @@ def explain(
     json: Json = False,
 ) -> None:
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
+    from controlplane.operations.dry_runs import field_lines, known_address
     from controlplane.operations.explanations import explained
-    from controlplane.operations.rehearsals import field_lines, known_address
-    from controlplane.rehearsal.explain import Explainer, SampleRequest
+    from controlplane.workshop.explain import Explainer, SampleRequest
 
     if event is not None:
         if target is not None or org is None:
@@ -139,7 +139,7 @@ def run_tests(
     json: Json = False,
 ) -> None:
     """Try a ruleset on cases: requests with the verdict expected. Exit 1 if one has another."""
-    from controlplane.operations.rehearsals import run
+    from controlplane.operations.dry_runs import run
 
     ruleset = ruleset_of(ctx.obj, source, org)
     file = _cases_beside(source) if cases is None else cases
@@ -165,8 +165,8 @@ def diff(
     json: Json = False,
 ) -> None:
     """Which rules of B are new, gone, changed or moved against A. Exit 0 if none, 1 if any."""
-    from controlplane.operations.rehearsals import difference
-    from controlplane.rehearsal.ruleset_diff import diff_rulesets
+    from controlplane.operations.dry_runs import difference
+    from controlplane.workshop.ruleset_diff import diff_rulesets
 
     found = difference(diff_rulesets(ruleset_of(ctx.obj, old, org), ruleset_of(ctx.obj, new, org)))
     if json:
@@ -225,7 +225,7 @@ def ruleset_text(cli: Cli, source: str, org: str | None) -> tuple[str, str]:
 
 def _named(cli: Cli, source: str, org: str | None) -> tuple[str, str | None, int | None]:
     """The ruleset, the organisation and which version."""
-    from controlplane.operations.rehearsals import named_version
+    from controlplane.operations.dry_runs import named_version
     from controlplane.operations.rulesets import ListRulesets, list_all
 
     found = cli.call(list_all, ListRulesets(org)).rulesets if "@" in source else ()
@@ -235,7 +235,7 @@ def _named(cli: Cli, source: str, org: str | None) -> tuple[str, str | None, int
 
 def source_of(cli: Cli, source: str) -> Source:
     """For an operation: a file's text, or a ruleset that it is to look up."""
-    from controlplane.operations.rehearsals import Source
+    from controlplane.operations.dry_runs import Source
 
     if not _is_file(source):
         return Source(ruleset=source)
@@ -270,7 +270,7 @@ def complaining() -> Iterator[None]:
 
 
 def _moment(text: str | None) -> float:
-    from controlplane.rehearsal.cases import parse_moment
+    from controlplane.workshop.cases import parse_moment
 
     moment = clock.time() if text is None else parse_moment(text)
     if moment is None:

@@ -29,30 +29,30 @@ _MOST_OF_ONE: Final = 4
 class _Queue:
     """Runs of one purpose, one at a time. The first starts a process and the next ones use it again.
 
-    Operators take turns: an operator who asks for much delays only their own runs."""
+    Each operator has one slot at a time: an operator who asks for much delays only their own runs."""
 
     def __init__(self) -> None:
         self._process: RunProcess | None = None  # while no run has it
         self._ends_idle: asyncio.TimerHandle | None = None
-        self._waiting: Counter[str] = Counter()  # by who asks
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._turn = asyncio.Lock()
+        self._waiting: Counter[str] = Counter()  # runs of each operator
+        self._slots: dict[str, asyncio.Lock] = {}
+        self._slot = asyncio.Lock()
 
     async def do(
-        self, asker: str, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+        self, caller: str, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        if self._waiting.total() >= _MOST_WAITING or self._waiting[asker] >= _MOST_OF_ONE:
-            raise StoreBusy("too many rehearsals are waiting: try again in a moment")
+        if self._waiting.total() >= _MOST_WAITING or self._waiting[caller] >= _MOST_OF_ONE:
+            raise StoreBusy("too many dry runs are waiting: try again in a moment")
         if not self._waiting:
-            self._turn = asyncio.Lock()  # of the event loop that runs now
-        self._waiting[asker] += 1
+            self._slot = asyncio.Lock()  # of the event loop that runs now
+        self._waiting[caller] += 1
         try:
-            async with self._turns.setdefault(asker, asyncio.Lock()), self._turn:
+            async with self._slots.setdefault(caller, asyncio.Lock()), self._slot:
                 returned, outcome = await self._run(seconds, function, args, kwargs)
         finally:
-            self._waiting[asker] -= 1
-            if not self._waiting[asker]:
-                del self._waiting[asker], self._turns[asker]
+            self._waiting[caller] -= 1
+            if not self._waiting[caller]:
+                del self._waiting[caller], self._slots[caller]
         if not returned:
             raise cast(Exception, outcome)
         return cast(T, outcome)
@@ -103,22 +103,22 @@ class _Queue:
             process.kill()
 
 
-_rehearsals: Final = _Queue()
+_trials: Final = _Queue()
 _changes: Final = _Queue()
 _pages: Final = _Queue()
 
 
-async def aside(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_trial(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Raises StoreBusy where too much waits already, and InvalidRequest where it takes too long."""
-    return await _rehearsals.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
+    return await _trials.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
 
-async def in_earnest(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_change(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The same for what changes something: who only tries things out, as viewers may, is not before it."""
     return await _changes.do(actor.name, LONGEST_SECONDS, function, *args, **kwargs)
 
 
-async def for_a_page(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+async def run_for_page(actor: Actor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """The same for what a page can do without: None where it isn't there soon."""
     try:
         async with asyncio.timeout(_LONGEST_OF_A_PAGE):
@@ -130,5 +130,5 @@ async def for_a_page(actor: Actor, function: Callable[P, T], *args: P.args, **kw
 @atexit.register
 def end_processes() -> None:
     """Kill the idle processes. A busy one is killed when its request is cancelled."""
-    for queue in (_rehearsals, _changes, _pages):
+    for queue in (_trials, _changes, _pages):
         queue.end_idle()

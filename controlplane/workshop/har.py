@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from controlplane.rehearsal.har_text import InvalidHar, read_entries
-from controlplane.rehearsal.har_values import (
+from controlplane.workshop.har_text import InvalidHar, read_entries
+from controlplane.workshop.har_values import (
     Body,
     Fields,
     Headers,

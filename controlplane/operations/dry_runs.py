@@ -9,15 +9,15 @@ import msgspec
 
 from controlplane.names import InvalidName, valid_name
 from controlplane.operations.actor import Actor
-from controlplane.operations.aside import aside
 from controlplane.operations.context import OperationContext
 from controlplane.operations.explanations import Explained, explained
 from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
-from controlplane.rehearsal.advice import ruleset_advice
-from controlplane.rehearsal.cases import parse_moment, run_cases
-from controlplane.rehearsal.explain import Explainer, SampleRequest
-from controlplane.rehearsal.ruleset_diff import RulesetDiff, diff_rulesets
+from controlplane.operations.worker_process import run_trial
 from controlplane.store.interface import NotFound
+from controlplane.workshop.advice import ruleset_advice
+from controlplane.workshop.cases import parse_moment, run_cases
+from controlplane.workshop.explain import Explainer, SampleRequest
+from controlplane.workshop.ruleset_diff import RulesetDiff, diff_rulesets
 from proxy.policy import yaml_document
 from proxy.policy.facts import ResponseFacts
 from proxy.policy.gates import is_address
@@ -118,7 +118,7 @@ class CheckedRuleset(Answer):
 @operation("ruleset.check", "POST", "/rulesets/check", changes=False)
 async def check(context: OperationContext, actor: Actor, request: CheckRuleset) -> CheckedRuleset:
     """Validate a ruleset and change nothing: every error by line and column, and what was overlooked."""
-    return await aside(actor, checked, request.yaml)
+    return await run_trial(actor, checked, request.yaml)
 
 
 def checked(text: str) -> CheckedRuleset:
@@ -173,7 +173,7 @@ async def explain(context: OperationContext, actor: Actor, request: ExplainReque
     sample = _sample(request, context.clock.wall_ms() / 1000)
     answer = None if request.answer is None else _answer(request.answer)
     label, text = await text_of(context, actor, request.source, request.org)
-    return await aside(actor, _explained, label, text, sample, answer)
+    return await run_trial(actor, _explained, label, text, sample, answer)
 
 
 def _explained(label: str, text: str, sample: SampleRequest, answer: _SampleAnswer | None) -> Explained:
@@ -238,7 +238,7 @@ class CasesOutcome(Answer):
 async def test(context: OperationContext, actor: Actor, request: RunCases) -> CasesOutcome:
     """Try a ruleset on cases: requests with the verdict expected."""
     label, text = await text_of(context, actor, request.source, request.org)
-    return await aside(actor, _tested, label, text, request.cases_label, request.cases)
+    return await run_trial(actor, _tested, label, text, request.cases_label, request.cases)
 
 
 def _tested(label: str, text: str, cases_label: str, cases: str) -> CasesOutcome:
@@ -292,7 +292,7 @@ async def diff(context: OperationContext, actor: Actor, request: DiffRulesets) -
     """Which rules of the new ruleset are added, gone, changed or moved against the old one."""
     old = await text_of(context, actor, request.old, request.org)
     new = await text_of(context, actor, request.new, request.org)
-    return await aside(actor, _compared, old, new)
+    return await run_trial(actor, _compared, old, new)
 
 
 def _compared(old: tuple[str, str], new: tuple[str, str]) -> RulesetDifference:

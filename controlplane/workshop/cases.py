@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
-from controlplane.rehearsal.explain import Account, Explainer, Explanation, SampleRequest
+from controlplane.workshop.explain import Account, Explainer, Explanation, SampleRequest
 from proxy.policy import yaml_document
 from proxy.policy.decision import ResponseFacts
 from proxy.policy.gates import is_address

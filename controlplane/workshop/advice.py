@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
-from controlplane.rehearsal.look_alikes import look_alikes
+from controlplane.workshop.look_alikes import look_alikes
 from proxy.policy import yaml_document
 from proxy.policy.canonical import Name
 from proxy.policy.paths import PathTree, Pattern, parse_pattern

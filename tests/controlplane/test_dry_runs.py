@@ -8,8 +8,7 @@ import pytest
 
 from controlplane.operations.actor import Actor, local_actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import InvalidRequest
-from controlplane.operations.rehearsals import (
+from controlplane.operations.dry_runs import (
     AnswerSample,
     CheckRuleset,
     DiffRulesets,
@@ -22,6 +21,7 @@ from controlplane.operations.rehearsals import (
     stored_yaml,
     test,
 )
+from controlplane.operations.operation import InvalidRequest
 from controlplane.operations.rulesets import ApplyRuleset, apply
 from controlplane.store.interface import NotFound
 from tests.controlplane.plane import Plane, context_of

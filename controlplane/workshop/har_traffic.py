@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controlplane.rehearsal.explain import Explainer, SampleRequest
-from controlplane.rehearsal.har import Exchange
-from controlplane.rehearsal.replay import Outcome, Unclear, outcome_of
-from controlplane.rehearsal.suggest import (
+from controlplane.workshop.explain import Explainer, SampleRequest
+from controlplane.workshop.har import Exchange
+from controlplane.workshop.replay import Outcome, Unclear, outcome_of
+from controlplane.workshop.suggest import (
     Blocked,
     Filter,
     Observations,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
-from controlplane.rehearsal.advice import hangs_on_order
+from controlplane.workshop.advice import hangs_on_order
 from proxy.policy.batch import is_batch
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
 from proxy.policy.path_shapes import Shape, Shaped, looks_like_id, parameter, shapes_of

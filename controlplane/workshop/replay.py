@@ -13,8 +13,8 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from controlplane.rehearsal.cases import REFUSED
-from controlplane.rehearsal.explain import Evaluation, SampleRequest, evaluated
+from controlplane.workshop.cases import REFUSED
+from controlplane.workshop.explain import Evaluation, SampleRequest, evaluated
 from proxy.policy.batch import is_batch
 from proxy.policy.bounded_memo import BoundedMemo, WhenFull
 from proxy.policy.canonical import MalformedTarget, Target, canonicalise
