@@ -81,10 +81,10 @@ class Proxy:
             headers=headers,
             data=request.content if request.body_exists else None,
             allow_redirects=False,
-        ) as answer:
-            body = await answer.read()
-            kept = [pair for pair in answer.headers.items() if pair[0].lower() not in HOP_BY_HOP]
-            status = answer.status
+        ) as response:
+            body = await response.read()
+            kept = [pair for pair in response.headers.items() if pair[0].lower() not in HOP_BY_HOP]
+            status = response.status
         if duties.strip:
             body = _stripped(body)
             kept = [pair for pair in kept if pair[0].lower() != "content-length"]
@@ -123,11 +123,11 @@ class Proxy:
 
 
 def _stripped(body: bytes) -> bytes:
-    answer = orjson.loads(body)
-    for item in answer["value"]:
+    response = orjson.loads(body)
+    for item in response["value"]:
         for name in STRIPPED:
             item.pop(name, None)
-    return orjson.dumps(answer)
+    return orjson.dumps(response)
 
 
 async def serve(port: int, duties: Duties, record: BinaryIO) -> None:

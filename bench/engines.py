@@ -46,7 +46,7 @@ allow if {
 
 
 def paths() -> Iterator[str]:
-    """Each with an id of its own, so that no answer can be remembered."""
+    """Each with an id of its own, so that no response can be remembered."""
     return map("/v1.0/users/ada{}@contoso.com".format, itertools.count())
 
 

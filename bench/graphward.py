@@ -37,7 +37,7 @@ Section = Mapping[str, str | int | float | bool]
 
 def write_graphward(directory: Path, sections: Mapping[str, Section], rules: str) -> Path:
     """Settings in `directory`, everything else at its default; with the rules already synced, as after a
-    restart. No control plane answers unless `sections` names one. Returns the settings file."""
+    restart. No control plane responds unless `sections` names one. Returns the settings file."""
     snapshot = Snapshot(
         version="1",
         generated_at="2026-01-01T00:00:00.000Z",

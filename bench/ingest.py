@@ -1,7 +1,7 @@
 """python -m bench.ingest: how many events a second and core the control plane accepts and makes searchable.
 
 A control plane as it is run, over real sockets, is sent signed batches of 500 by several proxies at once,
-with limits that allow it. Its own CPU seconds are counted up to the last answer (the 202, so the batch is
+with limits that allow it. Its own CPU seconds are counted up to the last response (the 202, so the batch is
 synced to disk), and once more up to where a search finds every event.
 """
 
@@ -79,8 +79,8 @@ async def send(session: aiohttp.ClientSession, url: str, keys: Any, bodies: list
             TIMESTAMP_HEADER: timestamp,
             SIGNATURE_HEADER: sign(keys["hmacSecret"].encode(), timestamp, body),
         }
-        async with session.post(url, data=body, headers=headers) as answer:
-            assert answer.status == 202, await answer.text()
+        async with session.post(url, data=body, headers=headers) as response:
+            assert response.status == 202, await response.text()
 
 
 async def send_all(address: str, keys: list[Any], shares: list[list[bytes]]) -> None:
@@ -101,7 +101,7 @@ async def ready(address: str) -> None:
 
 
 def one_run(directory: Path, port: int, count: int, *, index: bool) -> tuple[float, float, float, float]:
-    """CPU and wall seconds up to the last answer, then up to where every event is found."""
+    """CPU and wall seconds up to the last response, then up to where every event is found."""
     config = directory / "controlplane.toml"
     config.write_text(SETTINGS.format(port=port) + ("" if index else NO_INDEX))
     org = facts(config, "org", "add", "bench")["orgId"]

@@ -22,7 +22,7 @@ def pass_through(rig: Rig, pace: Pace) -> Table:
         Peer("aiohttp", rig.aiohttp, load),
     ]
     missing = measure(peers, pace, proofs.one_user(rig))
-    return cost_table("J1", "pass-through of a 1.1 KB answer, nothing evaluated", peers, "relay", missing)
+    return cost_table("J1", "pass-through of a 1.1 KB response, nothing evaluated", peers, "relay", missing)
 
 
 def evaluated(rig: Rig, pace: Pace) -> Table:

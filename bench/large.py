@@ -55,7 +55,7 @@ def bodies(rig: Rig, pace: Pace) -> Table:
 
 
 def _no_proof(server: Server, peer: Peer) -> None:
-    """The load itself fails at any other answer."""
+    """The load itself fails at any other response."""
 
 
 def _loader(rig: Rig, path: str, *, upload: bool = False) -> Loader:

@@ -21,7 +21,7 @@ _REQUEST_ID: Final = b"0cd7b1b6-2b1b-4c1e-8d5e-1f1f1f1f1f1f"
 
 
 class LoadFailed(Exception):
-    """The load did not get the answers that the job is about."""
+    """The load did not get the responses that the job is about."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Load of our own where there is no wrk: so many connections, each sending anew as soon as it is answered.
+"""Load of our own where there is no wrk: so many connections, each sending anew as soon as it gets a
+response.
 
 Takes address, connections, seconds and the head file; prints the line that requests.lua prints.
 """
@@ -35,7 +36,7 @@ class Count:
     """What all connections got so far."""
 
     def __init__(self) -> None:
-        self.answers = 0
+        self.responses = 0
         self.bytes_read = 0
         self.errors = 0
 
@@ -45,7 +46,7 @@ class _Connection(asyncio.Protocol):
         self._next_request = next_request
         self._count = count
         self._transport: asyncio.Transport
-        self._left = 0  # of an answer's body
+        self._left = 0  # of a response's body
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -65,7 +66,7 @@ class _Connection(asyncio.Protocol):
                 return
             self._left = int(length[1]) - (len(data) - end - 4)
         if not self._left:
-            self._count.answers += 1
+            self._count.responses += 1
             self._transport.write(self._next_request())
 
 
@@ -93,7 +94,7 @@ async def load(url: str, connections: int, seconds: float, head: bytes) -> tuple
 
 def main(url: str, connections: str, seconds: str, head_file: str) -> None:
     count, elapsed = uvloop.run(load(url, int(connections), float(seconds), Path(head_file).read_bytes()))
-    print(f"RESULT {count.answers} {elapsed * 1e6:.0f} {count.bytes_read} {count.errors}")
+    print(f"RESULT {count.responses} {elapsed * 1e6:.0f} {count.bytes_read} {count.errors}")
 
 
 if __name__ == "__main__":

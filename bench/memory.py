@@ -25,7 +25,7 @@ def taken(rig: Rig, pace: Pace) -> Table:
     request = head(ONE_PATH, rig.token).replace(b"#user#", b"1").replace(b"#id#", b"1")
     starts = [_seconds_to_ready(rig, request) for _ in range(pace.rounds)]
     with rig.graphward(rules=ALLOW) as server:
-        _answer(server.port, request).close()
+        _response(server.port, request).close()
         server.settle()
         sizes = {name: _memory(pid) for pid, name in server.processes().items()}
         worker = _worker(server)
@@ -37,7 +37,7 @@ def taken(rig: Rig, pace: Pace) -> Table:
     ]
     rows.append((f"one of {CONNECTIONS:,} idle connections", f"{per_connection:.1f} KB", "–", "≤ 6 KB"))
     spread = f"{min(starts):.2f}–{max(starts):.2f} s"
-    rows.append(("start to first answer", f"{statistics.median(starts):.2f} s", spread, "≤ 0.5 s"))
+    rows.append(("start to first response", f"{statistics.median(starts):.2f} s", spread, "≤ 0.5 s"))
     notes = [
         "Of processes: resident memory, and the proportional share of it (pages shared with others divided).",
         "Of a connection: the worker's private memory in user space; of the start: median and spread.",
@@ -49,17 +49,17 @@ def taken(rig: Rig, pace: Pace) -> Table:
 def _seconds_to_ready(rig: Rig, request: bytes) -> float:
     server = rig.graphward(rules=ALLOW)
     with server:
-        _answer(server.port, request).close()
+        _response(server.port, request).close()
         return time.monotonic() - server.started
 
 
-def _answer(port: int, request: bytes) -> socket.socket:
-    """A connection that has had one answer."""
+def _response(port: int, request: bytes) -> socket.socket:
+    """A connection that has had one response."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
     connection.sendall(request)
-    answer = connection.recv(65536)
-    if not answer.startswith(b"HTTP/1.1 200 "):
-        raise ServerFailed(f"graphward answers {answer[:40]!r}")
+    response = connection.recv(65536)
+    if not response.startswith(b"HTTP/1.1 200 "):
+        raise ServerFailed(f"graphward responses {response[:40]!r}")
     return connection
 
 
@@ -67,9 +67,9 @@ def _per_connection(port: int, worker: int, request: bytes) -> float:
     """KB of private memory for each connection that was used once and waits."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     for _ in range(100):  # what the first requests leave behind belongs to no connection
-        _answer(port, request).close()
+        _response(port, request).close()
     before = _private(worker)
-    connections = [_answer(port, request) for _ in range(CONNECTIONS)]
+    connections = [_response(port, request) for _ in range(CONNECTIONS)]
     after = _private(worker)
     for connection in connections:
         connection.close()

@@ -31,7 +31,7 @@ class _Connection:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.due = 0.0
-        self._left = -1  # of the answer; -1 while its head is awaited
+        self._left = -1  # of the response; -1 while its head is awaited
         self._head = b""
 
     def fileno(self) -> int:
@@ -41,8 +41,8 @@ class _Connection:
         self.due, self._left, self._head = due, -1, b""
         self.socket.sendall(request)
 
-    def answered(self) -> bool:
-        """Reads what is there; whether that was the last of the answer."""
+    def responded(self) -> bool:
+        """Reads what is there; whether that was the last of the response."""
         data = self.socket.recv(65536)
         if not data:
             raise ConnectionError("the server closed a connection")
@@ -53,7 +53,7 @@ class _Connection:
                 return False
             length = LENGTH.search(self._head, 0, end + 2)
             if length is None or not self._head.startswith(b"HTTP/1.1 200 "):
-                raise ConnectionError(f"unexpected answer: {self._head[:100]!r}")
+                raise ConnectionError(f"unexpected response: {self._head[:100]!r}")
             self._left = int(length[1]) - (len(self._head) - end - 4)
         else:
             self._left -= len(data)
@@ -61,7 +61,7 @@ class _Connection:
 
 
 def latencies(port: int, head: bytes, rate: int, seconds: float) -> list[float]:
-    """Seconds from each request's due time to the end of its answer, warm-up left out."""
+    """Seconds from each request's due time to the end of its response, warm-up left out."""
     sequence = requests(head)
     idle = deque(_Connection(port) for _ in range(CONNECTIONS))
     waiting: deque[float] = deque()  # due, and no connection was free
@@ -80,7 +80,7 @@ def latencies(port: int, head: bytes, rate: int, seconds: float) -> list[float]:
             busy.add(connection)
         pause = max(0.0, start + sent / rate - time.perf_counter()) if sent < count else 5.0
         for connection in select.select(busy, [], [], pause)[0]:
-            if connection.answered():
+            if connection.responded():
                 if connection.due >= first:
                     taken.append(time.perf_counter() - connection.due)
                 busy.remove(connection)

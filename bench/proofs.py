@@ -33,7 +33,7 @@ def _proves(rig: Rig, path: str, body: bytes, *, evaluating: bool = False) -> Pr
 
     def check(server: Server, peer: Peer) -> None:
         fetch = _fetcher(rig, server, tls=peer.loader.tls)
-        _expect(server, "passes the answer on", fetch(path, rig.token) == (200, body))
+        _expect(server, "passes the response on", fetch(path, rig.token) == (200, body))
         if evaluating and peer.name != "relay":
             _expect(server, "refuses a damaged token", fetch(path, rig.token[:-4] + "AAAA")[0] == 401)
             _expect(server, "refuses an expired token", fetch(path, expired)[0] == 401)
@@ -70,9 +70,9 @@ def _fetcher(rig: Rig, server: Server, *, tls: bool) -> Callable[[str, str | Non
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         connection.request("GET", path.replace("#user#", "1"), headers=headers)
-        answer = connection.getresponse()
-        body = answer.read()
+        response = connection.getresponse()
+        body = response.read()
         connection.close()
-        return answer.status, body
+        return response.status, body
 
     return fetch

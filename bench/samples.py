@@ -72,7 +72,7 @@ USERS = compact(
         "value": [user(number) for number in range(100)],
     }
 )
-ANSWER = RESPONSE_HEAD % len(ONE_USER) + ONE_USER
+RESPONSE = RESPONSE_HEAD % len(ONE_USER) + ONE_USER
 
 
 def rules(count: int) -> str:

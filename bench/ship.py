@@ -1,8 +1,8 @@
 """python -m bench.ship: what one audit event costs the agent, from a worker's spool to the control plane.
 
 Spool segments are written beforehand. The agent's collector, journal and shipper then take them to a server
-that answers a signed 202 and does nothing else, in batches as the agent makes them while it catches up. The
-CPU of this process is the agent's; the server has a process of its own.
+that responds with a signed 202 and does nothing else, in batches as the agent makes them while it catches up.
+The CPU of this process is the agent's; the server has a process of its own.
 """
 
 import argparse

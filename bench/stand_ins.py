@@ -14,7 +14,7 @@ from typing import Any, Final
 from bench.graphward import ALLOW
 from tests.standins.control_plane import ControlPlaneStandIn, sync_body
 from tests.standins.identity import IdentityStandIn
-from tests.standins.server import Answer, Received
+from tests.standins.server import Received, Response
 
 RULES: Final = 10_000
 TOKEN_SECONDS: Final = 6
@@ -28,21 +28,21 @@ class _ControlPlane(ControlPlaneStandIn):
         self._syncs = 0
         self.sync_body = _rules(ALLOW, 0)
 
-    async def answer(self, request: Received) -> Answer:
+    async def response(self, request: Received) -> Response:
         if request.path.endswith("/sync") and self._changes:
             self._syncs += 1
             self.sync_body = _rules(many_rules(self._syncs), self._syncs)
             print("sync", flush=True)
-        answer = await super().answer(request)
+        response = await super().response(request)
         self.events.clear()  # a long run must not fill the memory
         self.bodies.clear()
-        return answer
+        return response
 
 
 class _Identity(IdentityStandIn):
-    async def answer(self, request: Received) -> Answer:
+    async def response(self, request: Received) -> Response:
         print("token", flush=True)
-        return await super().answer(request)
+        return await super().response(request)
 
 
 def _rules(yaml: str, version: int) -> dict[str, Any]:

@@ -18,6 +18,6 @@ def test_request_head_with_one_new_line(benchmark: BenchmarkFixture) -> None:
     assert benchmark(lambda: parse_request_head(next(heads))).method == "GET"
 
 
-def test_answer_head(benchmark: BenchmarkFixture) -> None:
+def test_response_head(benchmark: BenchmarkFixture) -> None:
     head = RESPONSE_HEAD % 1000
     assert benchmark(parse_response_head, head, to_head_request=False).status == 200

@@ -11,14 +11,14 @@ from typing import Any, cast
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.samples import ANSWER, REQUEST, TOKEN, rules
+from bench.samples import REQUEST, RESPONSE, TOKEN, rules
 from proxy.policy.compile import compile_ruleset
 from proxy.policy.ruleset_yaml import parse_ruleset
 from proxy.server.callers.shadow import ShadowRules
 from proxy.server.client.connection import ClientConnection
 from proxy.server.router import handler_for
 from proxy.server.upstream.connection import UpstreamConnection
-from tests.bytes.data_path import DataPath, answering, data_path
+from tests.bytes.data_path import DataPath, data_path, responding
 
 _QUIET = os.eventfd(0)  # a descriptor with nothing to read, as an idle connection's is
 _SOCKET = SimpleNamespace(fileno=lambda: _QUIET)
@@ -61,7 +61,7 @@ def _one_request(proxy: DataPath) -> Callable[[], None]:
     def run() -> None:
         connection.data_received(request)
         context.iteration.end()
-        backend.data_received(ANSWER)
+        backend.data_received(RESPONSE)
         context.iteration.end()
         upstream.written.clear()
         client.written.clear()
@@ -71,7 +71,7 @@ def _one_request(proxy: DataPath) -> Callable[[], None]:
     connection.data_received(request)
     context.iteration.end()
     assert upstream.written[0].startswith(b"GET /v1.0/users/ada@contoso.com")
-    backend.data_received(ANSWER)
+    backend.data_received(RESPONSE)
     context.iteration.end()
     assert client.written[0].startswith(b"HTTP/1.1 200 OK")
     return run
@@ -79,7 +79,7 @@ def _one_request(proxy: DataPath) -> Callable[[], None]:
 
 def test_whole_request(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
     async def measure() -> None:
-        async with data_path(answering(b""), tmp_path, rules(100)) as proxy:
+        async with data_path(responding(b""), tmp_path, rules(100)) as proxy:
             benchmark(_one_request(proxy))
 
     started = time.monotonic()
@@ -92,7 +92,7 @@ def test_whole_request_with_a_shadow(benchmark: BenchmarkFixture, tmp_path: Path
     shadow = ShadowRules(compile_ruleset(parse_ruleset(rules(100))), 2)
 
     async def measure() -> None:
-        async with data_path(answering(b""), tmp_path, rules(100)) as proxy:
+        async with data_path(responding(b""), tmp_path, rules(100)) as proxy:
             book = proxy.context.rulebook
             callers = {name: replace(each, shadow=shadow) for name, each in book.callers.items()}
             proxy.context.use(replace(book, callers=callers))

@@ -1,6 +1,6 @@
 """Upstream of our own, for machines without nginx and for uploads: a user for a GET, bodies read and dropped.
 
-Every answer has a `request-id` of its own, as Graph's do.
+Every response has a `request-id` of its own, as Graph's do.
 """
 
 from __future__ import annotations

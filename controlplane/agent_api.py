@@ -1,4 +1,4 @@
-"""The four signed endpoints: verify, parse, call, answer, sign the answer.
+"""The four signed endpoints: verify, parse, call, response, sign the response.
 
 The checks of a signed request stand in the order of their cost, so that who can't sign learns nothing and
 pays more than we do: API key, timestamp and the signature's form from the head alone, then the body up to its
@@ -214,7 +214,7 @@ class AgentApi:
         else:
             status, body, version = 200, self._sync_body(signed.proxy.proxy_id, content), content.version
         headers = {
-            # Weak: an answer of the same version differs in generatedAt.
+            # Weak: a response of the same version differs in generatedAt.
             "ETag": f'W/"{version}"',
             "Cache-Control": "no-store",
         }
@@ -225,7 +225,7 @@ class AgentApi:
 
     def _sync_body(self, proxy_id: str, content: SyncContent) -> bytes:
         stops = _stops(content)
-        answer = SyncAnswer(
+        response = SyncAnswer(
             version=content.version,
             generated_at=rfc3339(content.generated_ms),
             orgs=tuple(SyncOrg(org.org_id, org.name) for org in content.orgs),
@@ -252,7 +252,7 @@ class AgentApi:
             ),
             stops=stops if content.stops else msgspec.UNSET,
         )
-        return msgspec.json.encode(answer)
+        return msgspec.json.encode(response)
 
     async def _heartbeat(self, request: web.Request, signed: _Signed) -> web.Response:
         _parse_report(signed.body, Heartbeat)
@@ -283,16 +283,16 @@ class AgentApi:
         return _json(AuditAnswer(batch_id, outcome.accepted), status=202)
 
     def _duplicate(self, signed: _Signed, batch_id: str, outcome: Duplicate) -> web.Response:
-        answer = AuditAnswer(batch_id, outcome.accepted, duplicate=True)
+        response = AuditAnswer(batch_id, outcome.accepted, duplicate=True)
         if outcome.content_differs:
-            answer = msgspec.structs.replace(answer, content_differs=True)
+            response = msgspec.structs.replace(response, content_differs=True)
             _log.error(
                 "proxy %s used batch id %r again for other events: they are not stored, and a proxy of this "
                 "release sends them again under a new id",
                 *(signed.proxy.proxy_id, batch_id),
             )
         self._counts.batches.labels("reused" if outcome.content_differs else "duplicate").inc()
-        return _json(answer, status=202)
+        return _json(response, status=202)
 
     async def _accepted(self, signed: _Signed) -> tuple[str, Stored | Duplicate]:
         try:

@@ -102,7 +102,7 @@ def build_console(settings: Settings, context: OperationContext) -> web.Applicat
 
 
 async def serve(settings: Settings, clock: Clock | None = None) -> None:
-    """Run until SIGTERM or SIGINT; in-flight requests are answered, then everything is closed."""
+    """Run until SIGTERM or SIGINT; in-flight requests get a response, then everything is closed."""
     clock = clock or SystemClock()
     allow_all_descriptors()
     stop = asyncio.Event()

@@ -15,7 +15,7 @@ from controlplane.errors import Refused, error_response
 _KEEP_ALIVE_SECONDS: Final = 75.0
 HANDSHAKE_SECONDS: Final = 10.0
 _FIRST_HEAD_SECONDS: Final = 10.0
-_RESPONSE_SECONDS: Final = 60.0  # for the largest answer to be taken by a reader who wants it
+_RESPONSE_SECONDS: Final = 60.0  # for the largest response to be taken by a reader who wants it
 # Strangers' connections at a time. The next one costs the oldest of them its place, never a proxy.
 _MOST_UNPROVED: Final = 1024
 _DESCRIPTORS: Final = 65_536

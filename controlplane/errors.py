@@ -46,7 +46,7 @@ def status_of(code: str) -> int:
 
 
 class Refused(Exception):
-    """The request is answered with this error; its problems are for a person to read one by one."""
+    """The request gets a response with this error; its problems are for a person to read one by one."""
 
     def __init__(self, code: str, message: str = "", *, problems: Sequence[str] = (), **headers: str) -> None:
         super().__init__(code)

@@ -68,7 +68,7 @@ class Forwarder:
 
     @property
     def position(self) -> int:
-        """How far the index has come; 0 until it has answered once."""
+        """How far the index has come; 0 until it has responded once."""
         return self._position
 
     @property

@@ -213,7 +213,7 @@ def _decode(body: bytes) -> _KnownBatch | Batch:
 
 
 def _reason(error: Exception) -> str:
-    """Where the shape is wrong, without a byte of what was sent: the answer goes into logs."""
+    """Where the shape is wrong, without a byte of what was sent: the response goes into logs."""
     return (
         str(error)
         if isinstance(error, msgspec.ValidationError)

@@ -78,7 +78,7 @@ class Counts:
 
     @web.middleware
     async def measured(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Counts what is answered. Whoever left before is no answer's reader."""
+        """Counts what gets a response. Whoever left before is no response's reader."""
         began = time.perf_counter()
         response = await handler(request)
         endpoint = _ENDPOINTS.get(request.path, "other")
@@ -138,7 +138,7 @@ class Exposition:
         build = _gauge("build_info", "Version of the control plane", label="version")
         build.add_metric([__version__], 1)
         yield build
-        yield _gauge("store_readable", "Whether the store answers", value=tally is not None)
+        yield _gauge("store_readable", "Whether the store responds", value=tally is not None)
         yield _gauge("store_bytes", "Size of the store's files", value=_size(self._store_path))
         yield _gauge("store_free_bytes", "Room beside them", value=_free(self._store_path))
         yield _gauge(

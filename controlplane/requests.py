@@ -16,8 +16,8 @@ from controlplane.errors import Refused, error_response
 from controlplane.secrets import MasterKeyError
 from controlplane.store.interface import StoreBusy, StoreError
 
-# For answers that are not for a browser: one that is led here neither renders, frames nor keeps them. A page
-# sets its own.
+# For responses that are not for a browser: one that is led here neither renders, frames nor keeps them. A
+# page sets its own.
 _STRICT: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -55,7 +55,7 @@ async def read_body(request: web.Request, cap: int, timeout_seconds: float, too_
         raise too_large
     if "Expect" in request.headers and request.can_read_body:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # or aiohttp takes the answer for begun
+        request.writer.output_size = 0  # or aiohttp takes the response for begun
     body = bytearray()
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -79,7 +79,7 @@ async def response_errors(
     try:
         return await handler(request)
     except web.HTTPRedirection:
-        raise  # a page's answer, and no error
+        raise  # a page's response, and no error
     except Refused as error:
         refused = error
     except web.HTTPNotFound:

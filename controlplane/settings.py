@@ -55,7 +55,7 @@ class ConsoleSettings:
     public_base_url: str = setting(
         default="",
         url=True,
-        doc="the address that browsers use, where it isn't Listen's; on loopback, no other name is answered",
+        doc="the address that browsers use, where it isn't Listen's; on loopback, other names get none",
     )
     oidc_issuer: str = setting(
         default="",

@@ -108,11 +108,11 @@ class Demo:
         graph = self.system.graph
         result.seen = [each for each in graph.requests if each.value("client-request-id") == result.id]
         if result.seen:
-            answer = await graph.content(result.seen[0])
-            result.upstream_body = answer.body if answer.stream is None else None
+            response = await graph.content(result.seen[0])
+            result.upstream_body = response.body if response.stream is None else None
 
     def _next_page(self) -> str:
-        """The target that the last answer's link leads to, as an SDK follows it."""
+        """The target that the last response's link leads to, as an SDK follows it."""
         last = self.results[-1]
         link = str((parsed(last.body) or {}).get("@odata.nextLink"))
         # A link that leads elsewhere is not followed, and its row fails by its status.
@@ -141,17 +141,17 @@ class Demo:
         connection = self._connection
         try:
             connection.request(row.method, result.target, body, fields, encode_chunked=row.chunked)
-            answer = connection.getresponse()
-            result.status = answer.status
-            result.headers = answer.getheaders()
-            result.wire_body = answer.read()
+            response = connection.getresponse()
+            result.status = response.status
+            result.headers = response.getheaders()
+            result.wire_body = response.read()
         except (OSError, http.client.HTTPException) as error:
             result.status, result.body = 0, f"connection lost: {error}".encode()
             connection.close()
             return
         coded = result.header("Content-Encoding") == "gzip"
         result.body = gzip.decompress(result.wire_body) if coded else result.wire_body
-        if answer.will_close:
+        if response.will_close:
             connection.close()  # the next request opens it again
 
     def _connect(self) -> http.client.HTTPSConnection:
@@ -244,9 +244,9 @@ def _complaints(result: Result) -> Iterator[str]:
         yield "the body is not what the upstream sent"
     for hidden in row.hidden:
         if f'"{hidden}"'.encode() in result.body:
-            yield f"{hidden} is in the answer"
+            yield f"{hidden} is in the response"
     if "Accept-Encoding" in row.headers and result.header("Content-Encoding") != "gzip" and row.unchanged:
-        yield "the answer is not compressed"
+        yield "the response is not compressed"
     if row.status == 429 and result.header("Retry-After") != "7":
         yield "Retry-After is not intact"
     if row.status in (403, 502) and "error" not in (parsed(result.body) or {}):
@@ -309,14 +309,14 @@ def changes(result: Result) -> str:
     if not result.status:
         return result.body.decode()
     if not result.seen:
-        return "the proxy's own answer" if result.row.verdict != "block" else "never left the proxy"
+        return "the proxy's own response" if result.row.verdict != "block" else "never left the proxy"
     if result.upstream_body is None:
         return f"{len(result.body):,} bytes passed"
     if result.body == result.upstream_body:
         coded = f", {result.header('Content-Encoding')} kept" if result.header("Content-Encoding") else ""
         return f"nothing ({len(result.body):,} bytes{coded})"
     if not result.body or result.status >= 400:
-        return "no body" if not result.body else "answer replaced"
+        return "no body" if not result.body else "response replaced"
     before, after = parsed(result.upstream_body), parsed(result.body)
     if before is None or after is None:
         return f"{len(result.upstream_body):,} to {len(result.body):,} bytes"

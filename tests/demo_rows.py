@@ -17,10 +17,10 @@ ADA: Final = "/v1.0/users/ada@contoso.com"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A request and what is expected of the answer, of the audit trail and of what the upstream saw."""
+    """A request and what is expected of the response, of the audit trail and of what the upstream saw."""
 
     title: str
-    target: str  # empty: the page that the previous answer's nextLink leads to
+    target: str  # empty: the page that the previous response's nextLink leads to
     status: int
     verdict: str | None  # of its audit event; None where nobody known asked, so that there is no event
     rule: str | None
@@ -30,8 +30,8 @@ class Row:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     chunked: bool = False
-    hidden: tuple[str, ...] = ()  # properties that must not be anywhere in the answer
-    unchanged: bool = False  # the answer's body has the upstream's very bytes
+    hidden: tuple[str, ...] = ()  # properties that must not be anywhere in the response
+    unchanged: bool = False  # the response's body has the upstream's very bytes
     parts: tuple[tuple[int, str], ...] = ()  # of a $batch: status and verdict of each part
 
     @property
@@ -94,7 +94,7 @@ def _blocked() -> Iterator[Row]:
     yield Row("no rule matches", "/v1.0/applications", 403, "block", "default")
     yield Row("not from this address", "/v1.0/auditLogs/directoryAudits", 403, "block", "default")
     yield Row("a condition that fails", "/v1.0/devices?$top=500", 403, "block", "default")
-    yield Row("blocked by its answer", "/v1.0/users/barbara@contoso.com", 403, "block", "no-directors")
+    yield Row("blocked by its response", "/v1.0/users/barbara@contoso.com", 403, "block", "no-directors")
 
 
 def _disguised() -> Iterator[Row]:

@@ -100,7 +100,7 @@ def _audit(retention: Path) -> None:
     first = journal.plan("org-1", max_events=DELIVERED, max_bytes=1 << 20)
     assert first is not None
     journal.done("org-1", first)
-    journal.plan("org-2", max_events=DELIVERED, max_bytes=1 << 20)  # sent, and no answer yet
+    journal.plan("org-2", max_events=DELIVERED, max_bytes=1 << 20)  # sent, and no response yet
     for n in range(JOURNALED, JOURNALED + SPOOLED):
         write(spool, [n], f"org-{n % 2 + 1}")
     for prepared in sorted((retention / "spool").iterdir())[1:]:
@@ -148,8 +148,8 @@ async def _store(scratch: Path, made: Path) -> dict[str, Any]:
             [org],
         )
         for number in (1, 4):
-            answer = await proxy.audit(batch(f"batch-{number}", org, range(number, number + 3)))
-            assert answer.status == 202
+            response = await proxy.audit(batch(f"batch-{number}", org, range(number, number + 3)))
+            assert response.status == 202
     with closing(sqlite3.connect(scratch / "var" / "controlplane.db")) as database:
         database.execute("VACUUM INTO ?", (os.fspath(made / "controlplane.db"),))
     shutil.copy(scratch / "var" / "master.key", made / "master.key")

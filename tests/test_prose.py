@@ -90,8 +90,8 @@ _FENCE: Final = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 
 # The counts of today. If one falls, lower it here: nobody may use the room again.
 LIMITS: Final = {
-    "headless clause": 575,
-    "where for if": 199,
+    "headless clause": 574,
+    "where for if": 198,
     "archaism": 98,
     "negated noun": 106,
     "personified process": 267,

@@ -31,7 +31,7 @@ from controlplane.operations.perform import refusal_code
 from controlplane.operations.table import OPERATIONS, STREAMS
 from controlplane.requests import no_continue_yet, of_any_name
 
-_LOOKED_AGAIN_SECONDS: Final = 10.0  # at who is asking, while an answer goes on
+_LOOKED_AGAIN_SECONDS: Final = 10.0  # at who is asking, while a response goes on
 _STALLED_SECONDS: Final = 30.0  # in which a reader must take the next piece
 # A reverse proxy that does not know that a response is a stream buffers it. nginx obeys X-Accel-Buffering;
 # `no-transform` (RFC 9111 section 5.2.2.6) keeps others from compressing it in blocks.
@@ -71,10 +71,10 @@ def _handler(operation: Operation[Any, Any]) -> _Handler:
         await actor_of(request)
         asked = await _asked(request, operation)
         try:
-            answer = await perform(request, operation, asked)
+            response = await perform(request, operation, asked)
         except Exception as error:
             raise _refused(error) from error
-        return json_response(answer)
+        return json_response(response)
 
     return handle
 
@@ -119,7 +119,7 @@ async def _send(request: web.Request, response: web.StreamResponse, streamed: St
     except ConnectionError:
         return  # the reader has left
     except Exception as error:
-        # The answer has begun: that it isn't whole can only be said by breaking it off.
+        # The response has begun: that it isn't whole can only be said by breaking it off.
         why = str(error) or type(error).__name__
         _log.warning("%s %s is broken off: %s", request.method, request.path, why)
         if request.transport is not None:

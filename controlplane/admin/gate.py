@@ -22,7 +22,7 @@ from controlplane.admin.attempts import WINDOW_MS, Attempts
 from controlplane.errors import Refused
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, Operation, Request
+from controlplane.operations.operation import Operation, Request, Response
 from controlplane.operations.perform import perform as perform_recorded
 from controlplane.requests import connection_of, read_body
 from controlplane.search.query import fold
@@ -45,7 +45,7 @@ CSRF_FIELD: Final = "csrf"
 _FORM: Final = "application/x-www-form-urlencoded"
 
 _log = logging.getLogger(__name__)
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Response)
 Q = TypeVar("Q", bound=Request)
 
 
@@ -184,7 +184,7 @@ class Gate:
         request[_LARGE] = name
 
     def let_go(self, request: web.Request) -> None:
-        """The request is answered: its body takes memory no more."""
+        """The request gets a response: its body takes memory no more."""
         name = request.pop(_LARGE, None)
         if name is not None:
             self._large[name] -= 1

@@ -21,5 +21,5 @@ def decoded(text: bytes, cls: type[Any]) -> Any:
         raise Refused("invalidRequest", "the body must be one JSON object in UTF-8") from None
 
 
-def json_response(answer: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+def json_response(response: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(response), content_type="application/json")

@@ -20,7 +20,7 @@ from proxy.wire.signing import API_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADE
 
 ROOT: Final = "/admin/v1"
 _TEXT: Final = {"type": "string"}
-# What may be answered instead, by the codes that the error's body has.
+# What may get a response instead, by the codes that the error's body has.
 _ADMIN_CODES: Final = (
     "invalidRequest", "unauthenticated", "forbidden", "notFound", "requestTimeout", "alreadyExists",
     "conflict", "payloadTooLarge", "tooManyAttempts", "unavailable",
@@ -47,7 +47,7 @@ class _ErrorFacts(msgspec.Struct, omit_defaults=True):
 
 
 class Error(msgspec.Struct):
-    """Every answer that is no success."""
+    """Every response that is no success."""
 
     error: _ErrorFacts
 
@@ -104,9 +104,9 @@ class _Schemas:
 
     def __init__(self) -> None:
         asked: list[type] = [*(each.request for each in OPERATIONS), *(each.request for each in STREAMS)]
-        answered: list[type] = [each.answer for each in OPERATIONS]
+        responded: list[type] = [each.response for each in OPERATIONS]
         sessions, agents = (SignIn, SessionFacts), (SyncAnswer, AuditAnswer, Heartbeat, Metrics, Batch, Taken)
-        types = list(dict.fromkeys([*asked, *answered, *sessions, *agents, Error]))
+        types = list(dict.fromkeys([*asked, *responded, *sessions, *agents, Error]))
         references, components = msgspec.json.schema_components(
             types, ref_template="#/components/schemas/{name}"
         )
@@ -149,7 +149,7 @@ def _operation(operation: Operation[Any, Any], schemas: _Schemas) -> _Json:
         "tags": [operation.name.partition(".")[0]],
         "security": [{"token": []}, {"session": []}],
         "parameters": [_parameter(name, "path", members[name], True) for name in in_path],
-        "responses": _responses(_json_content(schemas.reference(operation.answer)), _ADMIN_CODES, schemas),
+        "responses": _responses(_json_content(schemas.reference(operation.response)), _ADMIN_CODES, schemas),
     }
     if operation.method in ("GET", "DELETE"):
         described["parameters"] += _in_query(others, required)
@@ -200,7 +200,7 @@ def _sessions(schemas: _Schemas) -> _Json:
     return {
         "post": {
             "operationId": "session.begin",
-            "summary": "Sign in with name and password; the answer sets the session's cookie.",
+            "summary": "Sign in with name and password; the response sets the session's cookie.",
             "tags": ["session"],
             "security": [],
             "requestBody": {"required": True, "content": _json_content(schemas.reference(SignIn))},
@@ -247,7 +247,13 @@ def _agent_api(schemas: _Schemas) -> dict[str, _Json]:
 
 
 def _signed(
-    name: str, summary: str, answer: type, schemas: _Schemas, *, body: type | None = None, success: int = 200
+    name: str,
+    summary: str,
+    response: type,
+    schemas: _Schemas,
+    *,
+    body: type | None = None,
+    success: int = 200,
 ) -> _Json:
     described: _Json = {
         "operationId": f"agent.{name}",
@@ -255,7 +261,7 @@ def _signed(
         "tags": ["agent"],
         "security": [{"apiKey": [], "timestamp": [], "signature": []}],
         "responses": _responses(
-            _json_content(schemas.reference(answer)), _AGENT_CODES, schemas, success=success
+            _json_content(schemas.reference(response)), _AGENT_CODES, schemas, success=success
         ),
     }
     if body is not None:

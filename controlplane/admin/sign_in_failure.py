@@ -102,7 +102,7 @@ def said(text: object) -> str:
 def refused_by_provider(
     where: str, error: object, description: object = None, *, at_token_endpoint: bool = False
 ) -> SignInFailed:
-    """An OAuth error response. `where` says which of the provider's answers it was."""
+    """An OAuth error response. `where` says which of the provider's responses it was."""
     details = {"error": said(error)}
     if description not in (None, ""):
         details["description"] = said(description)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from controlplane.cli.remote import Remote
     from controlplane.operations.actor import Actor
     from controlplane.operations.context import OperationContext
-    from controlplane.operations.operation import Answer, Operation, Request, Stream
+    from controlplane.operations.operation import Operation, Request, Response, Stream
     from controlplane.search.interface import SearchIndex
     from controlplane.secrets import Vault
     from controlplane.settings import Settings
     from controlplane.store.sqlite import SqliteStore
 
-    A = TypeVar("A", bound=Answer)
+    A = TypeVar("A", bound=Response)
     Q = TypeVar("Q", bound=Request)
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Cli:
         )
 
     def stream(self, stream: Stream[Q], asked: Q, take: Callable[[bytes], None]) -> None:
-        """Give every piece of the stream's answer to `take`, as it comes."""
+        """Give every piece of the stream's response to `take`, as it comes."""
         _check(asked)
         remote = self.remote
         if remote is not None:
@@ -283,9 +283,9 @@ def print_facts(facts: Mapping[str, Any] | msgspec.Struct, *, as_json: bool) -> 
         sys.stdout.write(f"{name:{width}}  {_text(value)}\n")
 
 
-def facts_of(answer: msgspec.Struct) -> dict[str, Any]:
-    """An answer's members by the names that JSON has for them."""
-    facts: dict[str, Any] = msgspec.to_builtins(answer)
+def facts_of(response: msgspec.Struct) -> dict[str, Any]:
+    """A response's members by the names that JSON has for them."""
+    facts: dict[str, Any] = msgspec.to_builtins(response)
     return facts
 
 

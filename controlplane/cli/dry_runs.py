@@ -58,16 +58,16 @@ def explain(
         str | None, typer.Option("--time", metavar="RFC3339", help="When; now if left out.")
     ] = None,
     body: Annotated[Path | None, typer.Option("--body", help="A file with the request's body.")] = None,
-    answer: Annotated[
-        Path | None, typer.Option("--answer", help="A file with the body of the upstream's answer.")
+    response: Annotated[
+        Path | None, typer.Option("--answer", help="A file with the body of the upstream's response.")
     ] = None,
     status: Annotated[
         int | None,
-        typer.Option("--status", min=100, max=599, help="The answer's; 200 where there is a file."),
+        typer.Option("--status", min=100, max=599, help="The response's; 200 where there is a file."),
     ] = None,
     answer_header: Annotated[
         list[str] | None,
-        typer.Option("--answer-header", metavar="NAME:VALUE", help="A field of the answer."),
+        typer.Option("--answer-header", metavar="NAME:VALUE", help="A field of the response."),
     ] = None,
     org: AnyOrg = None,
     json: Json = False,
@@ -92,7 +92,7 @@ def explain(
     sample = SampleRequest(
         method, target, fields, address, _moment(time), None if body is None else _bytes(body)
     )
-    told = explained(Explainer(ruleset).explain(sample, _answer(status, answer, response_fields)))
+    told = explained(Explainer(ruleset).explain(sample, _response(status, response, response_fields)))
     if json:
         print_json(told)
     else:
@@ -248,7 +248,7 @@ def _is_file(source: str) -> bool:
     return path.exists() or "/" in source or path.suffix in (".yaml", ".yml")
 
 
-def _answer(
+def _response(
     status: int | None, file: Path | None, fields: tuple[tuple[bytes, bytes], ...]
 ) -> ResponseFacts | None:
     from proxy.policy.decision import ResponseFacts
@@ -310,13 +310,13 @@ def _told(told: Explained) -> Iterator[str]:
         yield f"logged by   {', '.join(told.logged_rule_ids)}"
     yield from _filter_told(told)
     if told.awaiting:
-        yield f"may change  once the upstream has answered: {', '.join(told.awaiting)}"
+        yield f"may change  once the upstream has responded: {', '.join(told.awaiting)}"
     for reading in told.readings:
         yield from _reading_told(reading, "the request")
         if reading.rule_id == "default":
             yield f"  default: {reading.verdict}"
     for reading in told.answer_readings:
-        yield from _reading_told(reading, "the answer")
+        yield from _reading_told(reading, "the response")
     if told.body is not None:
         yield ""
         yield "the application gets"
@@ -324,7 +324,7 @@ def _told(told: Explained) -> Iterator[str]:
 
 
 def _filter_told(told: Explained) -> Iterator[str]:
-    """The filter in force, and what it removed from the answer, if there is one."""
+    """The filter in force, and what it removed from the response, if there is one."""
     from proxy.policy.transforms import parse_names
 
     filter_ = parse_names(told.transforms)
@@ -335,7 +335,7 @@ def _filter_told(told: Explained) -> Iterator[str]:
     if told.transforms and told.removed is not None:
         removed = parse_names(told.removed)
         found = [*removed.stripped, *(["what the allow list lacks"] if removed.allowed is not None else [])]
-        yield f"removed     {', '.join(found) or 'nothing: it was not in the answer'}"
+        yield f"removed     {', '.join(found) or 'nothing: it was not in the response'}"
 
 
 def _reading_told(reading: ReadingFacts, subject: str) -> Iterator[str]:

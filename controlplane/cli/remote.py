@@ -20,10 +20,10 @@ from proxy.policy.json_text import readable
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-    from controlplane.operations.operation import Answer, Operation, Stream
+    from controlplane.operations.operation import Operation, Response, Stream
     from controlplane.operations.operation import Request as Asked
 
-    A = TypeVar("A", bound=Answer)
+    A = TypeVar("A", bound=Response)
     Q = TypeVar("Q", bound=Asked)
 
 _ROOT: Final = "/admin/v1"
@@ -61,14 +61,14 @@ class Remote:
         doubt = _DOUBT if operation.changes else ""
         with self._open(operation.method, operation.path, asked, doubt) as response:
             try:
-                return msgspec.json.decode(readable(response.read()), type=operation.answer)
+                return msgspec.json.decode(readable(response.read()), type=operation.response)
             except (HTTPException, OSError) as error:
-                raise CommandFailed(FAILED, f"{self._url}: the answer broke off: {error}{doubt}") from None
+                raise CommandFailed(FAILED, f"{self._url}: the response broke off: {error}{doubt}") from None
             except ValueError:
                 raise _no_response(self._url, response.status, doubt) from None
 
     def pieces(self, stream: Stream[Q], asked: Q) -> Iterator[bytes]:
-        """The answer as it comes."""
+        """The response as it comes."""
         with self._open("GET", stream.path, asked) as response:
             plain = {each.partition(";")[0] for each in stream.media_types}
             if response.headers.get_content_type() not in plain:
@@ -77,14 +77,14 @@ class Remote:
                 yield piece
             if response.length:  # `read1` says nothing of it
                 raise CommandFailed(
-                    FAILED, f"{self._url}: the answer broke off: {response.length} bytes are missing"
+                    FAILED, f"{self._url}: the response broke off: {response.length} bytes are missing"
                 )
 
     def _piece(self, response: HTTPResponse) -> bytes:
         try:
             return response.read1(_PIECE_BYTES)
         except (HTTPException, OSError) as error:
-            raise CommandFailed(FAILED, f"{self._url}: the answer broke off: {error}") from None
+            raise CommandFailed(FAILED, f"{self._url}: the response broke off: {error}") from None
 
     def _open(self, method: str, path: str, asked: Asked, doubt: str = "") -> HTTPResponse:
         """`doubt` is said of whatever may have gone wrong after it was done."""
@@ -111,7 +111,7 @@ class Remote:
             raise CommandFailed(FAILED, f"{self._url}: {error}{doubt}") from None
         except HTTPException as error:
             raise CommandFailed(
-                FAILED, f"{self._url}: answered no HTTP that can be read: {error}{doubt}"
+                FAILED, f"{self._url}: responded no HTTP that can be read: {error}{doubt}"
             ) from None
         return response
 
@@ -130,7 +130,7 @@ def _text(value: Any) -> Any:
 
 
 def _no_response(url: str, status: int, doubt: str = "") -> CommandFailed:
-    return CommandFailed(FAILED, f"{url}: answered {status}, which is no answer of an admin API{doubt}")
+    return CommandFailed(FAILED, f"{url}: responded {status}, which is no response of an admin API{doubt}")
 
 
 def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:

@@ -331,7 +331,7 @@ def _foreseen_facts(group: list[Foreseen]) -> dict[str, object]:
                 "part": one.exchange.part or None,
                 "method": one.exchange.method,
                 "target": _masked(one.exchange.target),
-                "status": None if one.exchange.answer is None else one.exchange.answer.status,
+                "status": None if one.exchange.response is None else one.exchange.response.status,
                 "unknown": sorted(one.exchange.unknown - {"ip"}),
                 "removed": one.removed,
                 "body": None if one.body is None else one.body.decode("utf-8", "replace"),

@@ -50,7 +50,7 @@ async def apps(context: OperationContext, actor: Actor, request: PageRequest) ->
 
 @form("/apps", again=apps)
 async def add_app(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """The page with the secret is the answer to the form itself, so that it can't be opened again: a reload
+    """The page with the secret is the response to the form itself, so that it can't be opened again: a reload
     sends the form once more, and its name is taken by then."""
     made = await perform(add, context, actor, filled(AddApp, request.form))
     app = await perform(show, context, actor, AppReference(app=made.app_id))

@@ -171,7 +171,7 @@ async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> di
     given = {name: draft.form.get(name, "").strip() for name in ("target", "method", "ip", "at")}
     if not given["target"]:
         raise InvalidRequest("a request has a path at least: /v1.0/users")
-    body, answer = _lines(draft.form.get("body", "")), _lines(draft.form.get("answer", ""))
+    body, response = _lines(draft.form.get("body", "")), _lines(draft.form.get("answer", ""))
     headers = [line.strip() for line in _lines(draft.form.get("headers", "")).split("\n")]
     asked = ExplainRequest(
         source=Source(yaml=draft.yaml, label="rules"),
@@ -181,7 +181,7 @@ async def _explain(context: OperationContext, actor: Actor, draft: _Draft) -> di
         ip=given["ip"],
         time=given["at"] or None,
         body=body or None,
-        answer=AnswerSample(body=answer) if answer else None,
+        response=AnswerSample(body=response) if response else None,
     )
     return {"explained": await perform(dry_runs.explain, context, actor, asked)}
 
@@ -324,7 +324,7 @@ async def _in_force(
         return None
 
 
-# Which part of the page an action's answer, or the reason why there is none, is shown in.
+# Which part of the page an action's response, or the reason why there is none, is shown in.
 _PANELS: Final = {
     "explain": "explain",
     "test": "test",

@@ -142,7 +142,7 @@ class Console:
     # Errors
 
     def shows_errors(self) -> Middleware:
-        """A middleware that answers a person's errors with pages, and leaves a program's alone."""
+        """A middleware that responds to a person's errors with pages, and leaves a program's alone."""
 
         @web.middleware
         async def shown(request: web.Request, handler: _Handler) -> web.StreamResponse:

@@ -101,7 +101,7 @@ async def new_password(context: OperationContext, actor: Actor, request: PageReq
 
 @form("/operators/{operator}/tokens", again=operator)
 async def new_token(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """The page with the token is the answer to the form itself, so that it can't be opened again: a reload
+    """The page with the token is the response to the form itself, so that it can't be opened again: a reload
     sends the form once more, and its name is taken by then."""
     asked = filled(AddToken, request.form, operator=request.place["operator"])
     made = await perform(add_token, context, actor, asked)

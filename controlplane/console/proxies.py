@@ -88,7 +88,7 @@ async def overview(context: OperationContext, actor: Actor, request: PageRequest
 
 @form("/proxies", again=overview)
 async def add_proxy(context: OperationContext, actor: Actor, request: PageRequest) -> Page:
-    """The page with the secrets is the answer to the form itself, so that it can't be opened again."""
+    """The page with the secrets is the response to the form itself, so that it can't be opened again."""
     asked = proxies.AddProxy(name=request.form.get("name", ""), orgs=(request.form.get("first", ""),))
     made = await perform(proxies.add, context, actor, asked)
     return _secrets_page(asked.name, made, "was added")

@@ -72,21 +72,21 @@ def _opensearch(settings: Settings) -> list[Finding]:
     given = settings.search_index
     name = urlsplit(given.url).path.strip("/") or DEFAULT_INDEX
     try:
-        answer = _asked(given, name)
+        response = _asked(given, name)
     except urllib.error.HTTPError as error:
         if error.code == 404:
             return [Finding(_NAME, "ok", f"the cluster has no {name} yet; the next start makes it")]
         fix = "correct SearchIndex.Username and Password" if error.code in (401, 403) else "see its log"
-        return [Finding(_NAME, "fail", f"the cluster answers {error.code}", fix)]
+        return [Finding(_NAME, "fail", f"the cluster responds with {error.code}", fix)]
     except (OSError, ValueError) as error:  # URLError is an OSError, and so is what TLS says
         reason = getattr(error, "reason", error)
         fix = "correct SearchIndex.Url (and CaFile), or let this machine reach the cluster"
         return [Finding(_NAME, "fail", f"the cluster can't be asked: {reason}", fix)]
     try:
-        (found,) = answer.values()
+        (found,) = response.values()
         uuid = str(found["settings"]["index"]["uuid"])
     except (AttributeError, ValueError, KeyError, TypeError):
-        return [Finding(_NAME, "fail", "what answers is no OpenSearch", "correct SearchIndex.Url")]
+        return [Finding(_NAME, "fail", "what responses is no OpenSearch", "correct SearchIndex.Url")]
     rebuild = f"delete the index {name}: the server makes and fills it again"
     return [_lag(settings.store.path, f"opensearch:{uuid}", rebuild)]
 
@@ -101,5 +101,5 @@ def _asked(given: SearchIndexSettings, name: str) -> Any:
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )
-    with opener.open(request, timeout=_TIMEOUT_SECONDS) as answer:
-        return json.loads(readable(answer.read(_MOST_BYTES)))
+    with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+        return json.loads(readable(response.read(_MOST_BYTES)))

@@ -60,7 +60,7 @@ def _bound(address: Address) -> OSError | None:
 
 
 def _is_ours(address: Address, *, is_tls: bool) -> bool:
-    """Whether a control plane answers there; its certificate is another check's."""
+    """Whether a control plane responds there; its certificate is another check's."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
     connection: http.client.HTTPConnection
     if is_tls:
@@ -73,8 +73,8 @@ def _is_ours(address: Address, *, is_tls: bool) -> bool:
         connection = http.client.HTTPConnection(host, address.port, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request("GET", "/healthz")
-        answer = connection.getresponse()
-        return answer.status == 200 and b'"status"' in answer.read(1000)
+        response = connection.getresponse()
+        return response.status == 200 and b'"status"' in response.read(1000)
     except (OSError, http.client.HTTPException):
         return False
     finally:

@@ -10,7 +10,7 @@ import msgspec
 from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor, Role
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, Request, operation
+from controlplane.operations.operation import Request, Response, operation
 from controlplane.secrets import hash_client_secret, mint
 from controlplane.store.interface import App, AppSecret
 from proxy.wire.audit_event import rfc3339
@@ -18,7 +18,7 @@ from proxy.wire.audit_event import rfc3339
 MAX_GRACE_SECONDS: Final = 99_999 * 86_400
 
 
-class AppFacts(Answer):
+class AppFacts(Response):
     app_id: str
     name: str
     org_id: str
@@ -40,11 +40,11 @@ class AppDetails(AppFacts):
     secrets: tuple[SecretFacts, ...]  # the valid ones, newest first
 
 
-class AppList(Answer):
+class AppList(Response):
     apps: tuple[AppFacts, ...]
 
 
-class NewApp(Answer):
+class NewApp(Response):
     app_id: str
     client_id: str
     client_secret: str  # shown this once

@@ -22,9 +22,9 @@ from controlplane.operations.context import OperationContext
 from controlplane.operations.event_formats import FORMATS, Form, on_one_line
 from controlplane.operations.operation import (
     EVENTS,
-    Answer,
     InvalidRequest,
     Request,
+    Response,
     Streamed,
     operation,
     stream,
@@ -100,7 +100,7 @@ class SearchEvents(Selection):
     cursor: str | None = None  # `next` of the page before
 
 
-class EventPage(Answer):
+class EventPage(Response):
     """Events as their proxies sent them, newest first."""
 
     events: tuple[msgspec.Raw, ...]
@@ -125,7 +125,7 @@ class Facet(msgspec.Struct, rename="camel"):
     values: tuple[ValueCount, ...]
 
 
-class FacetList(Answer):
+class FacetList(Response):
     """Counted are the newest matches, of which there may be more."""
 
     facets: tuple[Facet, ...]
@@ -139,7 +139,7 @@ class Bucket(msgspec.Struct, rename="camel"):
     count: int
 
 
-class HistogramOfEvents(Answer):
+class HistogramOfEvents(Response):
     """Matches in each interval that has any, oldest first; of the newest only where it isn't complete."""
 
     interval_ms: int
@@ -269,7 +269,7 @@ class RulesetOfEvent(msgspec.Struct, rename="camel"):
     rule_lines: tuple[int, int] | None  # of the event's rule, from 1, both included
 
 
-class EventDetails(Answer):
+class EventDetails(Response):
     event: msgspec.Raw  # as its proxy sent it
     reason: str | None  # in words
     org_name: str
@@ -334,7 +334,7 @@ class ExportEvents(Selection):
 async def export(context: OperationContext, actor: Actor, request: ExportEvents) -> Streamed:
     """All audit events that match, newest first, as CSV or as a line of JSON for each."""
     query = await _query(context, actor, request)
-    index = await _answer(context.index())
+    index = await _response(context.index())
     form = FORMATS[request.format]
     pieces = _exported(actor, index, query, await _page(actor, index, query), form)
     _require_room(actor)
@@ -510,21 +510,21 @@ async def resolver(context: OperationContext, actor: Actor) -> Resolver:
 
 
 async def _asked(context: OperationContext, actor: Actor, ask: Callable[[SearchIndex], Awaitable[T]]) -> T:
-    index = await _answer(context.index())
+    index = await _response(context.index())
     async with _searching.of(actor):
-        return await _answer(ask(index))
+        return await _response(ask(index))
 
 
 async def _page(actor: Actor, index: SearchIndex, query: SearchQuery) -> SearchPage:
     async with _searching.of(actor):
-        return await _answer(index.search(query))
+        return await _response(index.search(query))
 
 
-# An index answers one after the other, whosever question it is, and some take seconds.
+# An index responses one after the other, whosever question it is, and some take seconds.
 _searching: Final = Turns(MOST_ASKED_BY_ONE)
 
 
-async def _answer(asked: Awaitable[T]) -> T:
+async def _response(asked: Awaitable[T]) -> T:
     try:
         return await asked
     except CursorError as error:

@@ -11,7 +11,7 @@ from controlplane.names import InvalidName, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.explanations import Explained, explained
-from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_trial
 from controlplane.store.interface import NotFound
 from controlplane.workshop.advice import ruleset_advice
@@ -106,7 +106,7 @@ class CheckRuleset(Request):
     yaml: str
 
 
-class CheckedRuleset(Answer):
+class CheckedRuleset(Response):
     """`problems` is empty where the ruleset would be taken; `warnings` is what it may have overlooked."""
 
     name: str | None
@@ -148,7 +148,7 @@ def _problems(problems: tuple[RulesetProblem, ...]) -> tuple[ProblemFacts, ...]:
 
 
 class AnswerSample(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The upstream's answer, for the response rules."""
+    """The upstream's response, for the response rules."""
 
     status: int = 200
     headers: tuple[str, ...] = ()
@@ -164,21 +164,21 @@ class ExplainRequest(Request):
     ip: str = ""  # without it, address gates hold perhaps
     time: str | None = None  # RFC 3339; now if left out
     body: str | None = None
-    answer: AnswerSample | None = None
+    response: AnswerSample | None = msgspec.field(name="answer", default=None)
 
 
 @operation("ruleset.explain", "POST", "/rulesets/explain", changes=False)
 async def explain(context: OperationContext, actor: Actor, request: ExplainRequest) -> Explained:
     """What the rules make of one request, and why: each rule tried, and what in it failed."""
     sample = _sample(request, context.clock.wall_ms() / 1000)
-    answer = None if request.answer is None else _answer(request.answer)
+    response = None if request.response is None else _response(request.response)
     label, text = await text_of(context, actor, request.source, request.org)
-    return await run_trial(actor, _explained, label, text, sample, answer)
+    return await run_trial(actor, _explained, label, text, sample, response)
 
 
-def _explained(label: str, text: str, sample: SampleRequest, answer: _SampleAnswer | None) -> Explained:
+def _explained(label: str, text: str, sample: SampleRequest, response: _SampleAnswer | None) -> Explained:
     explainer = Explainer(parsed(label, text))
-    return explained(explainer.explain(sample, None if answer is None else ResponseFacts(*answer)))
+    return explained(explainer.explain(sample, None if response is None else ResponseFacts(*response)))
 
 
 def _sample(request: ExplainRequest, now: float) -> SampleRequest:
@@ -194,7 +194,7 @@ _SampleAnswer = tuple[int, tuple[tuple[bytes, bytes], ...], bytes | None]
 """Status, header fields and body."""
 
 
-def _answer(sample: AnswerSample) -> _SampleAnswer:
+def _response(sample: AnswerSample) -> _SampleAnswer:
     body = None if sample.body is None else sample.body.encode()
     return sample.status, field_lines(sample.headers), body
 
@@ -227,7 +227,7 @@ class RunCases(Request):
     org: str | None = None
 
 
-class CasesOutcome(Answer):
+class CasesOutcome(Response):
     cases: int
     failed_cases: int
     failures: tuple[ProblemFacts, ...]
@@ -278,7 +278,7 @@ class MovedFacts(msgspec.Struct, rename="camel"):
     after: str | None
 
 
-class RulesetDifference(Answer):
+class RulesetDifference(Response):
     different: bool
     keys: tuple[str, ...]  # of the ruleset itself
     added: tuple[str, ...]

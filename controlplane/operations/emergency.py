@@ -11,7 +11,7 @@ import msgspec
 
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, Request, operation
+from controlplane.operations.operation import Request, Response, operation
 from controlplane.store.interface import NotFound, Stop
 from proxy.wire.audit_event import rfc3339
 
@@ -19,7 +19,7 @@ MAX_REASON: Final = 500  # characters
 Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
 
 
-class StopFacts(Answer):
+class StopFacts(Response):
     scope: Literal["app", "org", "all"]
     org: str | None  # by name
     org_id: str | None
@@ -30,7 +30,7 @@ class StopFacts(Answer):
     stopped_at: str
 
 
-class StopList(Answer):
+class StopList(Response):
     stops: tuple[StopFacts, ...]  # oldest first
 
 

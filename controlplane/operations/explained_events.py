@@ -60,8 +60,8 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
 
 def _explained(label: str, text: str, event: Event, recorded: Outcome) -> tuple[Explained, bool]:
     """The explanation, and whether the recorded outcome is consistent with it."""
-    sample, answer = sample_of(event)
-    told = Explainer(parsed(label, text)).explain(sample, answer)
+    sample, response = sample_of(event)
+    told = Explainer(parsed(label, text)).explain(sample, response)
     return explained(told), _fits(recorded, told)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from controlplane.operations.operation import Answer
+from controlplane.operations.operation import Response
 from controlplane.workshop.cases import REFUSED
 from controlplane.workshop.explain import Account, Attempt, Evaluation, Explanation, Refused
 from proxy.policy.decision import Decision
@@ -54,8 +54,9 @@ class PossibleFacts(msgspec.Struct, rename="camel"):
     transforms: tuple[str, ...] = ()
 
 
-class Explained(Answer):
-    """The decision on a request with the filter in force, what it does to the answer, and each rule tried."""
+class Explained(Response):
+    """The decision on a request with the filter in force, what it does to the response, and each rule
+    tried."""
 
     verdict: str | None
     rule_id: str | None
@@ -63,11 +64,11 @@ class Explained(Answer):
     logged_rule_ids: tuple[str, ...]
     transforms: tuple[str, ...]  # names of the filter in force
     refused: RefusedFacts | None
-    body: str | None  # the answer's, as the application gets it
+    body: str | None  # the response's, as the application gets it
     removed: tuple[str, ...] | None  # the transforms that removed something from it
     readings: tuple[ReadingFacts, ...]
     answer_readings: tuple[ReadingFacts, ...]
-    awaiting: tuple[str, ...]  # response rules that may change the verdict once there is an answer
+    awaiting: tuple[str, ...]  # response rules that may change the verdict once there is a response
     possible: tuple[PossibleFacts, ...] = ()  # several where what isn't known makes a difference
     missing: tuple[str, ...] = ()  # and what that is
     rule_ids: tuple[str, ...] = ()  # every rule that took part, request rules first

@@ -12,7 +12,7 @@ from controlplane.fleet import Enforced, Enforcement, Fleet, Heard, ProxyState
 from controlplane.fleet_health import Health
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, Request, operation
+from controlplane.operations.operation import Request, Response, operation
 from controlplane.reports import Heartbeat
 from controlplane.store.interface import NotFound, Org, Proxy, Ruleset, SequenceState
 from controlplane.store.sequences import size
@@ -21,7 +21,7 @@ from proxy.wire.audit_event import rfc3339
 _HISTORY_SHOWN = 50
 
 
-class EnforcedFacts(Answer):
+class EnforcedFacts(Response):
     """One ruleset at one proxy."""
 
     ruleset_id: str
@@ -33,7 +33,7 @@ class EnforcedFacts(Answer):
     behind_seconds: float | None
 
 
-class ProxyHealth(Answer):
+class ProxyHealth(Response):
     """What `proxy list` tells of a proxy. Ages and the backlog are those of its last heartbeat."""
 
     proxy_id: str
@@ -58,11 +58,11 @@ class ProxyHealth(Answer):
     implausible_times: int | None
 
 
-class FleetList(Answer):
+class FleetList(Response):
     proxies: tuple[ProxyHealth, ...]
 
 
-class Unacknowledged(Answer):
+class Unacknowledged(Response):
     """Losses that count against a proxy's health, in events."""
 
     missing: int
@@ -70,7 +70,7 @@ class Unacknowledged(Answer):
     implausible: int
 
 
-class SequenceFacts(Answer):
+class SequenceFacts(Response):
     """Of one organisation what came, what is missing below it, and what the proxy has beyond it."""
 
     org_id: str
@@ -91,7 +91,7 @@ class SequenceFacts(Answer):
     reused_at: str | None  # when the last of them came
 
 
-class WindowFacts(Answer):
+class WindowFacts(Response):
     start: str
     end: str
     requests: int
@@ -102,7 +102,7 @@ class WindowFacts(Answer):
     p95_ms: float | None
 
 
-class HeartbeatFacts(Answer):
+class HeartbeatFacts(Response):
     at: str
     version: str | None
     uptime_seconds: float | None
@@ -140,7 +140,7 @@ class RolloutRequest(Request):
 RolloutState = Literal["enforced", "behind", "unknown", "lost", "disabled"]
 
 
-class ProxyRollout(Answer):
+class ProxyRollout(Response):
     """Where one proxy stands. `lost` ones have not been heard of for so long that nobody should wait."""
 
     proxy_id: str
@@ -151,7 +151,7 @@ class ProxyRollout(Answer):
     heartbeat_age_seconds: float | None
 
 
-class Rollout(Answer):
+class Rollout(Response):
     ruleset_id: str
     name: str
     org: str

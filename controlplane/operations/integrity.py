@@ -12,14 +12,14 @@ import msgspec
 from controlplane.integrity import Known, walk
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.search.fair_turns import FairTurns
 from controlplane.store.chain import DIGEST_BYTES
 from controlplane.store.interface import ChainCheck, Misfit, StoreBusy
 from proxy.wire.audit_event import rfc3339
 
 
-class Head(Answer):
+class Head(Response):
     """The newest link of an organisation's chain: who keeps it can tell later that nothing before it went."""
 
     org_id: str
@@ -30,7 +30,7 @@ class Head(Answer):
     purged: int  # of those, by retention
 
 
-class Heads(Answer):
+class Heads(Response):
     heads: tuple[Head, ...]
 
 
@@ -52,7 +52,7 @@ class Verify(Request):
     checkpoint: tuple[KnownHead, ...] = ()  # what lies before these is taken as looked at
 
 
-class Verdict(Answer):
+class Verdict(Response):
     org_id: str
     links: int
     events: int  # that were looked at, and those of them that retention had taken
@@ -64,7 +64,7 @@ class Verdict(Answer):
     repeated_events: int  # under sequence numbers that others had before
 
 
-class Verified(Answer):
+class Verified(Response):
     """Verdicts on all organisations. `intact`: no stored event changed. `complete`: no event is missing."""
 
     intact: bool
@@ -72,7 +72,7 @@ class Verified(Answer):
     orgs: tuple[Verdict, ...]
 
 
-class Check(Answer):
+class Check(Response):
     """What is known of an organisation's chain: its head now, and what the last walk along it found."""
 
     org_id: str
@@ -87,7 +87,7 @@ class Check(Answer):
     repeated_events: int
 
 
-class Checks(Answer):
+class Checks(Response):
     orgs: tuple[Check, ...]
 
 

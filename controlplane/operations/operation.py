@@ -1,10 +1,11 @@
 """An operation: its name, its place in the admin API, and the function that does it.
 
-The function takes a context, an actor and a typed request, and returns a typed answer. It checks the actor's
-role in the organisation that the request refers to, because only the function can find out which one that is.
+The function takes a context, an actor and a typed request, and returns a typed response. It checks the
+actor's role in the organisation that the request refers to, because only the function can find out which one
+that is.
 
-A stream is an operation whose answer is too long, or too slow in coming, to be one value: its function gives
-the answer in pieces, once whatever can be wrong with the request has been found out.
+A stream is an operation whose response is too long, or too slow in coming, to be one value: its function
+gives the response in pieces, once whatever can be wrong with the request has been found out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Request(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     or the JSON body of anything else."""
 
 
-class Answer(msgspec.Struct, rename="camel"):
+class Response(msgspec.Struct, rename="camel"):
     """What came of it, as JSON says it on every way."""
 
 
@@ -35,7 +36,7 @@ Secret = Annotated[str, msgspec.Meta(extra={"secret": True})]
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 Q = TypeVar("Q", bound=Request)
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Response)
 _Function = Callable[[OperationContext, Actor, Q], Awaitable[A]]
 
 
@@ -67,7 +68,7 @@ class Operation(Generic[Q, A]):
     method: Method
     path: str  # below the admin API's root, with the request's members in braces: "/orgs/{org}"
     request: type[Q]
-    answer: type[A]
+    response: type[A]
     perform: _Function[Q, A]
     changes: bool  # whether it leaves a line in the record of what operators did
 
@@ -83,7 +84,7 @@ def operation(
     *,
     changes: bool | None = None,
 ) -> Callable[[_Function[Q, A]], Operation[Q, A]]:
-    """Makes an operation of a function, whose annotations name the types of request and answer.
+    """Makes an operation of a function, whose annotations name the types of request and response.
 
     What isn't a GET changes something, unless it says that it is only asked by POST for its request's size.
     """
@@ -102,7 +103,7 @@ EVENTS: Final = "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """An answer in pieces. Who reads closes `pieces` when done, however that comes about."""
+    """A response in pieces. Who reads closes `pieces` when done, however that comes about."""
 
     media_type: str
     pieces: AsyncGenerator[bytes, None]
@@ -111,12 +112,12 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Stream(Generic[Q]):
-    """An operation that reads, and whose answer comes in pieces."""
+    """An operation that reads, and whose response comes in pieces."""
 
     name: str
     path: str
     request: type[Q]
-    media_types: tuple[str, ...]  # one of which the answer has
+    media_types: tuple[str, ...]  # one of which the response has
     perform: Callable[[OperationContext, Actor, Q], Awaitable[Streamed]]
 
     @property

@@ -14,7 +14,7 @@ import msgspec
 from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import EVERY_ORG, Actor, Forbidden, Role
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, InvalidRequest, Request, Secret, operation
+from controlplane.operations.operation import InvalidRequest, Request, Response, Secret, operation
 from controlplane.secrets import digest, hash_password, is_password, mint
 from controlplane.store.interface import NotFound, Operator, OperatorToken, RecordQuery
 from proxy.wire.audit_event import rfc3339
@@ -32,7 +32,7 @@ class RoleFacts(msgspec.Struct, rename="camel"):
     role: Role
 
 
-class OperatorFacts(Answer):
+class OperatorFacts(Response):
     operator_id: str
     name: str
     enabled: bool
@@ -44,25 +44,25 @@ class OperatorDetails(OperatorFacts):
     created_at: str
 
 
-class OperatorList(Answer):
+class OperatorList(Response):
     operators: tuple[OperatorFacts, ...]
 
 
-class TokenFacts(Answer):
+class TokenFacts(Response):
     token_id: str
     name: str
     created_at: str
     expires_at: str
 
 
-class NewToken(Answer):
+class NewToken(Response):
     token_id: str
     name: str
     expires_at: str
     token: str  # shown this once
 
 
-class TokenList(Answer):
+class TokenList(Response):
     tokens: tuple[TokenFacts, ...]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from controlplane.names import InvalidName, new_id, valid_name
 from controlplane.operations.actor import EVERY_ORG, Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, Request, operation
+from controlplane.operations.operation import Request, Response, operation
 from controlplane.store.interface import Org, Retention
 from proxy.wire.audit_event import rfc3339
 
 
-class OrgFacts(Answer):
+class OrgFacts(Response):
     org_id: str
     name: str
     retention: Retention
@@ -20,7 +20,7 @@ class OrgDetails(OrgFacts):
     created_at: str
 
 
-class OrgList(Answer):
+class OrgList(Response):
     orgs: tuple[OrgFacts, ...]
 
 

@@ -13,7 +13,7 @@ import msgspec
 from controlplane.names import InvalidName
 from controlplane.operations.actor import Actor, Forbidden
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, InvalidRequest, Operation, Request
+from controlplane.operations.operation import InvalidRequest, Operation, Request, Response
 from controlplane.operations.turns import Turns
 from controlplane.store.interface import AlreadyExists, Conflict, NewRecord, NotFound, StoreError
 
@@ -32,7 +32,7 @@ _LONGEST_KEPT: Final = 500  # characters of one member; of a longer one, its dig
 _MASK: Final = "***"
 
 Q = TypeVar("Q", bound=Request)
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Response)
 _log = logging.getLogger(__name__)
 
 
@@ -56,21 +56,21 @@ async def _recorded(operation: Operation[Q, A], context: OperationContext, actor
     outcome = "failed"
     try:
         # A large body, a dry run before it or a turn may have taken long.
-        answer = await operation.perform(context, await context.refresh_roles(actor), request)
+        response = await operation.perform(context, await context.refresh_roles(actor), request)
         outcome = "done"
     except Exception as error:
         outcome = refusal_code(error) or outcome
         raise
     finally:
         await _end(context, position, outcome)
-    return answer
+    return response
 
 
 async def _end(context: OperationContext, position: int, outcome: str) -> None:
     try:
         await context.store.end_record(position, outcome, sorted(context.about))
     except StoreError as error:
-        # What was done is done: its answer, maybe a secret that is shown once, must not be lost for this.
+        # What was done is done: its response, maybe a secret that is shown once, must not be lost for this.
         _log.error("line %d of the record has no outcome, which was %s: %s", position, outcome, error)
 
 

@@ -7,13 +7,13 @@ import msgspec
 from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.secrets import digest, mint
 from controlplane.store.interface import Acknowledgement, Losses, Proxy
 from proxy.wire.audit_event import rfc3339
 
 
-class ProxyFacts(Answer):
+class ProxyFacts(Response):
     proxy_id: str
     name: str
     orgs: tuple[str, ...]  # names of those that one may look at
@@ -21,7 +21,7 @@ class ProxyFacts(Answer):
     last_seen: str | None
 
 
-class NewProxySecrets(Answer):
+class NewProxySecrets(Response):
     """Shown this once."""
 
     proxy_id: str
@@ -58,7 +58,7 @@ class AcknowledgeLosses(ProxyReference):
     expected: ExpectedLosses | None = None  # refused if that organisation has other losses
 
 
-class Acknowledged(Answer):
+class Acknowledged(Response):
     """Losses that this request acknowledged, in events."""
 
     proxy_id: str

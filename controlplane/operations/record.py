@@ -10,7 +10,7 @@ from controlplane.operations import times
 from controlplane.operations.actor import Actor
 from controlplane.operations.audit import Places
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.store.interface import RecordLine, RecordQuery
 from proxy.wire.audit_event import rfc3339
 
@@ -26,7 +26,7 @@ class RecordFacts(msgspec.Struct, rename="camel"):
     under_way: bool  # in the process that is asked, so that there is no outcome yet
 
 
-class RecordPage(Answer):
+class RecordPage(Response):
     lines: tuple[RecordFacts, ...]  # newest first
     next: str | None  # the cursor of the next page
 

@@ -18,7 +18,7 @@ from controlplane.operations.actor import Actor
 from controlplane.operations.audit import Places, why_nothing
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import Source, parsed, text_of
-from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.recorded import FormerRules, Lately, Reading, Selection, select, within_time
 from controlplane.operations.worker_process import run_trial
 from controlplane.search.interface import SearchQuery
@@ -56,7 +56,7 @@ class ReplayRuleset(Request):
     to: str | None = None
     filter: str = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_AT_ONCE)] = _USUAL  # events to look at, about
-    cursor: str | None = None  # `next` of the answer before
+    cursor: str | None = None  # `next` of the response before
 
 
 class OutcomeFacts(msgspec.Struct, rename="camel", frozen=True):
@@ -89,7 +89,7 @@ class ChangeFacts(msgspec.Struct, rename="camel"):
     samples: tuple[SampleFacts, ...]
 
 
-class Replayed(Answer):
+class Replayed(Response):
     """What was counted; `next` leads on where not all of the time has been looked at."""
 
     from_: str = msgspec.field(name="from")

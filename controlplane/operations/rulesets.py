@@ -10,7 +10,7 @@ from controlplane.names import new_id, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
 from controlplane.operations.dry_runs import ProblemFacts, name_problems, parsed, problem_line
-from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.worker_process import run_change
 from controlplane.store.interface import NotFound, Ruleset, RulesetVersion
 from controlplane.workshop.advice import ruleset_advice
@@ -19,7 +19,7 @@ from proxy.wire.audit_event import rfc3339
 _LONGEST_NOTE: Final = 1000
 
 
-class RulesetFacts(Answer):
+class RulesetFacts(Response):
     ruleset_id: str
     name: str
     version: int  # the one in force
@@ -35,7 +35,7 @@ class ListedRuleset(RulesetFacts):
     rules: int
 
 
-class RulesetList(Answer):
+class RulesetList(Response):
     rulesets: tuple[ListedRuleset, ...]
 
 
@@ -54,7 +54,7 @@ class VersionFacts(msgspec.Struct, rename="camel"):
     note: str | None
 
 
-class RulesetHistory(Answer):
+class RulesetHistory(Response):
     versions: tuple[VersionFacts, ...]  # newest first
 
 

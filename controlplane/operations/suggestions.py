@@ -10,7 +10,7 @@ import msgspec
 from controlplane.names import InvalidName, valid_name
 from controlplane.operations.actor import Actor
 from controlplane.operations.context import OperationContext
-from controlplane.operations.operation import Answer, InvalidRequest, Request, operation
+from controlplane.operations.operation import InvalidRequest, Request, Response, operation
 from controlplane.operations.recorded import FormerRules, Reading, Selection, select
 from controlplane.operations.replays import turn, without_events
 from controlplane.operations.worker_process import run_trial
@@ -45,7 +45,7 @@ class SuggestedFacts(msgspec.Struct, rename="camel"):
     requests: int
 
 
-class Suggested(Answer):
+class Suggested(Response):
     yaml: str
     from_: str = msgspec.field(name="from")
     to: str

@@ -33,7 +33,7 @@ class OutboxStore(Protocol):
 
 
 class IndexUnavailableError(Exception):
-    """The index can't answer or take events now; trying again later may do."""
+    """The index can't respond or take events now; trying again later may do."""
 
 
 class IndexDamagedError(IndexUnavailableError):

@@ -118,16 +118,16 @@ class OpenSearchIndex:
 
     async def _prepared(self) -> str:
         path = f"{self._name}/_settings"
-        status, answer = await self._ask("GET", path, accept=(404,))
+        status, response = await self._ask("GET", path, accept=(404,))
         if status == 404:
             # 400: another process was quicker.
             await self._ask("PUT", self._name, orjson.dumps(INDEX_DEFINITION), accept=(400,))
-            _, answer = await self._ask("GET", path)
+            _, response = await self._ask("GET", path)
         else:
             # Made by an earlier release, it may lack a field; what is there already stays as it is.
             await self._ask("PUT", f"{self._name}/_mapping", orjson.dumps(INDEX_DEFINITION["mappings"]))
         try:
-            (index,) = answer.values()
+            (index,) = response.values()
             return str(index["settings"]["index"]["uuid"])
         except (AttributeError, KeyError, TypeError, ValueError):
             raise self._unavailable("its settings name no index uuid") from None
@@ -175,25 +175,25 @@ class OpenSearchIndex:
 
     def _doubt_limit(self, items: Mapping[str, bytes], too_large: set[str]) -> None:
         """Raise IndexUnavailableError if 413 was the response to each event and one of them is small: then
-        something in between answers, and no event is left out of the index because of that."""
+        something in between responds, and no event is left out of the index because of that."""
         if too_large >= items.keys() and min(map(len, items.values())) < _LEAST_LIMIT:
-            raise self._unavailable("each event alone was answered 413, as by something in between")
+            raise self._unavailable("each event alone got 413, as by something in between")
 
     async def _bulk(self, items: Mapping[str, bytes], too_large: set[str]) -> dict[str, bytes]:
         """Return what the cluster asks for again; add to `too_large` what it refuses by its size."""
         body = b"".join(items.values())
-        status, answer = await self._ask(
+        status, response = await self._ask(
             "POST", f"{self._name}/_bulk", body, kind="application/x-ndjson", accept=(_TOO_LARGE,)
         )
         if status == _TOO_LARGE:
             return await self._bulk_halves(items, too_large)
         try:
-            results = [next(iter(result.values())) for result in answer["items"]]
+            results = [next(iter(result.values())) for result in response["items"]]
             states = [(result["_id"], int(result["status"]), result.get("error")) for result in results]
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
-            raise self._unavailable("its answer to _bulk is not understood") from None
+            raise self._unavailable("its response to _bulk is not understood") from None
         if [uid for uid, _, _ in states] != list(items):
-            raise self._unavailable("its answer to _bulk names other events")
+            raise self._unavailable("its response to _bulk names other events")
         again = {}
         for uid, status, error in states:
             if status == 429 or status >= 500:
@@ -217,11 +217,11 @@ class OpenSearchIndex:
         path = f"{self._name}/_delete_by_query"
         await self.outbox_name()
         parameters = {"conflicts": "proceed", "refresh": "true"}
-        _, answer = await self._ask("POST", path, orjson.dumps(body), parameters)
+        _, response = await self._ask("POST", path, orjson.dumps(body), parameters)
         try:
-            return int(answer["deleted"])
+            return int(response["deleted"])
         except (KeyError, TypeError, ValueError):
-            raise self._unavailable("its answer to _delete_by_query is not understood") from None
+            raise self._unavailable("its response to _delete_by_query is not understood") from None
 
     # -- reading --
 
@@ -240,58 +240,62 @@ class OpenSearchIndex:
             # An event that was accepted a moment ago belongs on the first page, and clusters take their time.
             await self.outbox_name()
             await self._ask("POST", f"{self._name}/_refresh")
-        answer = await self._search(body)
+        response = await self._search(body)
         try:
-            hits = answer["hits"]["hits"]
+            hits = response["hits"]["hits"]
             events = tuple(hit["_source"]["body"].encode() for hit in hits[:limit])
             following = _cursor(hits[limit - 1]["sort"]) if len(hits) > limit else None
         except (AttributeError, IndexError, KeyError, TypeError):
-            raise self._unavailable("its answer to _search is not understood") from None
+            raise self._unavailable("its response to _search is not understood") from None
         return SearchPage(events, following)
 
     async def span(self, org_ids: Sequence[str] | None) -> tuple[int, int] | None:
         ends = {"least": {"min": {"field": "time"}}, "most": {"max": {"field": "time"}}}
         body = {"size": 0, "query": {"bool": {"filter": _of_orgs(org_ids)}}, "aggs": ends}
-        answer = await self._search(body)
+        response = await self._search(body)
         try:
-            least, most = (answer["aggregations"][name]["value"] for name in ends)
+            least, most = (response["aggregations"][name]["value"] for name in ends)
             return None if least is None else (int(least), int(most))
         except (KeyError, TypeError, ValueError):
-            raise self._unavailable("its answer to _search is not understood") from None
+            raise self._unavailable("its response to _search is not understood") from None
 
     async def facets(self, query: SearchQuery, fields: Sequence[str], *, top: int = 10) -> Facets:
         aggregations = {name: {"terms": {"field": FIELDS[name].name, "size": top}} for name in fields}
         body = {"size": 0, "query": query_dsl(query), "track_total_hits": True, "aggs": aggregations}
-        answer = await self._search(body)
+        response = await self._search(body)
         try:
             counts = {
                 name: tuple(
                     (_facet_value(FIELDS[name], bucket["key"]), int(bucket["doc_count"]))
-                    for bucket in answer["aggregations"][name]["buckets"]
+                    for bucket in response["aggregations"][name]["buckets"]
                 )
                 for name in fields
             }
-            return Facets(counts, int(answer["hits"]["total"]["value"]), complete=True)
+            return Facets(counts, int(response["hits"]["total"]["value"]), complete=True)
         except (KeyError, TypeError, ValueError):
-            raise self._unavailable("its answer to _search is not understood") from None
+            raise self._unavailable("its response to _search is not understood") from None
 
     async def histogram(self, query: SearchQuery, interval_ms: int) -> Histogram:
         per_interval = {"field": "time", "fixed_interval": f"{interval_ms}ms", "min_doc_count": 1}
         body = {"size": 0, "query": query_dsl(query), "aggs": {"times": {"date_histogram": per_interval}}}
-        answer = await self._search(body)
+        response = await self._search(body)
         try:
-            buckets = answer["aggregations"]["times"]["buckets"]
+            buckets = response["aggregations"]["times"]["buckets"]
             counted = tuple((int(bucket["key"]), int(bucket["doc_count"])) for bucket in buckets)
         except (KeyError, TypeError, ValueError):
-            raise self._unavailable("its answer to _search is not understood") from None
+            raise self._unavailable("its response to _search is not understood") from None
         return Histogram(counted, complete=True)
 
     async def _search(self, body: Mapping[str, object]) -> Any:
         await self.outbox_name()
-        _, answer = await self._ask("POST", f"{self._name}/_search", orjson.dumps(body))
-        if not isinstance(answer, dict) or answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
+        _, response = await self._ask("POST", f"{self._name}/_search", orjson.dumps(body))
+        if (
+            not isinstance(response, dict)
+            or response.get("timed_out")
+            or response.get("_shards", {}).get("failed")
+        ):
             raise self._unavailable("it could not search all of its shards")
-        return answer
+        return response
 
     # -- HTTP --
 
@@ -323,13 +327,15 @@ class OpenSearchIndex:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unavailable(str(error) or type(error).__name__) from error
         if status >= 300 and status not in accept:
-            raise self._unavailable(f"{method} {path} was answered {status}: {_excerpt(text)}")
+            raise self._unavailable(f"{method} {path} got a response {status}: {_excerpt(text)}")
         try:
             return status, json.loads(readable(text)) if text else None
         except ValueError:
             if status in accept:
                 return status, None
-            raise self._unavailable(f"{method} {path} was answered with something that is not JSON") from None
+            raise self._unavailable(
+                f"{method} {path} got a response with something that is not JSON"
+            ) from None
 
     def _unavailable(self, what: str) -> IndexUnavailableError:
         return IndexUnavailableError(f"search index at {self._base}: {what}")
@@ -340,8 +346,8 @@ def _basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _excerpt(answer: object) -> str:
-    text = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else json.dumps(answer)
+def _excerpt(response: object) -> str:
+    text = response.decode("utf-8", "replace") if isinstance(response, bytes) else json.dumps(response)
     return shortened(text, 300)
 
 

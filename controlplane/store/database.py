@@ -147,7 +147,7 @@ class Database:
                 group.append(self._queue.get_nowait())
             wanted = [waiting for waiting in group if not waiting.done.cancelled()]
             try:
-                _answer(wanted, await loop.run_in_executor(self._write_thread, self._commit, wanted))
+                _response(wanted, await loop.run_in_executor(self._write_thread, self._commit, wanted))
             finally:
                 for _ in group:
                     self._queue.task_done()
@@ -168,7 +168,7 @@ class Database:
         return results
 
 
-def _answer(group: Iterable[_Waiting], results: Iterable[Any]) -> None:
+def _response(group: Iterable[_Waiting], results: Iterable[Any]) -> None:
     for waiting, result in zip(group, results, strict=True):
         if waiting.done.cancelled():
             continue

@@ -28,8 +28,8 @@ from controlplane.store.interface import (
     SyncContent,
 )
 
-# In force. A proxy gets all of them in one answer, with those of others that it serves, and takes 64 MiB; as
-# JSON a text may be twice as long.
+# In force. A proxy gets all of them in one response, with those of others that it serves, and takes 64 MiB;
+# as JSON a text may be twice as long.
 MOST_TEXT_OF_ORG: Final = 16 * 1024 * 1024
 # `generatedAt` never goes back, but by more than any proxy takes as a time to come, a day by its own clock:
 # that was a wrong clock, and proxies don't count what they applied by it either.
@@ -360,7 +360,7 @@ class RegistryTables:
     # Sync
 
     async def sync_content(self, proxy_id: str, known_versions: Sequence[str]) -> SyncContent | str:
-        def answer(connection: sqlite3.Connection) -> SyncContent:
+        def response(connection: sqlite3.Connection) -> SyncContent:
             # Looked at again, inside the writer's transaction: so a later generatedAt never goes with older
             # content.
             visible = self._visible(connection, proxy_id)
@@ -387,7 +387,7 @@ class RegistryTables:
         current = await self.sync_version(proxy_id)
         if current is not None and current in known_versions:
             return current
-        return await self._database.write_even_if_full(answer)
+        return await self._database.write_even_if_full(response)
 
     async def sync_version(self, proxy_id: str) -> str | None:
         def look(connection: sqlite3.Connection) -> str | None:

@@ -24,7 +24,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_COMPARED = 2_000  # patterns: each is compared with each
 
 _UNGUARDED = (
-    "this filter says nothing of guard_queries: without it, $filter and its relatives tell what the answer "
+    "this filter says nothing of guard_queries: without it, $filter and its relatives tell what the response "
     "hides; write `guard_queries: true`, or false where that is meant"
 )
 _NO_JSON = frozenset(("$value", "content", "contentstream"))
@@ -93,7 +93,7 @@ def _leading_nowhere(rules: list[dict[str, Any]]) -> _Advice:
                     message = f"a path begins within each item of a list: write {rest}"
                 elif path.casefold().startswith("@odata."):
                     message = (
-                        "control information of the whole answer stays: this is found within objects alone"
+                        "control information of the whole response stays: this is found within objects alone"
                     )
                 else:
                     continue

@@ -51,7 +51,7 @@ def run_cases(ruleset: Ruleset, text: str) -> CasesRun:
     failed, failures = 0, list[RulesetProblem]()
     deciding: set[str] = set()
     for at, case in enumerate(cases.cases):
-        told = explainer.explain(_sample(case), None if case.answer is None else _answer(case.answer))
+        told = explainer.explain(_sample(case), None if case.response is None else _response(case.response))
         differing = [
             document_problem(document, ("cases", at, *where), _named(case, message))
             for where, message in _differences(case, told)
@@ -98,7 +98,7 @@ _Body = Annotated[Any, BeforeValidator(as_values)]  # JSON: numbers count, not t
 _Fields = dict[Annotated[_Field, FEW], Annotated[_FieldValues, FEW]]
 
 
-class _Answer(Shape):
+class _Response(Shape):
     status: Integer = 200
     headers: _Fields = Field(default_factory=dict)
     body: _Body = None
@@ -119,7 +119,7 @@ class _Case(Shape):
     ip: Annotated[Text, AfterValidator(_checked_address)] | None = None
     time: Annotated[Text, AfterValidator(_checked_moment)] | None = None
     body: _Body = None
-    answer: _Answer | None = None
+    response: _Response | None = Field(default=None, alias="answer")
     expect: _Expected
 
 
@@ -127,7 +127,12 @@ class _Cases(Shape):
     cases: Annotated[list[_Case], Field(min_length=1)]
 
 
-_SHAPES: Mapping[str, type[BaseModel]] = {"": _Cases, "cases": _Case, "answer": _Answer, "expect": _Expected}
+_SHAPES: Mapping[str, type[BaseModel]] = {
+    "": _Cases,
+    "cases": _Case,
+    "answer": _Response,
+    "expect": _Expected,
+}
 
 
 def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
@@ -142,9 +147,11 @@ def _parse(text: str) -> tuple[yaml_document.Document, _Cases]:
     except ValidationError as error:
         raise InvalidRuleset([*problems, *shape_problems(document, error, _SHAPES)]) from None
     without_response = (
-        document_problem(document, ("cases", at, "expect", "body"), "a body is expected, and no answer given")
+        document_problem(
+            document, ("cases", at, "expect", "body"), "a body is expected, and no response given"
+        )
         for at, case in enumerate(cases.cases)
-        if case.answer is None and "body" in case.expect.model_fields_set
+        if case.response is None and "body" in case.expect.model_fields_set
     )
     problems += islice(without_response, MAX_PROBLEMS + 1)
     if problems:
@@ -178,8 +185,8 @@ def _sample(case: _Case) -> SampleRequest:
     )
 
 
-def _answer(answer: _Answer) -> ResponseFacts:
-    return ResponseFacts(answer.status, tuple(_field_lines(answer.headers)), _bytes(answer.body))
+def _response(response: _Response) -> ResponseFacts:
+    return ResponseFacts(response.status, tuple(_field_lines(response.headers)), _bytes(response.body))
 
 
 def _field_lines(fields: _Fields) -> Iterator[tuple[bytes, bytes]]:

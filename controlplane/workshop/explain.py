@@ -1,8 +1,8 @@
 """Why a request is evaluated as it is: each rule in the order in which it is tried, and what it asks.
 
 The verdict is the one of `Plan.decide`. The account of it walks the same compiled rules, so that a rule's
-parts are evaluated against the very checks that evaluate a request. Where parts of the request or its answer
-aren't known, the verdict is the one of every request that it may have been, or there are several.
+parts are evaluated against the very checks that evaluate a request. Where parts of the request or its
+response aren't known, the verdict is the one of every request that it may have been, or there are several.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a rule asks, whether it holds, and what the request or answer has there."""
+    """One thing that a rule asks, whether it holds, and what the request or response has there."""
 
     part: str  # path, methods, ip, time, or a condition's source and name
     asked: str
@@ -108,7 +108,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The proxy's own answer where no rule comes to decide, or where a filter can't vouch for the answer."""
+    """The proxy's own response where no rule comes to decide, or where a filter can't vouch for the
+    response."""
 
     status: int
     reason: str
@@ -126,8 +127,8 @@ class Explanation:
     refused: Refused | None = None
     accounts: tuple[Account, ...] = ()
     response_accounts: tuple[Account, ...] = ()
-    awaiting: tuple[str, ...] = ()  # response rules that may change the verdict once there is an answer
-    body: bytes | None = None  # the answer's, as the application gets it
+    awaiting: tuple[str, ...] = ()  # response rules that may change the verdict once there is a response
+    body: bytes | None = None  # the response's, as the application gets it
     removed: tuple[str, ...] | None = None  # the transforms that removed something from it
     possible: tuple[Evaluation, ...] = ()  # where what isn't known makes a difference
     missing: tuple[str, ...] = ()  # and what that is
@@ -143,7 +144,7 @@ class Explainer:
         self._ruleset = ruleset
         self._rules = partly_known_rules(ruleset)
 
-    def explain(self, sample: SampleRequest, answer: ResponseFacts | None = None) -> Explanation:
+    def explain(self, sample: SampleRequest, response: ResponseFacts | None = None) -> Explanation:
         try:
             target = canonicalise(sample.target)
         except MalformedTarget as error:
@@ -166,26 +167,27 @@ class Explainer:
         plan = self._rules.plan(sample.method, target)
         accounts = tuple(self._request_account(reading, request) for reading in target.readings)
         ways = every_way(lambda: evaluated(plan, request, None), request.possible_facts)
-        if answer is None or not any(map(_lets_through, ways.outcomes)):
-            awaited = answer is None and plan.has_response_rules and any(map(_lets_through, ways.outcomes))
+        if response is None or not any(map(_lets_through, ways.outcomes)):
+            awaited = response is None and plan.has_response_rules and any(map(_lets_through, ways.outcomes))
             awaiting = self._response_rules(request.method, target) if awaited else ()
             return _explanation(ways, accounts, awaiting=awaiting)
-        return self._answered(plan, request, answer, accounts)
+        return self._responded(plan, request, response, accounts)
 
-    def _answered(
-        self, plan: Plan, request: PartlyKnownRequest, answer: ResponseFacts, accounts: tuple[Account, ...]
+    def _responded(
+        self, plan: Plan, request: PartlyKnownRequest, response: ResponseFacts, accounts: tuple[Account, ...]
     ) -> Explanation:
-        ways = every_way(lambda: evaluated(plan, request, answer), request.possible_facts)
+        ways = every_way(lambda: evaluated(plan, request, response), request.possible_facts)
         of_response: tuple[Account, ...] = ()
         if plan.has_response_rules:
             of_response = tuple(
-                self._response_account(reading, request, plan, answer) for reading in request.target.readings
+                self._response_account(reading, request, plan, response)
+                for reading in request.target.readings
             )
         told = _explanation(ways, accounts, of_response)
         if told.decision is None or told.decision.verdict == "block":
             return told
         try:
-            left = _without_hidden(told.decision, request, answer)
+            left = _without_hidden(told.decision, request, response)
             return told if left is None else replace(told, body=left.body, removed=left.removed)
         except NamesHidden:
             return replace(told, decision=blocked_by_path(told.decision))
@@ -207,16 +209,16 @@ class Explainer:
         return self._account(reading, request, None, ways)
 
     def _response_account(
-        self, reading: Reading, request: PartlyKnownRequest, whole: Plan, answer: ResponseFacts
+        self, reading: Reading, request: PartlyKnownRequest, whole: Plan, response: ResponseFacts
     ) -> Account:
         """Of the response rules, upon what all readings of the request came to."""
         plan = self._plan_of(reading, request)
 
         def decided() -> Decision | None:
             before = evaluated(whole, request, None)
-            return plan.decide_response(request, before, answer) if isinstance(before, Decision) else None
+            return plan.decide_response(request, before, response) if isinstance(before, Decision) else None
 
-        return self._account(reading, request, answer, every_way(decided, request.possible_facts))
+        return self._account(reading, request, response, every_way(decided, request.possible_facts))
 
     def _plan_of(self, reading: Reading, request: RequestFacts) -> Plan:
         alone = reading._replace(kind=reading.kind & ~SLASH)  # by itself it is the one to evaluate by
@@ -226,13 +228,13 @@ class Explainer:
         self,
         reading: Reading,
         request: RequestFacts,
-        answer: ResponseFacts | None,
+        response: ResponseFacts | None,
         ways: Ways[Decision | None],
     ) -> Account:
         considered = self._considered(reading)
-        attempts = [*self._attempts(considered, request, answer)]
+        attempts = [*self._attempts(considered, request, response)]
         # Not where the body can't be read, which is refused before any rule is asked.
-        if answer is None and any(ways.outcomes) and not _surely_block(attempts):
+        if response is None and any(ways.outcomes) and not _surely_block(attempts):
             attempts += self._foreseen(considered, request)
         return Account(
             tuple(_path_of(name) for name in reading.names),
@@ -242,15 +244,15 @@ class Explainer:
         )
 
     def _attempts(
-        self, considered: _Considered, request: RequestFacts, answer: ResponseFacts | None
+        self, considered: _Considered, request: RequestFacts, response: ResponseFacts | None
     ) -> Iterator[Attempt]:
         """Until one decides, as `Lane.evaluate` goes."""
         for index, rule in enumerate(self._ruleset.rules):
-            if (rule.when == "response") is (answer is None):
+            if (rule.when == "response") is (response is None):
                 continue
             attempts: dict[Attempt, None] = {}
             for candidate, name in considered.get(index, ()):
-                attempt = _attempt(candidate, name, request, answer)
+                attempt = _attempt(candidate, name, request, response)
                 attempts[attempt] = None
                 if attempt.outcome in ("decides", "unreadable"):
                     break
@@ -259,7 +261,7 @@ class Explainer:
                 return
 
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
-        """Response rules that block before there is an answer, as `Plan.decide` does for them, and what was
+        """Response rules that block before there is a response, as `Plan.decide` does for them, and what was
         tried before; none where none of them blocks."""
         told: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):
@@ -303,8 +305,8 @@ class Explainer:
         return considered
 
 
-def evaluated(plan: Plan, request: RequestFacts, answer: ResponseFacts | None) -> Evaluation:
-    """What becomes of the request; with an answer, by the response rules too."""
+def evaluated(plan: Plan, request: RequestFacts, response: ResponseFacts | None) -> Evaluation:
+    """What becomes of the request; with a response, by the response rules too."""
     try:
         decision = plan.decide(request)
     except MalformedBody as error:
@@ -313,9 +315,9 @@ def evaluated(plan: Plan, request: RequestFacts, answer: ResponseFacts | None) -
         return Refused(400, "ambiguousTarget", str(error))
     if is_batch(request.method, request.target):
         decision = envelope_decision(decision)
-    if answer is None or decision.verdict == "block":
+    if response is None or decision.verdict == "block":
         return decision
-    return plan.decide_response(request, decision, answer)
+    return plan.decide_response(request, decision, response)
 
 
 def _decided(plan: Plan, request: RequestFacts) -> Decision | None:
@@ -349,12 +351,12 @@ def _explanation(
 
 
 def _attempt(
-    candidate: Candidate, name: Name, request: RequestFacts, answer: ResponseFacts | None
+    candidate: Candidate, name: Name, request: RequestFacts, response: ResponseFacts | None
 ) -> Attempt:
     step = candidate.step
     decision, note = step.decided(request), ""
     findings: list[Finding] = []
-    for finding in _findings(candidate, name, request, answer):
+    for finding in _findings(candidate, name, request, response):
         findings.append(finding)
         if finding.held in ("no", "unreadable"):
             break
@@ -405,7 +407,7 @@ def _finding(part: str, asked: str, held: Held, found: tuple[str, ...] = ()) -> 
 
 
 def _findings(
-    candidate: Candidate, name: Name, request: RequestFacts, answer: ResponseFacts | None
+    candidate: Candidate, name: Name, request: RequestFacts, response: ResponseFacts | None
 ) -> Iterator[Finding]:
     """What a rule on the path asks beside it, in the order in which it is asked."""
     compiled = candidate.entry.compiled
@@ -419,17 +421,17 @@ def _findings(
         values = candidate.entry.values(parameter, name)
         yield _finding(_part_name(condition), _asked(condition), _HELD[test(values)], values)
     for part, check in zip(parts_asked(rule), compiled.step.checks, strict=True):
-        if is_unknown(part, request, answer):
+        if is_unknown(part, request, response):
             yield _finding(_part_name(part), _asked(part), "unknown")
             continue
         try:
-            held = _HELD[check(request, answer)]
+            held = _HELD[check(request, response)]
         except MalformedBody:
             held = "unreadable"
         seen = request.as_taken() if asks_as_taken(rule, part) else request
-        yield _finding(_part_name(part), _asked(part), held, _found(part, seen, answer))
+        yield _finding(_part_name(part), _asked(part), held, _found(part, seen, response))
     if candidate.probed:
-        probes = candidate.step.checks[-1](request, answer)  # after the rule's own
+        probes = candidate.step.checks[-1](request, response)  # after the rule's own
         query = request.target.query
         yield _finding("query", "one that names what is hidden", _HELD[probes], (query,) if query else ())
 
@@ -458,19 +460,19 @@ def _operand(operand: object) -> str:
     return _text(operand)
 
 
-def _found(part: Part, request: RequestFacts, answer: ResponseFacts | None) -> tuple[str, ...]:
+def _found(part: Part, request: RequestFacts, response: ResponseFacts | None) -> tuple[str, ...]:
     if isinstance(part, IpGate):
         return (request.client_ip,) if request.client_ip else ()
     if isinstance(part, TimeGate):
         moment = datetime.fromtimestamp(int(request.now), UTC).astimezone(ZoneInfo(part.timezone))
         return (moment.strftime("%a %H:%M").lower(),)
     try:
-        return tuple(islice(_values(part, request, answer), _MOST_FOUND))
+        return tuple(islice(_values(part, request, response), _MOST_FOUND))
     except MalformedBody:
         return ()
 
 
-def _values(condition: Condition, request: RequestFacts, answer: ResponseFacts | None) -> Iterator[str]:
+def _values(condition: Condition, request: RequestFacts, response: ResponseFacts | None) -> Iterator[str]:
     """What the condition's check looked at, for the eye."""
     match condition.source:
         case "query":
@@ -479,15 +481,15 @@ def _values(condition: Condition, request: RequestFacts, answer: ResponseFacts |
             yield from field_values(request.headers, condition.name.lower().encode("ascii"))
         case "body":
             yield from map(_text, request.values(property_path(condition.name)))
-    if answer is None:
+    if response is None:
         return
     match condition.source:
         case "status":
-            yield str(answer.status)
+            yield str(response.status)
         case "response_header":
-            yield from field_values(answer.headers, condition.name.lower().encode("ascii"))
+            yield from field_values(response.headers, condition.name.lower().encode("ascii"))
         case "property":
-            yield from map(_text, answer.values(property_path(condition.name)))
+            yield from map(_text, response.values(property_path(condition.name)))
 
 
 def _text(value: object) -> str:
@@ -515,16 +517,16 @@ def _path_of(name: Name) -> str:
     return escaped("/" + "/".join(segments))
 
 
-def _without_hidden(decision: Decision, request: RequestFacts, answer: ResponseFacts) -> Filtered | None:
-    """The answer's body without what the rules hide, if it has one. Raises FilterFailed and NamesHidden."""
-    if answer.body is None:
+def _without_hidden(decision: Decision, request: RequestFacts, response: ResponseFacts) -> Filtered | None:
+    """The response's body without what the rules hide, if it has one. Raises FilterFailed and NamesHidden."""
+    if response.body is None:
         return None
-    if not answer.body or decision.transforms is None or not 200 <= answer.status < 300:
-        return Filtered(answer.body, ())
-    if answer.status == 206:
+    if not response.body or decision.transforms is None or not 200 <= response.status < 300:
+        return Filtered(response.body, ())
+    if response.status == 206:
         raise FilterFailed("it is a part of a larger whole")
-    named = [value for name, value in answer.headers if name.lower() == b"content-type"]
+    named = [value for name, value in response.headers if name.lower() == b"content-type"]
     kind = media_type(named[0] if named else b"application/json")
     compiled = compile_filter(decision.transforms)
     asked = (request.method.upper(), request.target)
-    return without_hidden(compiled, decision.transforms, asked, kind, answer.body)
+    return without_hidden(compiled, decision.transforms, asked, kind, response.body)

@@ -1,4 +1,4 @@
-"""HAR files (HTTP Archive 1.2 and what recorders make of it): requests to a graph API, with answers.
+"""HAR files (HTTP Archive 1.2 and what recorders make of it): requests to a graph API, with responses.
 
 Only an entry to the graph API is looked into, and only an entry whose request cannot be read is left out. Any
 other part that cannot be read is unknown. Such a file holds live credentials: their header fields are masked
@@ -68,12 +68,12 @@ class Exchange:
     headers: Headers
     body: bytes | None
     unknown: frozenset[RequestPart]
-    answer: ResponseFacts | None  # None: unknown
+    response: ResponseFacts | None  # None: unknown
     part: str = ""  # id of a request within a $batch
 
     @property
     def answer_body(self) -> bytes | None:
-        return None if self.answer is None else self.answer.body
+        return None if self.response is None else self.response.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,10 @@ class _Reader:
             fields.fields,
             body.data,
             frozenset(unknown),
-            self._answer(number, member(entry, "response"), method),
+            self._response(number, member(entry, "response"), method),
         )
 
-    def _answer(self, number: int, response: object, method: str) -> ResponseFacts | None:
+    def _response(self, number: int, response: object, method: str) -> ResponseFacts | None:
         status = status_of(member(response, "status"))
         if status is None:
             self._miss(number, "the response", "is not recorded or did not come")
@@ -230,9 +230,9 @@ class _Reader:
         except MalformedBatch:
             self._miss(whole.number, "the requests within the $batch", "can't be read")
             return
-        answers = _answers(whole.answer_body)
+        responses = _responses(whole.answer_body)
         for part in parts:
-            answer = answers.get(part.id.casefold())
+            response = responses.get(part.id.casefold())
             yield Exchange(
                 whole.number,
                 whole.time,
@@ -241,7 +241,7 @@ class _Reader:
                 tuple(field_of(name, value) for name, value in part.headers),
                 as_if_alone(part.body),
                 whole.unknown & {"ip", "time"},
-                None if answer is None else _response_of_part(answer),
+                None if response is None else _response_of_part(response),
                 part=part.id,
             )
 
@@ -397,15 +397,15 @@ def _first(fields: Fields, name: bytes) -> str | None:
     return next((value.decode() for value in values_of(fields.fields, name)), None)
 
 
-def _answers(body: bytes | None) -> dict[str, BatchResponse]:
+def _responses(body: bytes | None) -> dict[str, BatchResponse]:
     if body is None:
         return {}
     try:
-        return {answer.id.casefold(): answer for answer in parse_batch_response(body)}
+        return {response.id.casefold(): response for response in parse_batch_response(body)}
     except MalformedBatch:
         return {}
 
 
-def _response_of_part(answer: BatchResponse) -> ResponseFacts:
-    headers = tuple(field_of(name, value) for name, value in answer.headers)
-    return ResponseFacts(answer.status, headers, answer.body)
+def _response_of_part(response: BatchResponse) -> ResponseFacts:
+    headers = tuple(field_of(name, value) for name, value in response.headers)
+    return ResponseFacts(response.status, headers, response.body)

@@ -41,14 +41,14 @@ class Foreseen:
 
     exchange: Exchange
     outcome: Outcome | Unclear
-    body: bytes | None = None  # the answer's, as the application gets it
+    body: bytes | None = None  # the response's, as the application gets it
     removed: tuple[str, ...] = ()  # properties that it had, by their paths
 
 
 def foresee(ruleset: Ruleset, exchanges: Iterable[Exchange]) -> Iterator[Foreseen]:
     explainer = Explainer(ruleset)
     for exchange in exchanges:
-        told = explainer.explain(_sample(exchange), exchange.answer or _ANY_RESPONSE)
+        told = explainer.explain(_sample(exchange), exchange.response or _ANY_RESPONSE)
         if told.possible:
             yield Foreseen(exchange, Unclear(tuple(map(outcome_of, told.possible)), told.missing))
             continue
@@ -101,7 +101,7 @@ def _compare(before: object, after: object, path: str, found: dict[str, None]) -
 
 
 def suggest_for(exchanges: Sequence[Exchange], name: str, *, about: Sequence[str] = ()) -> Suggestion:
-    """Where an application always names the properties that it wants, answers are filtered to those."""
+    """Where an application always names the properties that it wants, responses are filtered to those."""
     observed = Observations()
     for exchange in exchanges:
         observed.add(exchange.method, exchange.target, exchange.time)
@@ -176,18 +176,18 @@ def _removed_by(transforms: Transforms, seen: Sequence[tuple[Target, Exchange]])
     for target, exchange in seen:
         if guard.is_probed_by(target):
             return None
-        answer = exchange.answer
-        if answer is None or answer.body is None:
+        response = exchange.response
+        if response is None or response.body is None:
             continue
         known += 1
-        if not 200 <= answer.status < 300:
+        if not 200 <= response.status < 300:
             continue
         try:
-            after = made.apply(answer.body).body
+            after = made.apply(response.body).body
         except FilterFailed:
             return None
-        if after != answer.body:
-            names = _removed(answer.body, after)
+        if after != response.body:
+            names = _removed(response.body, after)
             if not names or any("." in name or "@" in name for name in names):
                 return None
             removed.update(names)

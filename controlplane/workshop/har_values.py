@@ -166,7 +166,7 @@ def read_fields(value: object) -> Fields:
             continue
         # Browsers join several fields of one name with line breaks.
         found += [field_of(name, one) for one in text.split("\n")]
-    if not found:  # a request has one field at least, and an answer too
+    if not found:  # a request has one field at least, and a response too
         return Fields((), is_whole=False, problem="are not recorded" if not unreadable else "can't be read")
     nameless = any(not name for name, _ in _named(value))
     return Fields(tuple(found), not nameless, "have values that can't be read" if unreadable else "")

@@ -46,8 +46,8 @@ _NO_RULESET: Final = "noRuleset"
 _TOO_LARGE: Final = "payloadTooLarge"
 # Reasons of the proxy's own refusals that hang on the rules, though none decided.
 _REFUSED_FOR_RULES: Final = frozenset(("ambiguousTarget", _TOO_LARGE))
-# The upstream's answer came, and response rules were asked.
-_ANSWERED: Final = frozenset(
+# The upstream's response came, and response rules were asked.
+_RESPONDED: Final = frozenset(
     ("rule", "default", "hiddenProperty", "responseRule", "filterFailed", "clientAborted", "upstreamAborted")
 )
 _DEPENDENCY: Final = "the part of its batch that it depends on"
@@ -263,12 +263,12 @@ class Replay:
             unknown=_unknown_of(event),
             masks_secrets=True,
         )
-        answer = _answer(event)
-        return lambda: outcome_of(evaluated(plan, request, answer))
+        response = _response(event)
+        return lambda: outcome_of(evaluated(plan, request, response))
 
 
 def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownResponse | None]:
-    """The event's request and the answer to it, if there was one, for an explanation."""
+    """The event's request and the response to it, if there was one, for an explanation."""
     request = SampleRequest(
         event.method,
         event.target,
@@ -277,7 +277,7 @@ def sample_of(event: Event) -> tuple[SampleRequest, PartlyKnownResponse | None]:
         unknown=_unknown_of(event),
         masks_secrets=True,
     )
-    return request, None if event.upstream_status is None else _answer(event)
+    return request, None if event.upstream_status is None else _response(event)
 
 
 def _unknown_of(event: Event) -> frozenset[RequestPart]:
@@ -301,11 +301,11 @@ def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
     return Unclear(possible[:_MOST_TOLD], ways.missing)
 
 
-def _answer(event: Event) -> PartlyKnownResponse | None:
+def _response(event: Event) -> PartlyKnownResponse | None:
     """What the upstream said, or would have said to what was blocked; None where it failed."""
     if event.upstream_status is not None:
-        answered = event.reason in _ANSWERED
-        return _partly_known(int(event.upstream_status), _RESPONSE_UNKNOWN) if answered else None
+        responded = event.reason in _RESPONDED
+        return _partly_known(int(event.upstream_status), _RESPONSE_UNKNOWN) if responded else None
     return None if event.lets_through else _partly_known(0, _NO_RESPONSE)
 
 

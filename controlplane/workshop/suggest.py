@@ -37,7 +37,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _DOTTED: Final = re.compile(r"[^\s./\\]+(?:\.[^\s./\\]+)*")  # of a property
 _FEW: Final = 16
 _PLAIN: Final = re.compile(r"[A-Za-z/$](?:[A-Za-z0-9_./$-]*[A-Za-z0-9_/$])?")
-# Reasons of a refusal that filters may have: readings of a path, or answers, that they treat differently.
+# Reasons of a refusal that filters may have: readings of a path, or responds, that they treat differently.
 _FOR_FILTERS: Final = frozenset(("ambiguousTarget", "filterFailed"))
 _NO_PROPERTY: Final = ("@odata.type",)  # which every filter keeps: a rule's list must not be empty
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

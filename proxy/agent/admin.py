@@ -24,7 +24,7 @@ _JSON: Final = "application/json"
 
 
 async def _guarded(request: web.Request, response: web.StreamResponse) -> None:
-    """No answer is for a browser; one that is led here neither renders, frames nor keeps it."""
+    """No response is for a browser; one that is led here neither renders, frames nor keeps it."""
     response.headers.popall("Server", None)  # aiohttp would tell its version and Python's
     response.headers["Cache-Control"] = "no-store"
     response.headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"

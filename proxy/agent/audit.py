@@ -112,7 +112,7 @@ class Audit:
 
     async def status(self) -> AuditStatus | None:
         """Of now, give or take a moment; None while another process owns the directory. A disk that does not
-        answer is told as such: heartbeat, metrics and readiness ask here, and don't hang with it."""
+        response is told as such: heartbeat, metrics and readiness ask here, and don't hang with it."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_now(), name="audit status")
             self._looking_since = time.monotonic()
@@ -121,7 +121,7 @@ class Audit:
         if self._looking.done():
             self._looking.result()
         elif (silent := time.monotonic() - self._looking_since) >= _DISK_SILENT_SECONDS:
-            self._why_closed = f"the disk has not answered for {silent:.0f} s"
+            self._why_closed = f"the disk has not responded for {silent:.0f} s"
             if self._status is not None:
                 self._status = dataclasses.replace(self._status, stalled=self._why_closed)
         return self._status

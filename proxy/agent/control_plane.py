@@ -1,4 +1,4 @@
-"""Signed calls to the control plane: one session, exact bytes, no redirects, bounded answers."""
+"""Signed calls to the control plane: one session, exact bytes, no redirects, bounded responses."""
 
 import io
 import ssl
@@ -38,15 +38,15 @@ _error_decoder = msgspec.json.Decoder(ErrorBody)
 
 
 class CallFailed(Exception):
-    """No whole answer: unreachable, timed out, broke off, or larger than is believable."""
+    """No whole response: unreachable, timed out, broke off, or larger than is believable."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
-    is_signed: bool  # by the holder of our secret, in answer to this very request
+    is_signed: bool  # by the holder of our secret, in response to this very request
     request_signature: str
     needs_signature: bool = True  # whether the settings ask for one
 
@@ -100,20 +100,20 @@ class ControlPlane:
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=_CONNECT_SECONDS)
         self._clock = clock
 
-    async def get(self, url: str, headers: Mapping[str, str], *, max_bytes: int) -> Answer:
+    async def get(self, url: str, headers: Mapping[str, str], *, max_bytes: int) -> Response:
         return await self._call("GET", url, b"", headers, max_bytes)
 
-    async def post(self, url: str, body: bytes, *, max_bytes: int = 64 * 1024) -> Answer:
+    async def post(self, url: str, body: bytes, *, max_bytes: int = 64 * 1024) -> Response:
         return await self._call("POST", url, body, {"Content-Type": "application/json"}, max_bytes)
 
-    def proves_unchanged(self, answer: Answer, version: str) -> bool:
-        """Whether the answer, a 304, is about this very version."""
-        signature = answer.headers.get(UNCHANGED_HEADER, "")
-        return verify_unchanged(self._identity.hmac_secret, answer.request_signature, version, signature)
+    def proves_unchanged(self, response: Response, version: str) -> bool:
+        """Whether the response, a 304, is about this very version."""
+        signature = response.headers.get(UNCHANGED_HEADER, "")
+        return verify_unchanged(self._identity.hmac_secret, response.request_signature, version, signature)
 
     async def _call(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], max_bytes: int
-    ) -> Answer:
+    ) -> Response:
         timestamp = str(int(self._clock()))
         signature = sign(self._identity.hmac_secret, timestamp, body)
         signed = {
@@ -138,7 +138,7 @@ class ControlPlane:
                 )
                 if not is_signed:
                     self.unsigned[url.rpartition("/")[2]] += 1
-                return Answer(
+                return Response(
                     response.status,
                     response.headers,
                     content,
@@ -157,7 +157,7 @@ async def _bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     async for chunk in response.content.iter_any():
         content += chunk
         if len(content) > max_bytes:
-            raise CallFailed(f"answer is larger than {max_bytes} bytes")
+            raise CallFailed(f"response is larger than {max_bytes} bytes")
     return bytes(content)
 
 

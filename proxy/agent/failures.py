@@ -10,7 +10,7 @@ _LONGEST: Final = 2000  # characters: it has to fit into a message to a worker
 
 
 class AttemptFailed(Exception):
-    """What was asked for didn't come. The text never has a secret, a token or an answer's body in it."""
+    """What was asked for didn't come. The text never has a secret, a token or a response's body in it."""
 
     def __init__(self, text: str, retry_after: float = 0.0) -> None:
         # A name in it may be another's, with half a character, which can't be sent.

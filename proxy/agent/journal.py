@@ -241,11 +241,11 @@ class Journal:
         self._save()
         return True
 
-    def quarantine(self, org_id: str, batch: Batch, body: bytes, status: int, answer: str) -> Path:
-        """Keeps a batch that was refused for good where an operator finds it, with the answer."""
+    def quarantine(self, org_id: str, batch: Batch, body: bytes, status: int, response: str) -> Path:
+        """Keeps a batch that was refused for good where an operator finds it, with the response."""
         refused_at = rfc3339(int(time.time() * 1000))
         span = batch.first_seq, batch.last_seq, batch.count
-        held = QuarantinedBatch(org_id, status, answer, refused_at, *span, msgspec.Raw(body))
+        held = QuarantinedBatch(org_id, status, response, refused_at, *span, msgspec.Raw(body))
         path = self._rejected / f"{batch.batch_id}.json"
         write_by_rename(path, quarantine.encode(held))
         self.state.rejected_batches += 1

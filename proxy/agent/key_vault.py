@@ -43,7 +43,7 @@ _VAULT_HINTS: Final = {
 _DISABLED: Final = "SecretDisabled"  # a 403 too, but of no right that is missing
 _DISABLED_HINT: Final = "; the newest version is disabled, and no older one is used in its place"
 _IDENTITY_HINTS: Final = {400: "; is it assigned to this machine?"}
-# What the SDK raises over an answer that it can't read, beside errors of its own.
+# What the SDK raises over a response that it can't read, beside errors of its own.
 _NONSENSE: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
@@ -72,13 +72,13 @@ class KeyVault:
                 pages += 1
                 if len(found) > _MAX_VERSIONS or pages > _MAX_PAGES:
                     raise ValueError("too many versions")
-        if not found:  # which is how a vault answers for a secret that it doesn't have
+        if not found:  # which is how a vault responds for a secret that it doesn't have
             raise self._error(name, _Failure("there is no such secret"))
         return found
 
     @contextlib.asynccontextmanager
     async def _failures_of(self, name: str) -> AsyncIterator[None]:
-        """Whatever the SDK raises as one line. Its own messages quote answers, so none is passed on."""
+        """Whatever the SDK raises as one line. Its own messages quote responses, so none is passed on."""
         try:
             async with asyncio.timeout(_TOTAL_SECONDS):
                 yield
@@ -119,23 +119,23 @@ class _Identity(ManagedIdentityCredential):
 
 
 def _failure(error: Exception, hints: Mapping[int, str]) -> _Failure:
-    """By what it was answered, if anything, which may be known to the error or to its cause."""
+    """By what it got a response, if anything, which may be known to the error or to its cause."""
     chain = [error, error.__cause__]
     for each in chain:
         response = each.response if isinstance(each, HttpResponseError) else None
         if isinstance(response, AsyncHttpResponse):
             status = response.status_code
             if status < 300:
-                return _Failure(f"answered {status} with something that makes no sense")
+                return _Failure(f"responded {status} with something that makes no sense")
             asked = retry_after(response.headers.get("Retry-After"), time.time()) or 0.0
             code = _error_code(response.content)
             hint = _DISABLED_HINT if code.endswith(_DISABLED) else hints.get(status, "")
-            what = f"answered {status}{code}{hint}"
+            what = f"responded {status}{code}{hint}"
             return _Failure(what, min(asked, _LONGEST_PAUSE))
     for each in chain:
         if isinstance(each, (ServiceRequestError, ServiceResponseError)):
             return _Failure(f"can't be reached: {type(each).__name__}: {each.message}")
-    return _Failure("the answer makes no sense")
+    return _Failure("the response makes no sense")
 
 
 @contextlib.asynccontextmanager
@@ -144,7 +144,7 @@ async def open_key_vault(
 ) -> AsyncIterator[KeyVault]:
     """The vault at `url`, whose certificate is evaluated against the session's authorities. Retries are the
     caller's, so that what waits for them shows in health and log."""
-    for name in ("azure", "msal"):  # what matters is told by VaultError; they also tell of heads and answers
+    for name in ("azure", "msal"):  # what matters is told by VaultError; they also tell of heads and responds
         logging.getLogger(name).setLevel(logging.CRITICAL)
     transport = AioHttpTransport(
         session=session,
@@ -193,7 +193,7 @@ def _unix(time: datetime | None, otherwise: float) -> float:
 
 
 def _error_code(body: bytes) -> str:
-    """The codes of a vault's or identity's error answer; never its message."""
+    """The codes of a vault's or identity's error response; never its message."""
     try:
         error = json.loads(readable(body))["error"]
         codes = (

@@ -323,9 +323,9 @@ class _Agent:
 
 
 async def _listener(address: Address) -> socket.socket:
-    """Who asks before there is anybody to answer waits. The supervisor makes sure that the address is free at
-    the first start; who took it from a predecessor that died keeps us from answering, and from nothing else.
-    """
+    """Who asks before there is anybody to respond to waits. The supervisor makes sure that the address is
+    free at the first start; who took it from a predecessor that died keeps us from responding, and from
+    nothing else."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     is_told = False
     while True:
@@ -338,7 +338,7 @@ async def _listener(address: Address) -> socket.socket:
             await asyncio.sleep(_LISTEN_RETRY_SECONDS)
         else:
             if is_told:
-                log.info("Admin.Listen: %s is free, /readyz and /metrics answer", address)
+                log.info("Admin.Listen: %s is free, /readyz and /metrics respond", address)
             return listener
 
 

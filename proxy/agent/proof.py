@@ -1,16 +1,16 @@
 """Tell a response that the control plane provably gave from any other, and read what it says.
 
-A firewall, a gateway or a captive page in between may answer with any status. Such a response ends no copy of
-an event and changes no state: only a signed one that names the batch does (`[Audit] RequireSignedResponse`).
-The signature covers the body and not the status line, so the body alone says what the control plane did.
-"""
+A firewall, a gateway or a captive page in between may respond with any status. Such a response ends no copy
+of an event and changes no state: only a signed one that names the batch does (`[Audit]
+RequireSignedResponse`). The signature covers the body and not the status line, so the body alone says what
+the control plane did."""
 
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from proxy.agent.control_plane import Answer
+from proxy.agent.control_plane import Response
 from proxy.policy.json_text import readable
 from proxy.wire.models import ERROR_STATUS, AuditAnswer, ErrorBody, ReportResponse
 from proxy.wire.signing import SIGNATURE_HEADER
@@ -55,91 +55,91 @@ class Unproven:
 AuditOutcome = Accepted | Refused | Unproven
 
 
-def audit_outcome(answer: Answer, batch_id: str) -> AuditOutcome:
+def audit_outcome(response: Response, batch_id: str) -> AuditOutcome:
     """Return the meaning of a response for the batch that was sent under this id."""
-    if answer.status == 202:
-        return _acceptance(answer, batch_id)
-    return _refusal(answer, batch_id)
+    if response.status == 202:
+        return _acceptance(response, batch_id)
+    return _refusal(response, batch_id)
 
 
-def report_problem(answer: Answer) -> str | None:
+def report_problem(response: Response) -> str | None:
     """Return the reason why a heartbeat or a metrics report is not delivered; None if it is."""
-    if answer.status != 200:
-        return description(answer)
-    if not answer.is_signed:
-        return None if answer.is_believed else description(answer)
+    if response.status != 200:
+        return description(response)
+    if not response.is_signed:
+        return None if response.is_believed else description(response)
     try:
-        _decode_report(readable(answer.body))
+        _decode_report(readable(response.body))
     except ValueError:
-        return "control plane answered 200 with the body of another response"
+        return "control plane responded with 200 with the body of another response"
     return None
 
 
-def description(answer: Answer) -> str:
+def description(response: Response) -> str:
     """Describe the response and its sender in one line, for log and health."""
-    told = answer.described()
-    if answer.is_believed or (answer.is_explained and answer.status not in _ALWAYS_SIGNED):
-        return f"control plane answered {told}"
-    older = ", or the control plane is of an earlier release" if _has_our_form(answer) else ""
+    told = response.described()
+    if response.is_believed or (response.is_explained and response.status not in _ALWAYS_SIGNED):
+        return f"control plane responded {told}"
+    older = ", or the control plane is of an earlier release" if _has_our_form(response) else ""
     return (
-        f"something between this proxy and the control plane answered {told} ({_kind(answer)}){older}: "
-        f"the response is not signed for this request: {_lack(answer)}"
+        f"something between this proxy and the control plane responded {told} ({_kind(response)}){older}: "
+        f"the response is not signed for this request: {_lack(response)}"
     )
 
 
-def _lack(answer: Answer) -> str:
+def _lack(response: Response) -> str:
     """The fault of a signature that is absent or does not fit."""
-    if SIGNATURE_HEADER not in answer.headers:
+    if SIGNATURE_HEADER not in response.headers:
         return f"it has no {SIGNATURE_HEADER} field"
     return f"its {SIGNATURE_HEADER} does not fit this request and the body that came"
 
 
-def _acceptance(answer: Answer, batch_id: str) -> Accepted | Unproven:
-    if not answer.is_believed:
-        return Unproven(description(answer))
+def _acceptance(response: Response, batch_id: str) -> Accepted | Unproven:
+    if not response.is_believed:
+        return Unproven(description(response))
     try:
-        said = _decode_acceptance(readable(answer.body))
+        said = _decode_acceptance(readable(response.body))
     except ValueError:
-        return Unproven("control plane answered 202 without naming a batch")
+        return Unproven("control plane responded with 202 without naming a batch")
     if said.batch_id != batch_id:
-        return Unproven("control plane answered 202 about another batch")
+        return Unproven("control plane responded with 202 about another batch")
     return Accepted(said.accepted, said.duplicate, said.content_differs is True)
 
 
-def _refusal(answer: Answer, batch_id: str) -> Refused | Unproven:
+def _refusal(response: Response, batch_id: str) -> Refused | Unproven:
     try:
-        said = _decode_error(readable(answer.body))
+        said = _decode_error(readable(response.body))
     except ValueError:
-        return Unproven(description(answer))
+        return Unproven(description(response))
     status = ERROR_STATUS.get(said.error.code)
-    if not answer.is_believed or status is None:
-        return Unproven(description(answer))
+    if not response.is_believed or status is None:
+        return Unproven(description(response))
     # Earlier releases, which sign no error, don't name the batch either.
-    if said.batch_id != batch_id and (answer.is_signed or said.batch_id is not msgspec.UNSET):
-        return Unproven(f"control plane answered {answer.status} without naming this batch")
+    if said.batch_id != batch_id and (response.is_signed or said.batch_id is not msgspec.UNSET):
+        return Unproven(f"control plane responded {response.status} without naming this batch")
     wait = said.error.retry_after_seconds
     return Refused(
         status,
-        description(answer),
+        description(response),
         None if wait is msgspec.UNSET else float(min(max(wait, 0), _LONGEST_WAIT)),
     )
 
 
-def _has_our_form(answer: Answer) -> bool:
-    if answer.is_explained:
+def _has_our_form(response: Response) -> bool:
+    if response.is_explained:
         return True
     for decode in (_decode_acceptance, _decode_report):
         try:
-            decode(readable(answer.body))
+            decode(readable(response.body))
         except ValueError:
             continue
         return True
     return False
 
 
-def _kind(answer: Answer) -> str:
+def _kind(response: Response) -> str:
     """Content type, and whether the body looks like a page for a browser."""
-    given = answer.headers.get("Content-Type", "")[:_LONGEST_TYPE]
+    given = response.headers.get("Content-Type", "")[:_LONGEST_TYPE]
     told = given if given and given.isascii() and given.isprintable() else "no content type"
-    looks_like_page = answer.body.lstrip()[:16].lower().startswith(_HTML)
+    looks_like_page = response.body.lstrip()[:16].lower().startswith(_HTML)
     return f"{told}, an HTML page" if looks_like_page else told

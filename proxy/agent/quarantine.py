@@ -1,4 +1,5 @@
-"""The file of a batch that the control plane refused for good: its bytes, and the answer, for an operator."""
+"""The file of a batch that the control plane refused for good: its bytes, and the response, for an
+operator."""
 
 from typing import Final
 
@@ -8,7 +9,7 @@ import msgspec
 class QuarantinedBatch(msgspec.Struct, rename="camel"):
     org_id: str
     status: int
-    answer: str  # the beginning of its body
+    response: str = msgspec.field(name="answer")  # the beginning of its body
     refused_at: str  # RFC 3339
     first_seq: int
     last_seq: int

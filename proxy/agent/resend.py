@@ -1,7 +1,7 @@
 """Sends batches again that were set aside, once an operator has moved their files to `resend/`.
 
 Where a file is then tells what became of it: it is gone once the control plane has the batch, back in
-`rejected/` with the new answer where it was refused again, and still there while that can't be known.
+`rejected/` with the new response where it was refused again, and still there while that can't be known.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from proxy.agent import quarantine
-from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
+from proxy.agent.control_plane import CallFailed, ControlPlane, Response
 from proxy.agent.journal import new_batch_id
 from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import Accepted, Refused, audit_outcome, description
@@ -76,17 +76,17 @@ class Resender:
                 await asyncio.to_thread(path.rename, self._rejected / path.name)
                 continue
             try:
-                answer = await self._control_plane.post(self._url, bytes(held.batch))
+                response = await self._control_plane.post(self._url, bytes(held.batch))
             except CallFailed as failure:
                 return self._put_off(f"control plane: {failure}")
-            wait = await self._after(path, held, answer)
+            wait = await self._after(path, held, response)
             if wait:
                 return wait
         return self._interval
 
-    async def _after(self, path: Path, held: QuarantinedBatch, answer: Answer) -> float:
-        """What an answer means for the file; the seconds to wait before the next, 0 for none."""
-        match audit_outcome(answer, _batch(held).batch_id):
+    async def _after(self, path: Path, held: QuarantinedBatch, response: Response) -> float:
+        """What a response means for the file; the seconds to wait before the next, 0 for none."""
+        match audit_outcome(response, _batch(held).batch_id):
             case Accepted(content_differs=True):
                 self.reused_ids += 1
                 log.error("%s gets a new batch id: the control plane has other events under its own", path)
@@ -96,10 +96,10 @@ class Resender:
             case Refused(status=409):
                 return await self._renewed(path, held)
             case Refused(status=400 | 403 | 413):
-                await self._refused(path, held, answer)
-            case outcome if answer.status == 429:
-                wait = max(self._interval, asked_wait(answer, outcome, self._interval))
-                text = description(answer)
+                await self._refused(path, held, response)
+            case outcome if response.status == 429:
+                wait = max(self._interval, asked_wait(response, outcome, self._interval))
+                text = description(response)
                 self._trouble.met(
                     text, "what is in %s waits %.0f s: %s", self._directory, wait, text, level=logging.INFO
                 )
@@ -122,12 +122,12 @@ class Resender:
         if not await asyncio.to_thread(_files_in, self._rejected):
             self._all_taken()
 
-    async def _refused(self, path: Path, held: QuarantinedBatch, answer: Answer) -> None:
-        held.status, held.refused_at = answer.status, rfc3339(int(time.time() * 1000))
-        held.answer = shortened(answer.body.decode("utf-8", "replace"), _RESPONSE_CHARACTERS)
+    async def _refused(self, path: Path, held: QuarantinedBatch, response: Response) -> None:
+        held.status, held.refused_at = response.status, rfc3339(int(time.time() * 1000))
+        held.response = shortened(response.body.decode("utf-8", "replace"), _RESPONSE_CHARACTERS)
         await asyncio.to_thread(write_by_rename, self._rejected / path.name, quarantine.encode(held))
         await asyncio.to_thread(path.unlink)
-        log.error("audit batch %s was refused again: %s", self._rejected / path.name, description(answer))
+        log.error("audit batch %s was refused again: %s", self._rejected / path.name, description(response))
 
     def _put_off(self, problem: str) -> float:
         self._trouble.met(problem, "what is in %s waits: %s", self._directory, problem)

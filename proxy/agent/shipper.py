@@ -1,6 +1,6 @@
 """Delivers journals as signed batches, each organisation on its own: retry, back-off, split, quarantine.
 
-The whole of what may be answered is in `_after`; docs/audit.md has it as a table.
+The whole of what may get a response is in `_after`; docs/audit.md has it as a table.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
+from proxy.agent.control_plane import CallFailed, ControlPlane, Response
 from proxy.agent.journal import Journal
 from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import Accepted, AuditOutcome, Refused, audit_outcome, description
@@ -163,26 +163,26 @@ class Shipper:
 
     async def _attempt(self, delivery: _Delivery, batch: Batch, body: bytes) -> float:
         try:
-            answer = await self._control_plane.post(self._url, body)
+            response = await self._control_plane.post(self._url, body)
         except CallFailed as failure:
             return self._put_off(delivery, f"control plane: {failure}")
-        return await self._after(answer, delivery, batch, body)
+        return await self._after(response, delivery, batch, body)
 
-    async def _after(self, answer: Answer, delivery: _Delivery, batch: Batch, body: bytes) -> float:
-        """What an answer means for the batch; the seconds to wait before the next attempt."""
-        match audit_outcome(answer, batch.batch_id):
+    async def _after(self, response: Response, delivery: _Delivery, batch: Batch, body: bytes) -> float:
+        """What a response means for the batch; the seconds to wait before the next attempt."""
+        match audit_outcome(response, batch.batch_id):
             case Accepted(content_differs=True):
                 return await self._reused(delivery, batch)
             case Accepted() as accepted:
                 return await self._accepted(accepted, delivery, batch)
             case Refused(status=400 | 403) as refused:
-                return await self._quarantine(answer, refused, delivery, batch, body)
+                return await self._quarantine(response, refused, delivery, batch, body)
             case Refused(status=409):
                 return await self._expired(delivery, batch)
-            case outcome if answer.status == 413:
-                return await self._too_large(answer, outcome, delivery, batch, body)
-            case outcome if answer.status == 429:
-                return self._limited(answer, outcome, delivery)
+            case outcome if response.status == 413:
+                return await self._too_large(response, outcome, delivery, batch, body)
+            case outcome if response.status == 429:
+                return self._limited(response, outcome, delivery)
             case outcome:
                 return self._put_off(delivery, outcome.text)
 
@@ -214,7 +214,7 @@ class Shipper:
 
     async def _expired(self, delivery: _Delivery, batch: Batch) -> float:
         """The id was used more than 48 hours ago. The events go out again under a new one."""
-        return await self._renewed(delivery, batch, "control plane answered 409 again")
+        return await self._renewed(delivery, batch, "control plane responded with 409 again")
 
     async def _renewed(self, delivery: _Delivery, batch: Batch, if_again: str) -> float:
         await self._on_disk(self._journal.renew, delivery.org_id, batch)
@@ -222,15 +222,15 @@ class Shipper:
         return 0.0 if delivery.failures == 1 else self._put_off(delivery, if_again)
 
     async def _quarantine(
-        self, answer: Answer, refused: Refused, delivery: _Delivery, batch: Batch, body: bytes
+        self, response: Response, refused: Refused, delivery: _Delivery, batch: Batch, body: bytes
     ) -> float:
         path = await self._on_disk(
             self._journal.quarantine,
             delivery.org_id,
             batch,
             body,
-            answer.status,
-            shortened(answer.body.decode("utf-8", "replace"), 4096),
+            response.status,
+            shortened(response.body.decode("utf-8", "replace"), 4096),
         )
         delivery.failures = 0
         delivery.trouble.over()
@@ -243,7 +243,7 @@ class Shipper:
 
     async def _too_large(
         self,
-        answer: Answer,
+        response: Response,
         outcome: AuditOutcome,
         delivery: _Delivery,
         batch: Batch,
@@ -255,20 +255,20 @@ class Shipper:
         if await self._on_disk(self._journal.split, delivery.org_id, batch):
             log.warning(
                 "audit batch %s of %d bytes was too large; split: %s",
-                batch.batch_id, len(body), description(answer),
+                batch.batch_id, len(body), description(response),
             )  # fmt: skip
             return 0.0
         if isinstance(outcome, Refused):
-            return await self._quarantine(answer, outcome, delivery, batch, body)
-        return self._put_off(delivery, description(answer))
+            return await self._quarantine(response, outcome, delivery, batch, body)
+        return self._put_off(delivery, description(response))
 
-    def _limited(self, answer: Answer, outcome: AuditOutcome, delivery: _Delivery) -> float:
+    def _limited(self, response: Response, outcome: AuditOutcome, delivery: _Delivery) -> float:
         wait = max(
-            asked_wait(answer, outcome, self._replay_interval), min(FIRST_BACKOFF, self._replay_interval)
+            asked_wait(response, outcome, self._replay_interval), min(FIRST_BACKOFF, self._replay_interval)
         )
         delivery.trouble.met(
-            description(answer),
-            "audit events of organisation %s wait %.0f s: %s", delivery.org_id, wait, description(answer),
+            description(response),
+            "audit events of organisation %s wait %.0f s: %s", delivery.org_id, wait, description(response),
             level=logging.INFO if isinstance(outcome, Refused) else logging.ERROR,
         )  # fmt: skip
         # Never sooner; a little later, so that a fleet does not come back at one instant.
@@ -284,11 +284,11 @@ class Shipper:
         return wait
 
 
-def asked_wait(answer: Answer, outcome: AuditOutcome, interval: float) -> float:
+def asked_wait(response: Response, outcome: AuditOutcome, interval: float) -> float:
     """Seconds that a 429 asks for; if it does not say, one interval. Retry-After itself is not signed."""
     if isinstance(outcome, Refused) and outcome.retry_after is not None:
         return outcome.retry_after
-    asked = retry_after(answer.headers.get("Retry-After"), time.time())
+    asked = retry_after(response.headers.get("Retry-After"), time.time())
     if asked is None:
         return interval
     if isinstance(outcome, Refused):

@@ -1,6 +1,6 @@
 """The keys of proxy tokens out of the vault: which version signs now, and which are accepted beside it.
 
-Every proxy of a fleet comes to the same answer from what the vault says alone, whenever it was started. A
+Every proxy of a fleet comes to the same response from what the vault says alone, whenever it was started. A
 newer version is accepted as soon as it is seen, and signs once every other proxy must have seen it too; the
 older one is accepted until the last token that it signed has ended.
 """

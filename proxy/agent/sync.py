@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.agent.control_plane import Answer, CallFailed, ControlPlane
+from proxy.agent.control_plane import CallFailed, ControlPlane, Response
 from proxy.agent.lasting import LastingProblem
 from proxy.agent.proof import description
 from proxy.agent.retry import backoff, jittered
@@ -49,15 +49,15 @@ _response_decoder = msgspec.json.Decoder(SyncAnswer)
 
 
 class SyncRefused(Exception):
-    """The answer can not be taken; the rules in force stay."""
+    """The response can not be taken; the rules in force stay."""
 
 
 class _Older(Exception):
-    """The answer is no news: what it stops may have been lifted since."""
+    """The response is no news: what it stops may have been lifted since."""
 
 
 class _NotInForce(Exception):
-    """Of an answer that can not be taken, or not be written: why, and what it stops all the same."""
+    """Of a response that can not be taken, or not be written: why, and what it stops all the same."""
 
     def __init__(self, why: Exception, stops: Stops) -> None:
         super().__init__(str(why))
@@ -106,7 +106,7 @@ class Sync:
         self._stopped_beside = NOTHING_STOPPED
         self.snapshot = self._restored()
         self._confirmed_at = -math.inf if self.snapshot is None else _by_its_age(self.snapshot, clock())
-        # Whether the next request must not be answered 304: an earlier release left out what this one reads.
+        # Whether the next request must not get 304: an earlier release left out what this one reads.
         self._ask_whole = self.snapshot is not None and self.snapshot.read < READ
 
     @property
@@ -151,9 +151,9 @@ class Sync:
     async def once(self) -> bool:
         """One attempt; whether the rules in force are confirmed now."""
         try:
-            held, answer = await self._ask()
+            held, response = await self._ask()
             async with self._changing:
-                self._put_in_force(await self._fetched(held, answer))
+                self._put_in_force(await self._fetched(held, response))
         except _NotInForce as error:
             async with self._changing:
                 await self._stop(error.stops)
@@ -230,26 +230,26 @@ class Sync:
             log.error("the snapshot on disk is not used: %s", error)
             return None
 
-    async def _ask(self) -> tuple[Snapshot | None, Answer]:
-        """The answer, and which rules a 304 is about."""
+    async def _ask(self) -> tuple[Snapshot | None, Response]:
+        """The response, and which rules a 304 is about."""
         held = None if self._ask_whole else self.snapshot
         headers = {"Accept": "application/json"}
         if held is not None and held.etag is not None:
             headers["If-None-Match"] = held.etag
-        answer = await self._control_plane.get(self._url, headers, max_bytes=_MAX_BODY)
-        return held, answer
+        response = await self._control_plane.get(self._url, headers, max_bytes=_MAX_BODY)
+        return held, response
 
-    async def _fetched(self, held: Snapshot | None, answer: Answer) -> _Fetched:
-        if answer.status == 304 and held is not None and held.etag is not None:
-            return await self._unchanged(held, answer)
-        if answer.status != 200:
-            raise SyncRefused(description(answer))
-        self._check_signature(answer)
-        return await asyncio.to_thread(self._apply, answer)
+    async def _fetched(self, held: Snapshot | None, response: Response) -> _Fetched:
+        if response.status == 304 and held is not None and held.etag is not None:
+            return await self._unchanged(held, response)
+        if response.status != 200:
+            raise SyncRefused(description(response))
+        self._check_signature(response)
+        return await asyncio.to_thread(self._apply, response)
 
-    async def _unchanged(self, held: Snapshot, answer: Answer) -> _Fetched:
-        if self._require_signed and not self._is_proved(held, answer):
-            self._ask_whole = True  # a whole answer can be proved, whatever is wrong with this one
+    async def _unchanged(self, held: Snapshot, response: Response) -> _Fetched:
+        if self._require_signed and not self._is_proved(held, response):
+            self._ask_whole = True  # a whole response can be proved, whatever is wrong with this one
             raise SyncRefused("a 304 is not signed for this request and these rules")
         confirmed = msgspec.structs.replace(held, synced_at=self._clock())
         try:
@@ -258,17 +258,17 @@ class Sync:
             await asyncio.to_thread(write_snapshot, self._cache_path, confirmed)
         return _Fetched(confirmed, is_new=False)
 
-    def _is_proved(self, held: Snapshot, answer: Answer) -> bool:
+    def _is_proved(self, held: Snapshot, response: Response) -> bool:
         """That it proves versions stood in the signed body, so nobody between can take that away."""
-        if not answer.is_signed:
+        if not response.is_signed:
             return False
-        return not held.proves_unchanged or self._control_plane.proves_unchanged(answer, held.version)
+        return not held.proves_unchanged or self._control_plane.proves_unchanged(response, held.version)
 
-    def _check_signature(self, answer: Answer) -> None:
-        if self._require_signed and not answer.is_signed:
-            raise SyncRefused(description(answer))
+    def _check_signature(self, response: Response) -> None:
+        if self._require_signed and not response.is_signed:
+            raise SyncRefused(description(response))
 
-    def _apply(self, answer: Answer) -> _Fetched:
+    def _apply(self, response: Response) -> _Fetched:
         """Everything that takes time or the disk: decode, check, parse, persist.
 
         The collector rests meanwhile: parsing makes a million objects and no cycle among them, and walking
@@ -276,19 +276,19 @@ class Sync:
         """
         gc.disable()
         try:
-            return self._applied(answer)
+            return self._applied(response)
         finally:
             gc.enable()
 
-    def _applied(self, answer: Answer) -> _Fetched:
+    def _applied(self, response: Response) -> _Fetched:
         try:
-            synced = _response_decoder.decode(json_text.readable(answer.body))
+            synced = _response_decoder.decode(json_text.readable(response.body))
         except ValueError as error:
-            raise SyncRefused(f"the answer is no sync body: {error}") from None
+            raise SyncRefused(f"the response is no sync body: {error}") from None
         try:
             self._refuse_another_time(synced.generated_at)
             readable = self._readable(synced.rulesets)
-            snapshot = self._to_snapshot(synced, _etag(answer.headers.get("ETag", "")), readable)
+            snapshot = self._to_snapshot(synced, _etag(response.headers.get("ETag", "")), readable)
             return self._in_place(snapshot, readable.problem)
         except _Older as error:
             raise SyncRefused(str(error)) from None
@@ -307,13 +307,13 @@ class Sync:
         held = self.snapshot
         if held is not None and _same_rules(held, snapshot):
             snapshot = msgspec.structs.replace(snapshot, generation=held.generation)
-        # The mark first: after a kill in between, the same answer is still new enough to be taken.
+        # The mark first: after a kill in between, the same response is still new enough to be taken.
         write_by_rename(self._highest_path, snapshot.generated_at.encode())
         write_snapshot(self._cache_path, snapshot)
         return _Fetched(snapshot, held is None or snapshot.generation != held.generation, problem)
 
     def _withdrawn(self, synced: SyncAnswer) -> Stops:
-        """What an answer stops, and the applications that it disables: no room on disk must not keep an
+        """What a response stops, and the applications that it disables: no room on disk must not keep an
         application going."""
         disabled = frozenset(app.app_id for app in synced.apps if not app.enabled)
         held = self.snapshot.apps if self.snapshot is not None else ()
@@ -466,7 +466,7 @@ def _stops(synced: SyncAnswer) -> Stops:
 
 def _refuse_twice(what: str, values: list[str]) -> None:
     if len(set(values)) != len(values):
-        raise SyncRefused(f"the answer has the same {what} twice")
+        raise SyncRefused(f"the response has the same {what} twice")
 
 
 def _etag(text: str) -> str | None:

@@ -65,7 +65,7 @@ class Upkeep:
 
     @property
     def age_seconds(self) -> float | None:
-        """Since the vault last gave an answer that could be used."""
+        """Since the vault last gave a response that could be used."""
         return None if self._read_at is None else time.monotonic() - self._read_at
 
     def succeeded(self) -> None:

@@ -232,7 +232,7 @@ class SpoolWriter:
         all the room until it ends, for nobody knows whether there will be more."""
         self._silent = True
         self._spare = 0
-        self.problem = f"the disk has not answered for over {SILENT_SECONDS:.0f} s"
+        self.problem = f"the disk has not responded for over {SILENT_SECONDS:.0f} s"
 
     def append(self, org_id: str, payload: bytes) -> None:
         """Writes one record of that organisation. Nothing here can wait."""
@@ -327,7 +327,7 @@ class SpoolWriter:
         """Raises SpoolFull where that can't be done. A silent disk is waited for once, not by each record."""
         if not self._maintaining.acquire(timeout=0.0 if self._silent else SILENT_SECONDS):
             self.heed_silence()
-            raise SpoolFull("no segment is prepared, and the disk does not answer")
+            raise SpoolFull("no segment is prepared, and the disk does not respond")
         try:
             if not self._prepared:  # else `maintain` has just done it
                 self._prepared.append(self._prepare())

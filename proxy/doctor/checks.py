@@ -30,7 +30,9 @@ async def _one(check: Check) -> Sequence[Finding]:
             return await check.look()
     except TimeoutError:
         return [
-            Finding(check.name, "fail", f"no answer within {check.seconds:g} s", "look at what it waits for")
+            Finding(
+                check.name, "fail", f"no response within {check.seconds:g} s", "look at what it waits for"
+            )
         ]
     except Exception as error:
         # A doctor that falls over its patient's state helps nobody; what it is about is still told.

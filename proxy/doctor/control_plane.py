@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.agent.control_plane import Answer, CallFailed, ControlPlane, Identity, open_session
+from proxy.agent.control_plane import CallFailed, ControlPlane, Identity, Response, open_session
 from proxy.agent.proof import description
 from proxy.doctor.hosts import tls_context
 from proxy.policy.json_text import readable
@@ -37,21 +37,21 @@ async def signed_sync(settings: Settings, held: Snapshot | None) -> Sequence[Fin
         try:
             require_signed = settings.rule_sync.require_signed_response
             calls = ControlPlane(session, identity, require_signed=require_signed)
-            answer = await calls.get(url, headers, max_bytes=_MAX_BODY)
+            response = await calls.get(url, headers, max_bytes=_MAX_BODY)
         except CallFailed as failure:
             fix = "correct RuleSync.SaasBaseUrl, or let this machine reach it"
             return [Finding(_NAME, "fail", str(failure), fix)]
-    if answer.status not in (200, 304):
-        fix = _FIXES.get(_code(answer), "is RuleSync.SaasBaseUrl the control plane's address? See its log")
-        return [Finding(_NAME, "fail", description(answer), fix)]
-    if not answer.is_believed:
+    if response.status not in (200, 304):
+        fix = _FIXES.get(_code(response), "is RuleSync.SaasBaseUrl the control plane's address? See its log")
+        return [Finding(_NAME, "fail", description(response), fix)]
+    if not response.is_believed:
         fix = "reach the control plane directly, or let what is in between pass its responses unchanged"
-        return [Finding(_NAME, "fail", description(answer), fix)]
-    return [Finding(_NAME, "ok", "it takes the API key and the HMAC secret, and signs its answers")]
+        return [Finding(_NAME, "fail", description(response), fix)]
+    return [Finding(_NAME, "ok", "it takes the API key and the HMAC secret, and signs its responses")]
 
 
-def _code(answer: Answer) -> str:
+def _code(response: Response) -> str:
     try:
-        return msgspec.json.decode(readable(answer.body), type=ErrorBody).error.code
+        return msgspec.json.decode(readable(response.body), type=ErrorBody).error.code
     except ValueError:
         return ""

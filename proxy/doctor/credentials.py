@@ -107,13 +107,13 @@ async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> 
                 headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
                 timeout=_UPSTREAM_TIMEOUT,
                 allow_redirects=False,
-            ) as answer,
+            ) as response,
         ):
-            status = answer.status
+            status = response.status
     except TimeoutError:
-        return Finding(name, "fail", "no answer in time", "see whether Upstream.BaseUrl is up")
+        return Finding(name, "fail", "no response in time", "see whether Upstream.BaseUrl is up")
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        what = f"no answer: {type(error).__name__}: {error}"
+        what = f"no response: {type(error).__name__}: {error}"
         return Finding(name, "fail", what, "see whether Upstream.BaseUrl is up")
     if status == 401:
         fix = f"Credentials.Scope must be the upstream's: {settings.upstream.base_url}/.default"
@@ -121,5 +121,5 @@ async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> 
             fix = "AccessToken of this identity must be one that the upstream takes, and not have expired"
         return Finding(name, "fail", "it refuses the token (401)", fix)
     if status >= 500:
-        return Finding(name, "warn", f"it answered {status}", "try again; if it stays, see its status page")
+        return Finding(name, "warn", f"it responded {status}", "try again; if it stays, see its status page")
     return Finding(name, "ok", f"it takes the token ({status} to GET {_ASKED})")

@@ -37,7 +37,7 @@ class Host:
     url: str
     ca_key: str
     ca_file: Path | None
-    path: str = "/"  # whose answer's Date tells the host's clock; no credential goes there
+    path: str = "/"  # whose response's Date tells the host's clock; no credential goes there
 
     @property
     def hostname(self) -> str:
@@ -66,10 +66,10 @@ class Visit:
 async def visit(host: Host, clock: Callable[[], float] = time.time) -> Visit:
     found = Visit(host)
     addresses = await _resolve(found)
-    answering = await _connect(found, addresses)
-    if answering is None:
+    responding = await _connect(found, addresses)
+    if responding is None:
         return found
-    connection = await _handshake(found, answering)
+    connection = await _handshake(found, responding)
     if connection is None:
         return found
     found.reached = True
@@ -89,7 +89,7 @@ async def _resolve(found: Visit) -> list[str]:
     with contextlib.suppress(ValueError):
         return [str(ipaddress.ip_address(host.hostname))]
     try:
-        answers = await asyncio.get_running_loop().getaddrinfo(
+        responses = await asyncio.get_running_loop().getaddrinfo(
             host.hostname, host.port, type=socket.SOCK_STREAM
         )
     except OSError as error:
@@ -97,7 +97,7 @@ async def _resolve(found: Visit) -> list[str]:
         fix = f"correct {host.key}, or let this machine's resolver (/etc/resolv.conf) know the name"
         found.findings.append(Finding(f"{host.name}: name", "fail", what, fix))
         return []
-    addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+    addresses = list(dict.fromkeys(str(response[4][0]) for response in responses))
     found.findings.append(
         Finding(f"{host.name}: name", "ok", f"{host.hostname} is {', '.join(addresses[:_MOST_ADDRESSES])}")
     )
@@ -119,14 +119,16 @@ async def _connect(found: Visit, addresses: list[str]) -> str | None:
             if refused
             else f"let this machine reach port {port} there (firewall, route, outbound proxy)"
         )
-        found.findings.append(Finding(name, "fail", f"port {port} does not answer: {', '.join(silent)}", fix))
+        found.findings.append(
+            Finding(name, "fail", f"port {port} does not respond: {', '.join(silent)}", fix)
+        )
         return None
     if silent:
-        what = f"port {port} does not answer at {', '.join(silent)}"
+        what = f"port {port} does not respond at {', '.join(silent)}"
         fix = "take that address out of DNS, or let this machine reach it"
         found.findings.append(Finding(name, "warn", what, fix))
     else:
-        found.findings.append(Finding(name, "ok", f"port {port} answers"))
+        found.findings.append(Finding(name, "ok", f"port {port} responses"))
     return next(address for address, problem in zip(tried, problems, strict=True) if not problem)
 
 

@@ -24,9 +24,9 @@ async def live(settings: Settings) -> Sequence[Finding]:
     try:
         async with (
             aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=False) as session,
-            session.get(f"http://{reached}/readyz") as answer,
+            session.get(f"http://{reached}/readyz") as response,
         ):
-            said: dict[str, Any] = msgspec.json.decode(readable(await answer.read()))
+            said: dict[str, Any] = msgspec.json.decode(readable(await response.read()))
             reasons, checks = list(said["reasons"]), dict(said["checks"])
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
         what = f"a proxy runs, and its /readyz can't be read: {type(error).__name__}"

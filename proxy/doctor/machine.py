@@ -46,9 +46,7 @@ def ports(settings: Settings, *, supervisor: int | None) -> list[Finding]:
 
 
 def _shared(address: Address) -> Finding:
-    what = (
-        f"{address}: another process listens there too, and answers a part of the requests by its own rules"
-    )
+    what = f"{address}: another process listens there too, and serves a part of the requests by its own rules"
     fix = f"end it (`ss -ltnp sport = :{address.port}`), unless it is about to end"
     return Finding("Proxy.Listen", "fail", what, fix)
 

@@ -79,7 +79,7 @@ def _rejected(retention: Path) -> Iterator[Finding]:
             f"{len(files)} files in {retention / 'rejected'}: batches that the control plane refused for good"
         )
         fix = (
-            f"read the answer beside the events ({max(files)}), mend what it says, and move the files to "
+            f"read the response beside the events ({max(files)}), mend what it says, and move the files to "
             f"{retention / 'resend'}: they are sent again"
         )
         yield Finding("spool: refused", "warn", what, fix)

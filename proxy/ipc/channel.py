@@ -22,7 +22,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="type"):
 
 
 class CredentialRejected(msgspec.Struct, frozen=True, tag="credentialRejected", tag_field="type"):
-    """worker -> agent: the upstream answered 401 to this identity's token of this generation."""
+    """worker -> agent: the upstream responded with 401 to this identity's token of this generation."""
 
     identity: str
     generation: int

@@ -78,8 +78,8 @@ class BatchResponse:
     raw: bytes
 
     def with_body(self, body: bytes) -> bytes:
-        """The text of the answer with another body, and without what its headers tell of the one it had; its
-        other bytes as they were."""
+        """The text of the response with another body, and without what its headers tell of the one it had;
+        its other bytes as they were."""
         if body == self.body:
             return self.raw
         entry = _Entry(self.raw, _RESPONSE_NAMES)
@@ -90,7 +90,8 @@ class BatchResponse:
         return _edited(self.raw, edits)
 
     def relocated(self, turned: Callable[[bytes], bytes]) -> BatchResponse:
-        """The answer with what `turned` makes of Location and its relatives, its other bytes as they were."""
+        """The response with what `turned` makes of Location and its relatives, its other bytes as they
+        were."""
         edits = []
         for name, where in _Entry(self.raw, _RESPONSE_NAMES).header_places():
             if name.casefold() in _LOCATIONS:
@@ -150,14 +151,14 @@ def reduced_batch(body: bytes, parts: Sequence[BatchPart], keep: Set[str]) -> by
 
 
 def parse_batch_response(body: bytes) -> tuple[BatchResponse, ...]:
-    answers = tuple(_answer(entry) for entry in _entries(body, "responses"))
-    if len({answer.id.casefold() for answer in answers}) < len(answers):
+    responses = tuple(_response(entry) for entry in _entries(body, "responses"))
+    if len({response.id.casefold() for response in responses}) < len(responses):
         raise MalformedBatch("two responses with one id")
-    return answers
+    return responses
 
 
 def made_response(part_id: str, status: int, headers: Mapping[str, str], body: bytes) -> bytes:
-    """The text of an answer of our own; `body` is a JSON text."""
+    """The text of a response of our own; `body` is a JSON text."""
     head = json.dumps({"id": part_id, "status": status, "headers": dict(headers)}, separators=(",", ":"))
     return head[:-1].encode() + b',"body":' + body + b"}"
 
@@ -165,17 +166,17 @@ def made_response(part_id: str, status: int, headers: Mapping[str, str], body: b
 def merged_response(
     body: bytes, order: Sequence[str], finished: Sequence[tuple[str, bytes]], own: Mapping[str, bytes]
 ) -> bytes:
-    """The answer to the whole batch: `body`, the upstream's, with other responses.
+    """The response to the whole batch: `body`, the upstream's, with other responses.
 
-    `order` has the ids of the request's parts. `finished` has id and text of the upstream's answers and keeps
-    its order; `own` has the texts of the others by id. Each of ours comes before the answer of the next part
-    that the upstream has answered.
+    `order` has the ids of the request's parts. `finished` has id and text of the upstream's responses and
+    keeps its order; `own` has the texts of the others by id. Each of ours comes before the response of the
+    next part that the upstream has responded.
     """
-    answered = {part_id for part_id, _ in finished}
+    responded = {part_id for part_id, _ in finished}
     before: dict[str, list[bytes]] = {}
     waiting: list[bytes] = []
     for part_id in order:
-        if part_id in answered:
+        if part_id in responded:
             before[part_id], waiting = waiting, []
         elif part_id in own:
             waiting.append(own[part_id])
@@ -190,7 +191,7 @@ def merged_response(
 
 
 def as_if_alone(body: bytes | None) -> bytes | None:
-    """What the text of a part's body, in a request or an answer, would be if the part came alone: what is no
+    """What the text of a part's body, in a request or a response, would be if the part came alone: what is no
     JSON travels as a string, in base64 of either alphabet."""
     if body is None or body[:1] != b'"':
         return body
@@ -354,7 +355,7 @@ def _edited(text: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
     return text
 
 
-def _answer(raw: bytes) -> BatchResponse:
+def _response(raw: bytes) -> BatchResponse:
     entry = _Entry(raw, _RESPONSE_NAMES)
     status = entry.text("status") or b""
     if not re.fullmatch(rb"[1-5][0-9]{2}", status):

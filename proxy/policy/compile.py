@@ -278,7 +278,7 @@ def _compile_rule(index: int, rule: Rule, check_of: CheckOf) -> CompiledRule:
     checks = tuple([_check_of_rule(rule, part, check_of) for part in parts_asked(rule)])
     methods = {method.upper() for method in rule.match.methods}
     if "GET" in methods:
-        methods.add("HEAD")  # the same request without the body of its answer, RFC 9110 §9.3.2
+        methods.add("HEAD")  # the same request without the body of its response, RFC 9110 §9.3.2
     on_response = rule.when == "response"
     transforms = rule.transforms if rule.verdict == "filter" else None
     decision = Decision(rule.verdict, rule.id, (), transforms, "responseRule" if on_response else "rule")
@@ -447,10 +447,10 @@ def _steps(lanes: list[Lane]) -> list[Step]:
 
 
 def _probe_check(guard: QueryGuard) -> Check:
-    return lambda request, answer: YES if guard.is_probed_by(request.target) else NO
+    return lambda request, response: YES if guard.is_probed_by(request.target) else NO
 
 
-def _indeterminate(request: object, answer: object) -> int:
+def _indeterminate(request: object, response: object) -> int:
     return 1
 
 

@@ -1,4 +1,4 @@
-"""Conditions as functions of the facts, with three answers: a value that can be read two ways is
+"""Conditions as functions of the facts, with three responses: a value that can be read two ways is
 indeterminate.
 
 `INDETERMINATE` keeps spelling from deciding: a rule that blocks takes it for yes, a rule that allows for no,
@@ -56,7 +56,7 @@ def compile_check(condition: Condition) -> Check:
         case "body":
             return _body_check(property_path(condition.name), test, _looks(condition))
         case "status":
-            return lambda request, answer: NO if answer is None else test((answer.status,))
+            return lambda request, response: NO if response is None else test((response.status,))
         case "response_header":
             return _response_header_check(condition.name, test)
         case "property":
@@ -113,19 +113,19 @@ def _error_text(error: Exception) -> str:
 
 def _query_check(name: str, test: ValuesTest) -> Check:
     few = _of_few(test)
-    return lambda request, answer: few(request.target.options.get(name, ()))
+    return lambda request, response: few(request.target.options.get(name, ()))
 
 
 def _header_check(name: str, test: ValuesTest) -> Check:
     wanted = name.lower().encode("ascii")
     few = _of_few(test)
-    return lambda request, answer: few(field_values(request.headers, wanted))
+    return lambda request, response: few(field_values(request.headers, wanted))
 
 
 def _response_header_check(name: str, test: ValuesTest) -> Check:
     wanted = name.lower().encode("ascii")
     few = _of_few(test)
-    return lambda request, answer: NO if answer is None else few(field_values(answer.headers, wanted))
+    return lambda request, response: NO if response is None else few(field_values(response.headers, wanted))
 
 
 def _of_few(test: ValuesTest) -> ValuesTest:
@@ -138,18 +138,18 @@ def _looks(condition: Condition) -> int:
 
 
 def _body_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Check:
-    return lambda request, answer: test(request.values(path, looks))
+    return lambda request, response: test(request.values(path, looks))
 
 
 def _property_check(path: tuple[str, ...], test: ValuesTest, looks: int) -> Check:
-    def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
-        if answer is None:
+    def check(request: RequestFacts, response: ResponseFacts | None) -> int:
+        if response is None:
             return NO
         try:
-            values = answer.values(path, looks)
+            values = response.values(path, looks)
         except MalformedBody:
             # Asked for in a form that can't be read: block. But not what a load balancer says of a failure.
-            return INDETERMINATE if 200 <= answer.status < 300 else test(())
+            return INDETERMINATE if 200 <= response.status < 300 else test(())
         return test(values)
 
     return check
@@ -160,9 +160,9 @@ def for_an_allow(check: Check, option: str) -> Check:
     takes counts neither for the rule nor against it."""
     name = option_name(option)
 
-    def check_as_taken(request: RequestFacts, answer: ResponseFacts | None) -> int:
+    def check_as_taken(request: RequestFacts, response: ResponseFacts | None) -> int:
         taken = request.as_taken()
-        return INDETERMINATE if name in taken.target.doubtful else check(taken, answer)
+        return INDETERMINATE if name in taken.target.doubtful else check(taken, response)
 
     return check_as_taken
 
@@ -170,14 +170,14 @@ def for_an_allow(check: Check, option: str) -> Check:
 def for_the_log(check: Check, *, of_response: bool) -> Check:
     """The same for a rule that only logs: it lets nobody wait, and refuses nothing that it can't read."""
 
-    def check_if_read(request: RequestFacts, answer: ResponseFacts | None) -> int:
+    def check_if_read(request: RequestFacts, response: ResponseFacts | None) -> int:
         try:
-            return check(request, answer)
+            return check(request, response)
         except BodyNeeded:
             if not of_response:
                 request.wanted_for_the_log = True
-            elif answer is not None:
-                answer.wanted_for_the_log = True
+            elif response is not None:
+                response.wanted_for_the_log = True
         except MalformedBody:
             pass
         return INDETERMINATE

@@ -1,4 +1,4 @@
-"""Request (and answer) facts in, verdict and reason out.
+"""Request (and response) facts in, verdict and reason out.
 
 A plan holds the rules that concern one method and path. It has a lane for each reading of the path: rules in
 file order, tried until one decides. The strictest lane's verdict is the request's.
@@ -98,7 +98,7 @@ class Lane:
     )
 
     def evaluate(
-        self, request: RequestFacts, answer: ResponseFacts | None = None, known: Known | None = None
+        self, request: RequestFacts, response: ResponseFacts | None = None, known: Known | None = None
     ) -> Decision:
         """`known` is shared by the lanes of one request, where it has several."""
         if self.constant is not None:
@@ -108,7 +108,11 @@ class Lane:
         for step in self.steps:
             held = YES
             for check in step.checks:
-                one = check(request, answer) if known is None else _asked_once(check, request, answer, known)
+                one = (
+                    check(request, response)
+                    if known is None
+                    else _asked_once(check, request, response, known)
+                )
                 if one < held:
                     held = one
                     if one == NO:
@@ -221,15 +225,15 @@ class Plan:
                 decision = stricter
         return decision
 
-    def decide_response(self, request: RequestFacts, decision: Decision, answer: ResponseFacts) -> Decision:
-        """The request's decision made stricter by what the answer is; `block` replaces the answer. Raises
-        MalformedTarget, and BodyNeeded where it hangs on an answer that is unread."""
+    def decide_response(self, request: RequestFacts, decision: Decision, response: ResponseFacts) -> Decision:
+        """The request's decision made stricter by what the response is; `block` replaces the response. Raises
+        MalformedTarget, and BodyNeeded where it hangs on a response that is unread."""
         if not self._response_lanes:
             return decision
         outcome = NOTHING
         known: Known | None = {} if len(self._response_lanes) > 1 else None
         for lane in self._response_lanes:
-            outcome = _strictest(outcome, lane.evaluate(request, answer, known))
+            outcome = _strictest(outcome, lane.evaluate(request, response, known))
         logged = _merged(decision.logged_rule_ids, outcome.logged_rule_ids)
         if outcome.verdict == "block":
             several = _rules_of_both(decision, outcome)
@@ -266,8 +270,8 @@ class Plan:
 
 
 def _foreseen(response_lanes: Sequence[Lane]) -> Iterator[Lane]:
-    """What response rules ask of the request alone, before any asks for the answer: a path or a query that
-    names what they hide needs no answer to be blocked, nor has the upstream to act on it."""
+    """What response rules ask of the request alone, before any asks for the response: a path or a query that
+    names what they hide needs no response to be blocked, nor has the upstream to act on it."""
     for lane in response_lanes:
         steps: list[Step] = []
         for step in lane.steps:
@@ -285,10 +289,10 @@ def blocked_by_path(decision: Decision) -> Decision:
     return replace(decision, verdict="block", transforms=None, reason="hiddenProperty")
 
 
-def _asked_once(check: Check, request: RequestFacts, answer: ResponseFacts | None, known: Known) -> int:
+def _asked_once(check: Check, request: RequestFacts, response: ResponseFacts | None, known: Known) -> int:
     said = known.get(check)
     if said is None:
-        said = known[check] = check(request, answer)
+        said = known[check] = check(request, response)
     return said
 
 

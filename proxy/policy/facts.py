@@ -1,4 +1,4 @@
-"""What a request and its answer are evaluated against."""
+"""What a request and its response are evaluated against."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from proxy.policy.odata import fold, folding_cost, ligatures
 
 _CONTROL_INFORMATION: Final = re.compile(r"(?<!@odata)\.")  # the dot of `@odata.type` walks into nothing
 # What all rules together may look at of one document, in elements and values: else a ruleset with many
-# conditions and a body with many elements would keep everybody else waiting. An answer is the upstream's, and
-# a page of it has more of them than an application has to send.
+# conditions and a body with many elements would keep everybody else waiting. A response is the upstream's,
+# and a page of it has more of them than an application has to send.
 _MAX_LOOKS: Final = 300_000
 _MAX_LOOKS_AT_RESPONSE: Final = 1_000_000
 _MAX_VALUES: Final = 100_000  # of a request's body, counted before they are made: a fifth of a second
@@ -113,8 +113,8 @@ class RequestFacts:
 
 
 class ResponseFacts:
-    """`body` is identity-coded; None or empty where the answer has none. `unread`: it has one, and nobody has
-    read it yet."""
+    """`body` is identity-coded; None or empty where the response has none. `unread`: it has one, and nobody
+    has read it yet."""
 
     __slots__ = ("_document", "body", "headers", "status", "unread", "wanted_for_the_log")
 
@@ -134,7 +134,7 @@ class ResponseFacts:
         self._document: _Document | None = None
 
     def values(self, path: tuple[str, ...], cost: int = 1) -> Sequence[Value]:
-        """What the property path leads to in the answer, or in an item of its `value`. Raises
+        """What the property path leads to in the response, or in an item of its `value`. Raises
         MalformedBody and BodyNeeded."""
         if self._document is None:
             if self.unread:

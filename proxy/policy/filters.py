@@ -48,7 +48,7 @@ class Filtered(NamedTuple):
 
 
 class CompiledFilter:
-    """One rule's transforms, ready to be applied to any number of answers."""
+    """One rule's transforms, ready to be applied to any number of responses."""
 
     def __init__(self, transforms: Transforms) -> None:
         self._names = [transforms.allow_names, *((strip_name(path),) for path in transforms.strip)]
@@ -59,7 +59,7 @@ class CompiledFilter:
         allow = None if transforms.allow is None else _tree((path, _UNLISTED) for path in transforms.allow)
         items = _Level(strip, allow, bare=_Bare.FAILS, arrays_only=True)
         self._document = _Level(strip, allow, value_fate=items)
-        # What follows makes it faster and changes no answer.
+        # What follows makes it faster and changes no response.
         self._plans: list[shapes.Plan] = []
         self._lessons_left = _MAX_LESSONS
 
@@ -107,7 +107,7 @@ class CompiledFilter:
         return None
 
     def _learn(self, body: bytes, applied: tuple[bytes, int]) -> None:
-        """Keep a plan for answers like this one, for which it must do exactly what reading it did."""
+        """Keep a plan for responses like this one, for which it must do exactly what reading it did."""
         if not self._lessons_left:
             return
         self._lessons_left -= 1
@@ -116,7 +116,7 @@ class CompiledFilter:
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
 
     def apply_by_reading(self, body: bytes) -> Filtered:
-        """The same as `apply`, member by member: for any answer, and the measure for the faster way."""
+        """The same as `apply`, member by member: for any response, and the measure for the faster way."""
         return self._named(self._applied_by_reading(body))
 
     def _applied_by_reading(self, body: bytes) -> tuple[bytes, int]:
@@ -141,7 +141,7 @@ class CompiledFilter:
 def _refuse_unnamed(body: bytes) -> NoReturn:
     """Raise PlainValues for a text without objects, else FilterFailed."""
     if json_text.objects_in(body):
-        raise FilterFailed("the answer is no JSON object")
+        raise FilterFailed("the response is no JSON object")
     raise PlainValues("plain values, one of which may be the hidden property")
 
 
@@ -187,7 +187,7 @@ _OPEN_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _NULL = b"{[]n"
 _MOST_FATES = 4096  # names of members of which it is remembered whether they stay
 _MOST_KNOWN_NAMES = 256  # combinations of removed paths whose names are remembered
 _MAX_PLANS = 4
-_MAX_LESSONS = 64  # a filter whose answers come in ever new shapes stops making plans for them
+_MAX_LESSONS = 64  # a filter whose responses come in ever new shapes stops making plans for them
 
 
 class _PlainItem(Exception):
@@ -203,7 +203,7 @@ class _Bare(Enum):
 
 
 class _Level:
-    """What to hide of an object at one place in the answer."""
+    """What to hide of an object at one place in the response."""
 
     __slots__ = ("_children", "_fates", "allow", "arrays_only", "bare", "plain_run", "strip", "value_fate")
 

@@ -38,7 +38,7 @@ def ip_check(gate: IpGate) -> Check:
     outside = None if gate.outside is None else _Networks(gate.outside)
     remembered: BoundedMemo[str, int] = BoundedMemo(_MOST_ADDRESSES, None, WhenFull.CLEAR)
 
-    def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
+    def check(request: RequestFacts, response: ResponseFacts | None) -> int:
         held = remembered.entries.get(request.client_ip)
         if held is None:
             held = _evaluated(request.client_ip, inside, outside)
@@ -62,7 +62,7 @@ def time_check(gate: TimeGate) -> Check:
     zone = ZoneInfo(gate.timezone)
     known_quarter, offset = -1, 0
 
-    def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
+    def check(request: RequestFacts, response: ResponseFacts | None) -> int:
         nonlocal known_quarter, offset
         now = int(request.now)
         quarter = now // _OFFSET_HOLDS_FOR

@@ -28,7 +28,7 @@ class HiddenProperties:
         self._allow = None if transforms.allow is None else [property_path(path) for path in transforms.allow]
 
     def words(self) -> set[str]:
-        """What the answers below depend on, beside `$value` and whether a word begins with a $."""
+        """What the responses below depend on, beside `$value` and whether a word begins with a $."""
         return {word for path in (*self._strip, *(self._allow or ())) for word in path}
 
     def named_below(self, tail: Path) -> Naming:

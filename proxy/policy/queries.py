@@ -1,4 +1,5 @@
-"""Whether query options probe a hidden property: a filter on it tells its value though no answer shows it."""
+"""Whether query options probe a hidden property: a filter on it tells its value though no response shows
+it."""
 
 from __future__ import annotations
 

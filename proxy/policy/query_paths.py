@@ -1,4 +1,4 @@
-"""Which properties query options name, each as the path that leads to it from an item of the answer.
+"""Which properties query options name, each as the path that leads to it from an item of the response.
 
 A path is resolved through lambda variables (OData 4.01 part 2 §5.1.1.13) and the options of `$expand`
 (§5.1.3): `c/issuer` within `identities/any(c:…)` is `identities/issuer`. A word is taken for the language's
@@ -315,7 +315,7 @@ class _Walk:
         elif after == "(":
             self._open(_Frame(_Mode.EXPRESSION, None, True))
         else:
-            # Of an item of the answer; within `$expand` servers differ (part 2 §5.1.1.14).
+            # Of an item of the response; within `$expand` servers differ (part 2 §5.1.1.14).
             is_item = frame.base == () and (word == "$it" or (word == "$this" and not self._variables))
             self._path = () if is_item else None
 

@@ -368,9 +368,9 @@ class _Condition(Shape):
         | Integer
         | Annotated[list[Annotated[Integer, FEW]], Field(min_length=1)]
         | None
-    ) = Field(None, description="The answer's status.")
-    response_header: _FieldName | None = Field(None, description="A field of the answer.")
-    property: _Property | None = Field(None, description="A property of the answer, or of an item of it.")
+    ) = Field(None, description="The response's status.")
+    response_header: _FieldName | None = Field(None, description="A field of the response.")
+    property: _Property | None = Field(None, description="A property of the response, or of an item of it.")
     equals: _Scalar | None = None
     not_equals: _Scalar | None = None
     in_: _Scalars | None = Field(None, alias="in")

@@ -1,12 +1,13 @@
-"""Filters answers whose shape has been met before, many times faster than reading them member by member.
+"""Filters responses whose shape has been met before, many times faster than reading them member by member.
 
-A shape is the members that objects at one place have, in their order. An answer is decoded into structs made
+A shape is the members that objects at one place have, in their order. A response is decoded into structs made
 for its shape, in which every value is a span of the original text, and encoded again. Where that gives the
-very bytes that came, the shape describes the answer whole: no unknown or doubled name, no other order or
-spelling. Then the hidden members are unset and what is left is encoded. Other answers are left to the reader.
+very bytes that came, the shape describes the response whole: no unknown or doubled name, no other order or
+spelling. Then the hidden members are unset and what is left is encoded. Other responses are left to the
+reader.
 
-Graph writes JSON compactly, others put spaces or lines between the tokens. An answer that is formatted evenly
-from end to end is made compact for the comparison and formatted again afterwards.
+Graph writes JSON compactly, others put spaces or lines between the tokens. A response that is formatted
+evenly from end to end is made compact for the comparison and formatted again afterwards.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _NOT_THIS_SHAPE = msgspec.MsgspecError
 
 
 class Shape:
-    """Objects at one place of an answer: how to decode them, and which of their members to unset."""
+    """Objects at one place of a response: how to decode them, and which of their members to unset."""
 
     def __init__(self, names: list[str], level: Level, inner: dict[str, Shape]) -> None:
         self.arrays_only = level.arrays_only
@@ -132,7 +133,7 @@ def _copier(names: list[str], fields: list[str]) -> Callable[[Any], Any]:
 
 
 class Plan:
-    """A filter for answers of one shape."""
+    """A filter for responses of one shape."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -178,7 +179,7 @@ class Plan:
 
 
 def learn(body: bytes, level: Level) -> Plan | None:
-    """A plan for answers like this one, if one can be made that filters it."""
+    """A plan for responses like this one, if one can be made that filters it."""
     try:
         shape = _learn_shape([Raw(body)], level)
     except _NOT_THIS_SHAPE:

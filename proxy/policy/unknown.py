@@ -177,7 +177,7 @@ def _telling(runs: Sequence[tuple[_Made, T]], depth: int) -> set[str]:
 # -- checks
 
 
-def is_unknown(part: Part, request: RequestFacts, answer: ResponseFacts | None) -> bool:
+def is_unknown(part: Part, request: RequestFacts, response: ResponseFacts | None) -> bool:
     """Whether the part asks for what isn't known."""
     if not isinstance(request, PartlyKnownRequest):
         return False
@@ -187,12 +187,12 @@ def is_unknown(part: Part, request: RequestFacts, answer: ResponseFacts | None) 
         return "ip" in request.unknown
     if part.source in request.unknown:
         return True
-    if isinstance(answer, PartlyKnownResponse) and part.source in answer.unknown:
+    if isinstance(response, PartlyKnownResponse) and part.source in response.unknown:
         return True
-    return request.masks_secrets and _is_masked(part, request, answer)
+    return request.masks_secrets and _is_masked(part, request, response)
 
 
-def _is_masked(condition: Condition, request: RequestFacts, answer: ResponseFacts | None) -> bool:
+def _is_masked(condition: Condition, request: RequestFacts, response: ResponseFacts | None) -> bool:
     """Whether one of the values that the condition looks at is known to be there, and no more."""
     match condition.source:
         case "query":
@@ -200,7 +200,7 @@ def _is_masked(condition: Condition, request: RequestFacts, answer: ResponseFact
         case "header":
             return _MASK_BYTES in _field(request.headers, condition.name)
         case "response_header":
-            return answer is not None and _MASK_BYTES in _field(answer.headers, condition.name)
+            return response is not None and _MASK_BYTES in _field(response.headers, condition.name)
     return False
 
 
@@ -224,10 +224,10 @@ def partly_known_check(part: Part) -> Check:
 
 
 def _gate_check(gate: IpGate | TimeGate, known: Check, fact: str) -> Check:
-    def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
-        if isinstance(request, PartlyKnownRequest) and is_unknown(gate, request, answer):
+    def check(request: RequestFacts, response: ResponseFacts | None) -> int:
+        if isinstance(request, PartlyKnownRequest) and is_unknown(gate, request, response):
             return _TWO_WAYS[request.possible_facts.ask((gate,), fact, len(_TWO_WAYS))]
-        return known(request, answer)
+        return known(request, response)
 
     return check
 
@@ -239,12 +239,12 @@ def _condition_check(condition: Condition, known: Check) -> Check:
     missing = min(when_missing(test) for test in condition.tests)
     tests = [_positive(test) for test in condition.tests]
 
-    def check(request: RequestFacts, answer: ResponseFacts | None) -> int:
-        if not is_unknown(condition, request, answer):
-            return known(request, answer)
+    def check(request: RequestFacts, response: ResponseFacts | None) -> int:
+        if not is_unknown(condition, request, response):
+            return known(request, response)
         assert isinstance(request, PartlyKnownRequest)
         ask = request.possible_facts.ask
-        is_there = always_there or _is_masked(condition, request, answer)
+        is_there = always_there or _is_masked(condition, request, response)
         if not is_there and not ask((source, name), fact, 2):
             return missing
         held = YES
@@ -268,11 +268,11 @@ def _fact(condition: Condition) -> str:
         case "query":
             return f"the masked value of {condition.name}"
         case "status":
-            return "the answer's status"
+            return "the response's status"
         case "response_header":
-            return f"the answer's header {condition.name}"
+            return f"the response's header {condition.name}"
         case _:
-            return f"the answer's {condition.name}"
+            return f"the response's {condition.name}"
 
 
 def _positive(test: Comparison) -> tuple[Comparison, bool]:

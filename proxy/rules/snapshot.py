@@ -4,7 +4,7 @@ The file is one line `graphward-snapshot <format> <sha256 of the rest>` and a JS
 rename, so a reader finds the old one or the new one. Whatever else it finds, a flipped bit or half a
 file, is SnapshotDamaged and nothing of it is used.
 
-Staleness: the file's modification time is the time of the last good sync, an unchanged answer included
+Staleness: the file's modification time is the time of the last good sync, an unchanged response included
 (`mark_synced`), and becomes `Snapshot.synced_at` on reading. A worker measures MaxStalenessSeconds from
 there when it starts; afterwards each `Rules` message restarts the measure on its monotonic clock, so
 that a clock that jumps neither stops the service nor keeps it going.
@@ -25,8 +25,8 @@ from proxy.process.own_process import give_to_owner_of, make_directory
 from proxy.rules.stops import NOTHING_STOPPED, Stops
 
 _FORMAT: Final = 1
-# Grows with each optional member of a sync answer that this release reads and the last did not, and with each
-# change to how the text of a ruleset is read.
+# Grows with each optional member of a sync response that this release reads and the last did not, and with
+# each change to how the text of a ruleset is read.
 READ: Final = 2
 _CLOCK_LEEWAY_SECONDS: Final = 60.0  # by which a clock may be set back without a word
 _ANY_FORMAT: Final = re.compile(rb"graphward-snapshot ([0-9]{1,9}) ")
@@ -71,7 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     rulesets: tuple[SnapshotRuleset, ...]
     proves_unchanged: bool = False  # the control plane has to prove which version a 304 is about
     stops: Stops = NOTHING_STOPPED
-    read: int = 0  # READ of the release that read the sync answer
+    read: int = 0  # READ of the release that read the sync response
 
     @property
     def rule_count(self) -> int:

@@ -1,6 +1,6 @@
 """What can go wrong with one exchange: whose fault it is, which status it gets, which audit reason it leaves.
 
-Every answer that the proxy makes itself starts as a `Refusal`; `STATUS_OF` is the one table from code to
+Every response that the proxy makes itself starts as a `Refusal`; `STATUS_OF` is the one table from code to
 status (contracts §4).
 """
 
@@ -31,7 +31,7 @@ STATUS_OF: Final[dict[str, int]] = {
 
 
 class Refusal(Exception):
-    """An exchange ends with an answer of the proxy's own.
+    """An exchange ends with a response of the proxy's own.
 
     `code` is a key of `STATUS_OF`; `reason` is a code of `proxy.wire.audit_event.REASONS`. `close` says
     that the connection can't be used afterwards, because where the next request would begin is unknown.
@@ -90,8 +90,8 @@ class MalformedBody(ValueError):
 
 
 def filter_failed(why: str) -> Refusal:
-    """The whole answer is replaced, never passed on unfiltered."""
-    return Refusal("filterFailed", f"The upstream's answer can't be filtered: {why}.", "filterFailed")
+    """The whole response is replaced, never passed on unfiltered."""
+    return Refusal("filterFailed", f"The upstream's response can't be filtered: {why}.", "filterFailed")
 
 
 def overloaded(message: str, *, close: bool = False) -> Refusal:
@@ -102,7 +102,7 @@ def overloaded(message: str, *, close: bool = False) -> Refusal:
 def unreadable_response(why: str, status: int) -> Refusal:
     return Refusal(
         "upstreamError",
-        f"The upstream's answer can't be read: {why}.",
+        f"The upstream's response can't be read: {why}.",
         "upstreamProtocol",
         upstream_status=status,
     )

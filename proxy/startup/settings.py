@@ -165,21 +165,21 @@ class ProxySettings:
         default=20000,
         minimum=1,
         maximum=1_000_000,
-        doc="Client connections of one worker; more are answered 503.",
+        doc="Client connections of one worker; more get 503.",
     )
     max_connections_per_address: int = setting(
         default=2000,
         minimum=1,
         maximum=1_000_000,
-        doc="Of those, the connections from one address (of IPv6: one /64); more are answered 503. Does not "
+        doc="Of those, the connections from one address (of IPv6: one /64); more get 503. Does not "
         "hold for `TrustedProxies`.",
     )
     max_held_bytes: int = setting(
         default=256 * _MIB,
         minimum=_MIB,
         maximum=1 << 40,
-        doc="Bodies and answers that one worker holds in memory for rules to read, and as much again of "
-        "answers that clients don't take; past it, requests get 503 and the slowest readers are cut.",
+        doc="Bodies and responses that one worker holds in memory for rules to read, and as much again of "
+        "responses that clients don't take; past it, requests get 503 and the slowest readers are cut.",
     )
 
 
@@ -259,7 +259,7 @@ class AuditSettings:
     )
     when_full: Literal["refuse", "drop-oldest"] = setting(
         default="refuse",
-        doc="Where no event can be stored: answer 503 `notReady`, or drop the oldest events and count them.",
+        doc="If no event can be stored: send 503 `notReady`, or drop the oldest events and count them.",
     )
     max_disk_bytes: int = setting(
         default=1024 * _MIB,
@@ -345,7 +345,7 @@ class UpstreamSettings:
         default=100.0,
         minimum=0.1,
         maximum=3600,
-        doc="Time until the head of the answer, then between two of its parts.",
+        doc="Time until the head of the response, then between two of its parts.",
     )
     idle_timeout_seconds: float = setting(
         default=50.0, minimum=0.1, maximum=3600, doc="Time that an unused connection is kept."
@@ -380,10 +380,10 @@ class UpstreamSettings:
         default=16 * _MIB,
         minimum=1024,
         maximum=1024 * _MIB,
-        doc="Largest answer, decoded, that a rule may have to read; more is 502 `filterFailed`.",
+        doc="Largest response, decoded, that a rule may have to read; more is 502 `filterFailed`.",
     )
     max_header_bytes: int = setting(
-        default=65536, minimum=1024, maximum=_MIB, doc="Status line and header fields of an answer together."
+        default=65536, minimum=1024, maximum=_MIB, doc="Status line and header fields of a response together."
     )
 
     @property

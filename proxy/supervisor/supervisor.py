@@ -693,7 +693,7 @@ def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handov
     shared: list[Address] = []
     if before is None:
         # By the workers of a supervisor that was killed, which are about to end, or by another proxy, which
-        # would go on to answer by its own rules: the kernel lets all processes of one user share a port.
+        # would go on to respond by its own rules: the kernel lets all processes of one user share a port.
         shared = [each for each in addresses if _is_taken(each)]
     else:
         shares = handover.adopted_listeners(before, [str(each) for each in addresses], slots)
@@ -705,7 +705,7 @@ def _listeners(addresses: Sequence[Address], slots: int, before: handover.Handov
     _let_connect(shares, addresses)
     for address in shared:
         logger.warning(
-            "Proxy.Listen: another process listens on %s too and answers a part of its requests: "
+            "Proxy.Listen: another process listens on %s too and responds to a part of its requests: "
             "stop it, unless it is about to end",
             address,
         )

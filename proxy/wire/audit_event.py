@@ -19,7 +19,7 @@ VERDICTS: Final = ("allow", "filter", "block", "log_only")
 SHADOW_VERDICTS: Final = (*VERDICTS, "unknown")
 
 STATUS_FAULT: Final = 500  # a fault of the proxy before a response began; never sent, only recorded
-STATUS_CLIENT_LEFT: Final = 499  # the client left before an answer began; never sent, only recorded
+STATUS_CLIENT_LEFT: Final = 499  # the client left before a response began; never sent, only recorded
 
 REASONS: Final = MappingProxyType(
     {
@@ -27,7 +27,7 @@ REASONS: Final = MappingProxyType(
         "rule": "a request rule decided",
         "default": "no rule matched; the ruleset's default decided",
         "hiddenProperty": "the path or query names a property that a rule hides",
-        "responseRule": "a response rule decided, once the upstream had answered",
+        "responseRule": "a response rule decided, once the upstream had responded",
         "noRuleset": "the app identity has no ruleset, so everything is blocked",
         # An operator decided, whatever the policy says.
         "stopped": "an operator has stopped the app identity, its organisation or everything",
@@ -51,15 +51,15 @@ REASONS: Final = MappingProxyType(
         "overloaded": "more is under way than the proxy's limits allow: upstream connections or memory",
         "internalError": "a fault of the proxy itself",
         # The upstream failed.
-        "upstreamError": "the upstream answered with a status that is reported as 502",
+        "upstreamError": "the upstream responded with a status that is reported as 502",
         "upstreamUnauthorised": "the upstream refused the proxy's own token",
-        "upstreamUnreachable": "no connection to the upstream could be made, or it broke before an answer",
-        "upstreamTimeout": "the upstream did not answer in time",
-        "upstreamProtocol": "the upstream's answer is not acceptable HTTP",
-        "upstreamAborted": "the upstream's answer broke off after it had begun",
-        "filterFailed": "the answer should have been filtered and could not be, so it was withheld",
+        "upstreamUnreachable": "no connection to the upstream could be made, or it broke before a response",
+        "upstreamTimeout": "the upstream did not respond in time",
+        "upstreamProtocol": "the upstream's response is not acceptable HTTP",
+        "upstreamAborted": "the upstream's response broke off after it had begun",
+        "filterFailed": "the response should have been filtered and could not be, so it was withheld",
         # The client left.
-        "clientAborted": "the client left before its answer was complete, or a worker that hung was ended",
+        "clientAborted": "the client left before its response was complete, or a worker that hung was ended",
         # A part of a batch that was never tried.
         "dependencyFailed": "a part of a $batch depends on a part that was blocked or failed",
     }

@@ -1,4 +1,4 @@
-"""Bodies of the agent API as typed values: sync, heartbeat, metrics, audit answer, error."""
+"""Bodies of the agent API as typed values: sync, heartbeat, metrics, audit response, error."""
 
 from types import MappingProxyType
 from typing import Final, Literal

@@ -1,4 +1,4 @@
-"""HMAC-SHA256 signatures of the agent API: of requests, and of the answers that must not be forged."""
+"""HMAC-SHA256 signatures of the agent API: of requests, and of the responses that must not be forged."""
 
 import hmac
 import re
@@ -41,14 +41,15 @@ def timestamp_in_range(timestamp: str, now: float) -> bool:
 
 
 def sign_response(secret: bytes, request_signature: str, body: bytes) -> str:
-    """The signature of an answer, bound to the one request that it answers (a 304 signs the empty body)."""
+    """The signature of a response, bound to the one request that it responds to (a 304 signs the empty
+    body)."""
     mac = hmac.new(secret, b"response." + request_signature.encode("ascii") + b".", sha256)
     mac.update(body)
     return mac.hexdigest()
 
 
 def verify_response(secret: bytes, request_signature: str, body: bytes, signature: str) -> bool:
-    """Whether the holder of the secret made `signature` for exactly this answer to exactly this request."""
+    """Whether the holder of the secret made `signature` for exactly this response to exactly this request."""
     if _SIGNATURE.fullmatch(signature) is None:
         return False
     return hmac.compare_digest(sign_response(secret, request_signature, body), signature)

@@ -485,7 +485,7 @@ class Worker:
         self, servers: list[asyncio.Server | TlsListener], listeners: list[socket.socket]
     ) -> None:
         """What is in flight finishes, within DrainSeconds; a kept connection gets `Connection: close` with
-        its next answer, or is closed where none is asked for."""
+        its next response, or is closed where none is asked for."""
         context = self._context
         context.draining = True
         await asyncio.sleep(ACCEPT_SECONDS)  # what waits in the accept queue is still taken
@@ -531,7 +531,7 @@ def _give_way() -> None:
 
 
 def _affordable_connections(settings: Settings) -> int:
-    """As many clients as there are descriptors for: one too many is answered 503 rather than not at all."""
+    """As many clients as there are descriptors for: one too many gets 503 rather than not at all."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.proxy.max_connections
     if limit == resource.RLIM_INFINITY:

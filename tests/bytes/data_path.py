@@ -148,15 +148,15 @@ class ScriptedUpstream:
         ]
 
 
-def answering(*answers: bytes) -> Script:
-    """Answers each request of a connection, whose body isn't read, with the next of `answers`, the last
+def responding(*responses: bytes) -> Script:
+    """Responds to each request of a connection, whose body isn't read, with the next of `responses`, the last
     again."""
 
     async def script(peer: UpstreamPeer) -> None:
         turn = 0
         while True:
             await peer.head()
-            peer.send(answers[min(turn, len(answers) - 1)])
+            peer.send(responses[min(turn, len(responses) - 1)])
             turn += 1
 
     return script
@@ -196,7 +196,7 @@ class DataPath:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def ask(self, *pieces: bytes) -> Reply:
-        """Sends the pieces on a new connection and reads one answer."""
+        """Sends the pieces on a new connection and reads one response."""
         reader, writer = await self.connect()
         try:
             for piece in pieces:

@@ -70,7 +70,7 @@ def _next_request(connection: h11.Connection) -> ReadRequest | None:
 
 @dataclass
 class H11Upstream:
-    """Answers each request with its own target; remembers every request, and what h11 could not read."""
+    """Responds to each request with its own target; remembers every request, and what h11 could not read."""
 
     requests: list[ReadRequest] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ class H11Upstream:
                 request.body += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage) and request is not None:
                 self.requests.append(request)
-                self._answer(peer, connection, request)
+                self._response(peer, connection, request)
                 if connection.their_state is not h11.DONE:
                     return
                 connection.start_next_cycle()
@@ -105,10 +105,10 @@ class H11Upstream:
     def body_for(self, request: ReadRequest) -> bytes:
         return json.dumps({"target": request.target.decode("latin-1")}).encode()
 
-    def _answer(self, peer: UpstreamPeer, connection: h11.Connection, request: ReadRequest) -> None:
+    def _response(self, peer: UpstreamPeer, connection: h11.Connection, request: ReadRequest) -> None:
         body = self.body_for(request)
         fields = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-        answer = connection.send(h11.Response(status_code=200, headers=fields, reason=b"OK")) or b""
+        response = connection.send(h11.Response(status_code=200, headers=fields, reason=b"OK")) or b""
         if request.method != b"HEAD":
-            answer += connection.send(h11.Data(data=body)) or b""
-        peer.send(answer + (connection.send(h11.EndOfMessage()) or b""))
+            response += connection.send(h11.Data(data=body)) or b""
+        peer.send(response + (connection.send(h11.EndOfMessage()) or b""))

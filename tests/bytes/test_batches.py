@@ -12,7 +12,7 @@ import brotli
 import pytest
 
 from proxy.ipc.counters import BYTES_IN, BYTES_OUT
-from tests.bytes.data_path import Script, UpstreamPeer, answering, data_path, ok
+from tests.bytes.data_path import Script, UpstreamPeer, data_path, ok, responding
 
 RULES = """
 version: 1
@@ -47,14 +47,14 @@ async def parts_of_batch(peer: UpstreamPeer) -> list[dict[str, Any]]:
     return parts
 
 
-def upstream_batches(answers: dict[str, dict[str, Any]], seen: list[Any]) -> Script:
-    """An upstream that answers the parts it is asked for, last first, as the real one may."""
+def upstream_batches(of_parts: dict[str, dict[str, Any]], seen: list[Any]) -> Script:
+    """An upstream that responds to the parts it is asked for, last first, as the real one may."""
 
     async def script(peer: UpstreamPeer) -> None:
         while True:
             asked = await parts_of_batch(peer)
             seen.append(asked)
-            responses = [{"id": each["id"], **answers[each["id"]]} for each in reversed(asked)]
+            responses = [{"id": each["id"], **of_parts[each["id"]]} for each in reversed(asked)]
             peer.send(ok(json.dumps({"responses": responses}).encode()))
 
     return script
@@ -65,7 +65,7 @@ FIELDS = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
 
 async def test_each_part_is_evaluated_as_if_it_came_alone(tmp_path: Path) -> None:
     seen: list[Any] = []
-    answers = {
+    responses = {
         "2": {"status": 200, "body": {"id": "u", "mobilePhone": "+47 1"}},
         "4": {"status": 404, "body": {"error": {"code": "x"}}},
     }
@@ -76,7 +76,7 @@ async def test_each_part_is_evaluated_as_if_it_came_alone(tmp_path: Path) -> Non
         part("4", "/groups/9"),
         part("5", "/groups/8", dependsOn=["3"]),
     )
-    async with data_path(upstream_batches(answers, seen), tmp_path, RULES) as proxy:
+    async with data_path(upstream_batches(responses, seen), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         assert reply.status == 200
         assert [each["id"] for each in seen[0]] == ["2", "4"]
@@ -100,10 +100,10 @@ async def test_each_part_is_evaluated_as_if_it_came_alone(tmp_path: Path) -> Non
         assert len({e["id"] for e in events.values()}) == 5
 
 
-async def test_the_answer_of_a_batch_is_evaluated_by_what_names_the_batch(tmp_path: Path) -> None:
+async def test_the_response_of_a_batch_is_evaluated_by_what_names_the_batch(tmp_path: Path) -> None:
     rules = """
     version: 1
-    name: answers
+    name: responses
     default: allow
     rules:
       - id: noted
@@ -123,12 +123,12 @@ async def test_the_answer_of_a_batch_is_evaluated_by_what_names_the_batch(tmp_pa
         transforms: {strip_properties: [responses]}
     """
     body = batch(part("1", "/users/ada"))
-    answer = json.dumps({"responses": [{"id": "1", "status": 200, "body": {"id": "u"}}]}).encode()
-    script = answering(ok(answer), ok(answer, b"X-Class: secret"))
+    response = json.dumps({"responses": [{"id": "1", "status": 200, "body": {"id": "u"}}]}).encode()
+    script = responding(ok(response), ok(response, b"X-Class: secret"))
     async with data_path(script, tmp_path, rules) as proxy:
         request = proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body)
         passed, blocked = await proxy.ask(request), await proxy.ask(request)
-        assert (passed.status, passed.body) == (200, answer)
+        assert (passed.status, passed.body) == (200, response)
         assert (blocked.status, blocked.json()["error"]["ruleId"]) == (403, "secret")
         first, second = [event for event in proxy.events() if event["parentRequestId"] is None]
         # A filter is for the parts: nothing was taken out of what holds them.
@@ -137,7 +137,7 @@ async def test_the_answer_of_a_batch_is_evaluated_by_what_names_the_batch(tmp_pa
 
 
 async def test_a_part_s_event_says_what_became_of_it(tmp_path: Path) -> None:
-    answers = {
+    responses = {
         "1": {"status": 200, "body": {"id": "u", "mobilePhone": "1"}, "headers": {"request-id": "of-1"}},
         "2": {"status": 404, "body": {}},
     }
@@ -146,7 +146,7 @@ async def test_a_part_s_event_says_what_became_of_it(tmp_path: Path) -> None:
         part("2", "/users/alan"),
     ]
     body = batch(*parts)
-    async with data_path(upstream_batches(answers, []), tmp_path, RULES) as proxy:
+    async with data_path(upstream_batches(responses, []), tmp_path, RULES) as proxy:
         await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         filtered, missing = [event for event in proxy.events() if event["parentRequestId"]]
         assert (filtered["clientRequestId"], filtered["upstreamRequestId"]) == ("mine", "of-1")
@@ -159,8 +159,8 @@ async def test_a_part_s_event_says_what_became_of_it(tmp_path: Path) -> None:
 
 async def test_a_part_that_was_asked_for_in_vain_says_so(tmp_path: Path) -> None:
     body = batch(part("1", "/users/ada"), part("2", "/groups/1"))
-    answer = b"HTTP/1.1 429 Slow\r\nrequest-id: of-all\r\nContent-Length: 2\r\n\r\n{}"
-    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+    response = b"HTTP/1.1 429 Slow\r\nrequest-id: of-all\r\nContent-Length: 2\r\n\r\n{}"
+    async with data_path(responding(response), tmp_path, RULES) as proxy:
         assert (
             await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         ).status == 429
@@ -172,7 +172,7 @@ async def test_a_part_that_was_asked_for_in_vain_says_so(tmp_path: Path) -> None
 async def test_a_smaller_batch_has_no_digest_of_the_whole_one(tmp_path: Path) -> None:
     body = batch(part("1", "/groups/1"), part("2", "/sites"))
     digests = b"Content-MD5: Q2hlY2s=\r\nDigest: x\r\nContent-Digest: y\r\n"
-    async with data_path(answering(ok(b'{"responses":[]}')), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b'{"responses":[]}')), tmp_path, RULES) as proxy:
         await proxy.ask(proxy.request("/v1.0/$batch", "POST", digests + FIELDS % len(body), body))
         assert b"igest" not in proxy.upstream.heads[0]
         assert b"MD5" not in proxy.upstream.heads[0]
@@ -202,7 +202,7 @@ async def test_a_body_in_base64_hides_nothing_from_the_rules(tmp_path: Path) -> 
         return base64.urlsafe_b64encode(text).decode()
 
     seen: list[Any] = []
-    answers = {
+    responses = {
         "good": {"status": 201, "body": coded(b"any")},
         "f": {"status": 200, "body": coded(b'{"secret":true}')},
         "g": {"status": 200, "body": coded(b"no JSON")},
@@ -219,7 +219,7 @@ async def test_a_body_in_base64_hides_nothing_from_the_rules(tmp_path: Path) -> 
         post("good", coded(b'{"admin":false}')),
         *(part(each, f"/files/{each}") for each in ("f", "g", "h")),
     )
-    async with data_path(upstream_batches(answers, seen), tmp_path, rules) as proxy:
+    async with data_path(upstream_batches(responses, seen), tmp_path, rules) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         assert [each["id"] for each in seen[0]] == ["good", "f", "g", "h"]
         assert {each["id"]: each["status"] for each in reply.json()["responses"]} == {
@@ -239,7 +239,7 @@ async def test_a_part_has_no_more_headers_than_a_request_may(tmp_path: Path) -> 
 
 
 async def test_a_part_of_which_rules_see_a_part_only_is_withheld(tmp_path: Path) -> None:
-    answers = {
+    responses = {
         "1": {"status": 206, "body": {"mobilePhone": "+47 1"}},
         "2": {"status": 206, "body": {"a": "whatever it is"}},
     }
@@ -248,7 +248,7 @@ async def test_a_part_of_which_rules_see_a_part_only_is_withheld(tmp_path: Path)
         part("2", "/groups/2"),
         part("3", "/groups/3", headers={"Content-Type": "application/json; charset=utf-7"}, body={"a": 1}),
     )
-    async with data_path(upstream_batches(answers, []), tmp_path, RULES) as proxy:
+    async with data_path(upstream_batches(responses, []), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         statuses = {each["id"]: each["status"] for each in reply.json()["responses"]}
         assert statuses == {"1": 502, "2": 206, "3": 400}
@@ -256,7 +256,7 @@ async def test_a_part_of_which_rules_see_a_part_only_is_withheld(tmp_path: Path)
 
 async def test_a_batch_of_which_nothing_is_left_never_reaches_the_upstream(tmp_path: Path) -> None:
     body = batch(part("1", "/users/ada/messages"), part("2", "/SITES"))
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         assert [each["status"] for each in reply.json()["responses"]] == [403, 403]
         assert proxy.upstream.received == []
@@ -278,7 +278,7 @@ async def test_a_batch_that_is_wholly_allowed_goes_up_byte_for_byte(tmp_path: Pa
 @pytest.mark.parametrize("target", ["/v1.0/$batch", "/V1.0/%24batch", "/v1.0//$BATCH", "/v1.0/$batch/"])
 async def test_no_spelling_of_the_batch_s_own_path_walks_round_the_rules(tmp_path: Path, target: str) -> None:
     body = batch(part("1", "/users/ada/messages"))
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request(target, "POST", FIELDS % len(body), body))
         assert reply.status in (200, 403)
         assert proxy.upstream.received == []
@@ -299,7 +299,7 @@ async def test_no_spelling_of_the_batch_s_own_path_walks_round_the_rules(tmp_pat
     ],
 )
 async def test_a_malformed_batch_is_400(tmp_path: Path, body: bytes) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         assert reply.status == 400
         assert proxy.upstream.received == []
@@ -307,7 +307,7 @@ async def test_a_malformed_batch_is_400(tmp_path: Path, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"{}",
         b"[]",
@@ -316,9 +316,9 @@ async def test_a_malformed_batch_is_400(tmp_path: Path, body: bytes) -> None:
         b'{"responses":[{"id":"1","status":200,"body":{"mobilePhone":"+47"}},{"id":"1","status":200}]}',
     ],
 )
-async def test_an_answer_that_cannot_be_read_is_never_passed(tmp_path: Path, answer: bytes) -> None:
+async def test_a_response_that_cannot_be_read_is_never_passed(tmp_path: Path, response: bytes) -> None:
     body = batch(part("1", "/users/ada"))
-    async with data_path(answering(ok(answer)), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(response)), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         assert reply.status == 502
         assert b"+47" not in reply.body
@@ -364,16 +364,18 @@ async def test_locations_in_the_parts_lead_back_to_the_proxy(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("coded", [False, True])
-async def test_an_answer_in_which_nothing_had_to_change_keeps_every_byte(tmp_path: Path, coded: bool) -> None:
+async def test_a_response_in_which_nothing_had_to_change_keeps_every_byte(
+    tmp_path: Path, coded: bool
+) -> None:
     text = b'{"x" : 1.0,"responses":[ {"status":200,"id":"1","body":{"n":1e5}} ]}\n'
     wire = gzip.compress(text) if coded else text
-    answer = ok(wire, b"Content-Encoding: gzip") if coded else ok(wire)
+    response = ok(wire, b"Content-Encoding: gzip") if coded else ok(wire)
     body = batch(part("1", "/groups/1"))
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
         await peer.body(len(body))
-        peer.send(answer)
+        peer.send(response)
         await peer.head()
 
     async with data_path(script, tmp_path, RULES) as proxy:
@@ -397,13 +399,16 @@ async def test_a_compressed_batch_that_loses_a_part_goes_up_uncompressed(tmp_pat
         assert b"content-encoding" not in proxy.upstream.heads[0].lower()
 
 
-async def test_where_the_whole_answer_is_withheld_no_part_s_event_claims_a_status(
+async def test_where_the_whole_response_is_withheld_no_part_s_event_claims_a_status(
     tmp_path: Path,
 ) -> None:
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
-        answers = [{"id": "1", "status": 200, "body": {}}, {"id": "not asked for", "status": 200, "body": {}}]
-        peer.send(ok(json.dumps({"responses": answers}).encode()))
+        responses = [
+            {"id": "1", "status": 200, "body": {}},
+            {"id": "not asked for", "status": 200, "body": {}},
+        ]
+        peer.send(ok(json.dumps({"responses": responses}).encode()))
 
     body = batch(part("1", "/users/ada"), part("2", "/users/bob"), part("3", "/sites"))
     async with data_path(script, tmp_path, RULES) as proxy:
@@ -426,8 +431,8 @@ async def test_a_batch_begins_only_where_all_its_parts_can_be_recorded(tmp_path:
             asked = await parts_of_batch(peer)
             sent += 1
             await go_on.wait()
-            answers = [{"id": each["id"], "status": 200, "body": {}} for each in asked]
-            peer.send(ok(json.dumps({"responses": answers}).encode()))
+            responses = [{"id": each["id"], "status": 200, "body": {}} for each in asked]
+            peer.send(ok(json.dumps({"responses": responses}).encode()))
 
     body = batch(*(part(str(at), f"/groups/{'x' * 14_000}") for at in range(20)))
     async with data_path(script, tmp_path, RULES, max_connections=64) as proxy:

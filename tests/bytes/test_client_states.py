@@ -39,7 +39,7 @@ class Situation(Enum):
     HEAD = State.HEAD, "a part of a head is here"
     BODY = State.BODY, "the handler passes a body on"
     CONTINUE = State.BODY, "the client waits for 100 Continue, which is the upstream's to say"
-    WAITING = State.WAITING, "the request is whole, and the upstream has not answered"
+    WAITING = State.WAITING, "the request is whole, and the upstream has not responded"
     DISCARD = State.DISCARD, "the response came before the body, which is dropped"
     REFUSED = State.DISCARD, "a head was refused; what follows is dropped"
     CLOSING = State.CLOSING, "the last response is written, and the client does not take it"

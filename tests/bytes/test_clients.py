@@ -12,7 +12,7 @@ from proxy.server.client import connection as connection_module
 from proxy.server.client.pace import SLOW_READER_SECONDS
 from proxy.server.client.read_gate import HANDLER
 from proxy.server.exchange.exchange import Exchange
-from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply, until
+from tests.bytes.data_path import DataPath, UpstreamPeer, data_path, ok, read_reply, responding, until
 
 RULES = """
 version: 1
@@ -54,9 +54,9 @@ async def small_window(proxy: DataPath) -> socket.socket:
 
 
 @pytest.mark.parametrize("fields", [b"", b"Connection: close\r\n"])
-async def test_a_client_that_takes_nothing_of_a_whole_answer_is_cut(tmp_path: Path, fields: bytes) -> None:
+async def test_a_client_that_takes_nothing_of_a_whole_response_is_cut(tmp_path: Path, fields: bytes) -> None:
     held = ok(b'{"a":"%b"}' % LARGE[:900_000])  # held back whole, so that the exchange has ended
-    async with data_path(answering(held), tmp_path) as proxy:
+    async with data_path(responding(held), tmp_path) as proxy:
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request(fields=fields))
         await until(lambda: proxy.events())
@@ -65,10 +65,10 @@ async def test_a_client_that_takes_nothing_of_a_whole_answer_is_cut(tmp_path: Pa
         client.close()
 
 
-async def test_a_client_that_takes_nothing_of_a_streaming_answer_is_cut_with_its_upstream(
+async def test_a_client_that_takes_nothing_of_a_streaming_response_is_cut_with_its_upstream(
     tmp_path: Path,
 ) -> None:
-    async with data_path(answering(LARGE_RESPONSE), tmp_path) as proxy:
+    async with data_path(responding(LARGE_RESPONSE), tmp_path) as proxy:
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request())
         await until(lambda: any(each.write_paused for each in proxy.connections))
@@ -80,9 +80,9 @@ async def test_a_client_that_takes_nothing_of_a_streaming_answer_is_cut_with_its
         client.close()
 
 
-async def test_answers_do_not_pile_up_for_a_client_that_pipelines_and_reads_nothing(tmp_path: Path) -> None:
+async def test_responses_do_not_pile_up_for_a_client_that_pipelines_and_reads_nothing(tmp_path: Path) -> None:
     body = b'{"a":"%b"}' % LARGE[:200_000]
-    async with data_path(answering(ok(body)), tmp_path) as proxy:
+    async with data_path(responding(ok(body)), tmp_path) as proxy:
         client = await small_window(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request() * 40)
         await until(lambda: any(each.write_paused for each in proxy.connections))
@@ -114,7 +114,7 @@ async def take(client: socket.socket, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("small_responses", range(3, 9))
-async def test_a_large_answer_does_not_pile_up_behind_small_ones_that_wait(
+async def test_a_large_response_does_not_pile_up_behind_small_ones_that_wait(
     tmp_path: Path, small_responses: int
 ) -> None:
     small = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 15000\r\n\r\n" + b"x" * 15000
@@ -139,11 +139,11 @@ async def test_a_large_answer_does_not_pile_up_behind_small_ones_that_wait(
 async def test_a_client_that_reads_again_does_not_hurry_an_upstream_that_takes_no_body(
     tmp_path: Path,
 ) -> None:
-    answered = asyncio.Event()
+    responded = asyncio.Event()
 
     async def early(peer: UpstreamPeer) -> None:
         await peer.head()
-        await answered.wait()
+        await responded.wait()
         peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 300_000)
         await asyncio.Event().wait()  # and the rest of the body is never read
 
@@ -153,7 +153,7 @@ async def test_a_client_that_reads_again_does_not_hurry_an_upstream_that_takes_n
         await loop.sock_sendall(client, proxy.request(method="POST", fields=b"Content-Length: 12000000\r\n"))
         sending = asyncio.create_task(loop.sock_sendall(client, LARGE))
         await until(lambda: served._gate.is_shut_by(HANDLER))  # for the upstream's sake
-        answered.set()
+        responded.set()
         await until(lambda: served.write_paused)
         await take(client, 300_000)
         assert not served.write_paused
@@ -170,7 +170,7 @@ async def test_a_client_that_reads_again_does_not_hurry_an_upstream_that_takes_n
 async def test_a_client_that_reads_again_does_not_end_the_wait_for_a_new_token(tmp_path: Path) -> None:
     hints = (b"HTTP/1.1 103 Early Hints\r\nLink: " + b"l" * 20_000 + b"\r\n\r\n") * 12
     refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
-    async with data_path(answering(hints + refused), tmp_path, upstream_wait=1) as proxy:
+    async with data_path(responding(hints + refused), tmp_path, upstream_wait=1) as proxy:
         client, served = await both_ends_small(proxy)
         await asyncio.get_running_loop().sock_sendall(client, proxy.request())
         await until(lambda: served.write_paused)
@@ -184,7 +184,7 @@ async def test_a_client_that_reads_again_does_not_end_the_wait_for_a_new_token(t
 
 
 async def test_many_pipelined_refusals_leave_the_others_their_turn(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/blocked/x") * 300)
         iterations = 0
@@ -202,13 +202,13 @@ async def test_who_pipelines_without_a_pause_is_read_no_further_than_requests_wa
     request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     count = 60_000
     most = 0
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(request * count)
-        for answered in range(count):
+        for responded in range(count):
             assert (await read_reply(reader)).status == 401
             most = max([most, *(each._reader.waiting for each in proxy.connections)])
-            if answered == 100:
+            if responded == 100:
                 assert (await proxy.ask(proxy.request())).status == 200
                 assert requests_wait(proxy), "all was served before anybody else"
         assert most <= connection_module.PIPELINE_BYTES + RECEIVED_AT_ONCE
@@ -224,7 +224,7 @@ def requests_wait(proxy: DataPath) -> bool:
 async def test_pipelined_requests_with_bodies_are_read_no_further_either(tmp_path: Path) -> None:
     request = b"POST /v1.0/x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
     most = 0
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(request * 20_000)
         for _ in range(20_000):
@@ -257,7 +257,7 @@ async def test_a_large_upload_behind_many_requests_comes_whole(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("way", ["close", "half", "reset"])
-async def test_a_client_that_closes_either_way_before_its_answer_is_taken_to_have_left(
+async def test_a_client_that_closes_either_way_before_its_response_is_taken_to_have_left(
     tmp_path: Path, way: str
 ) -> None:
     came, left = asyncio.Event(), asyncio.Event()
@@ -285,10 +285,10 @@ async def test_a_client_that_closes_either_way_before_its_answer_is_taken_to_hav
         writer.close()
 
 
-async def test_an_answer_that_is_ready_reaches_a_client_that_has_closed_its_sending_side(
+async def test_a_response_that_is_ready_reaches_a_client_that_has_closed_its_sending_side(
     tmp_path: Path,
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/blocked/x"))
         writer.write_eof()
@@ -323,7 +323,7 @@ EXPECTING = b"Expect: 100-continue\r\nContent-Length: 16\r\n"
 
 @pytest.mark.parametrize("target", ["/v1.0/blocked/x", "/v1.0/%00"])
 async def test_a_refusal_comes_in_place_of_100_continue_and_closes(tmp_path: Path, target: str) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request(target, "POST", EXPECTING))
         reply = await read_reply(reader)
@@ -338,7 +338,7 @@ async def test_a_refusal_comes_in_place_of_100_continue_and_closes(tmp_path: Pat
 async def test_a_body_that_is_evaluated_is_asked_for_at_once_and_refused_before_the_upstream(
     tmp_path: Path,
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/evaluated", "POST", EXPECTING))
         assert (await read_reply(reader)).status == 100
@@ -388,9 +388,9 @@ async def test_after_100_continue_the_client_s_time_runs(tmp_path: Path) -> None
         writer.close()
 
 
-async def test_a_final_answer_in_place_of_100_continue_ends_both_connections(tmp_path: Path) -> None:
+async def test_a_final_response_in_place_of_100_continue_ends_both_connections(tmp_path: Path) -> None:
     refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n"
-    async with data_path(answering(refusal), tmp_path) as proxy:
+    async with data_path(responding(refusal), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/a", "PUT", EXPECTING))
         reply = await read_reply(reader)
@@ -403,7 +403,7 @@ async def test_a_final_answer_in_place_of_100_continue_ends_both_connections(tmp
 
 
 async def test_a_body_that_drips_is_cut_however_often_a_byte_comes(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES, body_grace=2) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES, body_grace=2) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/evaluated", "POST", b"Content-Length: 10000\r\n"))
         await until(lambda: any(each.busy for each in proxy.context.connections))
@@ -432,7 +432,7 @@ async def test_a_chunked_body_of_tiny_chunks_passes_as_fast_as_it_comes(tmp_path
 
 async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: Path) -> None:
     """Each costs as much as thousands of bytes."""
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         head = proxy.request("/v1.0/a", "PUT", b"Transfer-Encoding: chunked\r\n")
         assert (await proxy.ask(head + b"1\r\nx\r\n" * 70_000 + b"0\r\n\r\n")).status == 400
         (event,) = proxy.events()
@@ -457,7 +457,7 @@ async def test_chunks_that_are_more_framing_than_content_are_refused(tmp_path: P
 async def test_a_refusal_keeps_the_connection_where_it_is_clear_what_comes_next(
     tmp_path: Path, request_text: tuple[str, str, bytes, bytes], status: int
 ) -> None:
-    async with data_path(answering(ok(b'{"next":1}')), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b'{"next":1}')), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request(*request_text) + proxy.request())
         assert (await read_reply(reader)).status == status
@@ -466,8 +466,10 @@ async def test_a_refusal_keeps_the_connection_where_it_is_clear_what_comes_next(
 
 
 @pytest.mark.parametrize("target", ["/v1.0/blocked/x", "/proxy/token", "/v1.0/%00", "/v1.0/a"])
-async def test_an_answer_to_head_never_has_a_body(tmp_path: Path, target: str) -> None:
-    async with data_path(answering(b"HTTP/1.1 500 E\r\nContent-Length: 9\r\n\r\n"), tmp_path, RULES) as proxy:
+async def test_a_response_to_head_never_has_a_body(tmp_path: Path, target: str) -> None:
+    async with data_path(
+        responding(b"HTTP/1.1 500 E\r\nContent-Length: 9\r\n\r\n"), tmp_path, RULES
+    ) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request(target, "HEAD") * 2)
         for _ in range(2):
@@ -476,10 +478,10 @@ async def test_an_answer_to_head_never_has_a_body(tmp_path: Path, target: str) -
 
 
 @pytest.mark.parametrize("option", [b"close", b"Close", b"x, close", b"keep-alive, close"])
-async def test_connection_close_is_answered_with_close_and_nothing_after_it_is_read(
+async def test_connection_close_is_responded_with_close_and_nothing_after_it_is_read(
     tmp_path: Path, option: bytes
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         text = await proxy.raw(
             proxy.request(fields=b"Connection: " + option + b"\r\n") + proxy.request("/v1.0/b")
         )
@@ -511,7 +513,7 @@ async def test_a_draining_proxy_says_close_and_finishes_what_it_has_begun(tmp_pa
 
 
 async def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, max_connections=8) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_connections=8) as proxy:
         object.__setattr__(proxy.context.limits, "max_connections", 1)
         _, first = await proxy.connect()
         await until(lambda: proxy.context.connections)
@@ -529,13 +531,13 @@ CHUNKED_RESPONSE = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nh
 
 
 @pytest.mark.parametrize(
-    "answer", [ok(b"{}"), LARGE_RESPONSE, CHUNKED_RESPONSE], ids=["sized", "large", "chunked"]
+    "response", [ok(b"{}"), LARGE_RESPONSE, CHUNKED_RESPONSE], ids=["sized", "large", "chunked"]
 )
 @pytest.mark.parametrize("target", ["/v1.0/a", "/v1.0/blocked/x"])
-async def test_an_answer_whose_event_cannot_be_stored_is_never_completed(
-    tmp_path: Path, answer: bytes, target: str
+async def test_a_response_whose_event_cannot_be_stored_is_never_completed(
+    tmp_path: Path, response: bytes, target: str
 ) -> None:
-    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+    async with data_path(responding(response), tmp_path, RULES) as proxy:
         spool = proxy.context.spool
         while spool._prepared:
             spool._prepared.popleft().release()
@@ -543,12 +545,12 @@ async def test_an_answer_whose_event_cannot_be_stored_is_never_completed(
         spool._max_bytes = 0  # nor can a segment be prepared
         assert spool.ready
         text = await proxy.raw(proxy.request(target))
-        whole = len(text.partition(b"\r\n\r\n")[2]) >= len(answer.partition(b"\r\n\r\n")[2])
+        whole = len(text.partition(b"\r\n\r\n")[2]) >= len(response.partition(b"\r\n\r\n")[2])
         assert not text or not whole
         assert not text.endswith(b"0\r\n\r\n")
 
 
-async def test_an_answer_that_said_close_is_the_last_though_the_body_comes_whole_after_all(
+async def test_a_response_that_said_close_is_the_last_though_the_body_comes_whole_after_all(
     tmp_path: Path,
 ) -> None:
     """RFC 9112 §9.6: nothing that follows it on the connection is processed."""
@@ -596,7 +598,7 @@ async def test_a_client_that_pauses_within_its_body_is_not_the_upstream_s_fault(
 
 async def test_empty_lines_between_requests_start_no_clock(tmp_path: Path) -> None:
     """RFC 9112 §2.2: they are ignored."""
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES, head_timeout=15, idle_timeout=75) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES, head_timeout=15, idle_timeout=75) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         assert (await read_reply(reader)).status == 200

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from proxy.audit import record as records
 from proxy.audit.payload import encode
 from proxy.audit.segment import MAX_RECORD
-from tests.bytes.data_path import answering, data_path, ok
+from tests.bytes.data_path import data_path, ok, responding
 
 PLAIN = records.Record(
     7, 1_700_000_000_123, "org", "app", "client", "192.0.2.1", None, "GET", "/v1.0/users", None, 200,
@@ -126,7 +126,7 @@ rules:
 
 async def test_a_request_as_long_as_it_may_be_hides_no_rule(tmp_path: Path) -> None:
     target = f"/v1.0/users/{'a' * 40000}?$top={'1' * 20000}"
-    async with data_path(answering(ok(b'{"mail":1}')), tmp_path, RULESET) as proxy:
+    async with data_path(responding(ok(b'{"mail":1}')), tmp_path, RULESET) as proxy:
         fields = b"client-request-id: " + b"i" * 1000 + b"\r\n"
         assert (await proxy.ask(proxy.request(target, fields=fields))).status == 200
         [event] = proxy.events()
@@ -140,7 +140,7 @@ async def test_a_request_as_long_as_it_may_be_hides_no_rule(tmp_path: Path) -> N
 
 
 async def test_a_method_of_ten_kilobytes_is_refused_and_leaves_its_beginning(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/users", "B" * 10000))
         assert (reply.status, len(reply.body) < 1000) == (400, True)
         [event] = proxy.events()

@@ -19,11 +19,11 @@ from tests.bytes.data_path import (
     ORG_ID,
     UPSTREAM_TOKEN,
     UpstreamPeer,
-    answering,
     data_path,
     ok,
     read_chunks,
     read_reply,
+    responding,
 )
 
 RULES = """
@@ -57,7 +57,7 @@ rules:
 
 
 async def test_method_target_header_names_order_and_body_reach_the_upstream_unchanged(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         fields = (
             b"Accept: application/json\r\nX-lower: a\r\nx-UPPER:   b\r\nPrefer: odata.maxpagesize=2\r\n"
             b"Content-Length: 4\r\nContent-Type: text/plain\r\n"
@@ -74,24 +74,24 @@ async def test_method_target_header_names_order_and_body_reach_the_upstream_unch
         )
 
 
-async def test_the_answer_arrives_byte_for_byte(tmp_path: Path) -> None:
+async def test_the_response_arrives_byte_for_byte(tmp_path: Path) -> None:
     body = b'{"n": 1.0E+400, "n":123456789012345678901234567890 ,"e":"\\u00e9\\/"}\n'
-    answer = (
+    response = (
         b"HTTP/1.1 200 Fine Thanks\r\nrequest-ID: r-1\r\nX-b: 2\r\nx-A: 1\r\nX-b: 3\r\n"
         b'Content-Type: application/json\r\nContent-Length: %d\r\nETag: W/"1"\r\n\r\n%b' % (len(body), body)
     )
-    async with data_path(answering(answer), tmp_path) as proxy:
+    async with data_path(responding(response), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
-        assert reply.head + reply.body == answer
+        assert reply.head + reply.body == response
         assert proxy.events()[0]["upstreamRequestId"] == "r-1"
 
 
 async def test_hop_by_hop_and_nominated_fields_cross_in_neither_direction(tmp_path: Path) -> None:
-    answer = (
+    response = (
         b"HTTP/1.1 200 OK\r\nConnection: X-Hop, keep-alive\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\n"
         b"Proxy-Authenticate: Basic\r\nUpgrade: h2c\r\nX-End: 2\r\nContent-Length: 0\r\n\r\n"
     )
-    async with data_path(answering(answer), tmp_path) as proxy:
+    async with data_path(responding(response), tmp_path) as proxy:
         fields = (
             b"Connection: close, X-Mine, authorization, content-length\r\nX-Mine: 1\r\nTE: trailers\r\n"
             b"Proxy-Authorization: Basic x\r\nKeep-Alive: 5\r\nUpgrade: websocket\r\nX-Kept: 1\r\n"
@@ -141,7 +141,7 @@ async def test_no_verdict_rests_on_a_field_that_connection_keeps_from_the_upstre
         verdict: block
     """
     hidden = gzip.compress(b"{}")
-    async with data_path(answering(ok(b"{}")), tmp_path, rules) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, rules) as proxy:
         body = b"Content-Length: 2\r\nIf-Match: *\r\n"
         assert (await proxy.ask(proxy.request("/v1.0/users/a", "PATCH", body, b"{}"))).status == 200
         for nominating in (b"Connection: if-match\r\n", b"Connection: close\r\nConnection: IF-MATCH\r\n"):
@@ -173,27 +173,27 @@ async def test_no_verdict_rests_on_a_field_of_one_connection(tmp_path: Path) -> 
         conditions: [{header: TE, exists: true}]
         verdict: allow
     """
-    async with data_path(answering(ok(b"{}")), tmp_path, rules) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, rules) as proxy:
         fields = b"Proxy-Authorization: Basic eDp5\r\nTE: trailers\r\n"
         assert (await proxy.ask(proxy.request(fields=fields))).status == 403
 
 
 async def test_nothing_is_added_that_the_application_did_not_send(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(proxy.request())
         names = [line.split(b":")[0] for line in proxy.upstream.heads[0].split(b"\r\n")[1:-2]]
         assert names == [b"Host", b"Authorization"]
 
 
 async def test_codings_that_the_proxy_cannot_decode_are_not_asked_for(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(proxy.request(fields=b"Accept-Encoding: gzip, zstd, br;q=0.5\r\n"))
         assert b"Accept-Encoding: gzip, br;q=0.5\r\n" in proxy.upstream.heads[0]
 
 
-async def test_where_nobody_reads_an_answer_any_coding_may_be_asked_for(tmp_path: Path) -> None:
+async def test_where_nobody_reads_a_response_any_coding_may_be_asked_for(tmp_path: Path) -> None:
     fields = b"Accept-Encoding: zstd,gzip;q=0.5\r\n"
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES, rewrite_links=False) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES, rewrite_links=False) as proxy:
         for target in ("/v1.0/groups/1", "/v1.0/users/1", "/v1.0/groups/1"):
             await proxy.ask(proxy.request(target, fields=fields))
         asked = [b"zstd" in head for head in proxy.upstream.heads]
@@ -210,7 +210,7 @@ async def test_where_nobody_reads_an_answer_any_coding_may_be_asked_for(tmp_path
 async def test_a_request_without_a_valid_token_gets_401_and_goes_nowhere(
     tmp_path: Path, authorization: bytes
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\n" + authorization + b"\r\n")
         assert reply.status == 401
         assert reply.json()["error"]["code"] == "InvalidAuthenticationToken"
@@ -224,7 +224,7 @@ async def test_a_request_without_a_valid_token_gets_401_and_goes_nowhere(
 async def test_the_upstream_never_sees_the_proxy_token_nor_the_application_the_upstream_s(
     tmp_path: Path,
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert proxy.token.encode() not in bytes(proxy.upstream.received[0])
         assert UPSTREAM_TOKEN.encode() not in reply.head + reply.body
@@ -236,7 +236,7 @@ async def test_the_upstream_never_sees_the_proxy_token_nor_the_application_the_u
 async def test_a_blocked_request_gets_403_that_names_the_rule_and_never_reaches_the_upstream(
     tmp_path: Path,
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reply = await proxy.ask(
             proxy.request("/v1.0/users/ada/messages/1", fields=b"client-request-id: c-1\r\n")
         )
@@ -258,15 +258,15 @@ async def test_a_blocked_request_gets_403_that_names_the_rule_and_never_reaches_
 
 
 async def test_where_no_rule_matches_the_default_decides(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/sites"))
         assert reply.status == 403
         assert reply.json()["error"]["ruleId"] == "default"
 
 
-async def test_a_filter_takes_properties_out_of_the_answer(tmp_path: Path) -> None:
+async def test_a_filter_takes_properties_out_of_the_response(tmp_path: Path) -> None:
     body = b'{"value":[{"id":"1","mobilePhone":"+1","manager":{"mail":"m","id":2.50}},{"id":"2"}]}'
-    async with data_path(answering(ok(body)), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(body)), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request())
         assert reply.body == b'{"value":[{"id":"1","manager":{"id":2.50}},{"id":"2"}]}'
         (event,) = proxy.events()
@@ -276,18 +276,18 @@ async def test_a_filter_takes_properties_out_of_the_answer(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_a_compressed_answer_is_decoded_and_filtered(tmp_path: Path, coding: str) -> None:
+async def test_a_compressed_response_is_decoded_and_filtered(tmp_path: Path, coding: str) -> None:
     body = b'{"id":"1","mobilePhone":"+1"}'
     packed = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
-    answer = ok(packed, b"Content-Encoding: " + coding.encode())
-    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+    response = ok(packed, b"Content-Encoding: " + coding.encode())
+    async with data_path(responding(response), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/users/1"))
         assert reply.body == b'{"id":"1"}'
         assert reply.value("content-encoding") is None
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         ok(b'{"mobilePhone":"+1"'),
         ok(b'{"mobilePhone":NaN}'),
@@ -307,8 +307,8 @@ async def test_a_compressed_answer_is_decoded_and_filtered(tmp_path: Path, codin
         ),
     ],
 )
-async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path, answer: bytes) -> None:
-    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+async def test_a_response_that_cannot_be_filtered_is_never_passed(tmp_path: Path, response: bytes) -> None:
+    async with data_path(responding(response), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/users/1"))
         assert reply.status == 502
         assert reply.json()["error"]["code"] == "filterFailed"
@@ -317,7 +317,7 @@ async def test_an_answer_that_cannot_be_filtered_is_never_passed(tmp_path: Path,
         assert (event["status"], event["reason"], event["upstreamStatus"]) == (
             502,
             "filterFailed",
-            int(answer.split(b" ")[1]),
+            int(response.split(b" ")[1]),
         )
 
 
@@ -339,12 +339,12 @@ async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_ta
 ) -> None:
     """Its length, or a digest that a guess can be compared with."""
     fields = b'Content-Length: 20\r\nContent-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==\r\nETag: W/"1"\r\n'
-    answer = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n%b\r\n" % (status, fields)
-    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+    response = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\n%b\r\n" % (status, fields)
+    async with data_path(responding(response), tmp_path, RULES) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request(target, method))
         reply = await read_reply(reader, to_head=True)
-        assert (reply.head == answer) is told
+        assert (reply.head == response) is told
         for name in ("content-length", "content-md5"):
             assert (reply.value(name) is not None) is told
         assert reply.value("etag") == 'W/"1"'
@@ -359,7 +359,7 @@ async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_evalu
     tmp_path: Path, target: str, asked: bool
 ) -> None:
     """A part is nothing that they can evaluate, and its place tells how long the rest is (RFC 9110 §14.4)."""
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         fields = b'Range: bytes=5-9\r\nIf-Range: "1"\r\n'
         for _ in range(2):  # the second time, what the head means is known
             assert (await proxy.ask(proxy.request(target, "GET", fields))).status == 200
@@ -367,16 +367,16 @@ async def test_the_upstream_is_asked_for_the_whole_of_what_rules_filter_or_evalu
             assert (b"\r\nRange: bytes=5-9\r\nIf-Range:" in head) is asked
 
 
-async def test_a_part_of_an_answer_is_not_evaluated_as_if_it_were_the_whole(tmp_path: Path) -> None:
-    answer = b"HTTP/1.1 206 Partial\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
-    async with data_path(answering(answer), tmp_path, RULES) as proxy:
+async def test_a_part_of_a_response_is_not_evaluated_as_if_it_were_the_whole(tmp_path: Path) -> None:
+    response = b"HTTP/1.1 206 Partial\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    async with data_path(responding(response), tmp_path, RULES) as proxy:
         assert (await proxy.ask(proxy.request("/v1.0/groups/1/secret"))).status == 502
         assert (await proxy.ask(proxy.request("/v1.0/groups/1"))).status == 206
 
 
 async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path: Path) -> None:
     """`+AGE-` is an `a` in UTF-7, and four other characters in UTF-8."""
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         body = b'{"kind":"guest"}'
         for target, statuses in (("/v1.0/invitations", (200, 400)), ("/v1.0/$batch", (400, 400))):
             for charset, status in zip((b"utf-8", b"utf-7"), statuses, strict=True):
@@ -391,9 +391,12 @@ async def test_a_body_that_says_it_is_not_utf8_is_none_that_rules_read(tmp_path:
 
 
 async def test_a_part_s_body_in_base64_is_evaluated_by_what_it_is_decoded(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b'{"responses":[]}')), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b'{"responses":[]}')), tmp_path, RULES) as proxy:
         fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
-        for text, status in ((b"caf\xe9\x80\x80", 400), (b"cafe", 502)):  # 502: it was sent, and not answered
+        for text, status in (
+            (b"caf\xe9\x80\x80", 400),
+            (b"cafe", 502),
+        ):  # 502: it was sent, and not responded
             headers = {"Content-Type": "text/plain; charset=iso-8859-1"}
             in_base64 = base64.b64encode(text).decode()
             part = {"id": "1", "method": "POST", "url": "/groups/1", "headers": headers, "body": in_base64}
@@ -403,7 +406,7 @@ async def test_a_part_s_body_in_base64_is_evaluated_by_what_it_is_decoded(tmp_pa
 
 
 async def test_a_condition_on_the_body_evaluates_before_the_upstream_sees_anything(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         good, bad = b'{"kind":"guest"}', b'{"kind":"member"}'
         fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n"
         refused = await proxy.ask(proxy.request("/v1.0/invitations", "POST", fields % len(bad), bad))
@@ -416,7 +419,7 @@ async def test_a_condition_on_the_body_evaluates_before_the_upstream_sees_anythi
 
 
 async def test_a_body_too_large_to_evaluate_gets_413(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES, max_buffered_body=10) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES, max_buffered_body=10) as proxy:
         reply = await proxy.ask(
             proxy.request("/v1.0/invitations", "POST", b"Content-Length: 11\r\n", b"x" * 11)
         )
@@ -425,9 +428,9 @@ async def test_a_body_too_large_to_evaluate_gets_413(tmp_path: Path) -> None:
         assert proxy.upstream.received == []
 
 
-async def test_a_response_rule_replaces_the_answer(tmp_path: Path) -> None:
+async def test_a_response_rule_replaces_the_response(tmp_path: Path) -> None:
     body = b'{"visibility":"Private","members":["ada"]}'
-    async with data_path(answering(ok(body), ok(b'{"visibility":"Public"}')), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(body), ok(b'{"visibility":"Public"}')), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/groups/1/secret"))
         assert reply.status == 403
         assert reply.json()["error"]["ruleId"] == "secret-answers"
@@ -495,7 +498,7 @@ async def test_a_rule_that_only_logs_refuses_no_body(
 
 
 @pytest.mark.parametrize(
-    ("answer", "logged"),
+    ("response", "logged"),
     [
         (ok(b'{"label":"secret"}'), True),
         (ok(b'{"label":"public"}'), False),
@@ -507,12 +510,14 @@ async def test_a_rule_that_only_logs_refuses_no_body(
         (ok(b"1234").replace(b"200 OK", b"206 Partial"), True),
     ],
 )
-async def test_a_rule_that_only_logs_withholds_no_answer(tmp_path: Path, answer: bytes, logged: bool) -> None:
-    async with data_path(answering(answer), tmp_path, ONLY_LOGGING, max_filter_bytes=100_000) as proxy:
+async def test_a_rule_that_only_logs_withholds_no_response(
+    tmp_path: Path, response: bytes, logged: bool
+) -> None:
+    async with data_path(responding(response), tmp_path, ONLY_LOGGING, max_filter_bytes=100_000) as proxy:
         reply = await proxy.ask(proxy.request(fields=b"Range: bytes=0-3\r\n"))
         assert b"Range: bytes=0-3" in proxy.upstream.heads[0]
-        assert reply.status == int(answer.split(b" ")[1])
-        assert reply.body == answer.partition(b"\r\n\r\n")[2]
+        assert reply.status == int(response.split(b" ")[1])
+        assert reply.body == response.partition(b"\r\n\r\n")[2]
         (event,) = proxy.events()
         assert event["loggedRuleIds"] == (["secret-answers"] if logged else [])
         assert proxy.context.buffer_budget.reserved == 0
@@ -562,10 +567,10 @@ async def test_a_body_is_read_only_where_a_verdict_hangs_on_it(tmp_path: Path) -
 @pytest.mark.parametrize("status", [b"429 Slow down", b"503 Busy", b"404 Not Found"])
 async def test_what_a_load_balancer_says_of_a_failure_is_no_property(tmp_path: Path, status: bytes) -> None:
     """A library that is told 403 doesn't try again."""
-    answer = b"HTTP/1.1 %b\r\nRetry-After: 7\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
-    async with data_path(answering(answer % status), tmp_path, RULES) as proxy:
+    response = b"HTTP/1.1 %b\r\nRetry-After: 7\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+    async with data_path(responding(response % status), tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/groups/1/secret"))
-        assert reply.head + reply.body == answer % status
+        assert reply.head + reply.body == response % status
         assert proxy.events()[0]["verdict"] == "allow"
 
 
@@ -581,7 +586,7 @@ async def test_a_status_that_is_told_as_502_is_evaluated_all_the_same(tmp_path: 
          conditions: [{status: true, equals: 507}]}
     """
     failures = [b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status for status in (500, 507, 401)]
-    async with data_path(answering(*failures), tmp_path, rules) as proxy:
+    async with data_path(responding(*failures), tmp_path, rules) as proxy:
         assert [(await proxy.ask(proxy.request())).status for _ in range(2)] == [502, 403]
         posted = proxy.request("/v1.0/users", "POST", b"Content-Length: 70000\r\n", b"x" * 70_000)
         assert (await proxy.ask(posted)).status == 502
@@ -598,16 +603,16 @@ async def test_a_status_that_is_told_as_502_is_evaluated_all_the_same(tmp_path: 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 302, 400, 403, 404, 409, 412, 423, 429, 503, 504])
 async def test_statuses_that_pass_unchanged(tmp_path: Path, status: int) -> None:
-    answer = b"HTTP/1.1 %d Reason\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\nhi" % status
-    async with data_path(answering(answer), tmp_path) as proxy:
+    response = b"HTTP/1.1 %d Reason\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\nhi" % status
+    async with data_path(responding(response), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
-        assert reply.head + reply.body == answer
+        assert reply.head + reply.body == response
 
 
 @pytest.mark.parametrize("status", [500, 501, 502, 505, 599])
 async def test_other_5xx_become_502_with_the_upstream_s_status(tmp_path: Path, status: int) -> None:
-    answer = b"HTTP/1.1 %d Reason\r\nContent-Length: 6\r\n\r\nsecret" % status
-    async with data_path(answering(answer), tmp_path) as proxy:
+    response = b"HTTP/1.1 %d Reason\r\nContent-Length: 6\r\n\r\nsecret" % status
+    async with data_path(responding(response), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert reply.status == 502
         error = reply.json()["error"]
@@ -617,7 +622,7 @@ async def test_other_5xx_become_502_with_the_upstream_s_status(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("body", [b"", b'{"a":1}'])
-async def test_an_upstream_401_is_answered_with_a_new_token_and_one_more_try(
+async def test_an_upstream_401_is_responded_with_a_new_token_and_one_more_try(
     tmp_path: Path, body: bytes
 ) -> None:
     async def script(peer: UpstreamPeer) -> None:
@@ -639,11 +644,11 @@ async def test_an_upstream_401_is_answered_with_a_new_token_and_one_more_try(
         assert (event["status"], event["upstreamStatus"]) == (200, 200)
 
 
-async def test_an_upstream_that_goes_on_answering_401_is_never_the_application_s_fault(
+async def test_an_upstream_that_goes_on_responding_401_is_never_the_application_s_fault(
     tmp_path: Path,
 ) -> None:
     refusal = b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"
-    async with data_path(answering(refusal), tmp_path) as proxy:
+    async with data_path(responding(refusal), tmp_path) as proxy:
         asking = asyncio.ensure_future(proxy.ask(proxy.request()))
         await proxy.credential_asked.wait()
         proxy.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
@@ -653,8 +658,8 @@ async def test_an_upstream_that_goes_on_answering_401_is_never_the_application_s
         assert proxy.events()[0]["reason"] == "upstreamUnauthorised"
 
 
-async def test_without_an_upstream_token_the_answer_is_503_with_retry_after(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+async def test_without_an_upstream_token_the_response_is_503_with_retry_after(tmp_path: Path) -> None:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         proxy.credential.expires_at = 0
         reply = await proxy.ask(proxy.request())
         assert reply.status == 503
@@ -696,7 +701,7 @@ async def test_a_chunked_upload_streams(tmp_path: Path) -> None:
         assert (await proxy.ask(head, b"5\r\nhel", b"lo\r\n7\r\n, world\r\n", b"0\r\n\r\n")).status == 200
 
 
-async def test_expect_100_continue_is_the_upstream_s_to_answer(tmp_path: Path) -> None:
+async def test_expect_100_continue_is_the_upstream_s_to_response(tmp_path: Path) -> None:
     async def script(peer: UpstreamPeer) -> None:
         assert b"Expect: 100-continue\r\n" in await peer.head()
         peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -712,7 +717,7 @@ async def test_expect_100_continue_is_the_upstream_s_to_answer(tmp_path: Path) -
         writer.close()
 
 
-async def test_an_early_answer_reaches_the_client_and_neither_connection_is_used_again(
+async def test_an_early_response_reaches_the_client_and_neither_connection_is_used_again(
     tmp_path: Path,
 ) -> None:
     async def script(peer: UpstreamPeer) -> None:
@@ -734,35 +739,35 @@ async def test_an_early_answer_reaches_the_client_and_neither_connection_is_used
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n",
         b'HTTP/1.1 304 Not Modified\r\nETag: "1"\r\nContent-Length: 99\r\n\r\n',
     ],
 )
-async def test_answers_without_a_body_leave_the_connection_in_step(tmp_path: Path, answer: bytes) -> None:
-    async with data_path(answering(answer, ok(b'{"next":1}')), tmp_path) as proxy:
+async def test_responses_without_a_body_leave_the_connection_in_step(tmp_path: Path, response: bytes) -> None:
+    async with data_path(responding(response, ok(b'{"next":1}')), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request() + proxy.request())
         first = await read_reply(reader)
-        assert first.head == answer
+        assert first.head == response
         assert (await read_reply(reader)).body == b'{"next":1}'
         assert len(proxy.upstream.received) == 1
         writer.close()
 
 
 async def test_head_has_no_body_whatever_its_content_length(tmp_path: Path) -> None:
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"
-    async with data_path(answering(answer, ok(b"{}")), tmp_path) as proxy:
+    response = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"
+    async with data_path(responding(response, ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request(method="HEAD") + proxy.request())
-        assert (await read_reply(reader, to_head=True)).head == answer
+        assert (await read_reply(reader, to_head=True)).head == response
         assert (await read_reply(reader)).body == b"{}"
         writer.close()
 
 
 @pytest.mark.parametrize("step", [1, 7, 100000])
-async def test_a_chunked_answer_arrives_whole_however_it_is_cut(tmp_path: Path, step: int) -> None:
+async def test_a_chunked_response_arrives_whole_however_it_is_cut(tmp_path: Path, step: int) -> None:
     text = (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n3;x=y\r\nefg\r\n0\r\nT: 1\r\n\r\n"
     )
@@ -781,7 +786,7 @@ async def test_a_chunked_answer_arrives_whole_however_it_is_cut(tmp_path: Path, 
         assert proxy.events()[0]["responseBytes"] == 7
 
 
-async def test_an_answer_that_ends_with_the_connection_is_chunked_for_the_client(tmp_path: Path) -> None:
+async def test_a_response_that_ends_with_the_connection_is_chunked_for_the_client(tmp_path: Path) -> None:
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
         peer.send(b"HTTP/1.1 200 OK\r\n\r\nall of it")
@@ -793,8 +798,8 @@ async def test_an_answer_that_ends_with_the_connection_is_chunked_for_the_client
 
 
 async def test_an_http_1_0_client_reads_until_the_close(tmp_path: Path) -> None:
-    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n"
-    async with data_path(answering(answer), tmp_path) as proxy:
+    response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n"
+    async with data_path(responding(response), tmp_path) as proxy:
         request = f"GET /v1.0/users HTTP/1.0\r\nAuthorization: Bearer {proxy.token}\r\n\r\n"
         text = await proxy.raw(request.encode())
         assert text.endswith(b"\r\n\r\nabcd")
@@ -802,9 +807,9 @@ async def test_an_http_1_0_client_reads_until_the_close(tmp_path: Path) -> None:
         assert proxy.upstream.heads[0].startswith(b"GET /v1.0/users HTTP/1.1\r\n")
 
 
-async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
-    answers = [ok(b'{"turn":%d}' % turn) for turn in range(5)]
-    async with data_path(answering(*answers), tmp_path) as proxy:
+async def test_pipelined_requests_are_responded_in_order(tmp_path: Path) -> None:
+    responses = [ok(b'{"turn":%d}' % turn) for turn in range(5)]
+    async with data_path(responding(*responses), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(b"".join(proxy.request(f"/v1.0/users/{turn}") for turn in range(5)))
         assert [(await read_reply(reader)).json()["turn"] for _ in range(5)] == [0, 1, 2, 3, 4]
@@ -812,8 +817,8 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_a_good_request_before_garbage_gets_its_answer(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b'{"good":1}')), tmp_path) as proxy:
+async def test_a_good_request_before_garbage_gets_its_response(tmp_path: Path) -> None:
+    async with data_path(responding(ok(b'{"good":1}')), tmp_path) as proxy:
         text = await proxy.raw(proxy.request() + b"\x00garbage\r\n\r\n")
         first, _, rest = text.partition(b'{"good":1}')
         assert first.startswith(b"HTTP/1.1 200 OK")
@@ -823,7 +828,7 @@ async def test_a_good_request_before_garbage_gets_its_answer(tmp_path: Path) -> 
 
 async def test_a_second_request_hidden_in_a_body_is_never_read_as_one(tmp_path: Path) -> None:
     hidden = b"GET /v1.0/hidden HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         fields = b"Content-Length: %d\r\n" % len(hidden)
         request = proxy.request("/v1.0/sites", "POST", fields, hidden) + proxy.request("/v1.0/groups/1")
         reader, writer = await proxy.connect()
@@ -867,37 +872,37 @@ async def test_links_lead_back_to_where_a_client_that_names_no_host_came(tmp_pat
         assert text.endswith(body % f"http://127.0.0.1:{proxy.port}".encode())
 
 
-async def test_a_compressed_answer_without_such_a_link_keeps_every_byte(tmp_path: Path) -> None:
+async def test_a_compressed_response_without_such_a_link_keeps_every_byte(tmp_path: Path) -> None:
     packed = gzip.compress(b'{"value":[]}')
-    async with data_path(answering(ok(packed, b"Content-Encoding: gzip")), tmp_path) as proxy:
+    async with data_path(responding(ok(packed, b"Content-Encoding: gzip")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert reply.body == packed
         assert reply.value("content-encoding") == "gzip"
 
 
-async def test_a_part_of_an_answer_keeps_every_byte(tmp_path: Path) -> None:
+async def test_a_part_of_a_response_keeps_every_byte(tmp_path: Path) -> None:
     """Its place in the whole, and its length, would not be true any more."""
-    async with data_path(answering(b""), tmp_path) as proxy:
+    async with data_path(responding(b""), tmp_path) as proxy:
         body = b'{"@odata.nextLink":"http://127.0.0.1:%d/v1.0/users?$skiptoken=1"}' % proxy.upstream.port
         fields = b"Content-Type: application/json\r\nContent-Range: bytes 0-9/1000\r\n"
-        answer = b"HTTP/1.1 206 Partial\r\n%bContent-Length: %d\r\n\r\n%b" % (fields, len(body), body)
-        proxy.upstream.script = answering(answer)
+        response = b"HTTP/1.1 206 Partial\r\n%bContent-Length: %d\r\n\r\n%b" % (fields, len(body), body)
+        proxy.upstream.script = responding(response)
         reply = await proxy.ask(proxy.request(fields=b"Range: bytes=0-9\r\n"))
-        assert (reply.status, reply.head + reply.body) == (206, answer)
+        assert (reply.status, reply.head + reply.body) == (206, response)
 
 
 @pytest.mark.parametrize("body", [b'{"a":1}', gzip.compress(b'{"a":1}', mtime=0)[:-6] + b"abcdef"])
-async def test_an_answer_that_is_not_in_the_coding_that_it_names_is_told_as_such(
+async def test_a_response_that_is_not_in_the_coding_that_it_names_is_told_as_such(
     tmp_path: Path, body: bytes
 ) -> None:
     """Nobody can tell what its links are; it was cut after a head that promised it."""
-    async with data_path(answering(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
+    async with data_path(responding(ok(body, b"Content-Encoding: gzip")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")
 
 
 @pytest.mark.parametrize("coded", [False, True])
-async def test_a_link_at_the_end_of_a_long_answer_is_rewritten_as_it_streams(
+async def test_a_link_at_the_end_of_a_long_response_is_rewritten_as_it_streams(
     tmp_path: Path, coded: bool
 ) -> None:
     import random
@@ -928,7 +933,7 @@ async def test_a_link_at_the_end_of_a_long_answer_is_rewritten_as_it_streams(
 
 
 async def test_an_upstream_that_cannot_be_reached_is_502(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         object.__setattr__(proxy.context.pool, "settings", _with_port(proxy.context.pool.settings, 1))
         reply = await proxy.ask(proxy.request())
         assert reply.status == 502
@@ -961,7 +966,7 @@ async def test_an_upstream_that_is_too_slow_is_504(tmp_path: Path) -> None:
 
 async def test_what_no_application_asked_counts_as_no_verdict(tmp_path: Path) -> None:
     """Else whoever has no token makes the alarm for blocked requests, or hides one for failed ones."""
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await proxy.ask(b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\n\r\n")
         values = proxy.context.counters.values
         assert [values[verdict] for verdict in VERDICTS] == [0] * len(VERDICTS)
@@ -969,21 +974,21 @@ async def test_what_no_application_asked_counts_as_no_verdict(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 4))
-async def test_an_answer_cut_at_any_byte_is_never_taken_for_a_whole_one(tmp_path: Path, cut: int) -> None:
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhello, world"
+async def test_a_response_cut_at_any_byte_is_never_taken_for_a_whole_one(tmp_path: Path, cut: int) -> None:
+    response = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhello, world"
 
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
-        peer.send(answer[:cut])
+        peer.send(response[:cut])
 
     async with data_path(script, tmp_path) as proxy:
         text = await proxy.raw(proxy.request(method="POST", fields=b"Connection: close\r\n"))
-        if cut < len(answer):
+        if cut < len(response):
             assert not text.endswith(b"world")
             assert len(proxy.upstream.heads) == 1  # a POST that reached the upstream is never sent twice
         (event,) = proxy.events()
-        head_came = cut >= answer.index(b"hello")
-        if cut >= len(answer):
+        head_came = cut >= response.index(b"hello")
+        if cut >= len(response):
             assert event["reason"] == "default"
         elif head_came:
             assert (event["status"], event["reason"]) == (200, "upstreamAborted")
@@ -1016,7 +1021,7 @@ async def test_a_post_on_such_a_connection_is_not(tmp_path: Path) -> None:
         assert len(proxy.upstream.heads) == 2
 
 
-async def test_a_client_that_leaves_never_spoils_another_s_answer(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_never_spoils_another_s_response(tmp_path: Path) -> None:
     waiting = asyncio.Event()
     left = asyncio.Event()
 
@@ -1042,7 +1047,7 @@ async def test_a_client_that_leaves_never_spoils_another_s_answer(tmp_path: Path
         ]
 
 
-async def test_bytes_after_an_answer_are_never_the_next_answer(tmp_path: Path) -> None:
+async def test_bytes_after_a_response_are_never_the_next_response(tmp_path: Path) -> None:
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
         peer.send(ok(b'{"on":%d}' % peer.number) + ok(b'{"smuggled":true}'))
@@ -1054,7 +1059,7 @@ async def test_bytes_after_an_answer_are_never_the_next_answer(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\n\r\n",
@@ -1063,8 +1068,8 @@ async def test_bytes_after_an_answer_are_never_the_next_answer(tmp_path: Path) -
         b"nonsense\r\n\r\n",
     ],
 )
-async def test_a_hostile_answer_is_502(tmp_path: Path, answer: bytes) -> None:
-    async with data_path(answering(answer), tmp_path) as proxy:
+async def test_a_hostile_response_is_502(tmp_path: Path, response: bytes) -> None:
+    async with data_path(responding(response), tmp_path) as proxy:
         text = await proxy.raw(proxy.request(fields=b"Connection: close\r\n"))
         assert b"HTTP/1.1 502 Bad Gateway" in text
         assert proxy.events()[0]["reason"] == "upstreamProtocol"
@@ -1083,10 +1088,10 @@ async def test_a_hostile_answer_is_502(tmp_path: Path, answer: bytes) -> None:
         (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 400, "badRequest"),
     ],
 )
-async def test_bad_requests_get_a_clear_answer_and_a_close(
+async def test_bad_requests_get_a_clear_response_and_a_close(
     tmp_path: Path, request_text: bytes, status: int, code: str
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         text = await proxy.raw(request_text)
         head, _, body = text.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d " % status)
@@ -1096,7 +1101,7 @@ async def test_bad_requests_get_a_clear_answer_and_a_close(
 
 
 async def test_a_malformed_target_is_400_with_an_event(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/users/%00"))
         assert reply.status == 400
         assert reply.json()["error"]["code"] == "badRequest"
@@ -1107,7 +1112,7 @@ async def test_a_malformed_target_is_400_with_an_event(tmp_path: Path) -> None:
     "name", [b"X-HTTP-Method-Override", b"x-http-method", b"X-Method-Override", b"x_method_override"]
 )
 async def test_a_method_override_is_refused(tmp_path: Path, name: bytes) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request(method="POST", fields=name + b": DELETE\r\n"))
         assert reply.status == 400
         assert proxy.upstream.received == []
@@ -1121,7 +1126,7 @@ async def test_a_method_override_is_refused(tmp_path: Path, name: bytes) -> None
 @pytest.mark.parametrize("target", ["/v1.0/users/$query", "/v1.0/users/ada/messages/%24Query"])
 async def test_a_query_in_a_body_is_refused(tmp_path: Path, target: str) -> None:
     """It means a GET by what the body says (OData 4.01, Passing Query Options in the Request Body)."""
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         fields = b"Content-Type: text/plain\r\nContent-Length: 4\r\n"
         reply = await proxy.ask(proxy.request(target, "POST", fields, b"$top"))
         assert (reply.status, proxy.upstream.received) == (400, [])
@@ -1135,7 +1140,7 @@ async def test_a_query_in_a_body_is_refused(tmp_path: Path, target: str) -> None
 
 
 async def test_a_head_that_drips_is_cut_by_its_total_time(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, head_timeout=0.3) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, head_timeout=0.3) as proxy:
         reader, writer = await proxy.connect()
         dripping = asyncio.ensure_future(
             _drip(writer, b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\nX: " + b"a" * 500)
@@ -1147,14 +1152,14 @@ async def test_a_head_that_drips_is_cut_by_its_total_time(tmp_path: Path) -> Non
 
 
 async def test_tls_on_a_plain_listener_is_refused_at_its_first_bytes(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, head_timeout=3600) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, head_timeout=3600) as proxy:
         with pytest.raises(ssl.SSLError):
             await asyncio.open_connection("127.0.0.1", proxy.port, ssl=ssl.create_default_context())
 
 
 async def test_a_body_that_drips_is_cut_by_its_rate(tmp_path: Path) -> None:
     async with data_path(
-        answering(ok(b"{}")), tmp_path, RULES, body_grace=0.2, min_body_rate=100000
+        responding(ok(b"{}")), tmp_path, RULES, body_grace=0.2, min_body_rate=100000
     ) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/invitations", "POST", b"Content-Length: 1000\r\n"))
@@ -1175,10 +1180,10 @@ async def _drip(writer: asyncio.StreamWriter, data: bytes) -> None:
 # Readiness
 
 
-async def test_a_proxy_without_rules_answers_503_and_says_why(tmp_path: Path) -> None:
+async def test_a_proxy_without_rules_responses_503_and_says_why(tmp_path: Path) -> None:
     from proxy.server.callers.rulebook import Rulebook
 
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         proxy.context.use(Rulebook())
         reply = await proxy.ask(proxy.request())
         assert reply.status == 503
@@ -1193,7 +1198,7 @@ async def test_a_known_application_s_request_leaves_its_event_while_the_proxy_is
     from proxy.server.callers.rulebook import Rulebook
 
     forged = b"GET /v1.0/users HTTP/1.1\r\nHost: p\r\nAuthorization: Bearer x.y.z\r\n\r\n"
-    async with data_path(answering(ok(b"{}")), tmp_path, max_staleness=1) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_staleness=1) as proxy:
         proxy.context.synced_at = proxy.context.deadlines.now - 10
         assert (await proxy.ask(proxy.request("/v1.0/stale"))).status == 503
         assert (await proxy.ask(forged)).status == 503
@@ -1207,7 +1212,7 @@ async def test_a_known_application_s_request_leaves_its_event_while_the_proxy_is
 
 
 async def test_new_rules_apply_to_an_open_connection(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/sites"))
         assert (await read_reply(reader)).status == 200
@@ -1229,7 +1234,7 @@ rules:
     conditions: [{body: kind, equals: guest}]
     verdict: block
 """
-    async with data_path(answering(ok(b'{"a":1}')), tmp_path, ruleset) as proxy:
+    async with data_path(responding(ok(b'{"a":1}')), tmp_path, ruleset) as proxy:
         for body, status in ((b'{"kind":"guest"}', 403), (b'{"kind":"member"}', 200), (b"nonsense", 400)):
             fields = b"Content-Length: %d\r\n" % len(body)
             reply = await proxy.ask(proxy.request("/v1.0/invitations", "POST", fields, body))
@@ -1241,7 +1246,7 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
     tmp_path: Path,
 ) -> None:
     refusal = b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"
-    async with data_path(answering(refusal), tmp_path) as proxy:
+    async with data_path(responding(refusal), tmp_path) as proxy:
         first, second = (asyncio.ensure_future(proxy.ask(proxy.request())) for _ in range(2))
         await proxy.credential_asked.wait()
         proxy.credential.renew("second", asyncio.get_running_loop().time() + 3600, 2)
@@ -1251,8 +1256,8 @@ async def test_a_token_that_was_just_replaced_and_is_refused_again_keeps_nobody_
 
 
 @pytest.mark.parametrize("rule_reads", [False, True], ids=["held for links", "held for a rule"])
-async def test_what_an_answer_held_is_free_when_it_has_ended(tmp_path: Path, rule_reads: bool) -> None:
-    """Not when the collector comes by: until then, bodies of answers long gone would pile up."""
+async def test_what_a_response_held_is_free_when_it_has_ended(tmp_path: Path, rule_reads: bool) -> None:
+    """Not when the collector comes by: until then, bodies of responses long gone would pile up."""
     body = json.dumps({"value": [{"id": str(n)} for n in range(40_000)]}).encode()
     rules = "version: 1\nname: x\ndefault: allow\nrules:\n"
     if rule_reads:
@@ -1260,7 +1265,7 @@ async def test_what_an_answer_held_is_free_when_it_has_ended(tmp_path: Path, rul
         rules += "     conditions: [{property: x, exists: true}]}\n"
     else:
         rules += "  - {id: r, match: {path: [/**]}, verdict: allow}\n"
-    async with data_path(answering(ok(body)), tmp_path, rules) as proxy:
+    async with data_path(responding(ok(body)), tmp_path, rules) as proxy:
         gc.disable()
         try:
             for _ in range(3):

@@ -19,7 +19,7 @@ from proxy.rules.stops import Stops
 from proxy.server.exchange.exchange import Exchange, Phase
 from proxy.server.exchange.upstream_call import CallState
 from proxy.server.loop.deadlines import NEVER
-from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, read_reply, until
+from tests.bytes.data_path import DataPath, UpstreamPeer, data_path, ok, read_reply, responding, until
 
 RULES: Final = """
 version: 1
@@ -76,8 +76,8 @@ class Event(Enum):
     RESPONSE_BEGINS = "the head and a piece of a response come"
     RESPONSE_GOES_ON = "another piece of the response comes"
     RESPONSE_ENDS = "the last piece of the response comes"
-    TOKEN_REFUSED = "the upstream answers 401"
-    SERVER_ERROR = "the upstream answers 500"
+    TOKEN_REFUSED = "the upstream responds with 401"
+    SERVER_ERROR = "the upstream responds with 500"
     TOKEN_COMES = "another upstream token comes"
     CONNECTION_FREE = "an upstream connection is free"
     QUEUE_FULL = "the body ends, and no room is left in the queue for the upstream"
@@ -364,7 +364,7 @@ async def _renewing(scene: Scene) -> None:
     await until(lambda: scene.state() is CallState.RENEWING)
 
 
-async def _answered(scene: Scene, fields: bytes, first: bytes, rest: bytes = b"", last: bytes = b"") -> None:
+async def _responded(scene: Scene, fields: bytes, first: bytes, rest: bytes = b"", last: bytes = b"") -> None:
     await _sent(scene)
     assert scene.peer is not None
     scene.next_piece, scene.last_piece = chunk(rest), chunk(last, last=True)
@@ -373,19 +373,19 @@ async def _answered(scene: Scene, fields: bytes, first: bytes, rest: bytes = b""
 
 async def _buffering_for_rules(scene: Scene) -> None:
     scene.target = "/v1.0/filtered"
-    await _answered(scene, JSON, b'{"secret":1,', b'"a":', b'"b":2}')
+    await _responded(scene, JSON, b'{"secret":1,', b'"a":', b'"b":2}')
 
 
 async def _buffering_for_links(scene: Scene) -> None:
-    await _answered(scene, JSON, b'{"a":1,', b'"b":', b'"c":2}')
+    await _responded(scene, JSON, b'{"a":1,', b'"b":', b'"c":2}')
 
 
 async def _streaming(scene: Scene) -> None:
-    await _answered(scene, TEXT, b"a", b"b", b"c")
+    await _responded(scene, TEXT, b"a", b"b", b"c")
 
 
 async def _rewriting(scene: Scene) -> None:
-    await _answered(scene, JSON, LONG_JSON, b"y", b'z"}')
+    await _responded(scene, JSON, LONG_JSON, b"y", b'z"}')
 
 
 async def _ended(scene: Scene) -> None:
@@ -573,7 +573,7 @@ REFUSED_AT_ONCE: Final[dict[str, tuple[bytes, Ends]]] = {
 @pytest.mark.parametrize("why", REFUSED_AT_ONCE)
 async def test_what_is_refused_in_its_first_phase_reaches_nobody(tmp_path: Path, why: str) -> None:
     line, outcome = REFUSED_AT_ONCE[why]
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES, max_buffered_body=LIMIT) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES, max_buffered_body=LIMIT) as proxy:
         token = f"\r\nHost: x\r\nAuthorization: Bearer {proxy.token}\r\n\r\n".encode()
         assert (await proxy.ask(line + token)).status == outcome.client
         (event,) = proxy.events()

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.bytes.data_path import CLIENT_ID, CLIENT_SECRET, answering, data_path, ok, until
+from tests.bytes.data_path import CLIENT_ID, CLIENT_SECRET, data_path, ok, responding, until
 
 UNAUTHORISED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
 
@@ -22,7 +22,7 @@ async def test_a_fault_while_a_response_is_read_is_the_proxys_own(tmp_path: Path
     def broken(generation: int) -> None:
         raise RuntimeError("a fault")
 
-    async with data_path(answering(UNAUTHORISED, ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(UNAUTHORISED, ok(b"{}")), tmp_path) as proxy:
         told = faults()
         proxy.credential._ask_for_another = broken
         assert await asyncio.wait_for(proxy.raw(proxy.request()), 10) == b""
@@ -35,7 +35,7 @@ async def test_a_fault_while_a_response_is_read_is_the_proxys_own(tmp_path: Path
 async def test_a_fault_while_a_request_is_read_is_the_proxys_own(tmp_path: Path) -> None:
     form = f"grant_type=client_credentials&client_id={CLIENT_ID}&client_secret={CLIENT_SECRET}".encode()
     fields = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n" % len(form)
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         told = faults()
         proxy.context.executor.shutdown()
         for pieces in ([form], [b"", form]):

@@ -132,7 +132,7 @@ def test_fields_that_connection_nominates() -> None:
     assert nominated_fields(b"close, X-Mine ,,keep-alive") == {b"close", b"x-mine"}
 
 
-# Answers
+# Responses
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_fields_that_connection_nominates() -> None:
         (b"HTTP/1.1 103 Early Hints\r\n\r\n", 0),
     ],
 )
-def test_where_an_answer_ends(text: bytes, length: int) -> None:
+def test_where_a_response_ends(text: bytes, length: int) -> None:
     assert parse_response_head(text, to_head_request=False).length == length
 
 
-def test_an_answer_to_head_has_no_body() -> None:
+def test_a_response_to_head_has_no_body() -> None:
     text = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
     assert parse_response_head(text, to_head_request=True).length == 0
 
@@ -170,7 +170,7 @@ def test_an_answer_to_head_has_no_body() -> None:
         b"ICY 200 OK\r\n\r\n",
     ],
 )
-def test_hostile_answers_are_refused(text: bytes) -> None:
+def test_hostile_responses_are_refused(text: bytes) -> None:
     with pytest.raises(MalformedHead):
         parse_response_head(text, to_head_request=False)
 
@@ -263,7 +263,7 @@ def test_an_id_hides_no_second_field(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("again", [1, 2])
-def test_answers_that_differ_in_a_value_alone_keep_it(again: int) -> None:
+def test_responses_that_differ_in_a_value_alone_keep_it(again: int) -> None:
     for date, length, own_id in [
         (b"Sat", b"3", b"1"),
         (b"", b"12", b"\xc3\xa9"),
@@ -272,13 +272,13 @@ def test_answers_that_differ_in_a_value_alone_keep_it(again: int) -> None:
     ]:
         lines = b"Date: %b\r\nX-a: 1\r\nContent-Length: %b\r\nrequest-id: %b\r\n" % (date, length, own_id)
         for _ in range(again):
-            answer = parse_response_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n", to_head_request=False)
-            assert answer.length == int(length)
-            assert (answer.request_id or b"").strip() == own_id
-            assert [value.strip() for _, value in answer.headers] == [date.strip(), b"1", length, own_id]
-            assert b"".join(field.line for field in answer.lines).count(b"\r\n") == 4
+            response = parse_response_head(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n", to_head_request=False)
+            assert response.length == int(length)
+            assert (response.request_id or b"").strip() == own_id
+            assert [value.strip() for _, value in response.headers] == [date.strip(), b"1", length, own_id]
+            assert b"".join(field.line for field in response.lines).count(b"\r\n") == 4
             seen = head_for_client(
-                answer, KEPT, changed=False, length_hidden=False, http10=False, close=False, relocated=bytes
+                response, KEPT, changed=False, length_hidden=False, http10=False, close=False, relocated=bytes
             )
             assert [line.rstrip() for line in seen.split(b"\r\n")[1:4]] == [
                 b"Date: " + date.strip() if date.strip() else b"Date:",

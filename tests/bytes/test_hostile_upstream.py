@@ -1,6 +1,6 @@
-"""An upstream that breaks HTTP in every way: no answer of it is taken for whole, or for somebody else's.
+"""An upstream that breaks HTTP in every way: no response of it is taken for whole, or for somebody else's.
 
-After each of them the next clients get their own answers, and no connection that was not left clean is used
+After each of them the next clients get their own responses, and no connection that was not left clean is used
 again.
 """
 
@@ -21,7 +21,15 @@ import uvloop
 from proxy.server.exchange.exchange import Exchange
 from proxy.server.upstream.connection import MAX_AGE_SECONDS
 from proxy.server.upstream.pool import STALE_SECONDS
-from tests.bytes.data_path import UPSTREAM_TOKEN, DataPath, UpstreamPeer, answering, data_path, ok, read_reply
+from tests.bytes.data_path import (
+    UPSTREAM_TOKEN,
+    DataPath,
+    UpstreamPeer,
+    data_path,
+    ok,
+    read_reply,
+    responding,
+)
 from tests.standins.certificates import CertificateAuthority
 
 FORGED = ok(b'{"forged":true}')
@@ -32,7 +40,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 def first_then_own(
     first: Callable[[UpstreamPeer], Awaitable[None]],
 ) -> Callable[[UpstreamPeer], Awaitable[None]]:
-    """`first` answers the request for /v1.0/odd; every other is answered with its own target."""
+    """`first` responses the request for /v1.0/odd; every other gets a response with its own target."""
 
     async def script(peer: UpstreamPeer) -> None:
         while True:
@@ -120,9 +128,9 @@ MALFORMED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("answer", MALFORMED, ids=[f"{at}" for at in range(len(MALFORMED))])
-async def test_a_malformed_head_is_502_and_spoils_nothing(tmp_path: Path, answer: bytes) -> None:
-    async with data_path(first_then_own(sending(answer)), tmp_path) as proxy:
+@pytest.mark.parametrize("response", MALFORMED, ids=[f"{at}" for at in range(len(MALFORMED))])
+async def test_a_malformed_head_is_502_and_spoils_nothing(tmp_path: Path, response: bytes) -> None:
+    async with data_path(first_then_own(sending(response)), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/odd"))
         reply = await read_reply(reader)
@@ -160,10 +168,10 @@ BROKEN_BODIES = [
 ]
 
 
-@pytest.mark.parametrize("answer", BROKEN_BODIES, ids=[f"{at}" for at in range(len(BROKEN_BODIES))])
+@pytest.mark.parametrize("response", BROKEN_BODIES, ids=[f"{at}" for at in range(len(BROKEN_BODIES))])
 @pytest.mark.parametrize("together", [True, False])
-async def test_a_malformed_body_never_looks_whole(tmp_path: Path, answer: bytes, together: bool) -> None:
-    pieces = [answer] if together else [answer[: len(CHUNKED)], answer[len(CHUNKED) :]]
+async def test_a_malformed_body_never_looks_whole(tmp_path: Path, response: bytes, together: bool) -> None:
+    pieces = [response] if together else [response[: len(CHUNKED)], response[len(CHUNKED) :]]
     async with data_path(first_then_own(sending(*pieces)), tmp_path) as proxy:
         text = await proxy.raw(proxy.request("/v1.0/odd", fields=b"Connection: close\r\n"))
         assert text.startswith(b"HTTP/1.1 502 ") or not text.endswith(END)
@@ -176,7 +184,7 @@ async def test_a_malformed_body_never_looks_whole(tmp_path: Path, answer: bytes,
 
 
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
-async def test_an_answer_cut_at_every_byte_of_its_body_never_looks_whole(
+async def test_a_response_cut_at_every_byte_of_its_body_never_looks_whole(
     tmp_path: Path, version: bytes
 ) -> None:
     body = b'{"a":"bcdefgh"}'
@@ -206,7 +214,7 @@ async def test_an_answer_cut_at_every_byte_of_its_body_never_looks_whole(
             except ConnectionResetError:
                 reset = True
             writer.close()
-            if version == b"1.0":  # only the connection's end tells of the answer's
+            if version == b"1.0":  # only the connection's end tells of the response's
                 assert reset, received
             else:
                 assert not received.endswith(END)
@@ -223,7 +231,7 @@ CUT_RESPONSES = {
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
 @pytest.mark.parametrize("framing", CUT_RESPONSES)
-async def test_an_answer_cut_anywhere_is_never_taken_for_whole_and_its_event_says_so(
+async def test_a_response_cut_anywhere_is_never_taken_for_whole_and_its_event_says_so(
     tmp_path: Path, framing: str, reset: bool
 ) -> None:
     """At every byte, the head's included. A body that only its connection's end delimits has its end in a
@@ -263,7 +271,7 @@ async def test_an_answer_cut_anywhere_is_never_taken_for_whole_and_its_event_say
 
 
 async def _never_whole(reader: asyncio.StreamReader) -> None:
-    """A 502, or an answer that breaks off: by its own framing, or by a reset."""
+    """A 502, or a response that breaks off: by its own framing, or by a reset."""
     try:
         reply = await read_reply(reader)
     except (asyncio.IncompleteReadError, ConnectionResetError):
@@ -272,7 +280,7 @@ async def _never_whole(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_without_tls_s_farewell_an_answer_that_ends_with_its_connection_is_cut(
+def test_without_tls_s_farewell_a_response_that_ends_with_its_connection_is_cut(
     tmp_path: Path, said: bool
 ) -> None:
     """Whoever stands between can close a connection, but not in the upstream's name (RFC 9112 §9.8)."""
@@ -294,7 +302,7 @@ def test_without_tls_s_farewell_an_answer_that_ends_with_its_connection_is_cut(
                         pass
 
     async def ask() -> None:
-        async with data_path(answering(ok(b"")), tmp_path) as proxy:
+        async with data_path(responding(ok(b"")), tmp_path) as proxy:
             pool = proxy.context.pool
             port = listener.getsockname()[1]
             pool.settings = replace(pool.settings, port=port, tls=authority.client_context())
@@ -310,7 +318,7 @@ def test_without_tls_s_farewell_an_answer_that_ends_with_its_connection_is_cut(
         thread.join()
 
 
-async def test_an_answer_before_the_whole_request_was_taken_ends_the_connection(tmp_path: Path) -> None:
+async def test_a_response_before_the_whole_request_was_taken_ends_the_connection(tmp_path: Path) -> None:
     """The upstream may take what it hasn't read for the next request."""
     go_on = asyncio.Event()
 
@@ -353,7 +361,7 @@ def unsent_to_upstream(proxy: DataPath) -> int:
 
 @pytest.mark.parametrize("offset", range(0, len(FORGED), 7))
 @pytest.mark.parametrize("late", [False, True])
-async def test_bytes_left_over_at_any_offset_are_nobodys_answer(
+async def test_bytes_left_over_at_any_offset_are_nobodys_response(
     tmp_path: Path, offset: int, late: bool
 ) -> None:
     leftover = FORGED[offset:]
@@ -367,7 +375,7 @@ async def test_bytes_left_over_at_any_offset_are_nobodys_answer(
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello",
         b"HTTP/1.1 204 No Content\r\nContent-Length: 40\r\n\r\n",
@@ -377,8 +385,10 @@ async def test_bytes_left_over_at_any_offset_are_nobodys_answer(
         b"HTTP/1.1 204 No Content\r\n\r\n" + FORGED,
     ],
 )
-async def test_a_body_where_none_can_be_is_nobodys_answer(tmp_path: Path, method: str, answer: bytes) -> None:
-    async with data_path(first_then_own(sending(answer)), tmp_path) as proxy:
+async def test_a_body_where_none_can_be_is_nobodys_response(
+    tmp_path: Path, method: str, response: bytes
+) -> None:
+    async with data_path(first_then_own(sending(response)), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/odd", method) + proxy.request("/v1.0/next"))
         first = await read_reply(reader, to_head=True)
@@ -391,7 +401,7 @@ async def test_a_body_where_none_can_be_is_nobodys_answer(tmp_path: Path, method
         await strangers_get_their_own(proxy)
 
 
-async def test_the_answer_to_head_has_no_body_even_if_the_upstream_sends_one(tmp_path: Path) -> None:
+async def test_the_response_to_head_has_no_body_even_if_the_upstream_sends_one(tmp_path: Path) -> None:
     async with data_path(first_then_own(sending(FORGED)), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/odd", "HEAD") + proxy.request("/v1.0/next"))
@@ -401,7 +411,7 @@ async def test_the_answer_to_head_has_no_body_even_if_the_upstream_sends_one(tmp
         assert len(proxy.upstream.received) == 2
 
 
-async def test_bytes_that_come_before_any_request_are_nobodys_answer(tmp_path: Path) -> None:
+async def test_bytes_that_come_before_any_request_are_nobodys_response(tmp_path: Path) -> None:
     async def script(peer: UpstreamPeer) -> None:
         if peer.number == 1:
             peer.send(FORGED)  # as soon as the connection is there
@@ -410,7 +420,7 @@ async def test_bytes_that_come_before_any_request_are_nobodys_answer(tmp_path: P
             peer.send(ok(b'{"target":"%b"}' % target))
 
     async with data_path(script, tmp_path) as proxy:
-        await proxy.ask(proxy.request("/v1.0/first"))  # they can't be told from a quick answer to it
+        await proxy.ask(proxy.request("/v1.0/first"))  # they can't be told from a quick response to it
         await asyncio.sleep(0.005)
         await strangers_get_their_own(proxy, 5)
 
@@ -430,7 +440,7 @@ async def test_unread_bytes_on_an_idle_connection_end_it_even_if_the_loop_has_no
         await strangers_get_their_own(proxy)
 
 
-async def test_every_waiting_client_gets_its_own_answer_over_few_connections(tmp_path: Path) -> None:
+async def test_every_waiting_client_gets_its_own_response_over_few_connections(tmp_path: Path) -> None:
     turn = 0
 
     async def script(peer: UpstreamPeer) -> None:
@@ -438,8 +448,8 @@ async def test_every_waiting_client_gets_its_own_answer_over_few_connections(tmp
         while True:
             target = (await peer.head()).split(b" ")[1]
             turn += 1
-            answer = ok(b'{"target":"%b"}' % target)
-            peer.send(answer + FORGED if turn % 3 == 0 else answer)
+            response = ok(b'{"target":"%b"}' % target)
+            peer.send(response + FORGED if turn % 3 == 0 else response)
             if turn % 5 == 0:
                 await peer.writer.drain()
                 raise ConnectionResetError
@@ -465,7 +475,7 @@ async def test_a_connection_is_not_kept_for_ever_however_busy_it_is(
         (kept,) = proxy.context.pool._idle
         kept.opened_at -= MAX_AGE_SECONDS
         await strangers_get_their_own(proxy, 3)
-        assert len(proxy.upstream.received) == 2  # one more answer on the old one, then a new one
+        assert len(proxy.upstream.received) == 2  # one more response on the old one, then a new one
         assert proxy.context.pool.open_connections == 1
 
 
@@ -639,8 +649,8 @@ async def test_whatever_a_field_means_to_us_it_does_not_cross_where_connection_n
     field = name + b": v-a-l-u-e\r\n"
     if name == b"Expect":
         field = b"Expect: 100-continue\r\n"
-    answer = b"HTTP/1.1 200 OK\r\nConnection: %b\r\n%bContent-Length: 2\r\n\r\n{}" % (name, field)
-    async with data_path(first_then_own(sending(answer)), tmp_path) as proxy:
+    response = b"HTTP/1.1 200 OK\r\nConnection: %b\r\n%bContent-Length: 2\r\n\r\n{}" % (name, field)
+    async with data_path(first_then_own(sending(response)), tmp_path) as proxy:
         mine = field if name not in (b"Host", b"Authorization") else b""
         reply = await proxy.ask(
             proxy.request("/v1.0/odd", fields=b"Connection: close, " + name + b"\r\n" + mine)
@@ -667,8 +677,8 @@ async def test_no_hop_by_hop_field_crosses(
     tmp_path: Path, name: bytes, spelling: Callable[[bytes], bytes]
 ) -> None:
     field = spelling(name) + b": v-a-l-u-e\r\n"
-    answer = b"HTTP/1.1 200 OK\r\n%bContent-Length: 2\r\n\r\n{}" % field
-    async with data_path(first_then_own(sending(answer)), tmp_path) as proxy:
+    response = b"HTTP/1.1 200 OK\r\n%bContent-Length: 2\r\n\r\n{}" % field
+    async with data_path(first_then_own(sending(response)), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/odd", fields=field))
         assert b"v-a-l-u-e" not in reply.head
         assert b"v-a-l-u-e" not in bytes(proxy.upstream.received[0])

@@ -29,7 +29,7 @@ class Two:
     mail_app: str
     asked_for_mail: list[int] = field(default_factory=list)
     mail_asked: asyncio.Event = field(default_factory=asyncio.Event)
-    dead: set[bytes] = field(default_factory=set)  # tokens that the upstream answers with 401
+    dead: set[bytes] = field(default_factory=set)  # tokens that the upstream responds with 401
 
     def renew_mail(self, token: str, generation: int) -> None:
         self.mail.renew(token, asyncio.get_running_loop().time() + 3600, generation)

@@ -1,4 +1,4 @@
-"""What one loop iteration reads is taken, and what it writes leaves, when it ends, and no answer gets
+"""What one loop iteration reads is taken, and what it writes leaves, when it ends, and no response gets
 to the wrong request."""
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from proxy.server.upstream.connection import UpstreamConnection
 from tests.bytes.data_path import (
     DataPath,
     UpstreamPeer,
-    answering,
     asking,
     data_path,
     ok,
     read_reply,
+    responding,
     until,
     upstream_of,
 )
@@ -38,7 +38,7 @@ rules:
 
 
 async def test_what_one_iteration_reads_is_taken_when_it_ends(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/secrets"))
         await read_reply(reader)
@@ -58,7 +58,7 @@ async def test_what_one_iteration_reads_is_taken_when_it_ends(tmp_path: Path) ->
 
 
 async def test_many_requests_do_not_wait_for_the_iterations_end(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
         clients = [await proxy.connect() for _ in range(MOST_TOGETHER)]
         await until(lambda: len(proxy.connections) == MOST_TOGETHER)
         for number, connection in enumerate(proxy.connections):
@@ -87,7 +87,7 @@ class BrokenTransport(asyncio.Transport):
 
 async def test_a_connection_that_fails_is_closed_and_disturbs_no_other(tmp_path: Path) -> None:
     failures: list[dict[str, object]] = []
-    async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         clients = [await proxy.connect() for _ in range(3)]
         await until(lambda: len(proxy.connections) == len(clients))
@@ -105,7 +105,7 @@ async def test_a_connection_that_fails_is_closed_and_disturbs_no_other(tmp_path:
 
 
 async def test_a_request_that_has_arrived_is_served_by_a_worker_that_stops(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await read_reply(reader)
@@ -119,7 +119,7 @@ async def test_a_request_that_has_arrived_is_served_by_a_worker_that_stops(tmp_p
 
 
 async def test_a_request_that_has_arrived_is_in_time(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await read_reply(reader)
@@ -132,7 +132,7 @@ async def test_a_request_that_has_arrived_is_in_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("drop", [b"\r\n", b"GET /v1.0/us"])
 async def test_what_arrives_without_being_a_request_renews_no_deadline(tmp_path: Path, drop: bytes) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await read_reply(reader)
@@ -158,7 +158,7 @@ async def test_an_upstream_that_drips_its_head_renews_no_deadline(tmp_path: Path
 
 async def test_a_failure_stops_no_drain(tmp_path: Path) -> None:
     failures: list[dict[str, object]] = []
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
         reader, writer = await proxy.connect()
         await until(lambda: proxy.connections)
@@ -171,11 +171,11 @@ async def test_a_failure_stops_no_drain(tmp_path: Path) -> None:
     assert len(failures) == 1
 
 
-async def test_a_connection_that_answered_early_serves_nobody_else(tmp_path: Path) -> None:
+async def test_a_connection_that_responded_early_serves_nobody_else(tmp_path: Path) -> None:
     chunked = b"Transfer-Encoding: chunked\r\n"
     async with asking(tmp_path, "/v1.0/upload", "POST", chunked, b"1\r\nx\r\n") as (proxy, reader, upstream):
         connection = client_of(proxy)
-        # In one loop iteration: the answer is read, and behind it the request's end.
+        # In one loop iteration: the response is read, and behind it the request's end.
         upstream.data_received(b"HTTP/1.1 413 Payload Too Large\r\nContent-Length: 0\r\n\r\n")
         connection.data_received(b"0\r\n\r\n")
         assert (await read_reply(reader)).status == 413
@@ -198,7 +198,7 @@ async def test_a_connection_on_which_reading_rests_serves_nobody_else(tmp_path: 
 
 
 async def test_a_client_that_leaves_right_behind_its_request_leaves_an_event(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         _, writer = await proxy.connect()
         await until(lambda: proxy.connections)
         connection = client_of(proxy)
@@ -208,14 +208,14 @@ async def test_a_client_that_leaves_right_behind_its_request_leaves_an_event(tmp
         writer.close()
 
 
-async def test_an_answer_that_has_arrived_is_in_time(tmp_path: Path) -> None:
+async def test_a_response_that_has_arrived_is_in_time(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, reader, upstream):
         upstream.data_received(ok(b"{}"))
         upstream.on_deadline(upstream.deadline)
         assert (await read_reply(reader)).status == 200
 
 
-async def test_what_follows_an_answer_in_the_same_iteration_is_not_the_next_ones(tmp_path: Path) -> None:
+async def test_what_follows_a_response_in_the_same_iteration_is_not_the_next_ones(tmp_path: Path) -> None:
     async def second_only(peer: UpstreamPeer) -> None:
         await peer.head()
         if peer.number == 2:
@@ -268,10 +268,10 @@ def a_reset(upstream: UpstreamConnection) -> None:
 @pytest.mark.parametrize(
     ("method", "body"), [("GET", b""), ("POST", b'{"displayName":"new"}')], ids=["GET", "POST"]
 )
-async def test_what_comes_before_the_request_has_left_is_not_taken_for_its_answer(
+async def test_what_comes_before_the_request_has_left_is_not_taken_for_its_response(
     tmp_path: Path, surprise: Callable[[UpstreamConnection], None], method: str, body: bytes
 ) -> None:
-    async with data_path(answering(ok(b'{"number":1}'), ok(b'{"number":2}')), tmp_path) as proxy:
+    async with data_path(responding(ok(b'{"number":1}'), ok(b'{"number":2}')), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await read_reply(reader)
@@ -291,7 +291,7 @@ async def test_what_comes_before_the_request_has_left_is_not_taken_for_its_answe
 
 
 async def test_a_request_whose_client_leaves_before_it_is_sent_is_not_sent(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         await read_reply(reader)
@@ -306,27 +306,28 @@ async def test_a_request_whose_client_leaves_before_it_is_sent_is_not_sent(tmp_p
         writer.close()
 
 
-async def test_answers_of_one_iteration_keep_their_order(tmp_path: Path) -> None:
+async def test_responses_of_one_iteration_keep_their_order(tmp_path: Path) -> None:
     async def at_once(peer: UpstreamPeer) -> None:
         while True:
             await peer.head()
             peer.send(ok(b'{"value":[]}'))
 
     async with data_path(at_once, tmp_path, BLOCK_SECRETS) as proxy:
-        # The answer from upstream, a refusal by a rule and that of a malformed head fall into one iteration.
+        # The response from upstream, a refusal by a rule and that of a malformed head fall into one
+        # iteration.
         pipelined = proxy.request("/v1.0/users") + proxy.request("/v1.0/secrets") + b"NONSENSE\r\n\r\n"
         raw = await proxy.raw(pipelined)
         assert re.findall(rb"HTTP/1\.1 ([0-9]+)", raw) == [b"200", b"403", b"400"]
 
 
-async def test_an_answer_is_sent_before_a_client_that_half_closes_is_let_go(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
+async def test_a_response_is_sent_before_a_client_that_half_closes_is_let_go(tmp_path: Path) -> None:
+    async with data_path(responding(ok(b"{}")), tmp_path, BLOCK_SECRETS) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/secrets"))
         await read_reply(reader)
         connection = client_of(proxy)
         connection.data_received(proxy.request("/v1.0/secrets"))
-        proxy.context.iteration.take()  # its answer is queued
+        proxy.context.iteration.take()  # its response is queued
         assert not connection.eof_received()
         connection.transport.close()  # what a transport does at that word
         assert (await read_reply(reader)).status == 403

@@ -1,7 +1,7 @@
 """A hidden property reaches the application by no way; what isn't hidden arrives byte for byte.
 
-Each property of each published Graph answer takes its turn as the hidden one. Its value is replaced by a
-canary, and no byte of that may reach the client, whatever form the upstream gives the answer.
+Each property of each published Graph response takes its turn as the hidden one. Its value is replaced by a
+canary, and no byte of that may reach the client, whatever form the upstream gives the response.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import brotli
 import pytest
 
-from tests.bytes.data_path import DataPath, Reply, UpstreamPeer, answering, data_path, ok, read_reply
+from tests.bytes.data_path import DataPath, Reply, UpstreamPeer, data_path, ok, read_reply, responding
 from tests.standins.examples import Example, examples
 
 CANARY = "c4n4ry-81f5"
-ANSWERED = [each for each in examples() if 200 <= each.status < 300]
+RESPONDED = [each for each in examples() if 200 <= each.status < 300]
 
 
 def rules(transforms: str, *paths: str) -> str:
@@ -38,11 +38,11 @@ rules:
 """
 
 
-class Answers:
-    """An upstream that gives every request the answer put in last."""
+class Responses:
+    """An upstream that gives every request the response put in last."""
 
     def __init__(self) -> None:
-        self.answer = b""
+        self.response = b""
         self.requests = 0
 
     async def script(self, peer: UpstreamPeer) -> None:
@@ -52,21 +52,21 @@ class Answers:
                 if line.startswith(b"content-length: "):
                     await peer.body(int(line[16:]))
             self.requests += 1
-            peer.send(self.answer)
+            peer.send(self.response)
 
 
 class Client:
     """One connection that is kept, and opened anew where the proxy has closed it."""
 
-    def __init__(self, proxy: DataPath, upstream: Answers) -> None:
+    def __init__(self, proxy: DataPath, upstream: Responses) -> None:
         self._proxy = proxy
         self._upstream = upstream
         self._streams: Any = None
 
     async def ask(
-        self, answer: bytes, target: str, method: str = "GET", fields: bytes = b"", body: bytes = b""
+        self, response: bytes, target: str, method: str = "GET", fields: bytes = b"", body: bytes = b""
     ) -> Reply:
-        self._upstream.answer = answer
+        self._upstream.response = response
         if self._streams is None:
             self._streams = await self._proxy.connect()
         reader, writer = self._streams
@@ -87,7 +87,7 @@ class Client:
 
 
 def properties(example: Example) -> list[str]:
-    """The names of the properties of the answer's items, or of the answer itself."""
+    """The names of the properties of the response's items, or of the response itself."""
     document = json.loads(example.response_body)
     items = document["value"] if isinstance(document.get("value"), list) else [document]
     names = {name: None for item in items if isinstance(item, dict) for name in item}
@@ -95,7 +95,7 @@ def properties(example: Example) -> list[str]:
 
 
 def with_canary(example: Example, name: str) -> tuple[Any, Any]:
-    """The answer with the canary in the property of this name, and what of it is to be left."""
+    """The response with the canary in the property of this name, and what of it is to be left."""
     document = json.loads(example.response_body)
     left = copy.deepcopy(document)
     for whole, rest in zip(_items(document), _items(left), strict=True):
@@ -159,9 +159,11 @@ BATCH = json.dumps({"requests": [{"id": "1", "method": "GET", "url": "/things/1"
 BATCH_FIELDS = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(BATCH)
 
 
-@pytest.mark.parametrize("example", ANSWERED, ids=[each.id for each in ANSWERED])
-async def test_each_property_of_each_published_answer_can_be_hidden(tmp_path: Path, example: Example) -> None:
-    upstream = Answers()
+@pytest.mark.parametrize("example", RESPONDED, ids=[each.id for each in RESPONDED])
+async def test_each_property_of_each_published_response_can_be_hidden(
+    tmp_path: Path, example: Example
+) -> None:
+    upstream = Responses()
     async with data_path(upstream.script, tmp_path, rewrite_links=False) as proxy:
         client = Client(proxy, upstream)
         for turn, name in enumerate(properties(example)):
@@ -176,7 +178,7 @@ async def test_each_property_of_each_published_answer_can_be_hidden(tmp_path: Pa
             target = example.target if everywhere and example.method == "GET" else "/v1.0/things/1"
             if name.lower() in target.lower():
                 target = "/v1.0/things/1"
-            for answer in (
+            for response in (
                 published(example, body),
                 published(example, gzip.compress(body, 1), b"Content-Encoding: gzip"),
                 published(example, zlib.compress(body), b"Content-Encoding: deflate"),
@@ -184,7 +186,7 @@ async def test_each_property_of_each_published_answer_can_be_hidden(tmp_path: Pa
                 published(example, brotli.compress(body, quality=1), b"Content-Encoding: br"),
                 chunked(body, 700),
             ):
-                reply = await client.ask(answer, target)
+                reply = await client.ask(response, target)
                 no_canary(reply)
                 assert reply.status // 100 == 2
                 assert reply.json() == left
@@ -220,9 +222,9 @@ async def test_each_property_of_each_published_answer_can_be_hidden(tmp_path: Pa
         client.close()
 
 
-@pytest.mark.parametrize("example", ANSWERED[::3], ids=[each.id for each in ANSWERED[::3]])
+@pytest.mark.parametrize("example", RESPONDED[::3], ids=[each.id for each in RESPONDED[::3]])
 async def test_what_an_allow_list_leaves_out_does_not_arrive_either(tmp_path: Path, example: Example) -> None:
-    upstream = Answers()
+    upstream = Responses()
     async with data_path(upstream.script, tmp_path, rewrite_links=False) as proxy:
         client = Client(proxy, upstream)
         names = properties(example)
@@ -239,11 +241,11 @@ async def test_what_an_allow_list_leaves_out_does_not_arrive_either(tmp_path: Pa
         client.close()
 
 
-@pytest.mark.parametrize("example", ANSWERED[::6], ids=[each.id for each in ANSWERED[::6]])
+@pytest.mark.parametrize("example", RESPONDED[::6], ids=[each.id for each in RESPONDED[::6]])
 async def test_a_property_of_what_is_expanded_can_be_hidden_by_its_path(
     tmp_path: Path, example: Example
 ) -> None:
-    upstream = Answers()
+    upstream = Responses()
     async with data_path(upstream.script, tmp_path) as proxy:
         client = Client(proxy, upstream)
         for name in properties(example):
@@ -261,7 +263,7 @@ async def test_a_property_of_what_is_expanded_can_be_hidden_by_its_path(
         client.close()
 
 
-# Answers in forms that no filter can vouch for
+# Responses in forms that no filter can vouch for
 
 
 PLAIN = json.dumps({"id": "1", "secret": CANARY, "name": "x"}).encode()
@@ -358,17 +360,20 @@ def _hostile() -> Iterator[tuple[str, bytes]]:
     short = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 25\r\n\r\n"
     yield "length too small", short + PLAIN
     yield "chunk broken", chunked(PLAIN, 9)[:-5] + b"zz\r\n"
-    yield "interim answers before", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 3 + _whole(PLAIN[:-1])
+    yield (
+        "interim responses before",
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 3 + _whole(PLAIN[:-1]),
+    )
 
 
 HOSTILE = list(_hostile())
 
 
-@pytest.mark.parametrize(("name", "answer"), HOSTILE, ids=[name for name, _ in HOSTILE])
+@pytest.mark.parametrize(("name", "response"), HOSTILE, ids=[name for name, _ in HOSTILE])
 async def test_what_cannot_be_filtered_is_502_and_never_the_original(
-    tmp_path: Path, name: str, answer: bytes
+    tmp_path: Path, name: str, response: bytes
 ) -> None:
-    upstream = Answers()
+    upstream = Responses()
     async with data_path(
         upstream.script, tmp_path, rules("strip_properties: [secret]", "/v1.0/things/{id}")
     ) as proxy:
@@ -376,7 +381,7 @@ async def test_what_cannot_be_filtered_is_502_and_never_the_original(
             b"Connection: close\r\n",
             b"Connection: close\r\nRange: bytes=0-50\r\nAccept-Encoding: *\r\n",
         ):
-            upstream.answer = answer
+            upstream.response = response
             text = await proxy.raw(proxy.request("/v1.0/things/1", fields=fields))
             assert b"HTTP/1.1 502 " in text
             assert CANARY.encode() not in text
@@ -406,7 +411,7 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 async def test_however_a_name_is_spelled_it_is_the_hidden_one(tmp_path: Path, spelling: bytes) -> None:
-    upstream = Answers()
+    upstream = Responses()
     async with data_path(upstream.script, tmp_path, rules("strip_properties: [secret]")) as proxy:
         client = Client(proxy, upstream)
         member = spelling + b':{"x":["' + CANARY.encode() + b'"]}'
@@ -431,7 +436,7 @@ async def test_however_a_name_is_spelled_it_is_the_hidden_one(tmp_path: Path, sp
     "status", [b"200 OK", b"201 Created", b"202 Accepted", b"203 X", b"205 X", b"207 X", b"226 X", b"299 X"]
 )
 async def test_every_successful_status_is_filtered(tmp_path: Path, status: bytes) -> None:
-    upstream = Answers()
+    upstream = Responses()
     async with data_path(upstream.script, tmp_path, rules("strip_properties: [secret]")) as proxy:
         client = Client(proxy, upstream)
         reply = await client.ask(
@@ -449,7 +454,7 @@ async def test_every_successful_status_is_filtered(tmp_path: Path, status: bytes
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         _whole(b'{"responses":[{"id":"1","status":200,"body":%b}]}' % PLAIN, status=b"206 Partial Content"),
         _whole(b'{"responses":[{"id":"1","status":206,"body":"%b"}]}' % CANARY.encode()),
@@ -472,11 +477,11 @@ async def test_every_successful_status_is_filtered(tmp_path: Path, status: bytes
         _whole(gzip.compress(b'{"responses":[{"id":"1","status":200,"body":%b}]}' % PLAIN)),
     ],
 )
-async def test_a_batch_whose_answer_cannot_be_read_passes_nothing(tmp_path: Path, answer: bytes) -> None:
-    upstream = Answers()
+async def test_a_batch_whose_response_cannot_be_read_passes_nothing(tmp_path: Path, response: bytes) -> None:
+    upstream = Responses()
     async with data_path(upstream.script, tmp_path, rules("strip_properties: [secret]")) as proxy:
         client = Client(proxy, upstream)
-        reply = await client.ask(answer, "/v1.0/$batch", "POST", BATCH_FIELDS, BATCH)
+        reply = await client.ask(response, "/v1.0/$batch", "POST", BATCH_FIELDS, BATCH)
         no_canary(reply)
         assert reply.status == 502 or {each["status"] for each in reply.json()["responses"]} <= {502}
         client.close()
@@ -559,7 +564,7 @@ VALUES = [
 async def test_every_value_arrives_with_its_own_bytes_through_a_filter_and_through_none(
     tmp_path: Path,
 ) -> None:
-    upstream = Answers()
+    upstream = Responses()
     async with data_path(
         upstream.script, tmp_path, rules("strip_properties: [hidden]", "/v1.0/filtered")
     ) as proxy:
@@ -585,14 +590,14 @@ async def test_every_value_arrives_with_its_own_bytes_through_a_filter_and_throu
         client.close()
 
 
-@pytest.mark.parametrize("example", ANSWERED, ids=[each.id for each in ANSWERED])
-async def test_published_answers_arrive_byte_for_byte(tmp_path: Path, example: Example) -> None:
-    answer = published(
+@pytest.mark.parametrize("example", RESPONDED, ids=[each.id for each in RESPONDED])
+async def test_published_responses_arrive_byte_for_byte(tmp_path: Path, example: Example) -> None:
+    response = published(
         example, example.response_body.replace(b"https://graph.microsoft.com", b"https://graph.example")
     )
-    async with data_path(answering(answer), tmp_path) as proxy:
+    async with data_path(responding(response), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request(example.target, "GET" if example.method == "GET" else "DELETE"))
-        assert reply.head + reply.body == answer
+        assert reply.head + reply.body == response
 
 
 @pytest.mark.parametrize("example", examples(), ids=[each.id for each in examples()])

@@ -29,10 +29,10 @@ from tests.bytes.data_path import (
     DataPath,
     Reply,
     UpstreamPeer,
-    answering,
     data_path,
     ok,
     read_reply,
+    responding,
     rulebook,
     until,
 )
@@ -67,7 +67,7 @@ def said_to_wait(reply: Reply) -> None:
 
 
 async def test_one_address_has_no_more_connections_than_its_share(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, max_connections_per_address=2) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_connections_per_address=2) as proxy:
         kept = [await proxy.connect() for _ in range(2)]
         await until(lambda: len(proxy.context.connections) == 2)
         said_to_wait(await proxy.ask(proxy.request()))
@@ -85,7 +85,7 @@ async def test_one_address_has_no_more_connections_than_its_share(tmp_path: Path
 
 
 async def test_a_load_balancer_s_connections_are_those_of_many(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, max_connections_per_address=1) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_connections_per_address=1) as proxy:
         proxy.context.trusted_proxies = LOAD_BALANCER
         kept = [await proxy.connect() for _ in range(3)]
         assert (await proxy.ask(proxy.request())).status == 200
@@ -120,7 +120,7 @@ rules:
 async def test_whoever_comes_through_a_load_balancer_is_evaluated_by_his_own_address(
     tmp_path: Path, family: socket.AddressFamily, forwarded: str, client_ip: str | None
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, IP_RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, IP_RULES) as proxy:
         proxy.context.trusted_proxies = LOAD_BALANCER
         listening = (
             socket.create_server(("::", 0), family=family, dualstack_ipv6=True)
@@ -191,7 +191,7 @@ def told_to_stop(reply: Reply) -> None:
 
 
 async def test_an_address_that_fails_too_often_waits_and_costs_no_comparison(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, max_failures_per_address=3) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_failures_per_address=3) as proxy:
         executor = watched(proxy)
         for guess in ("a", "b"):
             assert (await ask_for_token(proxy, guess)).status == 401
@@ -209,7 +209,7 @@ async def test_an_address_that_fails_too_often_waits_and_costs_no_comparison(tmp
 
 
 async def test_of_many_behind_a_load_balancer_only_the_one_that_failed_waits(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, max_failures_per_address=1) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_failures_per_address=1) as proxy:
         proxy.context.trusted_proxies = LOAD_BALANCER
         assert (await ask_for_token(proxy, "x", of="192.0.2.1")).status == 401
         told_to_stop(await ask_for_token(proxy, CLIENT_SECRET, of="192.0.2.1"))
@@ -218,14 +218,14 @@ async def test_of_many_behind_a_load_balancer_only_the_one_that_failed_waits(tmp
 
 
 async def test_who_is_no_load_balancer_can_not_borrow_another_address(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, max_failures_per_address=2) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_failures_per_address=2) as proxy:
         for last in range(2):
             assert (await ask_for_token(proxy, "x", of=f"192.0.2.{last}")).status == 401
         told_to_stop(await ask_for_token(proxy, "x", of="192.0.2.77"))
 
 
 async def test_a_client_that_many_addresses_guess_at_waits_too(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, max_failures_per_client=3) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_failures_per_client=3) as proxy:
         proxy.context.trusted_proxies = LOAD_BALANCER
         executor = watched(proxy)
         for last in range(3):
@@ -238,7 +238,7 @@ async def test_a_client_that_many_addresses_guess_at_waits_too(tmp_path: Path) -
 async def test_guessing_does_not_lock_out_the_application_itself(tmp_path: Path) -> None:
     """A secret that was right before is remembered, also when rules change, and needs no comparison."""
     async with data_path(
-        answering(ok(b"{}")), tmp_path, max_failures_per_client=1, max_failures_per_address=1
+        responding(ok(b"{}")), tmp_path, max_failures_per_client=1, max_failures_per_address=1
     ) as proxy:
         assert (await ask_for_token(proxy, CLIENT_SECRET)).status == 200
         proxy.use(READING_RULES)
@@ -248,7 +248,7 @@ async def test_guessing_does_not_lock_out_the_application_itself(tmp_path: Path)
 
 
 async def test_a_secret_that_was_right_is_not_once_its_hash_is_gone(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         assert (await ask_for_token(proxy, CLIENT_SECRET)).status == 200
         book = rulebook(READING_RULES)
         object.__setattr__(book.callers[CLIENT_ID], "secret_hashes", ())
@@ -256,8 +256,8 @@ async def test_a_secret_that_was_right_is_not_once_its_hash_is_gone(tmp_path: Pa
         assert (await ask_for_token(proxy, CLIENT_SECRET)).status == 401
 
 
-async def test_a_failure_counts_though_nobody_waits_for_the_answer(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, max_failures_per_address=1) as proxy:
+async def test_a_failure_counts_though_nobody_waits_for_the_response(tmp_path: Path) -> None:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_failures_per_address=1) as proxy:
         body = urlencode(
             {"grant_type": "client_credentials", "client_id": CLIENT_ID, "client_secret": "x"}
         ).encode()
@@ -279,7 +279,7 @@ async def test_a_failure_counts_though_nobody_waits_for_the_answer(tmp_path: Pat
 async def test_a_comparison_that_a_stop_takes_off_the_queue_is_no_failure(tmp_path: Path) -> None:
     faults: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         go_on = threading.Event()
         proxy.context.executor.submit(go_on.wait)
         asking = asyncio.ensure_future(ask_for_token(proxy, "guess"))
@@ -316,7 +316,7 @@ def chunked(*pieces: bytes) -> bytes:
 
 
 async def test_bodies_that_rules_read_are_held_within_one_limit_for_all(tmp_path: Path) -> None:
-    script = answering(ok(b"{}"))
+    script = responding(ok(b"{}"))
     async with data_path(script, tmp_path, READING_RULES, max_held_bytes=1_000_000) as proxy:
         fields = b"Content-Length: 900000\r\n"
         first_reader, first = await proxy.connect()
@@ -335,7 +335,7 @@ async def test_bodies_that_rules_read_are_held_within_one_limit_for_all(tmp_path
 
 
 async def test_what_needs_no_reading_passes_while_no_more_can_be_held(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, READING_RULES, max_held_bytes=1) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, READING_RULES, max_held_bytes=1) as proxy:
         assert (await proxy.ask(proxy.request())).status == 200
         assert (
             await proxy.ask(proxy.request("/v1.0/a", "POST", b"Content-Length: 2\r\n", b"{}"))
@@ -343,7 +343,7 @@ async def test_what_needs_no_reading_passes_while_no_more_can_be_held(tmp_path: 
 
 
 async def test_a_client_that_leaves_gives_back_what_it_held(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, READING_RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, READING_RULES) as proxy:
         _, writer = await proxy.connect()
         writer.write(proxy.request("/v1.0/evaluated", "POST", b"Content-Length: 900000\r\n", b" " * 500_000))
         await until(lambda: proxy.context.buffer_budget.reserved == 500_000)
@@ -352,7 +352,7 @@ async def test_a_client_that_leaves_gives_back_what_it_held(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("target", ["/v1.0/less", "/v1.0/linked"])
-async def test_an_answer_that_is_held_counts_until_it_is_sent(tmp_path: Path, target: str) -> None:
+async def test_a_response_that_is_held_counts_until_it_is_sent(tmp_path: Path, target: str) -> None:
     go_on = asyncio.Event()
     held = b'{"secret":1,"a":"%b"' % (b"x" * 100_000)
 
@@ -374,7 +374,7 @@ async def test_an_answer_that_is_held_counts_until_it_is_sent(tmp_path: Path, ta
 
 
 @pytest.mark.parametrize(("target", "status"), [("/v1.0/less", 503), ("/v1.0/linked", 200)])
-async def test_an_answer_that_can_not_be_held_is_withheld_if_rules_must_read_it(
+async def test_a_response_that_can_not_be_held_is_withheld_if_rules_must_read_it(
     tmp_path: Path, target: str, status: int
 ) -> None:
     """Where only links matter it is rewritten as it comes instead."""
@@ -399,7 +399,7 @@ async def test_an_answer_that_can_not_be_held_is_withheld_if_rules_must_read_it(
 async def test_what_unfolds_too_far_is_counted_and_has_its_own_status(tmp_path: Path) -> None:
     bomb = gzip.compress(b'{"a":"%b"}' % (b"x" * 3_000_000))
     coded = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n" % len(bomb)
-    async with data_path(answering(ok(bomb, b"Content-Encoding: gzip")), tmp_path, READING_RULES) as proxy:
+    async with data_path(responding(ok(bomb, b"Content-Encoding: gzip")), tmp_path, READING_RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/less"))
         assert (reply.status, reply.json()["error"]["code"]) == (502, "filterFailed")
         assert counted(proxy, c.LIMIT_FILTER_BYTES) == 1
@@ -422,17 +422,19 @@ async def small_window(stack: AsyncExitStack, proxy: DataPath, request: bytes) -
     return client
 
 
-def reading(answer: bytes, directory: Path, held: int = 64_000_000) -> AbstractAsyncContextManager[DataPath]:
-    """Answers that are held whole, and are too large for the kernel to take off our hands."""
+def reading(
+    response: bytes, directory: Path, held: int = 64_000_000
+) -> AbstractAsyncContextManager[DataPath]:
+    """Responds to that are held whole, and are too large for the kernel to take off our hands."""
     return data_path(
-        answering(answer), directory, READING_RULES, max_filter_bytes=32_000_000, max_held_bytes=held
+        responding(response), directory, READING_RULES, max_filter_bytes=32_000_000, max_held_bytes=held
     )
 
 
 async def test_of_slow_readers_the_longest_slow_is_cut_where_memory_ends(tmp_path: Path) -> None:
-    answer = ok(b'{"a":"%b"}' % (b"x" * 7_900_000))
+    response = ok(b'{"a":"%b"}' % (b"x" * 7_900_000))
     async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(reading(answer, tmp_path, held=20_000_000))
+        proxy = await stack.enter_async_context(reading(response, tmp_path, held=20_000_000))
         clients: list[socket.socket] = []
         while len(clients) < 8:
             clients.append(await small_window(stack, proxy, proxy.request("/v1.0/less")))
@@ -443,7 +445,7 @@ async def test_of_slow_readers_the_longest_slow_is_cut_where_memory_ends(tmp_pat
         await until(lambda: unsent(proxy) <= budget.limit)
         assert (await proxy.ask(proxy.request())).status == 200
         received = bytearray()
-        while len(received) < len(answer):
+        while len(received) < len(response):
             part = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(clients[-1], 1 << 20), 5)
             assert part, "the newest was cut"
             received += part
@@ -484,9 +486,9 @@ def pass_time(proxy: DataPath, seconds: float) -> None:
 
 
 async def test_a_reader_that_is_slow_but_fast_enough_is_not_cut(tmp_path: Path) -> None:
-    answer = ok(b'{"a":"%b"}' % (b"x" * 24_000_000))
+    response = ok(b'{"a":"%b"}' % (b"x" * 24_000_000))
     async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(reading(answer, tmp_path))
+        proxy = await stack.enter_async_context(reading(response, tmp_path))
         client = await small_window(stack, proxy, proxy.request("/v1.0/less"))
         await until(lambda: any(each.write_paused for each in proxy.connections))
         (served,) = proxy.connections
@@ -563,9 +565,9 @@ async def test_who_waits_in_vain_is_told_so_and_counted(tmp_path: Path) -> None:
         first.cancel()
 
 
-async def test_an_answer_s_head_that_is_too_large_is_counted(tmp_path: Path) -> None:
-    answer = ok(b"{}", b"X: " + b"x" * 70_000)
-    async with data_path(answering(answer), tmp_path) as proxy:
+async def test_a_response_s_head_that_is_too_large_is_counted(tmp_path: Path) -> None:
+    response = ok(b"{}", b"X: " + b"x" * 70_000)
+    async with data_path(responding(response), tmp_path) as proxy:
         reply = await proxy.ask(proxy.request())
         assert (reply.status, reply.json()["error"]["code"]) == (502, "upstreamError")
         assert counted(proxy, c.LIMIT_RESPONSE_HEAD_BYTES) == 1

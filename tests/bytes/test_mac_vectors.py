@@ -106,7 +106,7 @@ def test_no_request_s_signature_is_nearly_right() -> None:
     assert verify(secret, str(NOW), body, right)
 
 
-def test_no_answer_s_signature_is_nearly_right() -> None:
+def test_no_response_s_signature_is_nearly_right() -> None:
     secret, body, of_request = b"s" * 32, b"{}", "a" * 64
     mac = bytes.fromhex(sign_response(secret, of_request, body))
     for wrong in nearly(mac):

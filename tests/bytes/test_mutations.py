@@ -39,7 +39,7 @@ rules:
     match: {path: ["/v1.0/invitations"], methods: [POST, PATCH]}
     conditions: [{body: user.kind, in: [guest, 1]}]
     verdict: block
-  - id: answers
+  - id: responses
     when: response
     match: {path: ["/v1.0/groups/**"]}
     conditions: [{property: target, contains: secret}, {response_header: Content-Type, exists: true}]
@@ -119,7 +119,7 @@ DICTIONARY = [
 
 
 class GraphLike(H11Upstream):
-    """Answers batches as batches."""
+    """Responds to batches as batches."""
 
     def body_for(self, request: ReadRequest) -> bytes:
         path = unquote_to_bytes(request.target.partition(b"?")[0]).lower()
@@ -228,10 +228,10 @@ async def _send_mutations(directory: Path) -> None:
         while left > 0:
             sent = [mutated(chance, own) for _ in range(min(left, AT_ONCE))]
             left -= len(sent)
-            for data, answer in zip(
+            for data, response in zip(
                 sent, await asyncio.gather(*(_sent(proxy, each) for each in sent)), strict=True
             ):
-                assert b"HTTP/1.1 5" not in answer, (data, answer)
+                assert b"HTTP/1.1 5" not in response, (data, response)
             upstream.requests.clear()
             assert upstream.refused == []
             if proxy.context.spool.needs_maintenance:
@@ -250,12 +250,12 @@ async def _send_mutations(directory: Path) -> None:
 async def _sent(proxy: DataPath, data: bytes) -> bytes:
     """What comes back until there is no more to come, as the rest of the request never will."""
     reader, writer = await proxy.connect()
-    answer = b""
+    response = b""
     try:
         writer.write(data)
         while piece := await asyncio.wait_for(reader.read(1 << 16), 0.02):
-            answer += piece
+            response += piece
     except (TimeoutError, ConnectionError):
         pass
     writer.close()
-    return answer
+    return response

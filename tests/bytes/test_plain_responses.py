@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bytes.data_path import DataPath, Reply, UpstreamPeer, answering, data_path
+from tests.bytes.data_path import DataPath, Reply, UpstreamPeer, data_path, responding
 
 SECRET = b"+47 555 90210"
 EXTENSION = "extension_b7d8e648520f41d3b9c0fdeb91768a0a_jobGroup"
@@ -34,7 +34,7 @@ STRIP = "strip_properties: [mobilePhone, otherPhones]"
 ALLOW = "allow_properties: [id, displayName]"
 
 
-def answer(body: bytes, content_type: bytes = b"application/json", status: bytes = b"200 OK") -> bytes:
+def response(body: bytes, content_type: bytes = b"application/json", status: bytes = b"200 OK") -> bytes:
     kind = b"Content-Type: " + content_type + b"\r\n" if content_type else b""
     return b"HTTP/1.1 " + status + b"\r\n" + kind + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
@@ -45,41 +45,41 @@ async def ask(proxy: DataPath, target: str, method: str = "GET") -> Reply:
 
 
 PASSING = [
-    ("GET", "/v1.0/users/$count", answer(b"42", b"text/plain;odata.metadata=minimal")),
-    ("GET", "/v1.0/users/$count", answer(b"\xef\xbb\xbf42", b"text/plain")),
-    ("GET", "/v1.0/users/$count", answer(b"42")),
-    ("GET", "/v1.0/users/1/messages/$count", answer(b"0", b"text/plain")),
-    ("POST", "/v1.0/users/1/getMemberGroups", answer(b'{"@odata.context":"c","value":["a","b"]}')),
-    ("POST", "/v1.0/users/1/checkMemberGroups", answer(b'{"value":[]}')),
-    ("POST", "/v1.0/users/1/microsoft.graph.getMemberGroups", answer(b'{"value":["a"]}')),
-    ("POST", "/v1.0/users/1/revokeSignInSessions", answer(b'{"@odata.context":"c","value":true}')),
-    ("GET", "/v1.0/users/1/displayName", answer(b'{"@odata.context":"c","value":"Kim"}')),
-    ("GET", "/v1.0/users/1/displayName/$value", answer(b"Kim Larsen", b"text/plain; charset=utf-8")),
-    ("GET", "/v1.0/users/1/displayName/$value", answer(b"Larsen, Kim", b"text/plain")),
-    ("GET", "/v1.0/users/1/displayName/$value", answer("山田　太郎".encode(), b"text/plain")),
-    ("GET", "/v1.0/users/1/microsoft.graph.user/displayName", answer(b'{"value":"Kim"}')),
-    ("GET", "/v1.0/users/1", answer(b"", status=b"200 OK")),
+    ("GET", "/v1.0/users/$count", response(b"42", b"text/plain;odata.metadata=minimal")),
+    ("GET", "/v1.0/users/$count", response(b"\xef\xbb\xbf42", b"text/plain")),
+    ("GET", "/v1.0/users/$count", response(b"42")),
+    ("GET", "/v1.0/users/1/messages/$count", response(b"0", b"text/plain")),
+    ("POST", "/v1.0/users/1/getMemberGroups", response(b'{"@odata.context":"c","value":["a","b"]}')),
+    ("POST", "/v1.0/users/1/checkMemberGroups", response(b'{"value":[]}')),
+    ("POST", "/v1.0/users/1/microsoft.graph.getMemberGroups", response(b'{"value":["a"]}')),
+    ("POST", "/v1.0/users/1/revokeSignInSessions", response(b'{"@odata.context":"c","value":true}')),
+    ("GET", "/v1.0/users/1/displayName", response(b'{"@odata.context":"c","value":"Kim"}')),
+    ("GET", "/v1.0/users/1/displayName/$value", response(b"Kim Larsen", b"text/plain; charset=utf-8")),
+    ("GET", "/v1.0/users/1/displayName/$value", response(b"Larsen, Kim", b"text/plain")),
+    ("GET", "/v1.0/users/1/displayName/$value", response("山田　太郎".encode(), b"text/plain")),
+    ("GET", "/v1.0/users/1/microsoft.graph.user/displayName", response(b'{"value":"Kim"}')),
+    ("GET", "/v1.0/users/1", response(b"", status=b"200 OK")),
     ("GET", "/v1.0/users/1", b"HTTP/1.1 204 No Content\r\n\r\n"),
     ("GET", "/v1.0/users/1", b"HTTP/1.1 304 Not Modified\r\n\r\n"),
-    ("GET", "/v1.0/users/1", answer(b"null")),
-    ("GET", "/v1.0/users", answer(b"[]")),
-    ("GET", "/v1.0/users", answer(b'{"value":[]}')),
+    ("GET", "/v1.0/users/1", response(b"null")),
+    ("GET", "/v1.0/users", response(b"[]")),
+    ("GET", "/v1.0/users", response(b'{"value":[]}')),
 ]
 PASSING_WITHOUT_A_LIST = [
-    ("GET", "/v1.0/users/1/businessPhones", answer(b'{"@odata.context":"c","value":["1","2"]}')),
-    ("GET", "/v1.0/users/1/employeeOrgData", answer(b'{"value":null}')),
-    ("GET", "/v1.0/users/1/accountEnabled", answer(b'{"value":true}')),
-    ("GET", f"/v1.0/users/1/{EXTENSION}", answer(b'{"value":"x"}')),
-    ("GET", "/v1.0/users/1/employeeOrgData/division", answer(b'{"value":"x"}')),
-    ("GET", "/v1.0/users/1/mailboxSettings/timeZone", answer(b'{"value":"UTC"}')),
-    ("GET", "/v1.0/users/1/manager/displayName", answer(b'{"value":"Kim"}')),
-    ("GET", "/v1.0/users/1/messages/2/inferenceClassification", answer(b'{"value":"focused"}')),
-    ("GET", "/v1.0/users/1/isManagedAppUserBlocked()", answer(b'{"value":false}')),
-    ("GET", "/v1.0/users/1/microsoft.graph.isManagedAppUserBlocked()", answer(b'{"value":false}')),
-    ("GET", "/v1.0/users/1/photo/$value", answer(PICTURE, b"image/jpeg")),
-    ("GET", "/v1.0/users/1/photo/$value", answer(PICTURE, b"application/octet-stream")),
-    ("GET", "/v1.0/users/1/photo/$value", answer(b"RIFF\x24\x00\x00\x00WEBPVP8 ", b"image/webp")),
-    ("GET", "/v1.0/users/1/photos/48x48/$value", answer(PICTURE, b"image/jpeg")),
+    ("GET", "/v1.0/users/1/businessPhones", response(b'{"@odata.context":"c","value":["1","2"]}')),
+    ("GET", "/v1.0/users/1/employeeOrgData", response(b'{"value":null}')),
+    ("GET", "/v1.0/users/1/accountEnabled", response(b'{"value":true}')),
+    ("GET", f"/v1.0/users/1/{EXTENSION}", response(b'{"value":"x"}')),
+    ("GET", "/v1.0/users/1/employeeOrgData/division", response(b'{"value":"x"}')),
+    ("GET", "/v1.0/users/1/mailboxSettings/timeZone", response(b'{"value":"UTC"}')),
+    ("GET", "/v1.0/users/1/manager/displayName", response(b'{"value":"Kim"}')),
+    ("GET", "/v1.0/users/1/messages/2/inferenceClassification", response(b'{"value":"focused"}')),
+    ("GET", "/v1.0/users/1/isManagedAppUserBlocked()", response(b'{"value":false}')),
+    ("GET", "/v1.0/users/1/microsoft.graph.isManagedAppUserBlocked()", response(b'{"value":false}')),
+    ("GET", "/v1.0/users/1/photo/$value", response(PICTURE, b"image/jpeg")),
+    ("GET", "/v1.0/users/1/photo/$value", response(PICTURE, b"application/octet-stream")),
+    ("GET", "/v1.0/users/1/photo/$value", response(b"RIFF\x24\x00\x00\x00WEBPVP8 ", b"image/webp")),
+    ("GET", "/v1.0/users/1/photos/48x48/$value", response(PICTURE, b"image/jpeg")),
 ]
 
 
@@ -87,7 +87,7 @@ PASSING_WITHOUT_A_LIST = [
 async def test_what_cannot_hold_a_hidden_property_passes_byte_for_byte(
     tmp_path: Path, method: str, target: str, sent: bytes
 ) -> None:
-    async with data_path(answering(sent), tmp_path, rules(STRIP)) as proxy:
+    async with data_path(responding(sent), tmp_path, rules(STRIP)) as proxy:
         reply = await ask(proxy, target, method)
         assert (reply.status, reply.body) == (int(sent[9:12]), sent.partition(b"\r\n\r\n")[2])
         (event,) = proxy.events()
@@ -98,21 +98,21 @@ async def test_what_cannot_hold_a_hidden_property_passes_byte_for_byte(
 async def test_a_list_of_allowed_properties_lets_pass_what_is_no_property(
     tmp_path: Path, method: str, target: str, sent: bytes
 ) -> None:
-    async with data_path(answering(sent), tmp_path, rules(ALLOW)) as proxy:
+    async with data_path(responding(sent), tmp_path, rules(ALLOW)) as proxy:
         reply = await ask(proxy, target, method)
         assert (reply.status, reply.body) == (int(sent[9:12]), sent.partition(b"\r\n\r\n")[2])
 
 
 BLOCKED = [
-    (STRIP, "/v1.0/users/1/mobilePhone", answer(b'{"value":"%b"}' % SECRET)),
-    (STRIP, "/v1.0/users/1/otherPhones", answer(b'{"value":["%b"]}' % SECRET)),
-    (STRIP, "/v1.0/users/1/mobilePhone/$value", answer(SECRET, b"text/plain")),
-    (STRIP, "/v1.0/users/$count?$filter=startswith(mobilePhone,'%2B47')", answer(b"1", b"text/plain")),
-    (ALLOW, "/v1.0/users/1/mobilePhone", answer(b'{"value":"%b"}' % SECRET)),
-    (ALLOW, "/v1.0/users/1/otherPhones", answer(b'{"value":["%b"]}' % SECRET)),
-    (ALLOW, "/v1.0/users/1/mobilePhone/$value", answer(SECRET, b"text/plain")),
-    (ALLOW, "/v1.0/users/1/photo/$value", answer(PICTURE, b"image/jpeg")),
-    (ALLOW, "/v1.0/users/$count?$filter=startswith(mobilePhone,'%2B47')", answer(b"1", b"text/plain")),
+    (STRIP, "/v1.0/users/1/mobilePhone", response(b'{"value":"%b"}' % SECRET)),
+    (STRIP, "/v1.0/users/1/otherPhones", response(b'{"value":["%b"]}' % SECRET)),
+    (STRIP, "/v1.0/users/1/mobilePhone/$value", response(SECRET, b"text/plain")),
+    (STRIP, "/v1.0/users/$count?$filter=startswith(mobilePhone,'%2B47')", response(b"1", b"text/plain")),
+    (ALLOW, "/v1.0/users/1/mobilePhone", response(b'{"value":"%b"}' % SECRET)),
+    (ALLOW, "/v1.0/users/1/otherPhones", response(b'{"value":["%b"]}' % SECRET)),
+    (ALLOW, "/v1.0/users/1/mobilePhone/$value", response(SECRET, b"text/plain")),
+    (ALLOW, "/v1.0/users/1/photo/$value", response(PICTURE, b"image/jpeg")),
+    (ALLOW, "/v1.0/users/$count?$filter=startswith(mobilePhone,'%2B47')", response(b"1", b"text/plain")),
 ]
 
 
@@ -120,7 +120,7 @@ BLOCKED = [
 async def test_a_path_that_names_what_is_hidden_is_blocked_by_its_rule(
     tmp_path: Path, transforms: str, target: str, sent: bytes
 ) -> None:
-    async with data_path(answering(sent), tmp_path, rules(transforms)) as proxy:
+    async with data_path(responding(sent), tmp_path, rules(transforms)) as proxy:
         reply = await ask(proxy, target)
         assert (reply.status, reply.json()["error"]["code"]) == (403, "policyBlocked")
         assert reply.json()["error"]["ruleId"] == "hide"
@@ -132,62 +132,62 @@ CSV = b"displayName,mobilePhone\r\nKim,%b\r\n" % SECRET
 OBJECT = b'{"mobilePhone":"%b"}' % SECRET
 LATIN_1 = '{"displayName":"Åse","mobilePhone":"'.encode("latin-1") + SECRET + b'"}'
 MAY_HOLD = [
-    ("/v1.0/users/1", answer(b'{"value":"%b"}' % SECRET)),
-    ("/v1.0/users/1", answer(b'["%b"]' % SECRET)),
-    ("/v1.0/users", answer(b'{"value":["%b"]}' % SECRET)),
-    ("/v1.0/me", answer(b'"%b"' % SECRET)),
-    ("/v1.0/users/1/messages", answer(b'{"value":["%b"]}' % SECRET)),
-    ("/v1.0/users/1/manager", answer(b'{"value":["%b"]}' % SECRET)),
-    ("/v1.0/users/$count", answer(b'{"value":["%b"]}' % SECRET)),
-    ("/v1.0/users/$count", answer(SECRET, b"text/plain")),
-    ("/v1.0/users/1/getThings()", answer(b'{"value":["x",{"mobilePhone":"%b"}]}' % SECRET)),
-    ("/v1.0/users/1/getThings()", answer(b'{"value":["%b"],"id":1}' % SECRET)),
-    ("/v1.0/users/1/report", answer(CSV, b"text/csv")),
-    ("/v1.0/users/1/report/$value", answer(CSV, b"text/plain")),
-    ("/v1.0/users/1/report/$value", answer(CSV, b"application/octet-stream")),
-    ("/v1.0/users/1/photo/$value", answer(OBJECT, b"image/jpeg")),
-    ("/v1.0/users/1/photo/$value", answer(OBJECT.decode().encode("utf-16"), b"image/jpeg")),
-    ("/v1.0/users/1/photo/$value", answer(b"<svg>%b</svg>" % SECRET, b"image/svg+xml")),
-    ("/v1.0/users/1/photo/$value", answer(OBJECT, b"text/plain")),
-    ("/v1.0/users/1/displayName/$value", answer(b"<a>%b</a>" % SECRET, b"text/plain")),
-    ("/v1.0/users/1/displayName/$value", answer(b"<a>%b</a>" % SECRET, b"application/xml")),
-    ("/v1.0/users", answer(OBJECT + b"\n" + OBJECT, b"application/x-ndjson")),
-    ("/v1.0/users", answer(b"--x\r\n\r\n" + OBJECT, b"multipart/mixed; boundary=x")),
-    ("/v1.0/users", answer(b'{"d":{"results":[%b]}}' % OBJECT, b"application/json;odata=verbose")),
-    ("/v1.0/users", answer(OBJECT, b"")),
+    ("/v1.0/users/1", response(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/users/1", response(b'["%b"]' % SECRET)),
+    ("/v1.0/users", response(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/me", response(b'"%b"' % SECRET)),
+    ("/v1.0/users/1/messages", response(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/1/manager", response(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/$count", response(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/$count", response(SECRET, b"text/plain")),
+    ("/v1.0/users/1/getThings()", response(b'{"value":["x",{"mobilePhone":"%b"}]}' % SECRET)),
+    ("/v1.0/users/1/getThings()", response(b'{"value":["%b"],"id":1}' % SECRET)),
+    ("/v1.0/users/1/report", response(CSV, b"text/csv")),
+    ("/v1.0/users/1/report/$value", response(CSV, b"text/plain")),
+    ("/v1.0/users/1/report/$value", response(CSV, b"application/octet-stream")),
+    ("/v1.0/users/1/photo/$value", response(OBJECT, b"image/jpeg")),
+    ("/v1.0/users/1/photo/$value", response(OBJECT.decode().encode("utf-16"), b"image/jpeg")),
+    ("/v1.0/users/1/photo/$value", response(b"<svg>%b</svg>" % SECRET, b"image/svg+xml")),
+    ("/v1.0/users/1/photo/$value", response(OBJECT, b"text/plain")),
+    ("/v1.0/users/1/displayName/$value", response(b"<a>%b</a>" % SECRET, b"text/plain")),
+    ("/v1.0/users/1/displayName/$value", response(b"<a>%b</a>" % SECRET, b"application/xml")),
+    ("/v1.0/users", response(OBJECT + b"\n" + OBJECT, b"application/x-ndjson")),
+    ("/v1.0/users", response(b"--x\r\n\r\n" + OBJECT, b"multipart/mixed; boundary=x")),
+    ("/v1.0/users", response(b'{"d":{"results":[%b]}}' % OBJECT, b"application/json;odata=verbose")),
+    ("/v1.0/users", response(OBJECT, b"")),
     # Pictures by their type alone
-    ("/v1.0/users/1/photo/$value", answer(OBJECT + b"\xff", b"image/jpeg")),
-    ("/v1.0/users/1/photo/$value", answer(LATIN_1, b"image/jpeg")),
-    ("/v1.0/users/1/photo/$value", answer(gzip.compress(OBJECT), b"image/png")),
-    ("/v1.0/users/1/photo/$value", answer(LATIN_1, b"application/octet-stream")),
+    ("/v1.0/users/1/photo/$value", response(OBJECT + b"\xff", b"image/jpeg")),
+    ("/v1.0/users/1/photo/$value", response(LATIN_1, b"image/jpeg")),
+    ("/v1.0/users/1/photo/$value", response(gzip.compress(OBJECT), b"image/png")),
+    ("/v1.0/users/1/photo/$value", response(LATIN_1, b"application/octet-stream")),
     # Texts that are more than one value
-    ("/v1.0/users/1/report/$value", answer(OBJECT.decode().encode("utf-16"), b"text/plain")),
-    ("/v1.0/users/1/report/$value", answer(OBJECT.decode().encode("utf-16-le"), b"text/plain")),
-    ("/v1.0/users/1/report/$value", answer(b"mobilePhone=%b" % SECRET, b"text/plain")),
-    ("/v1.0/users/1/report/$value", answer(b"Kim;%b" % SECRET, b"text/plain")),
-    ("/v1.0/users/1/report/$value", answer(b"Kim\x0b%b" % SECRET, b"text/plain")),
+    ("/v1.0/users/1/report/$value", response(OBJECT.decode().encode("utf-16"), b"text/plain")),
+    ("/v1.0/users/1/report/$value", response(OBJECT.decode().encode("utf-16-le"), b"text/plain")),
+    ("/v1.0/users/1/report/$value", response(b"mobilePhone=%b" % SECRET, b"text/plain")),
+    ("/v1.0/users/1/report/$value", response(b"Kim;%b" % SECRET, b"text/plain")),
+    ("/v1.0/users/1/report/$value", response(b"Kim\x0b%b" % SECRET, b"text/plain")),
     # Entities, collections and references
-    ("/v1.0/me/$value", answer(SECRET, b"text/plain")),
-    ("/v1.0/users/$value", answer(SECRET, b"text/plain")),
-    ("/v1.0/users/1/manager/$value", answer(SECRET, b"text/plain")),
-    ("/v1.0/things/ada", answer(b'{"value":"%b"}' % SECRET)),
-    ("/v1.0/things/ada", answer(b'["%b"]' % SECRET)),
-    ("/v1.0/things/ada/$value", answer(SECRET, b"text/plain")),
-    ("/v1.0/users/1/things/ada", answer(b'"%b"' % SECRET)),
-    ("/v1.0/users/1/directReports", answer(b'{"value":["%b"]}' % SECRET)),
-    ("/v1.0/users/1/drive", answer(b'{"value":"%b"}' % SECRET)),
-    ("/v1.0/users/delta", answer(b'{"value":["%b"]}' % SECRET)),
-    ("/v1.0/users/delta()", answer(b'{"value":["%b"]}' % SECRET)),
-    ("/v1.0/users/1/microsoft.graph.user", answer(b'{"value":"%b"}' % SECRET)),
-    ("/v1.0/groups/1/members/microsoft.graph.user", answer(b'{"value":["%b"]}' % SECRET)),
-    ("/v1.0/groups/1/members/2/microsoft.graph.user", answer(b'{"value":"%b"}' % SECRET)),
-    ("/v1.0/users/1/manager/$ref", answer(b'{"value":"%b"}' % SECRET)),
-    ("/v1.0/users/$query", answer(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/me/$value", response(SECRET, b"text/plain")),
+    ("/v1.0/users/$value", response(SECRET, b"text/plain")),
+    ("/v1.0/users/1/manager/$value", response(SECRET, b"text/plain")),
+    ("/v1.0/things/ada", response(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/things/ada", response(b'["%b"]' % SECRET)),
+    ("/v1.0/things/ada/$value", response(SECRET, b"text/plain")),
+    ("/v1.0/users/1/things/ada", response(b'"%b"' % SECRET)),
+    ("/v1.0/users/1/directReports", response(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/1/drive", response(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/users/delta", response(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/delta()", response(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/users/1/microsoft.graph.user", response(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/groups/1/members/microsoft.graph.user", response(b'{"value":["%b"]}' % SECRET)),
+    ("/v1.0/groups/1/members/2/microsoft.graph.user", response(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/users/1/manager/$ref", response(b'{"value":"%b"}' % SECRET)),
+    ("/v1.0/users/$query", response(b'{"value":["%b"]}' % SECRET)),
     # Objects where no other service puts them
-    ("/v1.0/users", answer(b'{"d":{"results":[%b]}}' % OBJECT)),
-    ("/v1.0/users", answer(b'\xef\xbb\xbf{ "d" : [%b]}' % OBJECT)),
-    ("/v1.0/users/1", answer(b'{"d":%b}' % OBJECT)),
-    ("/v1.0/users", answer(b'{"value":{"value":[%b]}}' % OBJECT)),
+    ("/v1.0/users", response(b'{"d":{"results":[%b]}}' % OBJECT)),
+    ("/v1.0/users", response(b'\xef\xbb\xbf{ "d" : [%b]}' % OBJECT)),
+    ("/v1.0/users/1", response(b'{"d":%b}' % OBJECT)),
+    ("/v1.0/users", response(b'{"value":{"value":[%b]}}' % OBJECT)),
 ]
 
 
@@ -196,7 +196,7 @@ MAY_HOLD = [
 async def test_what_may_hold_a_hidden_property_never_passes(
     tmp_path: Path, transforms: str, target: str, sent: bytes
 ) -> None:
-    async with data_path(answering(sent), tmp_path, rules(transforms, "/v1.0/**")) as proxy:
+    async with data_path(responding(sent), tmp_path, rules(transforms, "/v1.0/**")) as proxy:
         reply = await ask(proxy, target)
         assert SECRET not in reply.body
         assert b"mobilePhone" not in reply.body
@@ -223,7 +223,7 @@ async def test_parts_of_a_batch_are_filtered_as_if_they_came_alone(tmp_path: Pat
         head = await peer.head()
         size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         await peer.body(size)
-        peer.send(answer(b'{"responses":[%b]}' % sent.encode()))
+        peer.send(response(b'{"responses":[%b]}' % sent.encode()))
 
     fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
     async with data_path(script, tmp_path, rules(STRIP)) as proxy:
@@ -268,7 +268,7 @@ async def test_no_part_of_a_batch_may_hold_a_hidden_property(tmp_path: Path, tra
         asked = await peer.body(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
         kept = {each["id"] for each in json.loads(asked)["requests"]}
         left = [each for each in json.loads(f"[{responses}]") if each["id"] in kept]
-        peer.send(answer(json.dumps({"responses": left}).encode()))
+        peer.send(response(json.dumps({"responses": left}).encode()))
 
     async with data_path(script, tmp_path, rules(transforms, "/v1.0/**")) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
@@ -287,6 +287,6 @@ async def test_an_action_with_the_name_of_a_hidden_property_returns_nothing(tmp_
     conditions: [{status: true, at_least: 200}]
 """
     )
-    async with data_path(answering(answer(b'{"value":"%b"}' % SECRET)), tmp_path, text) as proxy:
+    async with data_path(responding(response(b'{"value":"%b"}' % SECRET)), tmp_path, text) as proxy:
         reply = await ask(proxy, "/v1.0/users/1/mobilePhone", "POST")
         assert (reply.status, SECRET in reply.body) == (403, False)

@@ -19,10 +19,10 @@ from tests.bytes.data_path import (
     ORG_ID,
     TOKENS,
     DataPath,
-    answering,
     data_path,
     ok,
     read_reply,
+    responding,
     until,
 )
 
@@ -134,9 +134,9 @@ def with_token(raw: bytes, token: str) -> bytes:
     return raw.replace(b"TOKEN", f"Authorization: Bearer {token}\r\n".encode())
 
 
-def error_of(answer: bytes) -> tuple[int, dict[str, Any]]:
-    """Status and error body of the last response in `answer`."""
-    head, _, body = answer.rpartition(b"\r\n\r\n")
+def error_of(response: bytes) -> tuple[int, dict[str, Any]]:
+    """Status and error body of the last response in `response`."""
+    head, _, body = response.rpartition(b"\r\n\r\n")
     return int(head.rpartition(b"HTTP/1.1 ")[2][:3]), json.loads(body)
 
 
@@ -150,7 +150,7 @@ async def response_to(proxy: DataPath, raw: bytes) -> bytes:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 async def test_a_refusal_is_one_event_that_says_what_the_client_was_told(tmp_path: Path, case: Case) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         status, error = error_of(await response_to(proxy, with_token(case.raw, proxy.token)))
         assert status == case.status
         [event] = proxy.events()
@@ -174,7 +174,7 @@ async def test_a_refusal_is_one_event_that_says_what_the_client_was_told(tmp_pat
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 async def test_a_request_without_a_token_leaves_no_event(tmp_path: Path, case: Case) -> None:
     forged = TOKENS.issue(CALLER, now=time.time(), token_id="t")[:-8] + "AAAAAAAA"
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         for raw in (case.raw.replace(b"TOKEN", b""), with_token(case.raw, forged)):
             await response_to(proxy, raw)
         assert proxy.events() == []
@@ -197,7 +197,7 @@ AMBIGUOUS = [
 
 @pytest.mark.parametrize(("name", "raw"), AMBIGUOUS, ids=[name for name, _ in AMBIGUOUS])
 async def test_a_token_that_may_be_another_s_proves_nothing(tmp_path: Path, name: str, raw: bytes) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         assert error_of(await proxy.raw(with_token(raw, proxy.token)))[0] == 400
         assert proxy.events() == []
         assert proxy.context.counters.values[BAD_REQUESTS] == 1
@@ -205,14 +205,14 @@ async def test_a_token_that_may_be_another_s_proves_nothing(tmp_path: Path, name
 
 async def test_a_token_that_has_expired_still_says_whose_request_was_refused(tmp_path: Path) -> None:
     expired = TOKENS.issue(CALLER, now=time.time() - 7200, token_id="t")
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await proxy.raw(with_token(b"TRACE / HTTP/1.1\r\nHost: p\r\nTOKEN\r\n", expired))
         [event] = proxy.events()
         assert (event["status"], event["reason"], event["clientId"]) == (405, "unsupported", CLIENT_ID)
 
 
 async def test_a_refused_head_counts_as_a_bad_request_and_as_nothing_else(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         before = list(proxy.context.counters.values)
         await proxy.raw(b"GET * HTTP/1.1\r\nHost: p\r\n\r\n")
         values = proxy.context.counters.values
@@ -222,16 +222,16 @@ async def test_a_refused_head_counts_as_a_bad_request_and_as_nothing_else(tmp_pa
 
 
 async def test_a_bad_request_behind_a_good_one_is_an_event_of_its_own(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         bad = with_token(line(b"GET http://evil/ HTTP/1.1"), proxy.token)
-        answer = await proxy.raw(proxy.request("/v1.0/good") + bad + proxy.request("/v1.0/never"))
-        assert answer.count(b"HTTP/1.1 ") == 2
+        response = await proxy.raw(proxy.request("/v1.0/good") + bad + proxy.request("/v1.0/never"))
+        assert response.count(b"HTTP/1.1 ") == 2
         recorded = [(event["path"], event["status"]) for event in proxy.events()]
         assert recorded == [("/v1.0/good", 200), ("http://evil/", 400)]
 
 
 async def test_a_head_that_comes_too_slowly_is_an_event(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, head_timeout=0.2) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, head_timeout=0.2) as proxy:
         raw = proxy.request("/v1.0/slow", fields=b"client-request-id: mine\r\nX: a")[:-2]
         assert error_of(await proxy.raw(raw))[0] == 408
         [event] = proxy.events()
@@ -244,7 +244,7 @@ async def test_a_head_that_comes_too_slowly_is_an_event(tmp_path: Path) -> None:
 
 
 async def test_a_body_that_comes_too_slowly_is_an_event(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, body_grace=0.1, min_body_rate=100000) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, body_grace=0.1, min_body_rate=100000) as proxy:
         raw = proxy.request("/v1.0/slow", "POST", b"Content-Length: 9\r\n")
         assert error_of(await response_to(proxy, raw))[0] == 408
         assert [(e["status"], e["reason"]) for e in proxy.events()] == [(408, "requestTimeout")]
@@ -259,7 +259,7 @@ async def leave(proxy: DataPath, raw: bytes, received: Callable[[], object]) -> 
 
 
 async def test_a_client_that_leaves_within_its_head_is_an_event_if_its_token_came(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
 
         def arriving() -> bool:
             return any(each.state is State.HEAD for each in proxy.connections)
@@ -273,7 +273,7 @@ async def test_a_client_that_leaves_within_its_head_is_an_event_if_its_token_cam
 
 
 async def test_a_head_that_arrives_while_the_proxy_stops_is_served(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         request = proxy.request("/v1.0/late")
         writer.write(request[:60])
@@ -289,7 +289,7 @@ async def test_a_head_that_arrives_while_the_proxy_stops_is_served(tmp_path: Pat
 
 
 async def test_a_refusal_that_cannot_be_recorded_says_so_and_closes(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         spool = proxy.context.spool
         while spool._prepared:
             spool._prepared.popleft().release()
@@ -302,8 +302,8 @@ async def test_a_refusal_that_cannot_be_recorded_says_so_and_closes(tmp_path: Pa
 
 
 async def test_a_refused_head_request_has_no_body_in_its_response(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
-        answer = await proxy.raw(with_token(line(b"HEAD http://evil/ HTTP/1.1"), proxy.token))
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert answer.endswith(b"\r\n\r\n")
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
+        response = await proxy.raw(with_token(line(b"HEAD http://evil/ HTTP/1.1"), proxy.token))
+        assert response.startswith(b"HTTP/1.1 400 ")
+        assert response.endswith(b"\r\n\r\n")
         assert len(proxy.events()) == 1

@@ -22,7 +22,7 @@ from proxy.server.http1.body_reader import CHUNKED
 from proxy.server.http1.request_head import RequestFields, parse_request_head
 from proxy.server.http1.response_head import parse_response_head
 from proxy.server.upstream.credentials import UpstreamCredential
-from tests.bytes.data_path import UpstreamPeer, answering, data_path, ok, read_reply
+from tests.bytes.data_path import UpstreamPeer, data_path, ok, read_reply, responding
 
 NAMES = (
     *("client-request-id", "Client-Request-Id", "client-request-id ", "x-client-request-id", "request-id"),
@@ -143,7 +143,7 @@ def test_a_request_means_the_same_whatever_came_before_it() -> None:
             assert found == meaning_of_request(head, credential), head
 
 
-def test_an_answer_means_the_same_whatever_came_before_it() -> None:
+def test_a_response_means_the_same_whatever_came_before_it() -> None:
     chance = random.Random(9)
     changes: tuple[dict[str, Any], ...] = ({}, {"length": 7, "changed": True}, {"length": 5}, {"close": True})
     changes += ({"length": CHUNKED}, {"length_hidden": True})
@@ -201,7 +201,7 @@ def test_secrets_of_a_query_are_masked_in_one_pass(query: str, recorded: str) ->
 
 
 async def test_long_values_that_an_application_chooses_leave_little_behind(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         for at in range(100):
             proxy.context.readable_codings(b"gzip;x=%d" % at + b"a" * 50_000)
             proxy.context.rewriter(b"http", b"h%d" % at + b"a" * 50_000)
@@ -213,7 +213,7 @@ async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: 
     """The same heads but for ids, of two applications, while both upstream tokens are renewed."""
     chance = random.Random(3)
     other = UpstreamCredential(lambda generation: None)
-    async with data_path(answering(ok(b"{}")), tmp_path, max_connections=1) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, max_connections=1) as proxy:
         now = proxy.context.loop.time()
         other.renew("other-0", now + 3600, 0)
         tokens = (proxy.token, proxy.add_application("client-2", other))
@@ -241,13 +241,13 @@ async def test_each_request_goes_up_with_its_own_id_host_and_identity(tmp_path: 
 
 @pytest.mark.parametrize("renewed", [True, False])
 async def test_a_token_that_ends_while_a_request_waits_does_not_go_up(tmp_path: Path, renewed: bool) -> None:
-    arrived, answer = asyncio.Event(), asyncio.Event()
+    arrived, response = asyncio.Event(), asyncio.Event()
 
     async def script(peer: UpstreamPeer) -> None:
         while True:
             await peer.head()
             arrived.set()
-            await answer.wait()
+            await response.wait()
             peer.send(ok(b"{}"))
 
     async with data_path(script, tmp_path, max_connections=1) as proxy:
@@ -260,7 +260,7 @@ async def test_a_token_that_ends_while_a_request_waits_does_not_go_up(tmp_path: 
         proxy.credential.expires_at = now - 1
         if renewed:
             proxy.credential.renew("newer", now + 3600, 2)
-        answer.set()
+        response.set()
         statuses = [(await each).status for each in (first, second)]
         assert statuses == [200, 200 if renewed else 503]
         assert [b"Bearer newer" in head for head in proxy.upstream.heads] == [False, True][: 1 + renewed]

@@ -12,7 +12,7 @@ from proxy.policy.canonical import MalformedTarget, canonicalise
 from proxy.server.errors import MalformedBody, MalformedHead
 from proxy.server.http1.chunked import ChunkedDecoder
 from proxy.server.http1.request_head import parse_request_head
-from tests.bytes.data_path import answering, data_path, ok
+from tests.bytes.data_path import data_path, ok, responding
 
 
 def refusal_of(line: bytes, *fields: bytes) -> tuple[str, str]:
@@ -146,7 +146,7 @@ OURS = [
 async def test_an_absolute_url_of_ours_is_forwarded_in_origin_form(
     tmp_path: Path, target: str, host: str, forwarded: str
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         for version in ("1.1", "1.0"):
             fields = f"Host: {host}\r\nAuthorization: Bearer {proxy.token}\r\n\r\n"
             assert (await proxy.ask(f"GET {target} HTTP/{version}\r\n{fields}".encode())).status == 200
@@ -160,7 +160,7 @@ async def test_an_absolute_url_leads_to_the_configured_upstream_alone(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
         elsewhere.setblocking(False)
         host = f"127.0.0.1:{elsewhere.getsockname()[1]}"
-        async with data_path(answering(ok(b'{"@odata.nextLink":"http://x/"}')), tmp_path) as proxy:
+        async with data_path(responding(ok(b'{"@odata.nextLink":"http://x/"}')), tmp_path) as proxy:
             token = f"Authorization: Bearer {proxy.token}\r\n"
             for named in (host, "proxy.example"):
                 await proxy.ask(f"GET http://{host}/v1.0/a HTTP/1.1\r\nHost: {named}\r\n{token}\r\n".encode())
@@ -176,7 +176,7 @@ async def test_an_absolute_url_leads_to_the_configured_upstream_alone(tmp_path: 
 
 
 async def test_an_absolute_url_of_the_token_endpoint_is_the_token_endpoint(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(b"GET http://p/proxy/token HTTP/1.1\r\nHost: p\r\n\r\n")
         assert reply.status == 405
         assert proxy.upstream.received == []
@@ -220,7 +220,7 @@ async def test_each_fault_of_a_form_has_its_own_words(tmp_path: Path, form: byte
         b"POST /proxy/token HTTP/1.1\r\nHost: p\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         b"Content-Length: %d\r\n\r\n" % len(form)
     )
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await proxy.ask(head + form)
         assert (reply.status, reply.json()["error"]) == (400, "invalid_request")
         assert words in reply.json()["error_description"]

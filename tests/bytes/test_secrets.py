@@ -24,10 +24,10 @@ from tests.bytes.data_path import (
     DataPath,
     Reply,
     UpstreamPeer,
-    answering,
     data_path,
     ok,
     read_reply,
+    responding,
 )
 
 RULES = """
@@ -45,7 +45,7 @@ SECOND_TOKEN = "second-upstream-token-after-the-first-was-refused"
 
 
 async def upstream(peer: UpstreamPeer) -> None:
-    """Answers by path: as asked, refused, broken, never, and repeating what it was sent."""
+    """Responds to by path: as asked, refused, broken, never, and repeating what it was sent."""
     while True:
         head = await peer.head()
         target = head.split(b" ")[1]
@@ -55,8 +55,8 @@ async def upstream(peer: UpstreamPeer) -> None:
         if b"/refused" in target and SECOND_TOKEN.encode() not in head:
             peer.send(b'HTTP/1.1 401 No\r\nWWW-Authenticate: Bearer realm="x"\r\nContent-Length: 0\r\n\r\n')
         elif b"/status" in target:
-            answer = ok(b'{"error":"%b"}' % RESPONSE_SECRET.encode())
-            peer.send(answer.replace(b"200 OK", target.rpartition(b"/")[2] + b" X"))
+            response = ok(b'{"error":"%b"}' % RESPONSE_SECRET.encode())
+            peer.send(response.replace(b"200 OK", target.rpartition(b"/")[2] + b" X"))
         elif b"/garbage" in target:
             peer.send(b"HTTP/1.1 200 OK\r\nX: \x00%b\r\n\r\n" % RESPONSE_SECRET.encode())
         elif b"/broken" in target:
@@ -148,7 +148,7 @@ async def test_neither_credential_crosses_and_no_secret_is_written_anywhere(
         replies = await run(proxy)
         await renewing
         received = b"".join(bytes(each) for each in proxy.upstream.received)
-        answered = b"".join(each.head + each.body for each in replies)
+        responded = b"".join(each.head + each.body for each in replies)
         written = _written(tmp_path)
         logged = "\n".join(_logged(caplog)).encode()
         issued = [each.json()["access_token"].encode() for each in replies if b"access_token" in each.body]
@@ -160,13 +160,13 @@ async def test_neither_credential_crosses_and_no_secret_is_written_anywhere(
         signature = token.rpartition(b".")[2]
         for place in (received, written, logged):
             assert signature not in place
-    assert tokens[0] not in answered
+    assert tokens[0] not in responded
     for token in (UPSTREAM_TOKEN.encode(), SECOND_TOKEN.encode()):
         assert token in received
-        for place in (answered, written, logged):
+        for place in (responded, written, logged):
             assert token not in place
     for secret in (CLIENT_SECRET.encode(), quote(CLIENT_SECRET).encode(), TOKEN_KEY):
-        for place in (received, answered, written, logged):
+        for place in (received, responded, written, logged):
             assert secret not in place
     for secret in (BODY_SECRET.encode(), RESPONSE_SECRET.encode()):
         for place in (written, logged):
@@ -214,7 +214,7 @@ async def test_neither_logs_nor_events_can_be_forged(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES, max_header_bytes=200_000) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES, max_header_bytes=200_000) as proxy:
         names = ("client-request-id", "User-Agent", "X-Forwarded-For")
         fields = "".join(f"{name}: {text[:3000]}\r\n" for name in names)
         asked = 0
@@ -243,7 +243,7 @@ async def test_neither_logs_nor_events_can_be_forged(
 async def test_an_address_with_a_zone_brings_no_text_into_the_event(tmp_path: Path, forwarded: bytes) -> None:
     import ipaddress
 
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         proxy.context.trusted_proxies = (ipaddress.ip_network("127.0.0.0/8"),)
         reader, writer = await proxy.connect()
         writer.write(proxy.request(fields=b"X-Forwarded-For: " + forwarded + b"\r\n"))
@@ -343,11 +343,11 @@ async def test_nobody_but_the_configured_upstream_is_ever_connected_to(
 
     other = await asyncio.start_server(visited, "127.0.0.1", 0)
     port = other.sockets[0].getsockname()[1]
-    answer = ok(
+    response = ok(
         b'{"@odata.nextLink":"http://127.0.0.1:%d/v1.0/users?$skip=1"}' % port,
         b"Location: http://127.0.0.1:%d/v1.0/x" % port,
     )
-    async with data_path(answering(answer), tmp_path) as proxy:
+    async with data_path(responding(response), tmp_path) as proxy:
         asked = {"line": "GET /v1.0/users HTTP/1.1", "host": "p", "field": "X: y", **changes}
         lines = (
             asked["line"],

@@ -20,10 +20,10 @@ from tests.bytes.data_path import (
     DataPath,
     Reply,
     UpstreamPeer,
-    answering,
     data_path,
     ok,
     read_reply,
+    responding,
 )
 from tests.bytes.test_batches import FIELDS, batch, part, upstream_batches
 
@@ -86,10 +86,10 @@ async def asked(proxy: DataPath, *request: Any) -> tuple[Reply, dict[str, Any]]:
 PHONE = b'{"value":[{"mobilePhone":"1"}]}'
 
 
-async def test_the_event_says_what_the_shadow_would_have_said_and_the_answer_does_not(
+async def test_the_event_says_what_the_shadow_would_have_said_and_the_response_does_not(
     tmp_path: Path,
 ) -> None:
-    async with data_path(answering(ok(PHONE)), tmp_path, LIVE) as proxy:
+    async with data_path(responding(ok(PHONE)), tmp_path, LIVE) as proxy:
         try_out(proxy)
         reply, event = await asked(proxy, "/v1.0/users")
         assert (reply.status, reply.body) == (200, PHONE)  # not filtered
@@ -107,7 +107,7 @@ async def test_the_event_says_what_the_shadow_would_have_said_and_the_answer_doe
 
 
 async def test_without_a_shadow_the_event_says_nothing_of_one(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, LIVE) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, LIVE) as proxy:
         _, event = await asked(proxy, "/v1.0/users")
         assert not {name for name in event if name.startswith("shadow")}
         try_out(proxy)
@@ -142,7 +142,7 @@ rules:
 async def test_a_request_body_is_not_held_for_the_shadow(
     tmp_path: Path, live: str, body: bytes, expected: tuple[Any, ...]
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, live) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, live) as proxy:
         try_out(proxy)
         length = b"Content-Length: %d\r\n" % len(body)
         reply, event = await asked(proxy, "/v1.0/invitations", "POST", length, body)
@@ -156,15 +156,15 @@ async def test_a_request_body_is_not_held_for_the_shadow(
 async def test_response_rules_evaluate_status_and_headers(
     tmp_path: Path, kind: str, verdict: str, rule: str
 ) -> None:
-    answer = ok(b"{}", b"X-Kind: " + kind.encode())
-    async with data_path(answering(answer), tmp_path, LIVE) as proxy:
+    response = ok(b"{}", b"X-Kind: " + kind.encode())
+    async with data_path(responding(response), tmp_path, LIVE) as proxy:
         try_out(proxy)
         reply, event = await asked(proxy, "/v1.0/sites")
         assert (reply.status, reply.body) == (200, b"{}")
         assert shadow_of(event) == (verdict, rule, 9)
 
 
-async def test_an_answer_is_not_held_for_the_shadow(tmp_path: Path) -> None:
+async def test_a_response_is_not_held_for_the_shadow(tmp_path: Path) -> None:
     """The head and the first bytes arrive while the upstream still has the rest."""
     rest = asyncio.Event()
 
@@ -185,8 +185,8 @@ async def test_an_answer_is_not_held_for_the_shadow(tmp_path: Path) -> None:
         assert shadow_of(proxy.events()[-1]) == ("unknown", None, 9)
 
 
-async def test_parts_of_a_batch_are_tried_with_their_bodies_and_answers(tmp_path: Path) -> None:
-    answers = {
+async def test_parts_of_a_batch_are_tried_with_their_bodies_and_responses(tmp_path: Path) -> None:
+    responses = {
         "1": {"status": 200, "body": {"secret": True}},
         "2": {"status": 200, "body": {"secret": False}},
         "3": {"status": 200, "body": {}},
@@ -199,7 +199,7 @@ async def test_parts_of_a_batch_are_tried_with_their_bodies_and_answers(tmp_path
         part("3", "/invitations", "POST", headers=json_type, body={"invitedUserType": "Guest"}),
         part("4", "/users/ada/messages"),
     )
-    async with data_path(upstream_batches(answers, seen), tmp_path, LIVE) as proxy:
+    async with data_path(upstream_batches(responses, seen), tmp_path, LIVE) as proxy:
         try_out(proxy)
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         assert {each["id"]: each["status"] for each in reply.json()["responses"]} == {
@@ -224,7 +224,7 @@ class Broken:
 async def test_a_fault_in_the_shadow_is_told_once_and_never_felt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, LIVE) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, LIVE) as proxy:
         try_out(proxy, rules=cast(CompiledRuleset, Broken()))
         with caplog.at_level(logging.ERROR):
             for _ in range(3):
@@ -243,7 +243,7 @@ default: allow
 rules:
   - {id: no-keys, match: {path: ["/v1.0/drives/{id}/keys"]}, verdict: block}
 """
-    async with data_path(answering(ok(b"{}")), tmp_path, LIVE) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, LIVE) as proxy:
         try_out(proxy, rules)
         reply, event = await asked(proxy, "/v1.0/drives/a%2Fkeys")
         assert (reply.status, event["verdict"]) == (200, "allow")
@@ -251,7 +251,7 @@ rules:
 
 
 async def test_many_requests_of_one_connection_keep_their_shadows_apart(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, LIVE) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, LIVE) as proxy:
         try_out(proxy)
         reader, writer = await proxy.connect()
         paths = ["/v1.0/users", "/v1.0/teams", "/v1.0/groups"] * 3

@@ -1,5 +1,5 @@
 """Odd requests on raw sockets, evaluated against what the upstream received and by what a stranger is
-answered next.
+responded next.
 
 Every request carries a valid token, and where it hides a second one, that one asks for a path that the rules
 block: if the upstream receives it, a reading of ours differed from somebody else's.
@@ -322,10 +322,10 @@ def with_token(proxy: DataPath, raw: bytes) -> bytes:
 
 
 async def exchanged(proxy: DataPath, raw: bytes) -> bytes:
-    """What the proxy answers to the bytes until it closes or has nothing more to say."""
+    """What the proxy responds with to the bytes until it closes or has nothing more to say."""
     reader, writer = await proxy.connect()
     writer.write(raw)
-    answer = b""
+    response = b""
     try:
         quiet = 0
         while quiet < 3:
@@ -333,14 +333,14 @@ async def exchanged(proxy: DataPath, raw: bytes) -> bytes:
                 piece = await asyncio.wait_for(reader.read(1 << 16), 0.004)
                 if not piece:
                     break
-                answer += piece
+                response += piece
                 quiet = 0
             except TimeoutError:
                 quiet += not any(each.busy for each in proxy.context.connections) or 1
     except ConnectionError:
         pass
     writer.close()
-    return answer
+    return response
 
 
 # Every prefix, and any cut in two

@@ -394,7 +394,7 @@ def silent_disk(spool: SpoolWriter, directory: Path) -> Iterator[None]:
     spool.reserve(0)
 
 
-def test_a_disk_that_does_not_answer_leaves_the_room_that_is_prepared(tmp_path: Path) -> None:
+def test_a_disk_that_does_not_response_leaves_the_room_that_is_prepared(tmp_path: Path) -> None:
     spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
     written: list[bytes] = []
     with silent_disk(spool, tmp_path):
@@ -415,7 +415,7 @@ def test_a_disk_that_does_not_answer_leaves_the_room_that_is_prepared(tmp_path: 
     assert read_all(tmp_path) == written
 
 
-def test_a_disk_that_does_not_answer_is_waited_for_once(tmp_path: Path) -> None:
+def test_a_disk_that_does_not_response_is_waited_for_once(tmp_path: Path) -> None:
     spool = writer(tmp_path, max_bytes=4096 * MIN_SEGMENT_BYTES)
     with silent_disk(spool, tmp_path):
         began = time.monotonic()

@@ -103,17 +103,17 @@ class TestGraph:
         first_of = {(each.method, each.target): each for each in reversed(examples())}
         assert len(examples()) == 60
         for each in first_of.values():
-            answer = await ask(graph, each.target, each.method, body=each.request_body)
-            assert answer.status == each.status, each.id
+            response = await ask(graph, each.target, each.method, body=each.request_body)
+            assert response.status == each.status, each.id
             expected = each.response_body.replace(b"https://graph.microsoft.com", graph.base_url.encode())
-            assert answer.body == expected, each.id
+            assert response.body == expected, each.id
 
     async def test_a_request_is_kept_byte_for_byte(self, graph: GraphStandIn) -> None:
         head = b"PUT /v1.0/upload/a%2Fb HTTP/1.1\r\nHost: h\r\nX-odd:  two  \r\nconnection: close\r\n"
         head += AUTHORIZED.encode() + b"transfer-encoding: chunked\r\n\r\n"
         body = b"3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: t\r\n\r\n"
-        answer = reply(await send(graph, head + body))
-        assert answer.json == {"bytes": 5, "sha256": hashlib.sha256(b"abcde").hexdigest()}
+        response = reply(await send(graph, head + body))
+        assert response.json == {"bytes": 5, "sha256": hashlib.sha256(b"abcde").hexdigest()}
         (received,) = await graph.received(1)
         assert received.head == head
         assert received.wire_body == body
@@ -136,8 +136,8 @@ class TestGraph:
         ],
     )
     async def test_ambiguous_framing_is_marked_and_refused(self, graph: GraphStandIn, fields: str) -> None:
-        answer = await ask(graph, "/v1.0/upload", "POST", AUTHORIZED + fields)
-        assert answer.status == 400
+        response = await ask(graph, "/v1.0/upload", "POST", AUTHORIZED + fields)
+        assert response.status == 400
         (received,) = await graph.received(1)
         assert received.malformed
 
@@ -164,26 +164,26 @@ class TestGraph:
         "headers", ["", "Authorization: Bearer wrong\r\n", f"Authorization: Basic {TOKEN}\r\n"]
     )
     async def test_only_the_upstream_token_is_taken(self, graph: GraphStandIn, headers: str) -> None:
-        answer = await ask(graph, "/v1.0/users", headers=headers)
-        assert answer.status == 401
-        assert answer.json["error"]["code"] == "InvalidAuthenticationToken"
+        response = await ask(graph, "/v1.0/users", headers=headers)
+        assert response.status == 401
+        assert response.json["error"]["code"] == "InvalidAuthenticationToken"
 
-    async def test_answers_look_like_the_real_service(self, graph: GraphStandIn) -> None:
+    async def test_responses_look_like_the_real_service(self, graph: GraphStandIn) -> None:
         headers = f"{AUTHORIZED}Accept-Encoding: gzip, br\r\nclient-request-id: abc\r\n"
-        answer = await ask(graph, "/v1.0/users/ada@contoso.com", headers=headers)
-        assert answer.header("Content-Encoding") == "gzip"
-        assert answer.header("Transfer-Encoding") == "chunked"
-        assert answer.header("client-request-id") == "abc"
-        assert answer.header("request-id")
-        assert answer.header("x-ms-ags-diagnostic")
-        assert "odata.metadata=minimal" in answer.header("Content-Type")
-        assert json.loads(gzip.decompress(answer.body))["displayName"] == "Ada Lovelace"
+        response = await ask(graph, "/v1.0/users/ada@contoso.com", headers=headers)
+        assert response.header("Content-Encoding") == "gzip"
+        assert response.header("Transfer-Encoding") == "chunked"
+        assert response.header("client-request-id") == "abc"
+        assert response.header("request-id")
+        assert response.header("x-ms-ags-diagnostic")
+        assert "odata.metadata=minimal" in response.header("Content-Type")
+        assert json.loads(gzip.decompress(response.body))["displayName"] == "Ada Lovelace"
 
-    async def test_plain_answers_have_a_length_and_no_coding(self) -> None:
+    async def test_plain_responses_have_a_length_and_no_coding(self) -> None:
         async with GraphStandIn(realistic=False) as graph:
-            answer = await ask(graph, "/v1.0/users/ada@contoso.com", headers="Accept-Encoding: gzip\r\n")
-            assert int(answer.header("Content-Length")) == len(answer.body)
-            assert not answer.header("Content-Encoding")
+            response = await ask(graph, "/v1.0/users/ada@contoso.com", headers="Accept-Encoding: gzip\r\n")
+            assert int(response.header("Content-Length")) == len(response.body)
+            assert not response.header("Content-Encoding")
 
     async def test_pages_lead_to_all_users_once(self, graph: GraphStandIn) -> None:
         target, names = "/v1.0/users?$top=5", []
@@ -195,17 +195,17 @@ class TestGraph:
         assert len(names) == len(set(names)) == 12
 
     async def test_a_property_has_its_own_path_and_raw_value(self, graph: GraphStandIn) -> None:
-        answer = await ask(graph, "/v1.0/users('ada@contoso.com')/mobilePhone/$value")
-        assert answer.body == b"+47 900 00 000"
-        answer = await ask(graph, "/v1.0/users/ada%40contoso.com/MobilePhone")
-        assert answer.json["value"] == "+47 900 00 000"
+        response = await ask(graph, "/v1.0/users('ada@contoso.com')/mobilePhone/$value")
+        assert response.body == b"+47 900 00 000"
+        response = await ask(graph, "/v1.0/users/ada%40contoso.com/MobilePhone")
+        assert response.json["value"] == "+47 900 00 000"
 
     async def test_an_unchanged_resource_is_304(self, graph: GraphStandIn) -> None:
         etag = (await ask(graph, "/v1.0/users/ada@contoso.com")).header("ETag")
-        answer = await ask(
+        response = await ask(
             graph, "/v1.0/users/ada@contoso.com", headers=f"{AUTHORIZED}If-None-Match: {etag}\r\n"
         )
-        assert (answer.status, answer.body) == (304, b"")
+        assert (response.status, response.body) == (304, b"")
 
     async def test_head_has_no_body(self, graph: GraphStandIn) -> None:
         data = await send(
@@ -215,23 +215,23 @@ class TestGraph:
         assert data.endswith(b"\r\n\r\n")
 
     async def test_echo_shows_the_head_but_never_the_credential(self, graph: GraphStandIn) -> None:
-        answer = await ask(graph, "/v1.0/echo", "POST", f"X-A: 1\r\n{AUTHORIZED}X-B: 2\r\n", b"body")
-        assert "X-A: 1\r\nAuthorization: (not shown)\r\nX-B: 2\r\n" in answer.json["head"]
-        assert answer.json["bodyBytes"] == 4
+        response = await ask(graph, "/v1.0/echo", "POST", f"X-A: 1\r\n{AUTHORIZED}X-B: 2\r\n", b"body")
+        assert "X-A: 1\r\nAuthorization: (not shown)\r\nX-B: 2\r\n" in response.json["head"]
+        assert response.json["bodyBytes"] == 4
 
     @pytest.mark.parametrize("query", ["", "?chunked"])
     async def test_any_number_of_bytes_streams(self, graph: GraphStandIn, query: str) -> None:
-        answer = await ask(graph, f"/v1.0/bytes/200000{query}")
-        assert answer.body == b"".join(pattern_bytes(200_000))
-        assert len(answer.body) == 200_000
+        response = await ask(graph, f"/v1.0/bytes/200000{query}")
+        assert response.body == b"".join(pattern_bytes(200_000))
+        assert len(response.body) == 200_000
 
     @pytest.mark.parametrize("status", [200, 201, 204, 304, 400, 404, 429, 500, 503, 504, 599])
     async def test_any_status_can_be_had(self, graph: GraphStandIn, status: int) -> None:
-        answer = await ask(graph, f"/v1.0/status/{status}?retryAfter=7")
-        assert answer.status == status
-        assert answer.header("Retry-After") == "7"
+        response = await ask(graph, f"/v1.0/status/{status}?retryAfter=7")
+        assert response.status == status
+        assert response.header("Retry-After") == "7"
 
-    async def test_an_interim_answer_comes_before_the_final(self, graph: GraphStandIn) -> None:
+    async def test_an_interim_response_comes_before_the_final(self, graph: GraphStandIn) -> None:
         data = await send(
             graph,
             f"GET /v1.0/status/103 HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}Connection: close\r\n\r\n".encode(),
@@ -240,7 +240,7 @@ class TestGraph:
         assert interim.startswith(b"HTTP/1.1 103 ")
         assert final.startswith(b"HTTP/1.1 200 ")
 
-    async def test_expect_is_answered_before_the_body(self, graph: GraphStandIn) -> None:
+    async def test_expect_is_responded_before_the_body(self, graph: GraphStandIn) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", graph.port)
         head = f"PUT /v1.0/upload HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}Connection: close\r\n"
         writer.write(f"{head}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n".encode())
@@ -256,7 +256,7 @@ class TestGraph:
         graph.gate("first").set()
         assert (await waiting).status == 200
 
-    async def test_exact_bytes_can_stand_in_for_an_answer(self, graph: GraphStandIn) -> None:
+    async def test_exact_bytes_can_stand_in_for_a_response(self, graph: GraphStandIn) -> None:
         graph.raw_responses["/v1.0/odd"] = RawResponse(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ncut")
         data = await send(graph, f"GET /v1.0/odd HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}\r\n".encode())
         assert data.endswith(b"\r\n\r\ncut")
@@ -271,7 +271,7 @@ class TestGraph:
             .startswith(graph.base_url)
         )
 
-    async def test_parts_of_a_batch_are_answered_by_the_same_table(self, graph: GraphStandIn) -> None:
+    async def test_parts_of_a_batch_are_responded_by_the_same_table(self, graph: GraphStandIn) -> None:
         parts = [
             {"id": "1", "method": "GET", "url": "/users/ada@contoso.com"},
             {"id": "2", "method": "GET", "url": "/users/nobody@contoso.com"},
@@ -279,13 +279,13 @@ class TestGraph:
             {"id": "4", "method": "GET", "url": "/users/ada@contoso.com/photo/$value"},
         ]
         body = json.dumps({"requests": parts}).encode()
-        answers = {
+        responses = {
             each["id"]: each
             for each in (await ask(graph, "/v1.0/$batch", "POST", body=body)).json["responses"]
         }
-        assert [answers[id_]["status"] for id_ in "1234"] == [200, 404, 424, 200]
-        assert answers["1"]["body"]["displayName"] == "Ada Lovelace"
-        assert isinstance(answers["4"]["body"], str)
+        assert [responses[id_]["status"] for id_ in "1234"] == [200, 404, 424, 200]
+        assert responses["1"]["body"]["displayName"] == "Ada Lovelace"
+        assert isinstance(responses["4"]["body"], str)
 
     async def test_connections_are_kept_and_counted(self, graph: GraphStandIn) -> None:
         one = f"GET /v1.0/users HTTP/1.1\r\nHost: h\r\n{AUTHORIZED}\r\n"
@@ -352,8 +352,8 @@ class TestIdentity:
     )
     async def test_anything_else_gets_none(self, changes: dict[str, str], status: int, error: str) -> None:
         async with IdentityStandIn() as identity:
-            answer = await self.acquire(identity, **changes)
-            assert (answer.status, answer.json["error"]) == (status, error)
+            response = await self.acquire(identity, **changes)
+            assert (response.status, response.json["error"]) == (status, error)
             assert identity.acquisitions == 0
 
     async def test_a_token_ends_and_can_be_revoked(self) -> None:
@@ -384,13 +384,13 @@ class TestIdentity:
             head = f"POST /{TENANT}/oauth2/v2.0/token HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
             data = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
             identity.mode = mode
-            answer = await send(identity, data)
-            assert answer[: len(start) or None] == start
+            response = await send(identity, data)
+            assert response[: len(start) or None] == start
             assert identity.acquisitions == 0
             identity.mode = "ok"
             assert (await self.acquire(identity)).status == 200
 
-    async def test_a_hanging_provider_answers_nobody(self) -> None:
+    async def test_a_hanging_provider_responses_nobody(self) -> None:
         async with IdentityStandIn() as identity:
             identity.mode = "hang"
             waiting = asyncio.create_task(self.acquire(identity))
@@ -470,7 +470,7 @@ async def test_the_identity_provider_takes_no_assertion_but_a_proper_one(what: s
         async with aiohttp.ClientSession() as session:
             statuses = []
             for _ in range(2 if what == "replayed" else 1):
-                async with session.post(url, data=form) as answer:
-                    statuses.append(answer.status)
+                async with session.post(url, data=form) as response:
+                    statuses.append(response.status)
         assert statuses == {"good": [200], "replayed": [200, 401]}.get(what, [401])
         assert len(identity.refusals) == (0 if what == "good" else 1)

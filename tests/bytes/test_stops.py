@@ -1,4 +1,4 @@
-"""What an operator has stopped gets nothing any more: no token, no answer, not the rest of one."""
+"""What an operator has stopped gets nothing any more: no token, no response, not the rest of one."""
 
 import asyncio
 from dataclasses import replace
@@ -15,10 +15,10 @@ from tests.bytes.data_path import (
     ORG_ID,
     DataPath,
     UpstreamPeer,
-    answering,
     data_path,
     ok,
     read_reply,
+    responding,
 )
 
 OF_ALL_KINDS = [
@@ -45,7 +45,7 @@ def token_request(secret: str = CLIENT_SECRET) -> bytes:
 
 @pytest.mark.parametrize("stops", OF_ALL_KINDS)
 async def test_a_kept_connection_gets_403_from_the_next_request_on(tmp_path: Path, stops: Stops) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         assert (await read_reply(reader)).status == 200
@@ -66,7 +66,7 @@ async def test_a_kept_connection_gets_403_from_the_next_request_on(tmp_path: Pat
 
 @pytest.mark.parametrize("stops", OF_ALL_KINDS)
 async def test_who_has_the_secret_is_told_why_there_is_no_token(tmp_path: Path, stops: Stops) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         assert (await proxy.ask(token_request())).status == 200
         stop(proxy, stops)
         refused = await proxy.ask(token_request())
@@ -81,14 +81,14 @@ async def test_who_has_the_secret_is_told_why_there_is_no_token(tmp_path: Path, 
 
 @pytest.mark.parametrize("stops", [Stops(orgs=frozenset(("org-2",))), Stops(apps=frozenset(("app-2",)))])
 async def test_others_are_served_on(tmp_path: Path, stops: Stops) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         stop(proxy, stops)
         assert (await proxy.ask(proxy.request())).status == 200
         assert (await proxy.ask(token_request())).status == 200
 
 
 async def test_a_stop_goes_before_what_else_is_wrong_with_a_token_of_ours(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         book = proxy.context.rulebook
         revoked = replace(book.callers[CLIENT_ID], secret_version=2)
         proxy.context.use(replace(book, callers={CLIENT_ID: revoked}, stops=Stops(everything=True)))
@@ -97,7 +97,7 @@ async def test_a_stop_goes_before_what_else_is_wrong_with_a_token_of_ours(tmp_pa
         assert (await proxy.ask(proxy.request().replace(b"Bearer ey", b"Bearer ez"))).status == 401
 
 
-async def test_a_request_that_waits_for_its_answer_is_refused_at_once(tmp_path: Path) -> None:
+async def test_a_request_that_waits_for_its_response_is_refused_at_once(tmp_path: Path) -> None:
     came = asyncio.Event()
 
     async def silent(peer: UpstreamPeer) -> None:
@@ -117,7 +117,7 @@ async def test_a_request_that_waits_for_its_answer_is_refused_at_once(tmp_path: 
     assert (event["status"], event["reason"], event["verdict"]) == (403, "stopped", "block")
 
 
-async def test_an_answer_that_has_begun_is_cut(tmp_path: Path) -> None:
+async def test_a_response_that_has_begun_is_cut(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
     async def endless(peer: UpstreamPeer) -> None:

@@ -18,7 +18,7 @@ from proxy.ipc import counters
 from proxy.server.client.tls_listener import TlsListener
 from proxy.server.router import handler_for
 from proxy.startup.certificates import without_system_authorities
-from tests.bytes.data_path import DataPath, Reply, answering, data_path, ok, read_reply, until
+from tests.bytes.data_path import DataPath, Reply, data_path, ok, read_reply, responding, until
 from tests.standins.certificates import CertificateAuthority, speak_old_tls
 
 
@@ -123,7 +123,7 @@ async def test_a_handshake_counts_as_the_connection_that_it_begins(
     tmp_path: Path, limits: dict[str, int], counter: int
 ) -> None:
     authority = CertificateAuthority(tmp_path / "certificates")
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         proxy.context.limits = replace(proxy.context.limits, **limits)
         async with Listener(proxy, authority, handshake_timeout=1) as listener:
             assert (await listener.ask()).status == 200
@@ -144,7 +144,7 @@ async def test_a_handshake_counts_as_the_connection_that_it_begins(
 
 async def test_a_handshake_that_fails_counts_no_longer(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path / "certificates")
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         proxy.context.limits = replace(proxy.context.limits, max_connections_per_address=2)
         async with Listener(proxy, authority, handshake_timeout=5) as listener:
             for _ in range(5):

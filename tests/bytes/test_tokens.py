@@ -36,9 +36,9 @@ from tests.bytes.data_path import (
     TOKENS,
     DataPath,
     Reply,
-    answering,
     data_path,
     ok,
+    responding,
     rulebook,
 )
 
@@ -316,7 +316,7 @@ def test_the_tokens_are_many_and_differ() -> None:
 
 
 async def test_none_of_them_is_accepted_and_none_leaves_a_trace_upstream(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         for name, text in BAD:
             reply = await asked_with(proxy, text)
             assert reply.status == 401, name
@@ -330,7 +330,7 @@ async def test_none_of_them_is_accepted_and_none_leaves_a_trace_upstream(tmp_pat
 
 async def test_one_that_was_good_does_not_open_for_others_after_it(tmp_path: Path) -> None:
     """The checked ones are remembered by all their bytes."""
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         assert (await asked_with(proxy, b"Bearer " + GOOD)).status == 200
         for at in range(7, len(GOOD) + 7, 40):
             text = bytearray(b"Bearer " + GOOD)
@@ -407,7 +407,7 @@ async def test_a_token_dies_at_once_on_an_open_connection(
 ) -> None:
     from tests.bytes.data_path import read_reply
 
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reader, writer = await proxy.connect()
         writer.write(proxy.request())
         assert (await read_reply(reader)).status == 200
@@ -480,7 +480,7 @@ GRANT = form(grant_type="client_credentials")
     ],
 )
 async def test_the_right_secret_gets_a_token_that_works(tmp_path: Path, body: bytes, fields: bytes) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         await works(proxy, await ask_for_token(proxy, body, fields))
         assert proxy.events()[0]["reason"] == "tokenIssued"
 
@@ -531,7 +531,7 @@ async def test_the_right_secret_gets_a_token_that_works(tmp_path: Path, body: by
 async def test_everything_else_is_told_apart_as_rfc_6749_does(
     tmp_path: Path, body: bytes, fields: bytes, status: int, error: str
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await ask_for_token(proxy, body, fields)
         assert (reply.status, reply.json()["error"]) == (status, error)
         assert reply.value("cache-control") == "no-store"
@@ -543,7 +543,7 @@ async def test_everything_else_is_told_apart_as_rfc_6749_does(
 
 
 async def test_a_wrong_secret_stays_wrong_after_the_right_one(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         for body, status in ((RIGHT, 200), (RIGHT + b"x", 401), (RIGHT, 200), (RIGHT[:-1], 401)):
             assert (await ask_for_token(proxy, body)).status == status
         reasons = [(each["status"], each["reason"]) for each in proxy.events()]
@@ -556,7 +556,7 @@ async def test_a_wrong_secret_stays_wrong_after_the_right_one(tmp_path: Path) ->
 
 
 async def test_an_unknown_and_a_known_client_are_refused_in_the_same_words(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         known = await ask_for_token(proxy, RIGHT + b"x")
         unknown = await ask_for_token(proxy, RIGHT.replace(b"client-1", b"client-9"))
         assert (known.status, known.body) == (unknown.status, unknown.body)
@@ -564,21 +564,21 @@ async def test_an_unknown_and_a_known_client_are_refused_in_the_same_words(tmp_p
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_a_token_is_asked_for_with_post_alone(tmp_path: Path, method: str) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await ask_for_token(proxy, b"", target="/proxy/token?" + RIGHT.decode(), method=method)
         assert (reply.status, reply.value("allow")) == (405, "POST")
         assert reply.json()["error"]["code"] == "methodNotAllowed"
 
 
 async def test_credentials_in_the_query_are_not_read(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         reply = await ask_for_token(proxy, GRANT, target="/proxy/token?" + RIGHT.decode())
         assert (reply.status, reply.json()["error"]) == (401, "invalid_client")
 
 
 @pytest.mark.parametrize("sized", [True, False])
 async def test_a_form_over_its_limit_is_refused_before_it_is_whole(tmp_path: Path, sized: bool) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         fields = b"Content-Length: 70000\r\n" if sized else b"Transfer-Encoding: chunked\r\n"
         head = b"POST /proxy/token HTTP/1.1\r\nHost: p\r\n" + FORM + fields + b"\r\n"
         pieces = [b"10000\r\n" + b"a" * 65536 + b"\r\n", b"5\r\n"] if not sized else []
@@ -588,7 +588,7 @@ async def test_a_form_over_its_limit_is_refused_before_it_is_whole(tmp_path: Pat
 
 
 async def test_a_disabled_application_gets_no_token(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         assert (await ask_for_token(proxy, RIGHT)).status == 200
         proxy.context.use(changed_caller(enabled=False))
         assert (await ask_for_token(proxy, RIGHT)).json()["error"] == "invalid_client"
@@ -598,7 +598,7 @@ async def test_while_a_secret_is_rotated_both_are_good_and_then_only_the_new_one
     hasher = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     old, new = hasher.hash(CLIENT_SECRET), hasher.hash("the new one")
     renewed = form(grant_type="client_credentials", client_id=CLIENT_ID, client_secret="the new one")
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         proxy.context.use(changed_caller(secret_hashes=(new, old)))
         assert (await ask_for_token(proxy, RIGHT)).status == 200
         assert (await ask_for_token(proxy, renewed)).status == 200
@@ -611,7 +611,7 @@ async def test_while_a_secret_is_rotated_both_are_good_and_then_only_the_new_one
     "stored", ["", "plain", "$argon2id$v=19$broken", "$2b$12$abcdefghijklmnopqrstuv", "\x00"]
 )
 async def test_a_hash_that_cannot_be_used_lets_nobody_in(tmp_path: Path, stored: str) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         proxy.context.use(changed_caller(secret_hashes=(stored,)))
         assert (await ask_for_token(proxy, RIGHT)).status == 401
         proxy.context.use(changed_caller(secret_hashes=()))
@@ -619,7 +619,7 @@ async def test_a_hash_that_cannot_be_used_lets_nobody_in(tmp_path: Path, stored:
 
 
 async def test_rules_that_change_while_a_secret_is_compared_are_the_ones_that_count(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         asking = asyncio.ensure_future(ask_for_token(proxy, RIGHT))
         while not proxy.context.verifying:  # noqa: ASYNC110 - the harness has no event for it
             await asyncio.sleep(0)
@@ -630,7 +630,7 @@ async def test_rules_that_change_while_a_secret_is_compared_are_the_ones_that_co
 async def test_other_rules_are_no_reason_to_refuse_the_right_secret(tmp_path: Path) -> None:
     hasher = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     old, new = hasher.hash(CLIENT_SECRET), hasher.hash("the new one")
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         for before, after, status in (
             ((old,), (old,), 200),
             ((old,), (new, old), 200),
@@ -651,7 +651,7 @@ async def test_other_rules_are_no_reason_to_refuse_the_right_secret(tmp_path: Pa
 
 
 async def test_more_comparisons_than_are_sensible_at_once_are_put_off(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         proxy.context.max_verifying = 2
         bodies = [RIGHT + b"%d" % each for each in range(20)]
         replies = await asyncio.gather(*(ask_for_token(proxy, each) for each in bodies))
@@ -667,7 +667,7 @@ async def test_more_comparisons_than_are_sensible_at_once_are_put_off(tmp_path: 
     "tenant", ["contoso.onmicrosoft.com", "common", "adfs", "8f3c0f4e-0000-0000-0000-000000000000", "v2.0"]
 )
 async def test_identity_libraries_find_the_endpoint_from_their_authority(tmp_path: Path, tenant: str) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         well_known = (
             "/adfs/.well-known/openid-configuration"
             if tenant == "adfs"
@@ -700,7 +700,7 @@ async def test_identity_libraries_find_the_endpoint_from_their_authority(tmp_pat
     ],
 )
 async def test_nothing_else_is_the_endpoint(tmp_path: Path, target: str) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
         for method in ("GET", "POST"):
             reply = await ask_for_token(proxy, RIGHT, target=target, method=method)
             assert reply.status == 401
@@ -710,7 +710,7 @@ async def test_nothing_else_is_the_endpoint(tmp_path: Path, target: str) -> None
 
 async def test_many_can_ask_at_once(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(data_path(answering(ok(b"{}")), tmp_path))
+        proxy = await stack.enter_async_context(data_path(responding(ok(b"{}")), tmp_path))
         replies = await asyncio.gather(*(ask_for_token(proxy, RIGHT) for _ in range(50)))
         assert {reply.status for reply in replies} == {200}
         assert len({reply.json()["access_token"] for reply in replies}) == 50

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.rules.stops import Stops
-from tests.bytes.data_path import DataPath, UpstreamPeer, answering, data_path, ok, until
+from tests.bytes.data_path import DataPath, UpstreamPeer, data_path, ok, responding, until
 from tests.bytes.test_batches import FIELDS, batch, part, upstream_batches
 from tests.bytes.test_shadow import try_out
 
@@ -51,7 +51,7 @@ rules:
 PHONE = b'{"id":"1","mobilePhone":"+47"}'
 
 
-def answer(status: str, body: bytes, *fields: bytes) -> bytes:
+def response(status: str, body: bytes, *fields: bytes) -> bytes:
     return ok(body, *fields).replace(b"200 OK", status.encode())
 
 
@@ -73,10 +73,10 @@ async def event_of(proxy: DataPath, target: str, method: str = "GET") -> dict[st
         (ok(gzip.compress(PHONE), b"Content-Encoding: gzip"), ["strip:mobilePhone"]),
         (ok(b'{"id":"1"}'), []),
         (ok(b'{"value":[]}'), []),
-        (answer("404 Not Found", PHONE), []),
-        (answer("500 Broken", PHONE), []),
-        (answer("503 Busy", PHONE), []),
-        (answer("304 Not Modified", b"").replace(b"Content-Length: 0\r\n", b""), []),
+        (response("404 Not Found", PHONE), []),
+        (response("500 Broken", PHONE), []),
+        (response("503 Busy", PHONE), []),
+        (response("304 Not Modified", b"").replace(b"Content-Length: 0\r\n", b""), []),
         (b"HTTP/1.1 204 No Content\r\n\r\n", []),
         (ok(PHONE, b"X-Class: secret"), []),  # blocked
         (ok(PHONE + b"}"), []),  # withheld
@@ -96,18 +96,18 @@ async def test_transforms_name_what_was_removed(tmp_path: Path, given: bytes, re
 
 
 async def test_a_head_request_had_nothing_removed(tmp_path: Path) -> None:
-    async with data_path(answering(ok(PHONE).partition(b"{")[0]), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(PHONE).partition(b"{")[0]), tmp_path, RULES) as proxy:
         event = await event_of(proxy, "/v1.0/users/ada", "HEAD")
         assert (event["status"], event["verdict"], event["transforms"]) == (200, "filter", [])
 
 
 async def test_an_allow_list_is_named_if_it_removed_something(tmp_path: Path) -> None:
     more, exact = ok(b'{"id":1,"displayName":2,"mail":3}'), ok(b'{"id":1,"displayName":2}')
-    async with data_path(answering(more), tmp_path, RULES) as proxy:
+    async with data_path(responding(more), tmp_path, RULES) as proxy:
         event = await event_of(proxy, "/v1.0/groups/1")
         assert event["transforms"] == ["allow:id", "allow:displayName"]
     (tmp_path / "exact").mkdir()
-    async with data_path(answering(exact), tmp_path / "exact", RULES) as proxy:
+    async with data_path(responding(exact), tmp_path / "exact", RULES) as proxy:
         event = await event_of(proxy, "/v1.0/groups/1")
         assert (event["verdict"], event["transforms"]) == ("filter", [])
 
@@ -140,7 +140,7 @@ async def test_a_client_that_left_was_given_nothing(tmp_path: Path) -> None:
         ("/v1.0/users/ada", ok(PHONE, b"X-Class: secret"), ["phones", "no-secrets"]),
         ("/v1.0/sites/1/lists", ok(b"{}", b"X-Class: secret"), ["sites", "no-secrets"]),
         ("/v1.0/sites/1", ok(b"{}"), ["sites", "sites-phones"]),
-        ("/v1.0/sites/1/lists", answer("502 Bad", b"{}", b"X-Class: secret"), ["sites", "no-secrets"]),
+        ("/v1.0/sites/1/lists", response("502 Bad", b"{}", b"X-Class: secret"), ["sites", "no-secrets"]),
         # what a rule hides is named in the path or the query
         ("/v1.0/users/ada/mobilePhone", ok(b"{}"), ["phones"]),
         ("/v1.0/users?$filter=mobilePhone%20eq%20'1'", ok(b"{}"), ["phones"]),
@@ -151,7 +151,7 @@ async def test_a_client_that_left_was_given_nothing(tmp_path: Path) -> None:
 async def test_rule_ids_name_every_rule_that_took_part(
     tmp_path: Path, target: str, given: bytes, rules: list[str]
 ) -> None:
-    async with data_path(answering(given), tmp_path, RULES) as proxy:
+    async with data_path(responding(given), tmp_path, RULES) as proxy:
         event = await event_of(proxy, target)
         assert event["ruleIds"] == rules
         assert event["ruleId"] == rules[-1]
@@ -161,13 +161,13 @@ async def test_rule_ids_name_every_rule_that_took_part(
 async def test_where_only_the_log_matched_its_rule_is_the_one(tmp_path: Path) -> None:
     rules = "version: 1\nname: test\ndefault: allow\nrules:\n"
     rules += '  - {id: watch, match: {path: ["/**"]}, verdict: log_only}\n'
-    async with data_path(answering(ok(b"{}")), tmp_path, rules) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, rules) as proxy:
         event = await event_of(proxy, "/v1.0/users")
         assert (event["verdict"], event["ruleId"], event["ruleIds"]) == ("log_only", "watch", ["watch"])
 
 
 async def test_a_request_that_no_rule_evaluated_names_none(tmp_path: Path) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         event = await event_of(proxy, "/v1.0/users/%00")
         assert (event["ruleId"], event["ruleIds"]) == (None, [])
 
@@ -189,7 +189,7 @@ PARENT = "00f067aa0ba902b7"
 async def test_the_event_has_the_trace_that_the_request_belongs_to(
     tmp_path: Path, fields: str, trace: str | None
 ) -> None:
-    async with data_path(answering(ok(b"{}")), tmp_path, RULES) as proxy:
+    async with data_path(responding(ok(b"{}")), tmp_path, RULES) as proxy:
         await proxy.ask(proxy.request("/v1.0/users", fields=fields.encode()))
         (event,) = proxy.events()
         assert event["traceId"] == trace
@@ -200,7 +200,7 @@ async def test_a_request_that_is_refused_by_its_head_keeps_its_trace(tmp_path: P
     trace = f"traceparent: 00-{TRACE}-{PARENT}-01\r\n".encode()
     for fields, wanted in ((trace, TRACE), (trace * 2, None)):
         (tmp_path / str(len(fields))).mkdir()
-        async with data_path(answering(ok(b"{}")), tmp_path / str(len(fields)), RULES) as proxy:
+        async with data_path(responding(ok(b"{}")), tmp_path / str(len(fields)), RULES) as proxy:
             assert (await proxy.ask(proxy.request("/v1.0/users", "BREW", fields))).status == 400
             (event,) = proxy.events()
             assert (event["traceId"], event["ruleIds"], event["transforms"]) == (wanted, [], [])
@@ -216,7 +216,7 @@ async def events_of_batch(proxy: DataPath, *parts: dict[str, Any], fields: bytes
 
 
 async def test_each_part_of_a_batch_names_what_was_removed_from_it(tmp_path: Path) -> None:
-    answers: dict[str, dict[str, Any]] = {
+    responses: dict[str, dict[str, Any]] = {
         "1": {"status": 200, "body": {"id": "u", "mobilePhone": "1"}},
         "2": {"status": 404, "body": {"mobilePhone": "1"}},
         "3": {"status": 200, "body": {"id": "u"}},
@@ -224,8 +224,8 @@ async def test_each_part_of_a_batch_names_what_was_removed_from_it(tmp_path: Pat
     }
     trace = f"00-{TRACE}-{PARENT}-01"
     own = {"traceparent": trace.replace("4736", "4737")}
-    async with data_path(upstream_batches(answers, []), tmp_path, RULES) as proxy:
-        parts = [part(each, "/users/ada", headers=own if each == "2" else {}) for each in answers]
+    async with data_path(upstream_batches(responses, []), tmp_path, RULES) as proxy:
+        parts = [part(each, "/users/ada", headers=own if each == "2" else {}) for each in responses]
         events = await events_of_batch(proxy, *parts, fields=f"traceparent: {trace}\r\n".encode())
         assert [event["transforms"] for event in events] == [["strip:mobilePhone"], [], [], []]
         assert [event["ruleIds"] for event in events] == [["phones"]] * 3 + [["phones", "no-secrets"]]
@@ -233,18 +233,18 @@ async def test_each_part_of_a_batch_names_what_was_removed_from_it(tmp_path: Pat
 
 
 async def test_parts_of_a_batch_that_was_withheld_had_nothing_removed(tmp_path: Path) -> None:
-    answers = [
+    responses = [
         {"id": "1", "status": 200, "body": {"mobilePhone": "1"}},
         {"id": "2", "status": 404, "body": {}},
         {"id": "not-asked-for", "status": 200},
     ]
-    given = ok(json.dumps({"responses": answers}).encode())
-    async with data_path(answering(given), tmp_path, RULES) as proxy:
+    given = ok(json.dumps({"responses": responses}).encode())
+    async with data_path(responding(given), tmp_path, RULES) as proxy:
         names = ("1", "2", "3")
         events = await events_of_batch(proxy, *[part(each, "/users/ada") for each in names])
         assert [event["transforms"] for event in events] == [[], [], []]
         assert [event["status"] for event in events] == [502, 502, 502]
-        # what the upstream answered to each; to the last one nothing
+        # what the upstream responded to each; to the last one nothing
         assert [event["upstreamStatus"] for event in events] == [200, 404, None]
 
 
@@ -275,7 +275,7 @@ async def test_parts_that_an_operator_stopped_are_blocked_by_no_rule(tmp_path: P
 # -- what the upstream said
 
 
-async def test_an_answer_that_was_not_taken_is_not_the_upstream_s_answer(tmp_path: Path) -> None:
+async def test_a_response_that_was_not_taken_is_not_the_upstream_s_response(tmp_path: Path) -> None:
     async def script(peer: UpstreamPeer) -> None:
         await peer.head()
         if peer.number == 1:
@@ -302,8 +302,8 @@ rules:
 """
 
 
-async def test_a_shadow_evaluates_an_answer_that_becomes_a_502_too(tmp_path: Path) -> None:
-    async with data_path(answering(answer("500 Broken", b"{}")), tmp_path, RULES) as proxy:
+async def test_a_shadow_evaluates_a_response_that_becomes_a_502_too(tmp_path: Path) -> None:
+    async with data_path(responding(response("500 Broken", b"{}")), tmp_path, RULES) as proxy:
         try_out(proxy, SHADOW)
         event = await event_of(proxy, "/v1.0/sites/1/lists")
         assert (event["status"], event["upstreamStatus"]) == (502, 500)

@@ -325,7 +325,7 @@ class _Seeding:
         if name == "edge-oslo-2":
             checks["audit"] = {"status": "degraded", "detail": "12 batches wait for the control plane"}
         if name == "edge-lab":
-            checks["credentials"] = {"status": "failed", "detail": "the identity provider answers 401"}
+            checks["credentials"] = {"status": "failed", "detail": "the identity provider responds with 401"}
         body = {
             "version": "0.1.0",
             # One began anew a moment ago.

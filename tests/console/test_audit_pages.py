@@ -48,8 +48,8 @@ class Edge:
         signed = hmac.new(self.hmac_secret.encode(), stamp.encode() + b"." + body, hashlib.sha256)
         headers = {"X-Api-Key": self.api_key, "X-Timestamp": stamp, "X-Hmac-Signature": signed.hexdigest()}
         request = urllib.request.Request(f"{self.served.agent_api}/api/v1/agent/audit", body, headers)
-        with urllib.request.urlopen(request) as answer:
-            assert answer.status == 202
+        with urllib.request.urlopen(request) as response:
+            assert response.status == 202
         return events
 
 

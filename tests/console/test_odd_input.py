@@ -1,4 +1,4 @@
-"""Whatever a page is asked with, its answer is no fault of the control plane's own."""
+"""Whatever a page is asked with, its response is no fault of the control plane's own."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def test_odd_text_in_an_address_is_refused_or_harmless(client: httpx.Client, pat
     for odd in ODD:
         query = dict.fromkeys(QUERY, odd)
         for asked in (query, {"org": odd}):
-            answer = client.get(path, params=asked)
-            assert answer.status_code < 500, asked
-            assert "<script>alert" not in answer.text
+            response = client.get(path, params=asked)
+            assert response.status_code < 500, asked
+            assert "<script>alert" not in response.text
 
 
 @pytest.mark.parametrize("path", FORMS)
@@ -77,9 +77,9 @@ def test_odd_text_in_a_form_is_refused_or_harmless(client: httpx.Client, path: s
     token = re.search(r'name="csrf" value="(\w+)"', client.get("/orgs").text)
     assert token
     for odd in ODD:
-        answer = client.post(path, data={**dict.fromkeys(MEMBERS, odd), "csrf": token[1]})
-        assert answer.status_code < 500, odd
-        assert "<script>alert" not in answer.text
+        response = client.post(path, data={**dict.fromkeys(MEMBERS, odd), "csrf": token[1]})
+        assert response.status_code < 500, odd
+        assert "<script>alert" not in response.text
     for content_type in ("application/json", "text/plain", "multipart/form-data; boundary=x"):
         headers = {"Content-Type": content_type, "X-CSRF-Token": token[1]}
         assert client.post(path, content=b"\xff", headers=headers).status_code < 500

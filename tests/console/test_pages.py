@@ -53,9 +53,9 @@ def test_every_page_can_be_read_and_used(
     with visiting(browser, served, size=size, dark=dark) as visit:
         found = {}
         for path in PAGES:
-            answer = visit.go(path.format(payroll=served.seeded.apps["payroll"].app_id))
-            assert answer.status == UNLIKE_MOST.get(path, 200), path
-            assert " style=" not in answer.text(), path
+            response = visit.go(path.format(payroll=served.seeded.apps["payroll"].app_id))
+            assert response.status == UNLIKE_MOST.get(path, 200), path
+            assert " style=" not in response.text(), path
             found[path] = complaints(visit.page)
         assert {path: lines for path, lines in found.items() if lines} == {}
         # The browser itself notes a page that isn't there.

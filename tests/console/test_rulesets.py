@@ -220,11 +220,11 @@ def test_who_may_only_look_tries_changes_and_publishes_none(browser: Browser, se
             "reviewed": "3",
             "base": "3",
         }
-        answer = visit.context.request.post(
+        response = visit.context.request.post(
             f"{served.address}/rulesets/contoso/hr-sync/edit", form=form, headers={"Origin": served.address}
         )
-        assert answer.status == 422
-        assert "this takes the role editor" in answer.text()
+        assert response.status == 422
+        assert "this takes the role editor" in response.text()
         assert visit.go("/rulesets/northwind/staff-directory").status == 404
 
 

@@ -1,7 +1,7 @@
 """A stand-in for an OpenSearch cluster over real sockets: keeps documents, refuses what a cluster would.
 
 It evaluates the part of the query language that the index uses, from what each query is documented to mean
-and with none of the index's code, and answers 400 to any member that it doesn't know.
+and with none of the index's code, and responds with 400 to any member that it doesn't know.
 """
 
 import json
@@ -29,7 +29,7 @@ class Cluster:
         self.indices: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[bytes] = []
-        self.down: list[web.Response | None] = []  # answers to the next requests; None: hang up
+        self.down: list[web.Response | None] = []  # responses to the next requests; None: hang up
         self.item_statuses: dict[str, list[int]] = {}  # by _id: statuses of its next items
         self.largest_bulk = 10**9
 
@@ -42,12 +42,12 @@ class Cluster:
         self.requests.append((request.method, request.path_qs))
         self.bodies.append(body)
         if self.down:
-            answer = self.down.pop(0)
-            if answer is None:
+            response = self.down.pop(0)
+            if response is None:
                 assert request.transport is not None
                 request.transport.abort()
                 return web.Response()
-            return answer
+            return response
         if self.authorization not in (None, request.headers.get("Authorization")):
             return web.json_response({"error": "Unauthorized"}, status=401)
         name, _, action = request.path.strip("/").partition("/")
@@ -124,9 +124,9 @@ class Cluster:
         _only(asked, members)
         holds = _query(asked["query"], self.indices[name]["properties"])
         hits = [document for document in self.indices[name]["searchable"].values() if holds(document)]
-        answer: dict[str, Any] = {"timed_out": False, "_shards": {"failed": 0}}
+        response: dict[str, Any] = {"timed_out": False, "_shards": {"failed": 0}}
         if "aggs" in asked:
-            answer["aggregations"] = {key: _aggregate(what, hits) for key, what in asked["aggs"].items()}
+            response["aggregations"] = {key: _aggregate(what, hits) for key, what in asked["aggs"].items()}
         total = len(hits)
         if asked["size"]:
             assert asked["sort"] == [{"time": "desc"}, {"uid": "desc"}]
@@ -138,8 +138,8 @@ class Cluster:
             {"_id": hit["uid"], "_source": {"body": hit["body"]}, "sort": [hit["time"], hit["uid"]]}
             for hit in hits[: asked["size"]]
         ]
-        answer["hits"] = {"total": {"value": total, "relation": "eq"}, "hits": found}
-        return web.json_response(answer)
+        response["hits"] = {"total": {"value": total, "relation": "eq"}, "hits": found}
+        return web.json_response(response)
 
     def _delete_by_query(self, name: str, request: web.Request, body: bytes) -> web.Response:
         asked = json.loads(body)

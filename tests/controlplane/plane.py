@@ -62,7 +62,7 @@ class FakeClock:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -112,7 +112,7 @@ class ProxyClient:
         headers: Mapping[str, str] | None = None,
         method: str | None = None,
         data: Any = None,
-    ) -> Answer:
+    ) -> Response:
         """A signed request; `headers` replaces the signing ones, `data` the body that is signed."""
         method = method or ("GET" if path == SYNC else "POST")
         sent = self.headers(body, timestamp) if headers is None else headers
@@ -120,12 +120,12 @@ class ProxyClient:
         if isinstance(payload, bytes):
             payload = io.BytesIO(payload) if payload else None
         async with self.session.request(method, self.base_url + path, data=payload, headers=sent) as response:
-            return Answer(response.status, response.headers, await response.read())
+            return Response(response.status, response.headers, await response.read())
 
-    async def audit(self, batch: Mapping[str, Any]) -> Answer:
+    async def audit(self, batch: Mapping[str, Any]) -> Response:
         return await self.send(AUDIT, json.dumps(batch).encode())
 
-    async def sync(self, etag: str | None = None) -> Answer:
+    async def sync(self, etag: str | None = None) -> Response:
         headers = self.headers(b"")
         if etag is not None:
             headers["If-None-Match"] = etag

@@ -18,7 +18,7 @@ from controlplane.operations.actor import Role
 from controlplane.requests import read_body
 from controlplane.secrets import digest, hash_password, is_password, mint
 from controlplane.store.interface import Operator, OperatorToken, RecordQuery, StoreError
-from tests.controlplane.plane import Answer, FakeClock, Plane, ProxyClient, batch, started
+from tests.controlplane.plane import FakeClock, Plane, ProxyClient, Response, batch, started
 from tests.standins.certificates import CertificateAuthority
 
 PASSWORD = "correct horse battery staple"
@@ -37,7 +37,7 @@ class Browser:
 
     async def send(
         self, method: str, path: str, members: object = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> Response:
         sent = {"Sec-Fetch-Site": "same-origin", "X-CSRF-Token": self.csrf, **self.headers, **(headers or {})}
         if self.cookie:
             sent["Cookie"] = self.cookie
@@ -47,13 +47,13 @@ class Browser:
         ) as response:
             if "Set-Cookie" in response.headers:
                 self.cookie = response.headers["Set-Cookie"].partition(";")[0]
-            return Answer(response.status, response.headers.copy(), await response.read())
+            return Response(response.status, response.headers.copy(), await response.read())
 
-    async def sign_in(self, name: str, password: str = PASSWORD) -> Answer:
-        answer = await self.send("POST", "/session", {"name": name, "password": password})
-        if answer.status == 200:
-            self.csrf = answer.json["csrfToken"]
-        return answer
+    async def sign_in(self, name: str, password: str = PASSWORD) -> Response:
+        response = await self.send("POST", "/session", {"name": name, "password": password})
+        if response.status == 200:
+            self.csrf = response.json["csrfToken"]
+        return response
 
 
 @pytest.fixture
@@ -84,14 +84,14 @@ async def operator(plane: Plane, name: str, roles: Mapping[str, Role]) -> str:
 
 async def call(
     plane: Plane, token: str, method: str, path: str, members: object = None, **headers: str
-) -> Answer:
+) -> Response:
     async with plane.session.request(
         method,
         f"{plane.console_url}/admin/v1{path}",
         json=members,
         headers={"Authorization": f"Bearer {token}", **headers},
     ) as response:
-        return Answer(response.status, response.headers.copy(), await response.read())
+        return Response(response.status, response.headers.copy(), await response.read())
 
 
 async def lines(plane: Plane) -> list[tuple[str, str, dict[str, Any], str | None]]:
@@ -130,9 +130,9 @@ async def test_what_can_not_be_meant_is_400_and_names_the_member(plane: Plane) -
         ({"name": ""}, "a name is"),
         ([], "JSON object"),
     ):
-        answer = await call(plane, token, "POST", "/orgs", members)
-        assert (answer.status, answer.code) == (400, "invalidRequest"), members
-        assert named in answer.json["error"]["message"] or members == []
+        response = await call(plane, token, "POST", "/orgs", members)
+        assert (response.status, response.code) == (400, "invalidRequest"), members
+        assert named in response.json["error"]["message"] or members == []
     assert (await call(plane, token, "POST", "/orgs?name=acme", {})).status == 400
     assert (await call(plane, token, "GET", "/orgs?colour=red")).status == 400
     assert await plane.store.orgs() == []
@@ -143,16 +143,16 @@ async def test_a_head_that_no_chain_can_have_is_400(plane: Plane, number: int) -
     org = await plane.org("acme")
     token = await operator(plane, "ada", {"*": "admin"})
     checkpoint = [{"orgId": org, "number": number, "link": "00" * 32}]
-    answer = await call(plane, token, "POST", "/audit/verify", {"checkpoint": checkpoint})
-    assert (answer.status, answer.code) == (400, "invalidRequest")
-    assert "checkpoint[0].number" in answer.json["error"]["message"]
+    response = await call(plane, token, "POST", "/audit/verify", {"checkpoint": checkpoint})
+    assert (response.status, response.code) == (400, "invalidRequest")
+    assert "checkpoint[0].number" in response.json["error"]["message"]
 
 
 async def test_without_an_identity_everything_is_401(plane: Plane) -> None:
     for method, path in (("GET", "/orgs"), ("POST", "/orgs"), ("GET", "/session")):
-        answer = await call(plane, "gwt_unknown", method, path)
-        assert (answer.status, answer.code) == (401, "unauthenticated")
-        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        response = await call(plane, "gwt_unknown", method, path)
+        assert (response.status, response.code) == (401, "unauthenticated")
+        assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
 async def test_a_token_ends_in_time_and_with_its_operator(plane: Plane, clock: FakeClock) -> None:
@@ -169,12 +169,12 @@ async def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(
     plane: Plane, browser: Browser
 ) -> None:
     await operator(plane, "ada", {"*": "admin"})
-    answer = await browser.sign_in("ada")
-    attributes = answer.headers["Set-Cookie"].split("; ")
+    response = await browser.sign_in("ada")
+    attributes = response.headers["Set-Cookie"].split("; ")
     assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(attributes)
     assert attributes[0].startswith("graphward=")  # plain HTTP on loopback: no browser would keep __Host-
     assert "Secure" not in attributes
-    assert answer.json["operator"] == "ada"
+    assert response.json["operator"] == "ada"
     assert (await browser.send("GET", "/orgs")).status == 200
     assert (await browser.send("POST", "/orgs", {"name": "acme"})).status == 200
     first = browser.cookie
@@ -232,8 +232,8 @@ async def test_a_sign_out_ends_the_session_itself(plane: Plane, browser: Browser
 async def test_another_site_changes_nothing(plane: Plane, browser: Browser, headers: dict[str, str]) -> None:
     await operator(plane, "ada", {"*": "admin"})
     await browser.sign_in("ada")
-    answer = await browser.send("POST", "/orgs", {"name": "acme"}, headers)
-    assert (answer.status, answer.code) == (403, "forbidden")
+    response = await browser.send("POST", "/orgs", {"name": "acme"}, headers)
+    assert (response.status, response.code) == (403, "forbidden")
     assert await plane.store.orgs() == []
 
 
@@ -242,8 +242,8 @@ async def test_another_session_s_token_is_none(plane: Plane, browser: Browser) -
     await browser.sign_in("ada")
     stranger = Browser(browser.session, browser.url)
     await stranger.sign_in("ada")
-    answer = await browser.send("POST", "/orgs", {"name": "acme"}, {"X-CSRF-Token": stranger.csrf})
-    assert answer.status == 403
+    response = await browser.send("POST", "/orgs", {"name": "acme"}, {"X-CSRF-Token": stranger.csrf})
+    assert response.status == 403
 
 
 async def test_another_site_can_not_sign_a_browser_in(plane: Plane, browser: Browser) -> None:
@@ -274,16 +274,16 @@ async def test_a_name_that_another_site_resolved_to_this_host_is_none_of_ours(
 ) -> None:
     """A page of evil.example, whose name becomes 127.0.0.1, would be of our origin to its browser."""
     for path in ("/login", "/admin/v1/openapi.json"):
-        async with plane.session.get(plane.console_url + path, headers={"Host": host}) as answer:
-            assert answer.status == (200 if known else 403)
+        async with plane.session.get(plane.console_url + path, headers={"Host": host}) as response:
+            assert response.status == (200 if known else 403)
 
 
 async def test_behind_a_proxy_the_public_name_is_ours(tmp_path: Path, clock: FakeClock) -> None:
     console = 'Listen = "127.0.0.1:0"\nPublicBaseUrl = "https://console.example"'
     async with started(tmp_path, clock, Console=console) as plane:
         for host, status in (("console.example", 200), ("other.example", 403)):
-            async with plane.session.get(f"{plane.console_url}/login", headers={"Host": host}) as answer:
-                assert answer.status == status
+            async with plane.session.get(f"{plane.console_url}/login", headers={"Host": host}) as response:
+                assert response.status == status
 
 
 async def test_a_session_ends_half_an_hour_after_its_last_use(
@@ -327,13 +327,13 @@ async def test_guessing_ends_soon_and_says_nothing_about_who_exists(
     plane: Plane, browser: Browser, clock: FakeClock
 ) -> None:
     await operator(plane, "ada", {"*": "admin"})
-    answers = {}
+    responses = {}
     for name in ("ada", "nobody"):
-        answers[name] = [await browser.sign_in(name, "wrong") for _ in range(6)]
-    for known, unknown in zip(*answers.values(), strict=True):
+        responses[name] = [await browser.sign_in(name, "wrong") for _ in range(6)]
+    for known, unknown in zip(*responses.values(), strict=True):
         assert (known.status, known.body) == (unknown.status, unknown.body)
-    assert [each.status for each in answers["ada"]] == [401] * 5 + [429]
-    assert answers["ada"][-1].headers["Retry-After"] == "900"
+    assert [each.status for each in responses["ada"]] == [401] * 5 + [429]
+    assert responses["ada"][-1].headers["Retry-After"] == "900"
     assert (await browser.sign_in("ada")).status == 429  # the right password too
     clock.advance(seconds=900)
     assert (await browser.sign_in("ada")).status == 200
@@ -357,8 +357,10 @@ async def test_who_is_nobody_costs_as_much_as_who_is_somebody(
         return False
 
     monkeypatch.setattr("controlplane.admin.gate.is_password", compare)
-    answers = [await browser.sign_in(name) for name in ("ada", "disabled", "without", "nobody", "id-of-ada")]
-    assert {(answer.status, answer.body) for answer in answers} == {(401, answers[0].body)}
+    responses = [
+        await browser.sign_in(name) for name in ("ada", "disabled", "without", "nobody", "id-of-ada")
+    ]
+    assert {(response.status, response.body) for response in responses} == {(401, responses[0].body)}
     assert len(compared) == 5
     assert len(set(compared)) == 1  # algorithm and parameters
 
@@ -367,8 +369,8 @@ async def test_many_guesses_at_once_are_no_more_than_one_after_the_other(
     plane: Plane, browser: Browser
 ) -> None:
     await operator(plane, "ada", {"*": "admin"})
-    answers = await asyncio.gather(*(browser.sign_in("ada", f"guess {number}") for number in range(12)))
-    assert sorted(answer.status for answer in answers) == [401] * 5 + [429] * 7
+    responses = await asyncio.gather(*(browser.sign_in("ada", f"guess {number}") for number in range(12)))
+    assert sorted(response.status for response in responses) == [401] * 5 + [429] * 7
 
 
 async def test_a_flood_of_names_of_nobody_does_not_fill_the_record(
@@ -392,7 +394,7 @@ async def test_one_address_guesses_in_few_names(plane: Plane, browser: Browser) 
     assert statuses == [401] * 20 + [429]
 
 
-async def test_who_is_disabled_reads_no_further_in_an_answer_that_goes_on(
+async def test_who_is_disabled_reads_no_further_in_a_response_that_goes_on(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controlplane.admin.api._LOOKED_AGAIN_SECONDS", 0)
@@ -427,8 +429,8 @@ async def test_over_tls_the_cookie_is_bound_to_this_very_host(tmp_path: Path, cl
         connector = aiohttp.TCPConnector(ssl=authority.client_context())
         async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
             browser = Browser(session, plane.console_url)
-            answer = await browser.sign_in("ada")
-            attributes = answer.headers["Set-Cookie"].split("; ")
+            response = await browser.sign_in("ada")
+            attributes = response.headers["Set-Cookie"].split("; ")
             assert attributes[0].startswith("__Host-graphward=")
             assert {"HttpOnly", "SameSite=Lax", "Path=/", "Secure"} <= set(attributes)
             assert (await browser.send("GET", "/orgs")).status == 200
@@ -453,8 +455,8 @@ async def test_a_stranger_s_body_is_small_and_nobody_s_is_endless(
     plane: Plane, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controlplane.admin.gate._MAX_BODY_BYTES", 100_000)
-    answer = await browser.send("POST", "/session", {"name": "x" * 20_000, "password": "y"})
-    assert (answer.status, answer.code) == (413, "payloadTooLarge")
+    response = await browser.send("POST", "/session", {"name": "x" * 20_000, "password": "y"})
+    assert (response.status, response.code) == (413, "payloadTooLarge")
     token = await operator(plane, "ada", {"*": "admin"})
     assert (await call(plane, token, "POST", "/rulesets/check", {"yaml": "#" * 90_000})).status == 200
     large = {"yaml": "#" * 100_000}
@@ -558,9 +560,9 @@ async def test_the_agent_api_s_listener_has_no_admin_api(plane: Plane) -> None:
         assert response.status == 404
 
 
-async def test_answers_are_kept_rendered_and_framed_by_nobody(plane: Plane) -> None:
-    answer = await call(plane, "", "GET", "/orgs")
-    assert answer.headers["Cache-Control"] == "no-store"
-    assert answer.headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert "Server" not in answer.headers
+async def test_responses_are_kept_rendered_and_framed_by_nobody(plane: Plane) -> None:
+    response = await call(plane, "", "GET", "/orgs")
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert "Server" not in response.headers

@@ -48,9 +48,9 @@ class Trail:
         assert (await self.proxies[org].audit(batch)).status == 202
 
     async def ask(self, who: str, path: str, **members: Any) -> Any:
-        answer = await self.get(who, path, **members)
-        assert answer.status == 200, answer.body
-        return answer.json
+        response = await self.get(who, path, **members)
+        assert response.status == 200, response.body
+        return response.json
 
     async def get(self, who: str, path: str, **members: Any) -> Any:
         query = urlencode(members, doseq=True)
@@ -159,9 +159,9 @@ MISTAKES: Final[tuple[tuple[str, dict[str, str], str], ...]] = (
 
 async def test_what_can_not_be_meant_is_400(trail: Trail) -> None:
     for path, members, says in MISTAKES:
-        answer = await trail.get("all", path, **members)
-        assert (answer.status, answer.code) == (400, "invalidRequest"), (path, members)
-        assert says in answer.json["error"]["message"]
+        response = await trail.get("all", path, **members)
+        assert (response.status, response.code) == (400, "invalidRequest"), (path, members)
+        assert says in response.json["error"]["message"]
 
 
 async def test_a_search_says_that_events_may_be_missing_while_the_index_is_filled(
@@ -236,8 +236,8 @@ async def test_no_time_of_an_event_or_a_question_is_too_much_for_a_histogram(
         {"to": "0001-01-01"},
         {"filter": "time:..9999-12-31T23:59:59.999Z"},
     ):
-        answer = await trail.get("all", "histogram", **members)
-        assert answer.status == 200, members
+        response = await trail.get("all", "histogram", **members)
+        assert response.status == 200, members
 
 
 # One event
@@ -270,8 +270,8 @@ async def test_an_event_with_what_is_known_about_it(trail: Trail) -> None:
 async def test_a_purged_event_and_one_that_never_was_are_not_found(trail: Trail) -> None:
     await trail.plane.store.purge_events(trail.orgs["acme"], 1 << 60, 3)
     for event_id in ("event-0", "no-such-event", "event-7"):
-        answer = await trail.get("all", f"events/acme/{event_id}")
-        assert (answer.status, answer.code) == (404, "notFound")
+        response = await trail.get("all", f"events/acme/{event_id}")
+        assert (response.status, response.code) == (404, "notFound")
     assert (await trail.ask("all", "events/acme/event-3"))["event"]["seq"] == 3
 
 
@@ -285,16 +285,16 @@ async def test_nothing_of_a_foreign_organisation_is_found_counted_or_taken_away(
     acme, beta = trail.orgs["acme"], trail.orgs["beta"]
     for path in ("events", "facets", "histogram", "export"):
         more = {"fields": ["org", "path", "seq"]} if path == "facets" else {}
-        answer = await trail.get("acme", path, filter=text, **more)
-        assert answer.status == 200
-        assert b"beta-only" not in answer.body
-        assert beta.encode() not in answer.body
+        response = await trail.get("acme", path, filter=text, **more)
+        assert response.status == 200
+        assert b"beta-only" not in response.body
+        assert beta.encode() not in response.body
         foreign = await trail.get("acme", path, filter=text, org="beta")
         never = await trail.get("acme", path, filter=text, org="gamma")
         assert (foreign.status, never.status) == (404, 404)
         assert foreign.body.replace(b"beta", b"gamma") == never.body
-    answer = await trail.get("acme", "events/beta/event-7")
-    assert answer.status == 404
+    response = await trail.get("acme", "events/beta/event-7")
+    assert response.status == 404
     assert numbers(await trail.ask("nobody", "events", filter=text)) == []
     assert acme not in str(await trail.ask("nobody", "facets", fields=["org"], filter=text))
 
@@ -306,13 +306,13 @@ async def test_an_export_has_every_page(trail: Trail) -> None:
     acme = trail.orgs["acme"]
     for first in range(100, 2600, 500):
         await trail.keep("acme", *(event(acme, number) for number in range(first, first + 500)))
-    answer = await trail.get("acme", "export", format="ndjson")
-    assert answer.headers["Content-Type"] == "application/x-ndjson"
-    assert answer.headers["Content-Disposition"] == 'attachment; filename="audit-events.ndjson"'
-    seqs = [json.loads(line)["seq"] for line in answer.body.splitlines()]
+    response = await trail.get("acme", "export", format="ndjson")
+    assert response.headers["Content-Type"] == "application/x-ndjson"
+    assert response.headers["Content-Disposition"] == 'attachment; filename="audit-events.ndjson"'
+    seqs = [json.loads(line)["seq"] for line in response.body.splitlines()]
     assert sorted(seqs) == [*range(7), *range(100, 2600)]
-    answer = await trail.get("acme", "export", format="csv")
-    assert len(answer.body.splitlines()) == len(seqs) + 1
+    response = await trail.get("acme", "export", format="csv")
+    assert len(response.body.splitlines()) == len(seqs) + 1
 
 
 TEXTS: Final = (
@@ -329,8 +329,8 @@ async def test_no_text_of_an_export_is_a_formula_or_another_cell(trail: Trail) -
         for at, text in enumerate(TEXTS)
     ]
     await trail.keep("acme", *made)
-    answer = await trail.get("acme", "export", format="csv", filter="seq:>=30")
-    rows = list(csv.DictReader(io.StringIO(answer.body.decode(), newline="")))
+    response = await trail.get("acme", "export", format="csv", filter="seq:>=30")
+    rows = list(csv.DictReader(io.StringIO(response.body.decode(), newline="")))
     assert sorted(row["seq"] for row in rows) == sorted(str(each["seq"]) for each in made)
     for row in rows:
         text = TEXTS[int(row["seq"]) - 30]
@@ -381,17 +381,17 @@ class Reader:
         url = f"{self.trail.plane.console_url}/admin/v1/audit/tail"
         async with self.trail.plane.session.get(
             url, params={"filter": self.filter}, headers=headers
-        ) as answer:
-            assert answer.status == 200, await answer.read()
-            assert answer.headers["Content-Type"] == "text/event-stream"
-            await self.read(answer, blocks=1)  # it says at once where it begins
-            yield answer
+        ) as response:
+            assert response.status == 200, await response.read()
+            assert response.headers["Content-Type"] == "text/event-stream"
+            await self.read(response, blocks=1)  # it says at once where it begins
+            yield response
 
-    async def read(self, answer: aiohttp.ClientResponse, *, blocks: int) -> None:
+    async def read(self, response: aiohttp.ClientResponse, *, blocks: int) -> None:
         async with asyncio.timeout(10):
             for _ in range(blocks):
                 fields = {}
-                while line := (await answer.content.readline()).decode().rstrip("\n"):
+                while line := (await response.content.readline()).decode().rstrip("\n"):
                     name, _, value = line.partition(": ")
                     fields[name] = value
                 if not fields:
@@ -402,10 +402,10 @@ class Reader:
                 elif fields.keys() & {"event", ""}:
                     self.other.append((fields.get("event", ""), fields.get("data", fields.get("", ""))))
 
-    async def take(self, answer: aiohttp.ClientResponse, count: int) -> list[int]:
+    async def take(self, response: aiohttp.ClientResponse, count: int) -> list[int]:
         """The numbers of the next events."""
         before = len(self.got)
-        await self.read(answer, blocks=count)
+        await self.read(response, blocks=count)
         return self.got[before:]
 
 
@@ -414,16 +414,16 @@ async def test_each_event_comes_once_however_often_the_connection_breaks(trail: 
     acme = trail.orgs["acme"]
     reader = Reader(trail, who, "org:acme -path:/none")
     for first in range(100, 160, 20):
-        async with reader.connected() as answer:
+        async with reader.connected() as response:
             expected = 0 if first == 100 else 10
             if expected:
-                await reader.take(answer, expected)
+                await reader.take(response, expected)
             await trail.keep("acme", *(event(acme, number) for number in range(first, first + 10)))
             # Broken off between events that came together.
-            await reader.take(answer, 4)
+            await reader.take(response, 4)
         await trail.keep("acme", *(event(acme, number) for number in range(first + 10, first + 14)))
-    async with reader.connected() as answer:
-        await reader.take(answer, 10)
+    async with reader.connected() as response:
+        await reader.take(response, 10)
     assert reader.got == [n for first in (100, 120, 140) for n in range(first, first + 14)]
     assert not [name for name, _ in reader.other if name]
 
@@ -433,10 +433,10 @@ async def test_a_tail_has_nothing_of_a_foreign_organisation_and_tells_nothing_of
 ) -> None:
     acme, beta = trail.orgs["acme"], trail.orgs["beta"]
     reader = Reader(trail, "acme")
-    async with reader.connected() as answer:
+    async with reader.connected() as response:
         await trail.keep("beta", *(event(beta, number) for number in range(50, 60)))
         await trail.keep("acme", event(acme, 60))
-        assert await reader.take(answer, 1) == [60]
+        assert await reader.take(response, 1) == [60]
     assert not reader.last_event_id.isdigit()
     for org in ("beta", "gamma"):
         assert (await trail.get("acme", "tail", org=org)).status == 404
@@ -447,8 +447,8 @@ async def test_a_tail_has_nothing_of_a_foreign_organisation_and_tells_nothing_of
 async def test_a_heartbeat_comes_where_nothing_happens(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
     reader = Reader(trail, "acme", "verdict:filter")
-    async with reader.connected() as answer:
-        await reader.read(answer, blocks=2)
+    async with reader.connected() as response:
+        await reader.read(response, blocks=2)
     assert reader.other == [("", "still here")] * 2
     assert reader.got == []
 
@@ -459,15 +459,15 @@ async def test_a_tail_ends_after_a_while_so_that_who_may_no_longer_look_does_not
     monkeypatch.setattr(audit, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(audit, "LONGEST_TAIL_SECONDS", 0.2)
     reader = Reader(trail, "acme")
-    async with reader.connected() as answer, asyncio.timeout(10):
-        await answer.read()
+    async with reader.connected() as response, asyncio.timeout(10):
+        await response.read()
 
 
 async def test_who_was_away_for_too_long_is_told(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controlplane.tail.MOST_BEHIND", 3)
     reader = Reader(trail, "all", last_event_id="1")
-    async with reader.connected() as answer:
-        await reader.read(answer, blocks=4)
+    async with reader.connected() as response:
+        await reader.read(response, blocks=4)
     assert [name for name, _ in reader.other] == ["gap"]
     assert reader.got == [5, 6, 7]
 
@@ -490,8 +490,8 @@ async def test_there_is_an_end_to_how_many_follow(trail: Trail, monkeypatch: pyt
 async def _status(trail: Trail, who: str) -> int:
     headers = {"Authorization": f"Bearer {trail.tokens[who]}"}
     url = f"{trail.plane.console_url}/admin/v1/audit/tail"
-    async with trail.plane.session.get(url, headers=headers) as answer:
-        return answer.status
+    async with trail.plane.session.get(url, headers=headers) as response:
+        return response.status
 
 
 async def test_who_takes_nothing_is_cut_off(

@@ -18,9 +18,9 @@ async def test_a_batch_is_stored_byte_for_byte_before_its_202(plane: Plane, prox
     (org,) = proxy.org_ids
     odd = json.dumps(event(org, 1))[:-1] + ', "unknown":  {"n": 1.50, "e":"\\u00e9\\ud83d\\ude00"}, "x": [ ]}'
     body = f'{{"batchId": "b1", "events": [{odd}, {json.dumps(event(org, 2))}]}}'.encode()
-    answer = await proxy.send(AUDIT, body)
-    assert answer.status == 202
-    assert answer.json == {"batchId": "b1", "accepted": 2, "duplicate": False}
+    response = await proxy.send(AUDIT, body)
+    assert response.status == 202
+    assert response.json == {"batchId": "b1", "accepted": 2, "duplicate": False}
     stored = await plane.store.events_after(0, 10)
     assert stored[0].body == odd.encode()
     assert [(event.position, event.org_id) for event in stored] == [(1, org), (2, org)]
@@ -76,8 +76,8 @@ async def test_an_event_of_a_wrong_shape_is_400_and_nothing_is_stored(
     body = json.dumps({"batchId": "b1", "events": [event(org, 2), BAD_EVENTS[name]]}).replace(
         '"ORG"', f'"{org}"'
     )
-    answer = await proxy.send(AUDIT, body.encode())
-    assert (answer.status, answer.code) == (400, "invalidPayload")
+    response = await proxy.send(AUDIT, body.encode())
+    assert (response.status, response.code) == (400, "invalidPayload")
     assert await plane.stored() == []
 
 
@@ -136,8 +136,8 @@ async def test_a_body_that_is_no_batch_is_400(
     plane: Plane, proxy: ProxyClient, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = json.dumps(event(proxy.org_ids[0], 1)).encode()
-    answer = await proxy.send(AUDIT, BAD_BODIES[name].replace(b"EVENT", good))
-    assert (answer.status, answer.code) == (400, "invalidPayload")
+    response = await proxy.send(AUDIT, BAD_BODIES[name].replace(b"EVENT", good))
+    assert (response.status, response.code) == (400, "invalidPayload")
     assert await plane.stored() == []
     assert not any(record.exc_info for record in caplog.records)
 
@@ -150,8 +150,8 @@ async def test_the_last_of_two_equal_keys_counts_everywhere(plane: Plane, proxy:
     good = twice.replace(f'"orgId": "{org}"', f'"orgId": "{foreign}"', 1)
     assert (await proxy.send(AUDIT, f'{{"batchId": "b1", "events": [{good}]}}'.encode())).status == 202
     bad = f'"orgId": "{foreign}"'.join(twice.rsplit(f'"orgId": "{org}"', 1))
-    answer = await proxy.send(AUDIT, f'{{"batchId": "b2", "events": [{bad}]}}'.encode())
-    assert answer.status == 403
+    response = await proxy.send(AUDIT, f'{{"batchId": "b2", "events": [{bad}]}}'.encode())
+    assert response.status == 403
     assert [stored_org for stored_org, _ in await plane.stored()] == [org]
 
 
@@ -174,13 +174,13 @@ def _of_size(org: str, size: int) -> bytes:
 
 async def test_five_mebibytes_are_accepted_and_one_byte_more_is_413(plane: Plane, proxy: ProxyClient) -> None:
     body = _of_size(proxy.org_ids[0], CAP + 1)
-    answer = await proxy.send(AUDIT, body)
-    assert (answer.status, answer.code) == (413, "batchTooLarge")
+    response = await proxy.send(AUDIT, body)
+    assert (response.status, response.code) == (413, "batchTooLarge")
     body = _of_size(proxy.org_ids[0], CAP)
     assert len(body) == CAP
     # The refused batch left no trace of its id.
-    answer = await proxy.send(AUDIT, body)
-    assert (answer.status, answer.json["duplicate"]) == (202, False)
+    response = await proxy.send(AUDIT, body)
+    assert (response.status, response.json["duplicate"]) == (202, False)
 
 
 async def test_a_chunked_body_is_cut_at_the_cap(plane: Plane, proxy: ProxyClient) -> None:
@@ -190,8 +190,8 @@ async def test_a_chunked_body_is_cut_at_the_cap(plane: Plane, proxy: ProxyClient
         for start in range(0, len(body), 65536):
             yield body[start : start + 65536]
 
-    answer = await proxy.send(AUDIT, body, data=chunks())
-    assert (answer.status, answer.code) == (413, "batchTooLarge")
+    response = await proxy.send(AUDIT, body, data=chunks())
+    assert (response.status, response.code) == (413, "batchTooLarge")
     assert await plane.stored() == []
 
 
@@ -206,8 +206,8 @@ async def test_a_chunked_body_under_the_cap_is_accepted(proxy: ProxyClient) -> N
 
 
 async def test_size_is_not_told_to_a_stranger(proxy: ProxyClient) -> None:
-    answer = await proxy.send(AUDIT, bytes(CAP + 1), headers={"X-Api-Key": "stranger"})
-    assert (answer.status, answer.code) == (401, "unknownApiKey")
+    response = await proxy.send(AUDIT, bytes(CAP + 1), headers={"X-Api-Key": "stranger"})
+    assert (response.status, response.code) == (401, "unknownApiKey")
 
 
 # Organisations
@@ -217,8 +217,8 @@ async def test_a_mix_of_organisations_is_400(plane: Plane) -> None:
     first, second = await plane.org("one"), await plane.org("two")
     proxy = await plane.proxy("both", "one", "two")
     mixed = {"batchId": "b1", "events": [event(first, 1), event(second, 2)]}
-    answer = await proxy.audit(mixed)
-    assert (answer.status, answer.code) == (400, "mixedOrganisations")
+    response = await proxy.audit(mixed)
+    assert (response.status, response.code) == (400, "mixedOrganisations")
     assert await plane.stored() == []
     assert (await proxy.audit(batch("b1", first, [1]))).json["duplicate"] is False
     assert (await proxy.audit(batch("b2", second, [2]))).status == 202
@@ -229,9 +229,9 @@ async def test_a_foreign_organisation_is_403_and_does_not_tell_whether_it_exists
     plane: Plane, proxy: ProxyClient, unknown: bool
 ) -> None:
     foreign = "01934d7a-0000-7000-8000-000000000000" if unknown else await plane.org("other")
-    answer = await proxy.audit(batch("b1", foreign, [1]))
-    assert (answer.status, answer.code) == (403, "notAuthorisedForTenant")
-    assert foreign not in answer.body.decode()
+    response = await proxy.audit(batch("b1", foreign, [1]))
+    assert (response.status, response.code) == (403, "notAuthorisedForTenant")
+    assert foreign not in response.body.decode()
     assert await plane.stored() == []
     # Nor does the batch id leave a trace.
     assert (await proxy.audit(batch("b1", proxy.org_ids[0], [1]))).json["duplicate"] is False
@@ -257,16 +257,16 @@ async def test_a_replay_is_a_duplicate(plane: Plane, proxy: ProxyClient) -> None
     sent = batch("b1", proxy.org_ids[0], range(3))
     assert (await proxy.audit(sent)).json == {"batchId": "b1", "accepted": 3, "duplicate": False}
     for _ in range(3):
-        answer = await proxy.audit(sent)
-        assert (answer.status, answer.json) == (202, {"batchId": "b1", "accepted": 3, "duplicate": True})
+        response = await proxy.audit(sent)
+        assert (response.status, response.json) == (202, {"batchId": "b1", "accepted": 3, "duplicate": True})
     assert len(await plane.stored()) == 3
 
 
 async def test_concurrent_copies_of_a_batch_store_one(plane: Plane, proxy: ProxyClient) -> None:
     sent = batch("b1", proxy.org_ids[0], range(50))
-    answers = await asyncio.gather(*(proxy.audit(sent) for _ in range(20)))
-    assert [answer.status for answer in answers] == [202] * 20
-    assert sorted(answer.json["duplicate"] for answer in answers) == [False] + [True] * 19
+    responses = await asyncio.gather(*(proxy.audit(sent) for _ in range(20)))
+    assert [response.status for response in responses] == [202] * 20
+    assert sorted(response.json["duplicate"] for response in responses) == [False] + [True] * 19
     assert len(await plane.stored()) == 50
 
 
@@ -280,11 +280,14 @@ async def test_the_idempotency_window_is_48_hours_from_the_first_acceptance(
     clock.advance(hours=1)
     assert (await proxy.audit(sent)).json["duplicate"] is True
     clock.advance(seconds=0.001)
-    answer = await proxy.audit(sent)
-    assert (answer.status, answer.code) == (409, "batchExpired")
+    response = await proxy.audit(sent)
+    assert (response.status, response.code) == (409, "batchExpired")
     # Under a new id the same events are accepted and stored once only.
-    answer = await proxy.audit({**sent, "batchId": "b1-again"})
-    assert (answer.status, answer.json) == (202, {"batchId": "b1-again", "accepted": 0, "duplicate": False})
+    response = await proxy.audit({**sent, "batchId": "b1-again"})
+    assert (response.status, response.json) == (
+        202,
+        {"batchId": "b1-again", "accepted": 0, "duplicate": False},
+    )
     assert len(await plane.stored()) == 1
 
 
@@ -320,12 +323,12 @@ async def test_batch_ids_are_remembered_across_restarts(tmp_path: Path, clock: F
 async def test_one_batch_id_of_two_proxies_and_two_tenants_does_not_collide(plane: Plane) -> None:
     first, second = await plane.org("one"), await plane.org("two")
     proxies = [await plane.proxy("p1", "one"), await plane.proxy("p2", "one"), await plane.proxy("p3", "two")]
-    answers = [
+    responses = [
         await proxies[0].audit(batch("b", first, [1])),
         await proxies[1].audit(batch("b", first, [2])),
         await proxies[2].audit(batch("b", second, [1])),
     ]
-    assert [answer.json["duplicate"] for answer in answers] == [False] * 3
+    assert [response.json["duplicate"] for response in responses] == [False] * 3
     assert [org for org, _ in await plane.stored()] == [first, first, second]
 
 

@@ -63,20 +63,20 @@ async def test_an_event_passes_nginx_when_it_is_stored(trail: Trail, tmp_path: P
     async with nginx(tmp_path, trail.plane.console_url) as address:
         headers = {"Authorization": f"Bearer {trail.tokens['acme']}"}
         async with asyncio.timeout(SOON_SECONDS):
-            answer = await trail.plane.session.get(f"{address}/admin/v1/audit/tail", headers=headers)
-            async with answer:
+            response = await trail.plane.session.get(f"{address}/admin/v1/audit/tail", headers=headers)
+            async with response:
                 reader = Reader(trail, "acme")
-                await reader.read(answer, blocks=1)
+                await reader.read(response, blocks=1)
                 for number in (40, 41):
                     await trail.keep("acme", event(acme, number))
-                    assert await reader.take(answer, 1) == [number]
+                    assert await reader.take(response, 1) == [number]
 
 
 @pytest.mark.parametrize("path", ["tail", "export?format=csv", "export?format=ndjson"])
 async def test_a_stream_says_that_it_is_one(trail: Trail, path: str) -> None:  # noqa: F811
     headers = {"Authorization": f"Bearer {trail.tokens['acme']}"}
     url = f"{trail.plane.console_url}/admin/v1/audit/{path}"
-    async with trail.plane.session.get(url, headers=headers) as answer:
-        assert answer.status == 200
-        assert answer.headers["X-Accel-Buffering"] == "no"
-        assert answer.headers["Cache-Control"] == "no-store, no-transform"
+    async with trail.plane.session.get(url, headers=headers) as response:
+        assert response.status == 200
+        assert response.headers["X-Accel-Buffering"] == "no"
+        assert response.headers["Cache-Control"] == "no-store, no-transform"

@@ -51,9 +51,9 @@ class Between:
         headers = request.headers.copy()
         if self.if_none_match is not None:
             headers["If-None-Match"] = self.if_none_match
-        async with self._plane.session.get(self._plane.base_url + SYNC, headers=headers) as answer:
-            kept = {name: value for name, value in answer.headers.items() if name not in self.drops}
-            return web.Response(status=answer.status, headers=kept, body=await answer.read() or None)
+        async with self._plane.session.get(self._plane.base_url + SYNC, headers=headers) as response:
+            kept = {name: value for name, value in response.headers.items() if name not in self.drops}
+            return web.Response(status=response.status, headers=kept, body=await response.read() or None)
 
 
 @pytest.mark.parametrize("drops", [set(), {"X-Unchanged-Signature"}, {"ETag", "X-Unchanged-Signature"}])
@@ -140,8 +140,8 @@ NO_HTTP = {
 
 @pytest.mark.parametrize("name", NO_HTTP)
 async def test_what_is_no_http_gets_the_json_400_and_a_close(plane: Plane, name: str) -> None:
-    answer = await _closed(await _connected(plane, NO_HTTP[name]))
-    head, _, body = answer.partition(b"\r\n\r\n")
+    response = await _closed(await _connected(plane, NO_HTTP[name]))
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 "))
     assert b"aiohttp" not in head
     assert json.loads(body)["error"]["code"] == "badRequest"
@@ -195,7 +195,7 @@ async def test_a_flood_of_connections_shuts_no_proxy_out(
         writer.close()
 
 
-async def test_who_takes_no_answer_is_cut(
+async def test_who_takes_no_response_is_cut(
     plane: Plane, proxy: ProxyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await plane.ruleset("acme", "rules", "#" * 15_000_000)
@@ -269,8 +269,8 @@ async def test_a_recorded_body_does_at_no_other_endpoint(plane: Plane, proxy: Pr
         (METRICS, b""),
         (AUDIT, b""),
     ):
-        answer = await proxy.send(path, body)
-        assert (answer.status, answer.code) == (400, "invalidPayload"), (path, body)
+        response = await proxy.send(path, body)
+        assert (response.status, response.code) == (400, "invalidPayload"), (path, body)
     assert await plane.store.heartbeats(proxy.proxy_id, 1) == []
     assert await plane.store.metrics(proxy.proxy_id, 1) == []
 
@@ -291,8 +291,8 @@ async def test_events_are_the_signer_s_whomever_they_name(plane: Plane, proxy: P
     ]
     deep = json.dumps(event(org, 9)).replace('"proxyId"', '"was"').rstrip("}")
     deep += ',"proxyId":' + "[" * 400 + "]" * 400 + "}"
-    answer = await proxy.send(AUDIT, ('{"batchId":"b2","events":[' + deep + "]}").encode())
-    assert (answer.status, answer.code) == (400, "invalidPayload")
+    response = await proxy.send(AUDIT, ('{"batchId":"b2","events":[' + deep + "]}").encode())
+    assert (response.status, response.code) == (400, "invalidPayload")
 
 
 async def test_no_key_takes_every_place_in_the_store_s_queue(
@@ -312,18 +312,18 @@ async def test_no_key_takes_every_place_in_the_store_s_queue(
             running -= 1
 
     monkeypatch.setattr(RegistryTables, "sync_content", counted)
-    answers = await asyncio.gather(*(proxy.send(SYNC) for _ in range(60)))
-    assert {answer.status for answer in answers} == {200}
+    responses = await asyncio.gather(*(proxy.send(SYNC) for _ in range(60)))
+    assert {response.status for response in responses} == {200}
     assert most == 8
 
 
-async def test_an_answer_s_signature_is_none_of_a_request(proxy: ProxyClient) -> None:
-    answer = await proxy.sync()
+async def test_a_response_s_signature_is_none_of_a_request(proxy: ProxyClient) -> None:
+    response = await proxy.sync()
     reflected = proxy.headers(b"")
     for timestamp in (f"response.{reflected['X-Hmac-Signature']}", reflected["X-Timestamp"]):
         headers = reflected.copy()
-        headers["X-Timestamp"], headers["X-Hmac-Signature"] = timestamp, answer.headers["X-Hmac-Signature"]
-        assert (await proxy.send(HEARTBEAT, answer.body, headers=headers)).status == 401
+        headers["X-Timestamp"], headers["X-Hmac-Signature"] = timestamp, response.headers["X-Hmac-Signature"]
+        assert (await proxy.send(HEARTBEAT, response.body, headers=headers)).status == 401
 
 
 async def test_a_report_sent_again_counts_once(plane: Plane, proxy: ProxyClient) -> None:
@@ -391,8 +391,8 @@ async def test_no_event_of_one_tenant_keeps_another_s_from_being_found(
 async def test_a_report_is_only_nested_as_deep_as_every_reader_stands(
     plane: Plane, proxy: ProxyClient, path: str, nested: bytes
 ) -> None:
-    answer = await proxy.send(path, b'{"x": ' + nested + b"}")
-    assert (answer.status, answer.code) == (400, "invalidPayload")
+    response = await proxy.send(path, b'{"x": ' + nested + b"}")
+    assert (response.status, response.code) == (400, "invalidPayload")
     assert (await proxy.send(path, b'{"x": ' + b"[" * 31 + b"]" * 31 + b"}")).status == 200
 
 

@@ -28,8 +28,8 @@ def numbers(page: dict[str, Any]) -> list[int]:
 
 async def ingest(plane: Plane, org: str, *events: dict[str, Any]) -> None:
     proxy = await plane.proxy(f"edge-{org}", org)
-    answer = await proxy.audit({"batchId": "b1", "events": [*events]})
-    assert answer.status == 202
+    response = await proxy.audit({"batchId": "b1", "events": [*events]})
+    assert response.status == 202
 
 
 def minute(org_id: str, number: int, **members: Any) -> dict[str, Any]:
@@ -169,8 +169,8 @@ async def test_what_was_just_accepted_is_found_while_the_server_runs(tmp_path: P
             minted["hmacSecret"],
         )
         for number in range(8):
-            answer = await proxy.audit({"batchId": f"b{number}", "events": [minute(acme, number)]})
-            assert answer.status == 202
+            response = await proxy.audit({"batchId": f"b{number}", "events": [minute(acme, number)]})
+            assert response.status == 202
             page = await asyncio.to_thread(search, config, "verdict:allow")
             assert numbers(page) == list(reversed(range(number + 1)))
 

@@ -63,15 +63,15 @@ def test_explain_takes_everything_that_rules_look_at(tmp_path: Path) -> None:
     assert (job_titles["asked"][-1]["part"], job_titles["asked"][-1]["found"]) == ("time", ["mon 19:00"])
 
 
-def test_explain_shows_an_answer_as_the_application_gets_it(tmp_path: Path) -> None:
-    answer = tmp_path / "answer.json"
-    answer.write_text('{"value": [{"id": 1, "mobilePhone": "555"}]}')
-    told = printed("explain", EXAMPLE, "--target", "/v1.0/users", "--answer", str(answer))
+def test_explain_shows_a_response_as_the_application_gets_it(tmp_path: Path) -> None:
+    response = tmp_path / "answer.json"
+    response.write_text('{"value": [{"id": 1, "mobilePhone": "555"}]}')
+    told = printed("explain", EXAMPLE, "--target", "/v1.0/users", "--answer", str(response))
     assert told["body"] == '{"value": [{"id": 1}]}'
     events = ["explain", EXAMPLE, "--target", "/v1.0/users/aurora@contoso.com/calendarView?$top=5"]
     assert printed(*events)["awaiting"] == ["private-events"]
-    answer.write_text('{"value": [{"id": 1, "sensitivity": "private"}]}')
-    blocked = printed(*events, "--answer", str(answer))
+    response.write_text('{"value": [{"id": 1, "sensitivity": "private"}]}')
+    blocked = printed(*events, "--answer", str(response))
     assert (blocked["verdict"], blocked["reason"], blocked["body"]) == ("block", "responseRule", None)
 
 

@@ -287,23 +287,23 @@ def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
     assert b"edge-1 does not enforce hr version 1: it has never sent a heartbeat" in told
 
 
-# A server that answers oddly
+# A server that responds oddly
 
 
-def answer(body: bytes, *fields: bytes, status: bytes = b"200 OK", length: int | None = None) -> bytes:
+def response(body: bytes, *fields: bytes, status: bytes = b"200 OK", length: int | None = None) -> bytes:
     size = b"Content-Length: %d" % (len(body) if length is None else length)
     return b"\r\n".join([b"HTTP/1.1 " + status, size, *fields, b"", body])
 
 
-async def said_of(tmp_path: Path, answered: bytes, *arguments: str) -> tuple[int, str, str]:
-    """What a command says of a server that answers this and closes."""
+async def said_of(tmp_path: Path, responded: bytes, *arguments: str) -> tuple[int, str, str]:
+    """What a command says of a server that responds with this and closes."""
     (tmp_path / "token").write_text("gwt_x")
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: ([0-9]+)", head)
         await reader.readexactly(int(length[1]) if length else 0)
-        writer.write(answered)
+        writer.write(responded)
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
@@ -314,46 +314,49 @@ async def said_of(tmp_path: Path, answered: bytes, *arguments: str) -> tuple[int
 
 
 @pytest.mark.parametrize(
-    ("answered", "told"),
+    (("responded", "told")),
     [
-        (answer(b"<html>sign in</html>"), "answered 200, which is no answer of an admin API"),
-        (answer(b'{"orgs": 5}'), "answered 200, which is no answer of an admin API"),
-        (answer(b'{"x": ' * 9999), "answered 200, which is no answer of an admin API"),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", "answered 204, which is no answer of an admin API"),
-        (answer(b'{"orgs": ', length=500), "the answer broke off: "),
-        (answer(b"zz\r\n", b"Transfer-Encoding: chunked"), "the answer broke off: "),
-        (b"\x15\x03\x01\x00\x02\x02F", "answered no HTTP that can be read: "),
-        (answer(b"", *[b"A: b"] * 200), "answered no HTTP that can be read: "),
+        (response(b"<html>sign in</html>"), "responded with 200, which is no response of an admin API"),
+        (response(b'{"orgs": 5}'), "responded with 200, which is no response of an admin API"),
+        (response(b'{"x": ' * 9999), "responded with 200, which is no response of an admin API"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", "responded with 204, which is no response of an admin API"),
+        (response(b'{"orgs": ', length=500), "the response broke off: "),
+        (response(b"zz\r\n", b"Transfer-Encoding: chunked"), "the response broke off: "),
+        (b"\x15\x03\x01\x00\x02\x02F", "responded no HTTP that can be read: "),
+        (response(b"", *[b"A: b"] * 200), "responded no HTTP that can be read: "),
         (b"", "Remote end closed connection without response"),
         (
-            answer(b"{", status=b"502 Bad Gateway", length=500),
-            "answered 502, which is no answer of an admin API",
+            response(b"{", status=b"502 Bad Gateway", length=500),
+            "responded with 502, which is no response of an admin API",
         ),
     ],
 )
-async def test_an_odd_answer_is_one_line_and_of_a_change_the_doubt_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: bytes, told: str
+async def test_an_odd_response_is_one_line_and_of_a_change_the_doubt_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, responded: bytes, told: str
 ) -> None:
     monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
-    status, out, err = await said_of(tmp_path, answered, "org", "list")
+    status, out, err = await said_of(tmp_path, responded, "org", "list")
     assert (status, out, err.startswith(told), "done all the same" in err) == (1, "", True, False)
-    status, out, err = await said_of(tmp_path, answered, "org", "add", "acme")
+    status, out, err = await said_of(tmp_path, responded, "org", "add", "acme")
     assert (status, out, err.startswith(told)) == (1, "", True)
     assert err.endswith("; look whether it was done all the same")
 
 
 @pytest.mark.parametrize(
-    ("answered", "told"),
+    (("responded", "told")),
     [
-        (answer(b"<html>", b"Content-Type: text/html"), "answered 200, which is no answer of an admin API"),
-        (answer(b"{}\n", b"Content-Type: application/x-ndjson", length=9), "the answer broke off: "),
+        (
+            response(b"<html>", b"Content-Type: text/html"),
+            "responded with 200, which is no response of an admin API",
+        ),
+        (response(b"{}\n", b"Content-Type: application/x-ndjson", length=9), "the response broke off: "),
     ],
 )
-async def test_events_out_of_an_odd_answer_are_not_taken_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: bytes, told: str
+async def test_events_out_of_an_odd_response_are_not_taken_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, responded: bytes, told: str
 ) -> None:
     monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
-    status, _, err = await said_of(tmp_path, answered, "audit", "export")
+    status, _, err = await said_of(tmp_path, responded, "audit", "export")
     assert (status, err.startswith(told)) == (1, True)
 
 

@@ -174,7 +174,7 @@ def test_a_har_file_is_evaluated_where_it_lies_and_no_credential_is_shown(folder
     file = folder / "portal.har"
     file.write_bytes(
         har(
-            entry("/v1.0/users?$select=id&sig=geheim", answer=USERS),
+            entry("/v1.0/users?$select=id&sig=geheim", response=USERS),
             entry("/v1.0/groups/7/members"),
             entry("/token", base="https://login.example"),
         )
@@ -207,7 +207,7 @@ def test_a_har_file_is_evaluated_where_it_lies_and_no_credential_is_shown(folder
 
 def test_what_of_a_har_file_could_not_be_read_is_counted_and_said(folder: Path) -> None:
     file = folder / "odd.har"
-    odd = entry("/v1.0/users?$select=id", answer=USERS, startedDateTime=None)
+    odd = entry("/v1.0/users?$select=id", response=USERS, startedDateTime=None)
     odd["response"]["content"] = {"size": 90, "text": "[redacted]"}
     other = entry("/v1.0/groups/7")
     other["response"]["content"]["size"] = 17

@@ -42,8 +42,8 @@ async def _signed_in(plane: Plane, session: aiohttp.ClientSession) -> None:
 async def _sign_in(plane: Plane, session: aiohttp.ClientSession) -> None:
     await operator(plane, "ada", {"*": "admin"})
     form = {"name": "ada", "password": PASSWORD, "next": "/orgs"}
-    async with session.post(f"{plane.console_url}/login", data=form, allow_redirects=False) as answer:
-        assert (answer.status, answer.headers["Location"]) == (303, "/orgs")
+    async with session.post(f"{plane.console_url}/login", data=form, allow_redirects=False) as response:
+        assert (response.status, response.headers["Location"]) == (303, "/orgs")
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ async def test_nobody_sees_or_does_anything_before_the_sign_in(plane: Plane, rou
     form = {"name": "x"} if method == "POST" else None
     async with plane.session.request(
         method, plane.console_url + path, allow_redirects=False, data=form
-    ) as answer:
-        assert answer.status == 303
-        led = urlsplit(answer.headers["Location"])
+    ) as response:
+        assert response.status == 303
+        led = urlsplit(response.headers["Location"])
         assert led.path == "/login"
         assert parse_qs(led.query)["next"] == [path if method == "GET" else "/"]
-        assert await answer.read() == b""
+        assert await response.read() == b""
 
 
 async def test_a_page_may_load_connect_and_send_nowhere_else_and_is_not_kept(
@@ -71,14 +71,14 @@ async def test_a_page_may_load_connect_and_send_nowhere_else_and_is_not_kept(
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _signed_in(plane, session)
         for path in ("/", "/orgs", "/login", "/nowhere"):
-            async with session.get(plane.console_url + path, allow_redirects=False) as answer:
-                policy = answer.headers["Content-Security-Policy"].split("; ")
+            async with session.get(plane.console_url + path, allow_redirects=False) as response:
+                policy = response.headers["Content-Security-Policy"].split("; ")
                 assert policy[0] == "default-src 'none'"
                 assert {each for each in policy[1:] if not each.endswith(("'self'", "'none'"))} == set()
                 assert "frame-ancestors 'none'" in policy
-                assert answer.headers["Cache-Control"] == "no-store"
-                assert answer.headers["X-Content-Type-Options"] == "nosniff"
-                assert "Server" not in answer.headers
+                assert response.headers["Cache-Control"] == "no-store"
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                assert "Server" not in response.headers
 
 
 async def test_what_is_static_is_kept_under_an_address_that_changes_with_it(plane: Plane) -> None:
@@ -101,14 +101,14 @@ async def test_errors_are_pages_for_people_and_json_for_programs(
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _signed_in(plane, session)
         for path, kind in (("/nowhere", "text/html"), ("/admin/v1/nowhere", "application/json")):
-            async with session.get(plane.console_url + path) as answer:
-                assert (answer.status, answer.content_type) == (404, kind)
-        async with session.get(f"{plane.console_url}/orgs?org=never") as answer:
-            assert answer.status == 404
-        async with session.post(f"{plane.console_url}/orgs", data={"name": "x"}) as answer:
-            assert (answer.status, answer.content_type) == (403, "text/html")
-        async with session.put(f"{plane.console_url}/orgs") as answer:
-            assert (answer.status, answer.content_type) == (403, "text/html")
+            async with session.get(plane.console_url + path) as response:
+                assert (response.status, response.content_type) == (404, kind)
+        async with session.get(f"{plane.console_url}/orgs?org=never") as response:
+            assert response.status == 404
+        async with session.post(f"{plane.console_url}/orgs", data={"name": "x"}) as response:
+            assert (response.status, response.content_type) == (403, "text/html")
+        async with session.put(f"{plane.console_url}/orgs") as response:
+            assert (response.status, response.content_type) == (403, "text/html")
 
 
 @pytest.mark.parametrize("name", ["path", "self", "query", "class"])
@@ -118,10 +118,10 @@ async def test_no_name_of_a_query_s_member_is_one_of_ours(
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _signed_in(plane, session)
         for page, status in (("/apps", 200), ("/rulesets/new", 200), ("/search", 200), ("/nowhere", 404)):
-            async with session.get(f"{plane.console_url}{page}?{name}=x") as answer:
-                assert answer.status == status, page
-    async with plane.session.get(f"{plane.console_url}/login?{name}=x") as answer:
-        assert answer.status == 200
+            async with session.get(f"{plane.console_url}{page}?{name}=x") as response:
+                assert response.status == status, page
+    async with plane.session.get(f"{plane.console_url}/login?{name}=x") as response:
+        assert response.status == 200
 
 
 async def test_a_search_that_found_nothing_in_its_time_leads_on(
@@ -130,8 +130,8 @@ async def test_a_search_that_found_nothing_in_its_time_leads_on(
     monkeypatch.setattr(SqliteIndex, "search", AsyncMock(return_value=SearchPage((), "older")))
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _signed_in(plane, session)
-        async with session.get(f"{plane.console_url}/search?q=mail") as answer:
-            text = await answer.text()
+        async with session.get(f"{plane.console_url}/search?q=mail") as response:
+            text = await response.text()
     assert 'href="/search?q=mail&amp;cursor=older"' in text
     assert "No event matches" not in text
 
@@ -140,8 +140,8 @@ async def test_a_search_that_found_nothing_in_its_time_leads_on(
 async def test_a_form_of_nobody_s_from_no_page_leads_to_the_sign_in(plane: Plane, came_from: str) -> None:
     async with plane.session.post(
         f"{plane.console_url}/orgs", headers={"Referer": came_from}, allow_redirects=False
-    ) as answer:
-        assert (answer.status, answer.headers["Location"]) == (303, "/login?next=%2F")
+    ) as response:
+        assert (response.status, response.headers["Location"]) == (303, "/login?next=%2F")
 
 
 async def test_a_fault_of_ours_is_told_to_the_log_alone(
@@ -151,9 +151,9 @@ async def test_a_fault_of_ours_is_told_to_the_log_alone(
         await _signed_in(plane, session)
         # A page that its template can't be filled with.
         monkeypatch.setattr("controlplane.console.orgs._TIERS", None)
-        async with session.get(f"{plane.console_url}/orgs") as answer:
-            assert answer.status == 500
-            assert "fault of the control plane itself" in await answer.text()
+        async with session.get(f"{plane.console_url}/orgs") as response:
+            assert response.status == 500
+            assert "fault of the control plane itself" in await response.text()
     assert "GET /orgs failed" in caplog.text
 
 
@@ -171,9 +171,9 @@ async def test_nothing_that_a_proxy_says_turns_a_page_s_line_round(
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _sign_in(plane, session)
         for path in ("/", "/proxies", "/proxies/edge-1", "/search", f"/events/{org}/a%7Bb%7Dc"):
-            async with session.get(f"{plane.console_url}{path}") as answer:
-                text = await answer.text()
-                assert (answer.status, odd[0] in text, odd[1] in text) == (200, False, False), path
+            async with session.get(f"{plane.console_url}{path}") as response:
+                text = await response.text()
+                assert (response.status, odd[0] in text, odd[1] in text) == (200, False, False), path
                 assert "\\u202e" in text, path
 
 
@@ -214,6 +214,6 @@ async def test_whatever_was_accepted_of_an_event_has_a_page(
     assert (await proxy.send(AUDIT, body)).status == 202
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         await _sign_in(plane, session)
-        async with session.get(f"{plane.console_url}/events/{org}/event-1") as answer:
-            assert answer.status == 200
-            assert "event-1" in await answer.text()
+        async with session.get(f"{plane.console_url}/events/{org}/event-1") as response:
+            assert response.status == 200
+            assert "event-1" in await response.text()

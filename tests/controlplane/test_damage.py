@@ -1,4 +1,4 @@
-"""A database of which one page went bad: what can't be read is a 503 or no start, never a wrong answer."""
+"""A database of which one page went bad: what can't be read is a 503 or no start, never a wrong response."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("page", range(STORE.stat().st_size // PAGE))
-async def test_a_bad_page_is_never_an_answer(tmp_path: Path, page: int, clock: FakeClock) -> None:
+async def test_a_bad_page_is_never_a_response(tmp_path: Path, page: int, clock: FakeClock) -> None:
     var = tmp_path / "var"
     var.mkdir(mode=0o700)
     shutil.copy(FORMATS / "v1" / "master.key", var)

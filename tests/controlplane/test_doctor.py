@@ -308,7 +308,7 @@ async def test_what_keeps_single_sign_on_from_working_is_told(tmp_path: Path, fa
     words = {
         "secret": "invalid_client: the secret has expired",
         "template": "write the tenant's own id in place of {tenantid}",
-        "away": "answered 503",
+        "away": "responded with 503",
     }
     async with IdentityStandIn() as provider:
         if fault == "secret":

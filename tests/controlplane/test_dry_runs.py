@@ -72,11 +72,11 @@ async def test_a_name_that_no_ruleset_can_have_is_a_mistake_of_the_text(
         await apply.perform(context, OPERATOR, ApplyRuleset("acme", text, label="rules.yaml"))
 
 
-async def test_a_draft_is_explained_with_an_answer(context: OperationContext) -> None:
+async def test_a_draft_is_explained_with_a_response(context: OperationContext) -> None:
     asked = ExplainRequest(
         source=Source(yaml=RULES),
         target="/v1.0/users/ada",
-        answer=AnswerSample(body='{"id": 1, "mobilePhone": 2}'),
+        response=AnswerSample(body='{"id": 1, "mobilePhone": 2}'),
     )
     told = await explain.perform(context, OPERATOR, asked)
     assert (told.verdict, told.rule_id, told.transforms) == ("filter", "hide", ("strip:mobilePhone",))

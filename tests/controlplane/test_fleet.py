@@ -19,8 +19,8 @@ OPERATOR = local_actor("test")
 
 async def beat(proxy: ProxyClient, **members: Any) -> None:
     body = {**GOOD_HEARTBEAT, "checks": {}, "oldestPendingSeconds": 0, **members}
-    answer = await proxy.send(HEARTBEAT, json.dumps(body).encode())
-    assert answer.status == 200, answer.body
+    response = await proxy.send(HEARTBEAT, json.dumps(body).encode())
+    assert response.status == 200, response.body
 
 
 async def listed(plane: Plane, actor: Actor = OPERATOR, **members: Any) -> dict[str, fleet.ProxyHealth]:
@@ -203,8 +203,8 @@ async def test_the_admin_api_tells_the_same(plane: Plane, proxy: ProxyClient) ->
     ruleset_id = await plane.ruleset("acme", "hr")
     await beat(proxy, rulesets={ruleset_id: 1})
     token = await operator(plane, "ada", {"acme": "viewer"})
-    answer = await call(plane, token, "GET", "/fleet?org=acme")
-    (one,) = answer.json["proxies"]
+    response = await call(plane, token, "GET", "/fleet?org=acme")
+    (one,) = response.json["proxies"]
     assert (one["name"], one["health"], one["rulesets"][0]["state"]) == ("edge-1", "ok", "enforced")
     assert (await call(plane, token, "GET", "/fleet/edge-1")).json["proxyId"] == proxy.proxy_id
     found = (await call(plane, token, "GET", "/rulesets/hr/rollout?version=1")).json

@@ -17,10 +17,10 @@ _PREFIX = "graphward_controlplane_"
 async def scraped(plane: Plane) -> dict[tuple[str, ...], float]:
     """Each sample by its name, without the prefix, and its labels' values."""
     address = plane.settings.metrics.listen[0]
-    async with plane.session.get(f"http://{address}/metrics") as answer:
-        assert answer.status == 200
-        assert "Server" not in answer.headers
-        text = await answer.text()
+    async with plane.session.get(f"http://{address}/metrics") as response:
+        assert response.status == 200
+        assert "Server" not in response.headers
+        text = await response.text()
     return {
         (sample.name.removeprefix(_PREFIX), *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
@@ -123,5 +123,5 @@ async def test_with_the_store_away_what_is_known_without_it_is_told(
 
 
 async def test_the_agent_api_does_not_give_it(plane: Plane, proxy: ProxyClient) -> None:
-    async with plane.session.get(f"{plane.base_url}/metrics") as answer:
-        assert answer.status == 404
+    async with plane.session.get(f"{plane.base_url}/metrics") as response:
+        assert response.status == 404

@@ -545,7 +545,7 @@ async def test_what_is_changed_is_changed_with_the_roles_of_that_moment(context:
     assert [each.outcome for each in lines] == ["forbidden", "forbidden"]
 
 
-async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_answered(
+async def test_nothing_is_done_that_can_not_be_recorded_and_what_was_done_is_responded(
     context: OperationContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada = await known(context, "ada", every="admin")

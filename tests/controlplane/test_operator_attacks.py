@@ -205,7 +205,7 @@ async def test_no_operator_takes_every_place_in_the_store_s_queue(
 
     monkeypatch.setattr(OperatorTables, "begin_record", counted)
     flood = [call(plane, token, "POST", "/orgs", {"name": "mine"}) for _ in range(40)]
-    assert {answer.status for answer in await asyncio.gather(*flood)} == {403}
+    assert {response.status for response in await asyncio.gather(*flood)} == {403}
     assert most <= MOST_CHANGES_OF_ONE
     assert len(await plane.store.record(RecordQuery(limit=1000))) == len(flood)
 
@@ -233,7 +233,7 @@ async def test_what_waits_is_not_done_for_an_operator_who_was_disabled_meanwhile
     assert found is not None
     await plane.store.set_operator_enabled(found.operator_id, enabled=False)
     go_on.set()
-    assert {answer.status for answer in await asyncio.gather(*flood)} <= {401, 403}
+    assert {response.status for response in await asyncio.gather(*flood)} <= {401, 403}
     assert await plane.store.orgs() == []
 
 
@@ -286,7 +286,7 @@ async def test_long_texts_of_former_versions_are_only_read_where_they_are_asked_
 async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_share(
     plane: Plane, context: OperationContext
 ) -> None:
-    """A proxy takes an answer of 64 MiB and no longer one, with whatever is in it of others."""
+    """A proxy takes a response of 64 MiB and no longer one, with whatever is in it of others."""
     await plane.org("acme")
     await plane.org("globex")
     shared = await plane.proxy("shared", "acme", "globex")
@@ -305,13 +305,13 @@ async def test_no_organisation_keeps_another_s_rules_from_a_proxy_that_they_shar
     with pytest.raises(Conflict, match="together"):
         await rollback.perform(context, EDITOR, RollBack("two", "acme"))
     await publish("globex", "other", "")
-    answer = await shared.sync()
-    assert {each["name"] for each in answer.json["rulesets"]} == {"one", "two", "three", "other"}
-    assert len(answer.body) < 32 * 1024 * 1024
+    response = await shared.sync()
+    assert {each["name"] for each in response.json["rulesets"]} == {"one", "two", "three", "other"}
+    assert len(response.body) < 32 * 1024 * 1024
 
 
 class SlowIndex:
-    """Answers nothing until it is told to."""
+    """Responds to nothing until it is told to."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[SearchQuery] = asyncio.Queue()
@@ -423,13 +423,13 @@ async def test_no_number_or_time_of_a_proxy_takes_a_page_from_anybody(
     pages += [f"/events/{org}/{each['id']}" for each in events]
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         form = {"name": "ada", "password": PASSWORD}
-        async with session.post(f"{plane.console_url}/login", data=form) as answer:
-            assert answer.status == 200
+        async with session.post(f"{plane.console_url}/login", data=form) as response:
+            assert response.status == 200
         for path, body in ABSURD:
             assert (await proxy.send(path, json.dumps(body).encode())).status in (200, 400)
             for page in pages[1:3]:
-                async with session.get(plane.console_url + page) as answer:
-                    assert answer.status == 200, (page, body)
+                async with session.get(plane.console_url + page) as response:
+                    assert response.status == 200, (page, body)
         for page in pages:
-            async with session.get(plane.console_url + page) as answer:
-                assert answer.status == 200, page
+            async with session.get(plane.console_url + page) as response:
+                assert response.status == 200, page

@@ -50,7 +50,7 @@ def _stored(config: Path) -> list[int]:
     return [seq for (seq,) in rows]
 
 
-async def test_a_kill_between_commit_and_answer_counts_the_batch_once(
+async def test_a_kill_between_commit_and_response_counts_the_batch_once(
     config: Path, session: aiohttp.ClientSession
 ) -> None:
     proxy = _proxy(config, session)
@@ -74,8 +74,8 @@ async def _replay(proxy: ProxyClient, killed: dict[str, Any]) -> None:
     """After the restart: what was committed is a duplicate, what was not is stored now."""
     committed = killed["batchId"].startswith("kill-after")
     sent = killed if committed else {**killed, "batchId": f"replay-{killed['batchId']}"}
-    answer = await proxy.audit(sent)
-    assert answer.json == {"batchId": sent["batchId"], "accepted": 3, "duplicate": committed}
+    response = await proxy.audit(sent)
+    assert response.json == {"batchId": sent["batchId"], "accepted": 3, "duplicate": committed}
 
 
 async def test_kills_at_random_moments_lose_no_acknowledged_batch_and_double_none(
@@ -88,10 +88,10 @@ async def test_kills_at_random_moments_lose_no_acknowledged_batch_and_double_non
 
     async def deliver(batch_id: str, numbers: list[int]) -> None:
         try:
-            answer = await proxy.audit(batch(batch_id, proxy.org_ids[0], numbers))
+            response = await proxy.audit(batch(batch_id, proxy.org_ids[0], numbers))
         except aiohttp.ClientError:
             return
-        assert answer.status == 202
+        assert response.status == 202
         acknowledged.add(batch_id)
 
     generator = random.Random(11)
@@ -110,15 +110,15 @@ async def test_kills_at_random_moments_lose_no_acknowledged_batch_and_double_non
     assert _stored(config) == everything
 
 
-async def test_sigterm_ends_the_server_after_its_last_answer(
+async def test_sigterm_ends_the_server_after_its_last_response(
     config: Path, session: aiohttp.ClientSession
 ) -> None:
     proxy = _proxy(config, session)
     async with server(config) as running:
         proxy.base_url = running.address
         sent = [proxy.audit(batch(f"b{number}", proxy.org_ids[0], [number])) for number in range(20)]
-        answers = [await answer for answer in asyncio.as_completed(sent)]
-        assert {answer.status for answer in answers} == {202}
+        responses = [await response for response in asyncio.as_completed(sent)]
+        assert {response.status for response in responses} == {202}
         running.process.send_signal(signal.SIGTERM)
         assert await running.wait() == 0
     assert running.log[-1].endswith("stopped\n")
@@ -152,8 +152,10 @@ async def test_a_backup_taken_under_load_restores(config: Path, session: aiohttp
         for number in range(10):
             await proxy.audit(batch(f"b{number}", proxy.org_ids[0], [number]))
         load = [proxy.audit(batch(f"c{number}", proxy.org_ids[0], [number])) for number in range(10, 100)]
-        answers, _ = await asyncio.gather(asyncio.gather(*load), asyncio.to_thread(_back_up, config, backup))
-        assert {answer.status for answer in answers} == {202}
+        responses, _ = await asyncio.gather(
+            asyncio.gather(*load), asyncio.to_thread(_back_up, config, backup)
+        )
+        assert {response.status for response in responses} == {202}
     with sqlite3.connect(backup) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         restored = {seq for (seq,) in connection.execute("SELECT seq FROM events")}
@@ -239,8 +241,8 @@ async def test_no_bytes_give_a_5xx_a_traceback_or_a_second_log_line(
         good += "".join(f"{name}: {value}\r\n" for name, value in proxy.headers(b"").items())
         mutated = [_mutate(generator, good.encode() + b"\r\n") for _ in range(300)]
         for head in HOSTILE_HEADS + mutated:
-            answer = await _exchange(running, head)
-            assert not answer.startswith(b"HTTP/1.1 5"), (head, answer)
+            response = await _exchange(running, head)
+            assert not response.startswith(b"HTTP/1.1 5"), (head, response)
         assert (await proxy.send(SYNC)).status == 200
     log = "".join(running.log)
     assert "Traceback" not in log

@@ -11,10 +11,10 @@ from controlplane.rate_limits import retry_after_seconds
 from controlplane.settings import read_settings
 from tests.controlplane.plane import (
     AUDIT,
-    Answer,
     FakeClock,
     Plane,
     ProxyClient,
+    Response,
     batch,
     started,
     write_settings,
@@ -28,15 +28,15 @@ async def _send(proxy: ProxyClient, count: int = 1) -> list[int]:
     return [(await _one(proxy)).status for _ in range(count)]
 
 
-async def _one(proxy: ProxyClient, org: int = 0) -> Answer:
+async def _one(proxy: ProxyClient, org: int = 0) -> Response:
     number = next(_numbers)
     return await proxy.audit(batch(f"b{number}", proxy.org_ids[org], [number]))
 
 
 async def test_the_61st_batch_of_a_proxy_within_a_minute_is_429(proxy: ProxyClient, clock: FakeClock) -> None:
     assert await _send(proxy, 60) == [202] * 60
-    answer = await _one(proxy)
-    assert (answer.status, answer.code, answer.headers["Retry-After"]) == (429, "rateLimited", "60")
+    response = await _one(proxy)
+    assert (response.status, response.code, response.headers["Retry-After"]) == (429, "rateLimited", "60")
 
 
 async def test_retry_after_is_true_to_the_second(proxy: ProxyClient, clock: FakeClock) -> None:
@@ -44,9 +44,9 @@ async def test_retry_after_is_true_to_the_second(proxy: ProxyClient, clock: Fake
     clock.advance(seconds=10.4)
     await _send(proxy, 30)
     clock.advance(seconds=19.8)
-    answer = await _one(proxy)
+    response = await _one(proxy)
     # The first 30 are 30.2 s old: their slots are free in 29.8 s.
-    assert answer.headers["Retry-After"] == "30"
+    assert response.headers["Retry-After"] == "30"
     clock.advance(seconds=29)
     assert (await _one(proxy)).headers["Retry-After"] == "1"
     clock.advance(seconds=0.799)
@@ -80,8 +80,8 @@ async def test_a_tenant_at_its_limit_does_not_touch_another(plane: Plane) -> Non
 
 
 async def test_concurrent_batches_do_not_get_past_the_limit(proxy: ProxyClient) -> None:
-    answers = await asyncio.gather(*(_one(proxy) for _ in range(100)))
-    statuses = [answer.status for answer in answers]
+    responses = await asyncio.gather(*(_one(proxy) for _ in range(100)))
+    statuses = [response.status for response in responses]
     assert (statuses.count(202), statuses.count(429)) == (60, 40)
 
 
@@ -121,8 +121,8 @@ async def test_the_window_holds_across_a_restart(tmp_path: Path, clock: FakeCloc
     clock.advance(seconds=20)
     async with started(tmp_path, clock) as plane:
         proxy.base_url, proxy.session = plane.base_url, plane.session
-        answer = await _one(proxy)
-        assert (answer.status, answer.headers["Retry-After"]) == (429, "40")
+        response = await _one(proxy)
+        assert (response.status, response.headers["Retry-After"]) == (429, "40")
 
 
 @pytest.mark.parametrize("jump_hours", [-24 * 365, 24 * 365])

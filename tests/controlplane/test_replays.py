@@ -55,8 +55,8 @@ class Traffic:
             known |= {"clientIp": "10.1.2.3", "upstreamStatus": 200, "requestBytes": 0, "reason": "rule"}
             org_id = self._proxy.org_ids[0]
             batch.append(stored_event(org_id, self._number, **known | members))
-        answer = await self._proxy.audit({"batchId": f"b{self._number}", "events": batch})
-        assert answer.status == 202
+        response = await self._proxy.audit({"batchId": f"b{self._number}", "events": batch})
+        assert response.status == 202
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ async def test_further_ways_of_change_are_counted_once_there_is_no_room_to_tell_
     assert together(told, told).groups[0].count == 4
 
 
-async def test_a_long_replay_goes_on_where_the_last_answer_ended(
+async def test_a_long_replay_goes_on_where_the_last_response_ended(
     plane: Plane, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However late it is meanwhile, and whatever has come: each event counts once."""

@@ -40,8 +40,8 @@ GOOD_METRICS: dict[str, Any] = {
 
 async def test_a_heartbeat_is_kept_and_counts_as_a_sign_of_life(plane: Plane, proxy: ProxyClient) -> None:
     assert (await plane.inventory.proxy("edge-1")).last_seen_ms is None
-    answer = await proxy.send(HEARTBEAT, json.dumps(GOOD_HEARTBEAT).encode())
-    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    response = await proxy.send(HEARTBEAT, json.dumps(GOOD_HEARTBEAT).encode())
+    assert (response.status, response.json) == (200, {"status": "ok"})
     (report,) = await plane.store.heartbeats(proxy.proxy_id, 10)
     assert json.loads(report.body) == GOOD_HEARTBEAT
     assert (await plane.inventory.proxy("edge-1")).last_seen_ms == plane.clock.wall
@@ -68,8 +68,8 @@ async def test_the_history_is_short(plane: Plane, proxy: ProxyClient) -> None:
     "body", [b"", b"[]", b"null", b"{", b'{"a": NaN}', b'{"\xff": 1}', b'{"x": "\\ud800"}', b"[" * 9999]
 )
 async def test_a_report_that_is_no_object_is_400(proxy: ProxyClient, path: str, body: bytes) -> None:
-    answer = await proxy.send(path, body)
-    assert (answer.status, answer.code) == (400, "invalidPayload")
+    response = await proxy.send(path, body)
+    assert (response.status, response.code) == (400, "invalidPayload")
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ async def test_a_member_of_another_type_is_400(
     proxy: ProxyClient, path: str, member: str, value: object
 ) -> None:
     good = GOOD_HEARTBEAT if path == HEARTBEAT else GOOD_METRICS
-    answer = await proxy.send(path, json.dumps({**good, member: value}).encode())
-    assert (answer.status, answer.code) == (400, "invalidPayload")
+    response = await proxy.send(path, json.dumps({**good, member: value}).encode())
+    assert (response.status, response.code) == (400, "invalidPayload")
 
 
 @pytest.mark.parametrize(("path", "bound"), [(HEARTBEAT, 1024 * 1024), (METRICS, 256 * 1024)])
@@ -98,8 +98,8 @@ async def test_a_report_is_bounded(proxy: ProxyClient, path: str, bound: int) ->
     good = GOOD_HEARTBEAT if path == HEARTBEAT else GOOD_METRICS
     whole = json.dumps(good).encode().ljust(bound)
     assert (await proxy.send(path, whole)).status == 200
-    answer = await proxy.send(path, whole + b" ")
-    assert (answer.status, answer.code) == (413, "payloadTooLarge")
+    response = await proxy.send(path, whole + b" ")
+    assert (response.status, response.code) == (413, "payloadTooLarge")
 
 
 async def test_a_proxy_of_ten_thousand_organisations_can_tell_of_all_of_them(

@@ -39,8 +39,8 @@ async def test_other_events_under_a_known_batch_id_are_told(
         "without numbers": with_id("b1", event(org, 2, seq=None)),
     }[others]
     await proxy.audit(with_id("b1", first))
-    answer = await proxy.audit(again)
-    assert (answer.status, answer.json) == (
+    response = await proxy.audit(again)
+    assert (response.status, response.json) == (
         202,
         {"batchId": "b1", "accepted": 1, "duplicate": True, "contentDiffers": True},
     )
@@ -48,8 +48,8 @@ async def test_other_events_under_a_known_batch_id_are_told(
     assert await reused(plane, proxy) == (1, plane.clock.wall_ms())
     assert f"proxy {proxy.proxy_id} used batch id 'b1' again for other events" in caplog.text
     # Under an id of its own it is stored.
-    answer = await proxy.audit({**again, "batchId": "b2"})
-    assert answer.json["duplicate"] is False
+    response = await proxy.audit({**again, "batchId": "b2"})
+    assert response.json["duplicate"] is False
 
 
 async def test_other_content_under_a_known_event_id_is_told(
@@ -61,8 +61,8 @@ async def test_other_content_under_a_known_event_id_is_told(
     await proxy.audit(with_id("b1", first))
     await proxy.audit(with_id("b2", first, event(org, 2)))
     assert await reused(plane, proxy) == (0, None)  # sent again under a new batch id
-    answer = await proxy.audit(with_id("b3", {**first, "path": "/v1.0/groups"}, event(org, 3)))
-    assert answer.json == {"batchId": "b3", "accepted": 1, "duplicate": False}
+    response = await proxy.audit(with_id("b3", {**first, "path": "/v1.0/groups"}, event(org, 3)))
+    assert response.json == {"batchId": "b3", "accepted": 1, "duplicate": False}
     assert await reused(plane, proxy) == (1, plane.clock.wall_ms())
     assert f"proxy {proxy.proxy_id} used ids of events in batch 'b3' again for other content" in caplog.text
 
@@ -74,8 +74,8 @@ async def test_a_replay_may_be_written_another_way(plane: Plane, proxy: ProxyCli
     await proxy.audit(with_id("b1", *events))
     turned = [dict(reversed(each.items())) for each in events]
     body = json.dumps(with_id("b1", *turned), indent=1, ensure_ascii=False).encode()
-    answer = await proxy.send(AUDIT, body)
-    assert answer.json == {"batchId": "b1", "accepted": 100, "duplicate": True}
+    response = await proxy.send(AUDIT, body)
+    assert response.json == {"batchId": "b1", "accepted": 100, "duplicate": True}
     assert await reused(plane, proxy) == (0, None)
 
 
@@ -109,8 +109,10 @@ async def test_concurrent_batches_under_one_id_differ_from_the_first(
     plane: Plane, proxy: ProxyClient
 ) -> None:
     (org,) = proxy.org_ids
-    answers = await asyncio.gather(*(proxy.audit(with_id("b1", event(org, n))) for n in range(8)))
-    assert sorted(answer.json.get("contentDiffers", False) for answer in answers) == [False] + [True] * 7
+    responses = await asyncio.gather(*(proxy.audit(with_id("b1", event(org, n))) for n in range(8)))
+    assert (
+        sorted(response.json.get("contentDiffers", False) for response in responses) == [False] + [True] * 7
+    )
     assert len(await plane.stored()) == 1
     assert (await reused(plane, proxy))[0] == 7
 
@@ -122,8 +124,8 @@ async def test_a_batch_that_an_earlier_release_stored_is_not_compared(
     await proxy.audit(with_id("b1", event(org, 1)))
     with closing(sqlite3.connect(plane.settings.store.path)) as connection, connection:
         connection.execute("UPDATE batches SET content = NULL")
-    answer = await proxy.audit(with_id("b1", event(org, 2)))
-    assert answer.json == {"batchId": "b1", "accepted": 1, "duplicate": True}
+    response = await proxy.audit(with_id("b1", event(org, 2)))
+    assert response.json == {"batchId": "b1", "accepted": 1, "duplicate": True}
 
 
 async def test_past_the_window_it_is_expired_whatever_it_holds(
@@ -132,8 +134,8 @@ async def test_past_the_window_it_is_expired_whatever_it_holds(
     (org,) = proxy.org_ids
     await proxy.audit(with_id("b1", event(org, 1)))
     clock.advance(hours=48, seconds=1)
-    answer = await proxy.audit(with_id("b1", event(org, 2)))
-    assert (answer.status, answer.code) == (409, "batchExpired")
+    response = await proxy.audit(with_id("b1", event(org, 2)))
+    assert (response.status, response.code) == (409, "batchExpired")
 
 
 async def test_it_shows_in_metrics_and_in_the_proxy_s_health_for_a_day(

@@ -260,7 +260,7 @@ async def test_a_request_over_the_clusters_limit_is_halved_down_to_the_one_event
     assert f"event {uid(5)} set aside, too large" in caplog.text
 
 
-async def test_no_event_is_left_out_because_something_in_between_answers_413_to_everything(
+async def test_no_event_is_left_out_because_something_in_between_responses_413_to_everything(
     index: OpenSearchIndex, standin: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     limit, standin.largest_bulk = standin.largest_bulk, 0
@@ -287,7 +287,7 @@ async def test_an_event_that_no_cluster_takes_blocks_nothing_on_its_own(
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"status":"queued"}', b'{"deleted":null}'])
-async def test_a_purge_that_was_answered_by_something_in_between_is_not_done(
+async def test_a_purge_that_was_responded_by_something_in_between_is_not_done(
     index: OpenSearchIndex, standin: Cluster, body: bytes
 ) -> None:
     await index.write(accepted(event(1)))
@@ -307,7 +307,7 @@ async def test_large_writes_go_in_several_requests(
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         None,
         web.Response(status=429),
@@ -322,10 +322,10 @@ async def test_large_writes_go_in_several_requests(
     ids=["hang-up", "429", "503", "403", "302", "html", "list", "no-items", "other-item"],
 )
 async def test_any_other_failure_makes_the_write_fail_so_that_it_is_tried_again(
-    index: OpenSearchIndex, standin: Cluster, answer: web.Response | None
+    index: OpenSearchIndex, standin: Cluster, response: web.Response | None
 ) -> None:
     await index.outbox_name()
-    standin.down = [answer]
+    standin.down = [response]
     with pytest.raises(IndexUnavailableError):
         await index.write(accepted(event(1)))
     standin.down = []
@@ -333,7 +333,7 @@ async def test_any_other_failure_makes_the_write_fail_so_that_it_is_tried_again(
     assert list(standin.documents()) == [uid(1)]
 
 
-async def test_a_search_over_a_part_of_the_shards_is_no_answer(
+async def test_a_search_over_a_part_of_the_shards_is_no_response(
     index: OpenSearchIndex, standin: Cluster
 ) -> None:
     await index.write(accepted(event(1)))

@@ -18,10 +18,10 @@ from tests.controlplane.plane import (
     HEARTBEAT,
     METRICS,
     SYNC,
-    Answer,
     FakeClock,
     Plane,
     ProxyClient,
+    Response,
     batch,
 )
 
@@ -34,8 +34,8 @@ async def test_a_signed_request_is_accepted(proxy: ProxyClient, path: str) -> No
         HEARTBEAT: b'{"version": "1"}',
         METRICS: b'{"windowStart": "2026-11-21T12:00:00.000Z"}',
     }[path]
-    answer = await proxy.send(path, body)
-    assert answer.status == (202 if path == AUDIT else 200)
+    response = await proxy.send(path, body)
+    assert response.status == (202 if path == AUDIT else 200)
 
 
 async def test_the_raw_bytes_are_signed(proxy: ProxyClient) -> None:
@@ -47,8 +47,8 @@ async def test_the_raw_bytes_are_signed(proxy: ProxyClient) -> None:
         spaced.replace(b"\r\n", b"\n"),
         json.dumps(json.loads(spaced)).encode(),
     ):
-        answer = await proxy.send(HEARTBEAT, spaced, data=changed)
-        assert (answer.status, answer.code) == (401, "invalidSignature")
+        response = await proxy.send(HEARTBEAT, spaced, data=changed)
+        assert (response.status, response.code) == (401, "invalidSignature")
 
 
 @pytest.mark.parametrize("skew", [-300, -1, 0, 1, 300])
@@ -62,8 +62,8 @@ async def test_a_timestamp_beyond_300_seconds_is_refused_though_the_signature_ho
     proxy: ProxyClient, skew: int
 ) -> None:
     timestamp = str(proxy.clock.wall_ms() // 1000 + skew)
-    answer = await proxy.send(SYNC, timestamp=timestamp)
-    assert (answer.status, answer.code) == (401, "timestampOutOfRange")
+    response = await proxy.send(SYNC, timestamp=timestamp)
+    assert (response.status, response.code) == (401, "timestampOutOfRange")
 
 
 async def test_the_timestamp_is_compared_with_the_host_clock_even_where_that_jumps(
@@ -95,15 +95,15 @@ def _spellings(now: int) -> list[str]:
 @pytest.mark.parametrize("spelling", _spellings(1_795_262_400))
 async def test_a_timestamp_is_plain_digits(proxy: ProxyClient, spelling: str) -> None:
     timestamp = spelling.format(n=proxy.clock.wall_ms() // 1000)
-    answer = await proxy.send(SYNC, timestamp=timestamp)
-    assert (answer.status, answer.code) == (401, "timestampOutOfRange")
+    response = await proxy.send(SYNC, timestamp=timestamp)
+    assert (response.status, response.code) == (401, "timestampOutOfRange")
 
 
 async def test_an_uppercase_digest_is_a_mismatch(proxy: ProxyClient) -> None:
     headers = proxy.headers(b"")
     headers["X-Hmac-Signature"] = headers["X-Hmac-Signature"].upper()
-    answer = await proxy.send(SYNC, headers=headers)
-    assert (answer.status, answer.code) == (401, "invalidSignature")
+    response = await proxy.send(SYNC, headers=headers)
+    assert (response.status, response.code) == (401, "invalidSignature")
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ async def test_an_uppercase_digest_is_a_mismatch(proxy: ProxyClient) -> None:
 async def test_a_wrong_signature_is_a_mismatch(proxy: ProxyClient, wrong: str) -> None:
     headers = proxy.headers(b"")
     headers["X-Hmac-Signature"] = wrong
-    answer = await proxy.send(SYNC, headers=headers)
-    assert (answer.status, answer.code) == (401, "invalidSignature")
+    response = await proxy.send(SYNC, headers=headers)
+    assert (response.status, response.code) == (401, "invalidSignature")
 
 
 async def test_a_signature_of_another_proxy_is_a_mismatch(plane: Plane, proxy: ProxyClient) -> None:
@@ -127,8 +127,8 @@ async def test_a_signature_of_another_proxy_is_a_mismatch(plane: Plane, proxy: P
 async def test_an_unknown_api_key_is_refused(proxy: ProxyClient, key: str) -> None:
     headers = proxy.headers(b"")
     headers["X-Api-Key"] = key
-    answer = await proxy.send(SYNC, headers=headers)
-    assert (answer.status, answer.code) == (401, "unknownApiKey")
+    response = await proxy.send(SYNC, headers=headers)
+    assert (response.status, response.code) == (401, "unknownApiKey")
 
 
 async def test_a_disabled_proxy_is_unknown_until_it_is_enabled(plane: Plane, proxy: ProxyClient) -> None:
@@ -155,8 +155,8 @@ async def test_each_header_is_given_exactly_once(
         headers.add(name, headers[name])
     else:
         del headers[name]
-    answer = await proxy.send(SYNC, headers=headers)
-    assert (answer.status, answer.code) == (401, code)
+    response = await proxy.send(SYNC, headers=headers)
+    assert (response.status, response.code) == (401, code)
 
 
 async def test_header_names_have_no_case(proxy: ProxyClient) -> None:
@@ -175,29 +175,29 @@ async def test_authorization_hmac_is_not_read(proxy: ProxyClient) -> None:
 async def test_a_401_says_no_more_than_its_code(proxy: ProxyClient) -> None:
     bad = proxy.headers(b"")
     bad["X-Hmac-Signature"] = "0" * 64
-    answer = await proxy.send(SYNC, headers=bad)
-    everything = f"{dict(answer.headers)}{answer.body!r}"
+    response = await proxy.send(SYNC, headers=bad)
+    everything = f"{dict(response.headers)}{response.body!r}"
     assert proxy.signature(bad["X-Timestamp"], b"") not in everything
     assert proxy.hmac_secret not in everything
     assert "aiohttp" not in everything
-    assert set(answer.json) == {"error"}
-    assert set(answer.json["error"]) == {"code", "message"}
+    assert set(response.json) == {"error"}
+    assert set(response.json["error"]) == {"code", "message"}
 
 
 async def test_a_compressed_body_is_refused_though_its_bytes_are_signed(proxy: ProxyClient) -> None:
     body = gzip.compress(b'{"version": "1"}')
     headers = proxy.headers(body)
     headers["Content-Encoding"] = "gzip"
-    answer = await proxy.send(HEARTBEAT, body, headers=headers)
-    assert (answer.status, answer.code) == (400, "invalidPayload")
+    response = await proxy.send(HEARTBEAT, body, headers=headers)
+    assert (response.status, response.code) == (400, "invalidPayload")
     # A bomb is refused as cheaply: it is never expanded.
     unsigned = {"Content-Encoding": "gzip", "X-Api-Key": "unknown"}
     assert (await proxy.send(AUDIT, gzip.compress(bytes(10_000_000)), headers=unsigned)).status == 401
 
 
 async def test_a_sync_has_no_body(proxy: ProxyClient) -> None:
-    answer = await proxy.send(SYNC, b"{}")
-    assert (answer.status, answer.code) == (400, "invalidPayload")
+    response = await proxy.send(SYNC, b"{}")
+    assert (response.status, response.code) == (400, "invalidPayload")
 
 
 @pytest.mark.parametrize("fault", ["X-Api-Key", "X-Timestamp", "X-Hmac-Signature"])
@@ -250,11 +250,11 @@ async def test_signatures_are_compared_in_constant_time(
 # Responses
 
 
-def _is_signed(proxy: ProxyClient, sent: CIMultiDict[str], answer: Answer) -> bool:
+def _is_signed(proxy: ProxyClient, sent: CIMultiDict[str], response: Response) -> bool:
     """As a proxy looks at it: the key's holder made this body for this very request."""
-    signed = f"response.{sent['X-Hmac-Signature']}.".encode() + answer.body
+    signed = f"response.{sent['X-Hmac-Signature']}.".encode() + response.body
     expected = hmac.new(proxy.hmac_secret.encode(), signed, hashlib.sha256).hexdigest()
-    return answer.headers.get("X-Hmac-Signature") == expected
+    return response.headers.get("X-Hmac-Signature") == expected
 
 
 @pytest.mark.parametrize(
@@ -279,23 +279,23 @@ async def test_every_response_to_a_request_whose_signature_holds_is_signed(
         org = proxy.org_ids[0] if body == b"GOOD" else "another"
         body = json.dumps(batch("b1", org, [1])).encode()
     sent = proxy.headers(body)
-    answer = await proxy.send(path, body, headers=sent)
-    assert answer.status == status
-    assert _is_signed(proxy, sent, answer)
-    assert len(answer.headers.getall("X-Hmac-Signature")) == 1  # type: ignore[attr-defined]
+    response = await proxy.send(path, body, headers=sent)
+    assert response.status == status
+    assert _is_signed(proxy, sent, response)
+    assert len(response.headers.getall("X-Hmac-Signature")) == 1  # type: ignore[attr-defined]
     if path == AUDIT and b"b1" in body:
-        assert answer.json["batchId"] == "b1"
+        assert response.json["batchId"] == "b1"
 
 
-async def test_an_expired_a_limited_and_a_failed_batch_are_answered_signed_and_by_name(
+async def test_an_expired_a_limited_and_a_failed_batch_are_responded_signed_and_by_name(
     plane: Plane, proxy: ProxyClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def sent(batch_id: str) -> Answer:
+    async def sent(batch_id: str) -> Response:
         body = json.dumps(batch(batch_id, proxy.org_ids[0], [1])).encode()
         headers = proxy.headers(body)
-        answer = await proxy.send(AUDIT, body, headers=headers)
-        assert _is_signed(proxy, headers, answer)
-        return answer
+        response = await proxy.send(AUDIT, body, headers=headers)
+        assert _is_signed(proxy, headers, response)
+        return response
 
     for number in range(60):
         assert (await sent(f"b{number}")).status == 202
@@ -328,7 +328,7 @@ async def test_nothing_is_signed_for_a_request_that_was_not_verified(proxy: Prox
         (good, body + b" ", 401),
         (good, too_large, 413),  # a recorded head before a body that nobody reads
     ):
-        answer = await proxy.send(AUDIT, sent, headers=headers)
-        assert answer.status == status
-        assert "X-Hmac-Signature" not in answer.headers
-        assert "batchId" not in answer.json
+        response = await proxy.send(AUDIT, sent, headers=headers)
+        assert response.status == status
+        assert "X-Hmac-Signature" not in response.headers
+        assert "batchId" not in response.json

@@ -28,7 +28,7 @@ from proxy.config import SettingsError
 from tests.controlplane.plane import FakeClock, Plane, started, write_settings
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.ports import free_port
-from tests.standins.server import Answer
+from tests.standins.server import Response
 
 
 @dataclass
@@ -147,7 +147,7 @@ async def test_nobody_is_made_an_operator_by_what_is_said_of_them(
     assert len(await console.plane.store.operators()) == 2
 
 
-async def test_a_provider_s_long_answer_may_come_in_many_pieces(console: Console) -> None:
+async def test_a_provider_s_long_response_may_come_in_many_pieces(console: Console) -> None:
     """A key with its chain of certificates has kilobytes, and a provider publishes several."""
     people = console.provider.people
     people.published += [
@@ -156,7 +156,7 @@ async def test_a_provider_s_long_answer_may_come_in_many_pieces(console: Console
     assert await console.sign_in() == (303, "/orgs")
 
 
-async def test_a_provider_s_answer_has_an_end(console: Console) -> None:
+async def test_a_provider_s_response_has_an_end(console: Console) -> None:
     people = console.provider.people
     people.published += [{"kty": "RSA", "kid": "endless", "x5c": ["A" * 1024 * 1024]}]
     assert (await console.sign_in())[0] == 503
@@ -378,7 +378,7 @@ async def test_signed_userinfo_is_checked_like_a_token(console: Console) -> None
     people.claims = {}
     jose = (("Content-Type", "application/jwt"),)
     good: dict[str, object] = {"sub": "person-1", "aud": CLIENT_ID, "preferred_username": "ada@contoso.com"}
-    people.userinfo_response = Answer(200, jose, people.signed(good).encode())
+    people.userinfo_response = Response(200, jose, people.signed(good).encode())
     assert (await console.sign_in())[0] == 303
     for wrong in (
         people.signed({**good, "aud": "another"}),
@@ -387,7 +387,7 @@ async def test_signed_userinfo_is_checked_like_a_token(console: Console) -> None
         "a.b.c.d.e",
         "nothing",
     ):
-        people.userinfo_response = Answer(200, jose, wrong.encode())
+        people.userinfo_response = Response(200, jose, wrong.encode())
         assert (await console.sign_in())[0] == 401, wrong
 
 
@@ -397,7 +397,7 @@ async def test_what_userinfo_refuses_is_a_fault_of_the_registration(
     people = console.provider.people
     people.claims = {}
     challenge = 'Bearer error="insufficient_scope", error_description="the scope \'email\' is missing"'
-    people.userinfo_response = Answer(403, (("WWW-Authenticate", challenge),), b"")
+    people.userinfo_response = Response(403, (("WWW-Authenticate", challenge),), b"")
     status, page = await console.page()
     assert (status, "not set up correctly (insufficient_scope)" in page) == (503, True)
     assert "insufficient_scope: the scope 'email' is missing" in caplog.text
@@ -406,7 +406,7 @@ async def test_what_userinfo_refuses_is_a_fault_of_the_registration(
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b"x" * 2_000_000])
 async def test_userinfo_that_cannot_be_read_is_no_person(console: Console, body: bytes) -> None:
     people = console.provider.people
-    people.claims, people.userinfo_response = {}, Answer(200, (("Content-Type", "application/json"),), body)
+    people.claims, people.userinfo_response = {}, Response(200, (("Content-Type", "application/json"),), body)
     assert (await console.sign_in())[0] == 503
 
 
@@ -458,8 +458,8 @@ async def test_what_the_provider_says_is_in_the_log_and_the_record(
         ((400, {"error": "invalid_grant", "error_description": "E2: old"}), 401, "code", "E2: old"),
         ((200, {"error": "bad_verification_code"}), 401, "code", "bad_verification_code"),
         ((400, {"error": {"code": 7}}), 401, "code", "{'code': 7}"),
-        ((401, {}), 503, "registration", "answered 401"),
-        ((429, {}), 503, "unreachable", "answered 429"),
+        ((401, {}), 503, "registration", "responded with 401"),
+        ((429, {}), 503, "unreachable", "responded with 429"),
         ((400, {"error": "temporarily_unavailable"}), 503, "unreachable", "temporarily_unavailable"),
         ((200, {"access_token": "-"}), 503, "registration", "no ID token"),
     ],
@@ -550,7 +550,7 @@ async def test_a_provider_that_lives_elsewhere_is_a_fault_of_the_settings(
 ) -> None:
     people = console.provider.people
     people.claims = {}
-    people.userinfo_response = Answer(status, (("Location", "https://login.example/moved"),), b"")
+    people.userinfo_response = Response(status, (("Location", "https://login.example/moved"),), b"")
     found, page = await console.page()
     assert (found, "not set up correctly" in page) == (503, True)
     assert "leads to https://login.example/moved," in caplog.text

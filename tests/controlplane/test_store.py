@@ -226,10 +226,10 @@ async def test_a_store_that_fails_is_503_with_retry_after(
     monkeypatch.setattr(Database, "write", fails)
     monkeypatch.setattr(Database, "write_even_if_full", fails)
     audit = json.dumps(batch("b1", proxy.org_ids[0], [1])).encode()
-    answer = await proxy.send(path, {SYNC: b"", AUDIT: audit, HEARTBEAT: b"{}"}[path])
-    assert (answer.status, answer.code) == (503, "unavailable")
-    assert int(answer.headers["Retry-After"]) > 0
-    assert "disk" not in answer.body.decode()
+    response = await proxy.send(path, {SYNC: b"", AUDIT: audit, HEARTBEAT: b"{}"}[path])
+    assert (response.status, response.code) == (503, "unavailable")
+    assert int(response.headers["Retry-After"]) > 0
+    assert "disk" not in response.body.decode()
 
 
 async def test_the_outbox_hands_events_out_in_order_and_remembers_how_far(

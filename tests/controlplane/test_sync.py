@@ -12,7 +12,7 @@ from argon2 import PasswordHasher
 
 from controlplane.store.interface import NotFound, Stop
 from proxy.wire.audit_event import rfc3339
-from tests.controlplane.plane import RULESET, Answer, FakeClock, Plane, ProxyClient, started
+from tests.controlplane.plane import RULESET, FakeClock, Plane, ProxyClient, Response, started
 
 HOUR_MS = 3_600_000
 
@@ -21,9 +21,9 @@ async def test_a_proxy_is_given_its_organisations_apps_and_rulesets(plane: Plane
     (org,) = proxy.org_ids
     ruleset = await plane.ruleset("acme", "hr-sync")
     created = await plane.inventory.add_app("payroll", "acme", "hr-sync")
-    answer = await proxy.sync()
-    assert answer.status == 200
-    content = answer.json
+    response = await proxy.sync()
+    assert response.status == 200
+    content = response.json
     assert content["orgs"] == [{"orgId": org, "name": "acme"}]
     (app,) = content["apps"]
     (secret_hash,) = app.pop("secretHashes")
@@ -53,32 +53,32 @@ async def test_a_proxy_is_given_its_organisations_apps_and_rulesets(plane: Plane
         "provesUnchanged": True,
     }
     assert content["generatedAt"] == "2026-11-21T12:00:00.000Z"
-    assert created.client_secret not in answer.body.decode()
+    assert created.client_secret not in response.body.decode()
 
 
 async def test_nothing_of_another_tenant_is_sent(plane: Plane, proxy: ProxyClient) -> None:
     foreign = await plane.org("rival")
     await plane.ruleset("rival", "secret-rules")
     await plane.inventory.add_app("secret-app", "rival", "secret-rules")
-    answer = await proxy.sync()
-    assert answer.json["apps"] == answer.json["rulesets"] == []
-    assert foreign not in answer.body.decode()
+    response = await proxy.sync()
+    assert response.json["apps"] == response.json["rulesets"] == []
+    assert foreign not in response.body.decode()
     # Nor does it show by a new version that something happened there.
     await plane.inventory.add_app("second", "rival", "secret-rules")
-    assert (await proxy.sync(answer.headers["ETag"])).status == 304
+    assert (await proxy.sync(response.headers["ETag"])).status == 304
 
 
-def _assert_signed(proxy: ProxyClient, answer: Answer, request_signature: str) -> None:
-    payload = b"response." + request_signature.encode() + b"." + answer.body
+def _assert_signed(proxy: ProxyClient, response: Response, request_signature: str) -> None:
+    payload = b"response." + request_signature.encode() + b"." + response.body
     expected = hmac.new(proxy.hmac_secret.encode(), payload, hashlib.sha256).hexdigest()
-    assert answer.headers["X-Hmac-Signature"] == expected
+    assert response.headers["X-Hmac-Signature"] == expected
 
 
-async def test_the_answer_is_signed_for_this_very_request(proxy: ProxyClient) -> None:
+async def test_the_response_is_signed_for_this_very_request(proxy: ProxyClient) -> None:
     headers = proxy.headers(b"")
-    answer = await proxy.send("/api/v1/agent/sync", headers=headers)
-    _assert_signed(proxy, answer, headers["X-Hmac-Signature"])
-    headers["If-None-Match"] = answer.headers["ETag"]
+    response = await proxy.send("/api/v1/agent/sync", headers=headers)
+    _assert_signed(proxy, response, headers["X-Hmac-Signature"])
+    headers["If-None-Match"] = response.headers["ETag"]
     unchanged = await proxy.send("/api/v1/agent/sync", headers=headers)
     assert (unchanged.status, unchanged.body) == (304, b"")
     _assert_signed(proxy, unchanged, headers["X-Hmac-Signature"])
@@ -170,14 +170,14 @@ async def test_a_rotation_with_grace_keeps_the_old_secret_and_its_tokens_until_t
     await plane.ruleset("acme", "one")
     await plane.inventory.add_app("payroll", "acme", "one")
     await plane.inventory.rotate_secret("payroll", "acme", 24 * HOUR_MS)
-    answer = await proxy.sync()
-    (app,) = answer.json["apps"]
+    response = await proxy.sync()
+    (app,) = response.json["apps"]
     assert (app["secretVersion"], len(app["secretHashes"])) == (1, 2)
     clock.advance(hours=23.9)
-    assert (await proxy.sync(answer.headers["ETag"])).status == 304
+    assert (await proxy.sync(response.headers["ETag"])).status == 304
     clock.advance(hours=0.1)
     # Its end is a change by itself, though nobody touched the application.
-    ended = await proxy.sync(answer.headers["ETag"])
+    ended = await proxy.sync(response.headers["ETag"])
     (after,) = ended.json["apps"]
     assert (after["secretVersion"], after["secretHashes"]) == (2, app["secretHashes"][:1])
 
@@ -246,14 +246,14 @@ async def test_a_shadow_ruleset_is_told_where_there_is_one(plane: Plane, proxy: 
     await plane.inventory.add_app("payroll", "acme", "one")
     seen = [(await proxy.sync()).headers["ETag"]]
     assert (await plane.inventory.set_shadow("payroll", None, "two")).shadow_ruleset_name == "two"
-    answer = await proxy.sync(seen[-1])
-    assert answer.json["apps"][0]["shadowRulesetId"] == other
-    assert answer.json["apps"][0]["rulesetId"] != other
+    response = await proxy.sync(seen[-1])
+    assert response.json["apps"][0]["shadowRulesetId"] == other
+    assert response.json["apps"][0]["rulesetId"] != other
     promoted = await plane.inventory.promote_shadow("payroll", None)
     assert (promoted.ruleset_id, promoted.shadow_ruleset_id) == (other, None)
-    answer = await proxy.sync(answer.headers["ETag"])
-    assert answer.json["apps"][0]["rulesetId"] == other
-    assert "shadowRulesetId" not in answer.json["apps"][0]
+    response = await proxy.sync(response.headers["ETag"])
+    assert response.json["apps"][0]["rulesetId"] == other
+    assert "shadowRulesetId" not in response.json["apps"][0]
     with pytest.raises(NotFound, match="no shadow ruleset"):
         await plane.inventory.promote_shadow("payroll", None)
 

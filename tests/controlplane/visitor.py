@@ -36,8 +36,8 @@ class Visitor:
             data=form,
             headers={"Cookie": self.browser.cookie, "Sec-Fetch-Site": "same-origin"},
             allow_redirects=False,
-        ) as answer:
-            return Seen(answer.status, await answer.text(), answer.headers.get("Location"))
+        ) as response:
+            return Seen(response.status, await response.text(), response.headers.get("Location"))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Helpers for tests of the whole proxy: its processes, a client that knows what it was answered, the events
+"""Helpers for tests of the whole proxy: its processes, a client that knows what it got a response, the events
 that arrived."""
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def get(url: str, context: ssl.SSLContext | None = None, **headers: str) -> tupl
     """One request on a connection of its own."""
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
-            return answer.status, answer.read()
+        with urllib.request.urlopen(request, timeout=10, context=context) as response:
+            return response.status, response.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
 
@@ -184,11 +184,11 @@ def assert_no_gap(found: list[dict[str, Any]]) -> None:
 
 
 class Closed(Exception):
-    """The connection ended before the answer did. `idle`: it was a kept one and not a byte had come, which
+    """The connection ended before the response did. `idle`: it was a kept one and not a byte had come, which
     HTTP allows a server at any time (RFC 9112 §9.3.1)."""
 
     def __init__(self, *, idle: bool) -> None:
-        super().__init__("idle" if idle else "within an answer")
+        super().__init__("idle" if idle else "within a response")
         self.idle = idle
 
 
@@ -295,9 +295,9 @@ class Load:
 
     system: System
     clients: int = 8
-    pause: float = 0.01  # seconds between an answer and the next request of the same client
+    pause: float = 0.01  # seconds between a response and the next request of the same client
     kept: bool = True  # connections; else one for each request
-    answered: dict[str, int] = field(default_factory=dict)  # path -> status, of completed answers
+    responded: dict[str, int] = field(default_factory=dict)  # path -> status, of completed responses
     served: int = 0  # of them with status 200
     idle_closes: int = 0
     refused_connects: int = 0
@@ -317,13 +317,13 @@ class Load:
         await asyncio.wait_for(asyncio.gather(*self._tasks), WAIT_SECONDS)
 
     def statuses(self) -> set[int]:
-        return set(self.answered.values())
+        return set(self.responded.values())
 
-    async def answers(self, count: int) -> None:
-        """Waits for that many more answers."""
-        target = len(self.answered) + count
+    async def responses(self, count: int) -> None:
+        """Waits for that many more responses."""
+        target = len(self.responded) + count
         async with asyncio.timeout(WAIT_SECONDS):
-            while len(self.answered) < target:  # noqa: ASYNC110
+            while len(self.responded) < target:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     async def _ask(self) -> None:
@@ -344,7 +344,7 @@ class Load:
                 else:
                     self.broken.append(path)
                 continue
-            self.answered[path] = reply.status
+            self.responded[path] = reply.status
             self.served += reply.status == 200
             if not self.kept:
                 client.close()

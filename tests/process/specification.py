@@ -110,12 +110,12 @@ def connected(base_url: str, context: ssl.SSLContext | None = None) -> Iterator[
 
 
 def read_reply(connection: socket.socket, method: str = "GET") -> Reply:
-    answer = http.client.HTTPResponse(connection, method=method)
+    response = http.client.HTTPResponse(connection, method=method)
     try:
-        answer.begin()
-        return Reply(answer.status, answer.getheaders(), answer.read())
+        response.begin()
+        return Reply(response.status, response.getheaders(), response.read())
     finally:
-        answer.close()
+        response.close()
 
 
 def until(condition: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
@@ -367,9 +367,9 @@ class Live:
         }
 
     def new_token(self, app: str) -> str:
-        answer = self.form(self.credentials(app))
-        assert answer.status == 200, answer
-        return str(answer.json["access_token"])
+        response = self.form(self.credentials(app))
+        assert response.status == 200, response
+        return str(response.json["access_token"])
 
     def token(self, app: str) -> str:
         if app not in self.tokens:

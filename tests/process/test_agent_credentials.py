@@ -21,7 +21,7 @@ from proxy.agent.credentials.static import StaticProvider
 from proxy.config.tls import client_tls
 from proxy.ipc.channel import Channel, Credential, CredentialUnavailable, Message, channel_pair
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
-from tests.standins.server import Answer
+from tests.standins.server import Response
 
 SCOPE = "https://graph.microsoft.com/.default"
 
@@ -235,26 +235,26 @@ async def test_client_credentials_are_exchanged_for_a_token() -> None:
         assert request.value("Content-Type").startswith("application/x-www-form-urlencoded")
 
 
-class Answering(IdentityStandIn):
-    """An identity provider that answers what the test says."""
+class Responding(IdentityStandIn):
+    """An identity provider that responds with what the test says."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, response: Response) -> None:
         super().__init__()
-        self._said = answer
+        self._said = response
 
-    async def answer(self, request: Any) -> Answer:
+    async def response(self, request: Any) -> Response:
         return self._said
 
 
-def ok(**members: Any) -> Answer:
+def ok(**members: Any) -> Response:
     body = {"token_type": "Bearer", "expires_in": 3599, "access_token": "abc.def"} | members
-    return Answer(
+    return Response(
         200, (), json.dumps({name: value for name, value in body.items() if value is not ...}).encode()
     )
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         ok(access_token=""),
         ok(access_token=" "),
@@ -278,21 +278,21 @@ def ok(**members: Any) -> Answer:
         ok(expires_in=1e300),
         ok(expires_in=True),
         ok(token_type="mac"),
-        Answer(200, (), b""),
-        Answer(200, (), b"[]"),
-        Answer(200, (), b"<html>"),
-        Answer(200, (), b"\xff\xfe"),
-        Answer(200, (), b'{"access_token": "abc'),
-        Answer(200, (), b'{"access_token": "abc", "expires_in": 3599}' + b" " * 300_000),
-        Answer(201, (), ok().body),
-        Answer(204),
-        Answer(302, (("Location", "/"),)),
-        Answer(400, (), b'{"error": "invalid_client", "error_description": "stand-in~client.secret"}'),
-        Answer(500),
+        Response(200, (), b""),
+        Response(200, (), b"[]"),
+        Response(200, (), b"<html>"),
+        Response(200, (), b"\xff\xfe"),
+        Response(200, (), b'{"access_token": "abc'),
+        Response(200, (), b'{"access_token": "abc", "expires_in": 3599}' + b" " * 300_000),
+        Response(201, (), ok().body),
+        Response(204),
+        Response(302, (("Location", "/"),)),
+        Response(400, (), b'{"error": "invalid_client", "error_description": "stand-in~client.secret"}'),
+        Response(500),
     ],
 )
-async def test_what_is_no_token_is_a_failure_without_a_secret_in_it(answer: Answer) -> None:
-    async with Answering(answer) as identity, provider_for(identity) as provider:
+async def test_what_is_no_token_is_a_failure_without_a_secret_in_it(response: Response) -> None:
+    async with Responding(response) as identity, provider_for(identity) as provider:
         with pytest.raises(CredentialError) as failure:
             await provider.fetch()
         assert CLIENT_SECRET not in str(failure.value)
@@ -301,7 +301,7 @@ async def test_what_is_no_token_is_a_failure_without_a_secret_in_it(answer: Answ
 
 async def test_an_identity_provider_whose_tokens_end_at_once_is_asked_as_after_any_failure() -> None:
     told = Told()
-    async with Answering(ok(expires_in=0.05)) as identity, provider_for(identity) as provider:
+    async with Responding(ok(expires_in=0.05)) as identity, provider_for(identity) as provider:
         manager = CredentialManager(provider, announce=told, clock=lambda: 1000.0, first_backoff=60.0)
         async with managing(manager):
             (message,) = await told.count(1)
@@ -316,7 +316,7 @@ async def test_the_longest_token_and_the_longest_reason_reach_a_worker() -> None
     got: asyncio.Queue[Message] = asyncio.Queue()
     with ends[0], ends[1]:
         worker, agent = Channel(ends[0], got.put_nowait), Channel(ends[1], lambda message: None)
-        async with Answering(ok(access_token=longest)) as identity, provider_for(identity) as provider:
+        async with Responding(ok(access_token=longest)) as identity, provider_for(identity) as provider:
             agent.send(Credential("default", 1, (await provider.fetch()).token, 2000.0))
         agent.send(CredentialUnavailable("default", str(CredentialError("\ud800" * 200_000)), 1.0))
         async with asyncio.timeout(10):
@@ -330,7 +330,7 @@ async def test_the_longest_token_and_the_longest_reason_reach_a_worker() -> None
 
 
 async def test_a_lifetime_in_quotes_is_understood() -> None:
-    async with Answering(ok(expires_in="60")) as identity, provider_for(identity) as provider:
+    async with Responding(ok(expires_in="60")) as identity, provider_for(identity) as provider:
         assert (await provider.fetch()).expires_at == 1060.0
 
 

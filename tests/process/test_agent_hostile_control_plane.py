@@ -1,4 +1,5 @@
-"""A control plane that answers garbage, too much, too slowly or about something else: the agent stands it."""
+"""A control plane that responds with garbage, too much, too slowly or about something else: the agent stands
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from tests.process.test_agent_shipper import journal_with, rig
 from tests.process.test_agent_sync import Announcements, changed, syncing
 from tests.standins.certificates import CertificateAuthority, speak_old_tls
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, accepted, hang
-from tests.standins.server import Answer, RawResponse
+from tests.standins.server import RawResponse, Response
 
 SYNC = "/api/v1/agent/sync"
 IDENTITY = Identity(API_KEY, HMAC_SECRET.encode())
@@ -45,11 +46,11 @@ NESTED = [
 
 @pytest.mark.parametrize("body", NESTED)
 @pytest.mark.parametrize("status", [200, 304, 401, 503])
-async def test_no_depth_of_an_unsigned_answer_ends_the_sync(
+async def test_no_depth_of_an_unsigned_response_ends_the_sync(
     tmp_path: Path, control: ControlPlaneStandIn, status: int, body: bytes
 ) -> None:
     async with syncing(control, tmp_path / "snapshot.json", Announcements(), require_signed=False) as sync:
-        control.sync_script.append(Answer(status, (), body))
+        control.sync_script.append(Response(status, (), body))
         assert not await sync.once()
         assert await sync.once()
 
@@ -60,11 +61,11 @@ async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
 ) -> None:
     """It is in no signature: kept, it would end the agent, or every sync from then on, restarts included."""
 
-    async def answer() -> Answer:
+    async def response() -> Response:
         body = json.dumps(control.sync_body).encode()
-        return control.signed(control.sync_requests[-1], Answer(200, (("ETag", etag),), body))
+        return control.signed(control.sync_requests[-1], Response(200, (("ETag", etag),), body))
 
-    control.sync_script.append(answer)
+    control.sync_script.append(response)
     async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
         assert await sync.once()
         assert sync.snapshot is not None
@@ -74,10 +75,10 @@ async def test_an_etag_that_cannot_be_sent_back_is_not_kept(
 
 @pytest.mark.parametrize("body", NESTED)
 @pytest.mark.parametrize("status", [401, 429, 500])
-async def test_no_depth_of_an_answer_stops_deliveries(
+async def test_no_depth_of_a_response_stops_deliveries(
     tmp_path: Path, control: ControlPlaneStandIn, status: int, body: bytes
 ) -> None:
-    control.audit_script.append(Answer(status, (("Retry-After", "0"),), body))
+    control.audit_script.append(Response(status, (("Retry-After", "0"),), body))
     async with rig(journal_with(tmp_path, {"org-1": 3}), control) as parts:
         await parts.ship()
     assert control.seqs("org-1") == [1, 2, 3]
@@ -115,7 +116,7 @@ def _bomb(coding: str, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br"])
-async def test_an_answer_that_unfolds_without_end_is_cut(control: ControlPlaneStandIn, coding: str) -> None:
+async def test_a_response_that_unfolds_without_end_is_cut(control: ControlPlaneStandIn, coding: str) -> None:
     bomb = _bomb(coding, 50_000_000)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Length: {len(bomb)}\r\n\r\n"
     control.raw_responses[SYNC] = RawResponse(head.encode() + bomb)
@@ -146,13 +147,13 @@ NO_RESPONSES = {
     "no gzip": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello",
     "fields without end": b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 100_000,
     "a field without end": b"HTTP/1.1 200 OK\r\nX-A: " + b"b" * 1_000_000,
-    "only interim answers": b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10_000,
+    "only interim responses": b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10_000,
     "a body without end": b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100_000,
 }
 
 
 @pytest.mark.parametrize("name", NO_RESPONSES)
-async def test_what_is_no_answer_is_a_failed_call(control: ControlPlaneStandIn, name: str) -> None:
+async def test_what_is_no_response_is_a_failed_call(control: ControlPlaneStandIn, name: str) -> None:
     control.raw_responses[SYNC] = RawResponse(NO_RESPONSES[name])
     async with open_session(client_tls(None)) as session:
         calls = ControlPlane(session, IDENTITY, timeout_seconds=10)
@@ -163,13 +164,13 @@ async def test_what_is_no_answer_is_a_failed_call(control: ControlPlaneStandIn, 
         assert (await calls.get(control.base_url + SYNC, {}, max_bytes=64 * 1024)).is_signed
 
 
-async def test_a_dripping_answer_is_cut_by_total_time(control: ControlPlaneStandIn) -> None:
+async def test_a_dripping_response_is_cut_by_total_time(control: ControlPlaneStandIn) -> None:
     async def drip() -> AsyncIterator[bytes]:
         while True:
             yield b" "
             await asyncio.sleep(0.02)
 
-    control.sync_script.append(Answer(200, stream=drip, chunked=True))
+    control.sync_script.append(Response(200, stream=drip, chunked=True))
     async with open_session(client_tls(None)) as session:
         calls = ControlPlane(session, IDENTITY, timeout_seconds=0.3)
         with pytest.raises(CallFailed, match="timed out"):
@@ -179,9 +180,9 @@ async def test_a_dripping_answer_is_cut_by_total_time(control: ControlPlaneStand
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_a_redirect_takes_the_credentials_nowhere(control: ControlPlaneStandIn, status: int) -> None:
     async with ControlPlaneStandIn(record=True) as elsewhere, open_session(client_tls(None)) as session:
-        control.sync_script.append(Answer(status, (("Location", elsewhere.base_url + SYNC),)))
-        answer = await ControlPlane(session, IDENTITY).get(control.base_url + SYNC, {}, max_bytes=65536)
-        assert (answer.status, answer.is_signed) == (status, False)
+        control.sync_script.append(Response(status, (("Location", elsewhere.base_url + SYNC),)))
+        response = await ControlPlane(session, IDENTITY).get(control.base_url + SYNC, {}, max_bytes=65536)
+        assert (response.status, response.is_signed) == (status, False)
         assert elsewhere.requests == []
 
 
@@ -230,7 +231,7 @@ async def test_a_stranger_s_certificate_or_old_tls_gets_no_request(tmp_path: Pat
 
 @pytest.mark.parametrize("body", NESTED)
 @pytest.mark.parametrize("status", [200, 400, 503])
-async def test_no_depth_of_an_identity_provider_s_answer_is_more_than_a_failure(
+async def test_no_depth_of_an_identity_provider_s_response_is_more_than_a_failure(
     control: ControlPlaneStandIn, status: int, body: bytes
 ) -> None:
     control.raw_responses["/t/oauth2/v2.0/token"] = RawResponse(
@@ -246,13 +247,13 @@ async def test_no_depth_of_an_identity_provider_s_answer_is_more_than_a_failure(
 
 @pytest.mark.process
 async def test_calls_that_hang_or_kill_keep_no_rules_from_coming(tmp_path: Path) -> None:
-    """Heartbeats and reports that are never answered, and answers to sync that no parser stands."""
+    """Heartbeats and reports that never get a response, and responses to sync that no parser stands."""
     async with a_proxy(tmp_path) as running:
         worker, control, pid = running.workers[0], running.control, running.pid
         await worker.until(lambda told: any(isinstance(each, Rules) for each in told))
         control._heartbeat = control._metrics = lambda request: hang()  # type: ignore[method-assign]
-        control.sync_script.extend(Answer(status, (), NESTED[1]) for status in (401, 503, 200))
-        control.audit_script.append(Answer(503, (), NESTED[1]))
+        control.sync_script.extend(Response(status, (), NESTED[1]) for status in (401, 503, 200))
+        control.audit_script.append(Response(503, (), NESTED[1]))
         write(spool_writer(running.settings.audit.local_retention_path), range(5))
         worker.told.clear()
         control.sync_body = changed(orgs=[])

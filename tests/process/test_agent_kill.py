@@ -11,7 +11,7 @@ import pytest
 
 from tests.process.agent_parts import AUDITING_AGENT, WORKER, start
 from tests.standins.control_plane import ControlPlaneStandIn, Script, break_off, error
-from tests.standins.server import Answer
+from tests.standins.server import Response
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -37,7 +37,7 @@ async def agent_for(directory: Path, control: ControlPlaneStandIn) -> asyncio.su
 
 async def test_no_kill_of_worker_or_agent_loses_or_doubles_an_event(tmp_path: Path) -> None:
     chance = random.Random(11)
-    failures: list[Script] = [Answer(202), Answer(503), break_off, error(429, "rateLimited")]
+    failures: list[Script] = [Response(202), Response(503), break_off, error(429, "rateLimited")]
     async with ControlPlaneStandIn() as control:
         recorded = 0
         worker = await start(WORKER, str(tmp_path), "1", "2000")

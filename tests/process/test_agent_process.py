@@ -46,7 +46,7 @@ from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentitySt
 from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
 from tests.standins.lifeline import end_with_parent
 from tests.standins.ports import free_port
-from tests.standins.server import Answer
+from tests.standins.server import Response
 
 pytestmark = pytest.mark.process
 
@@ -343,7 +343,7 @@ async def test_the_heartbeat_counts_what_waits_and_names_what_is_missing(tmp_pat
 async def test_metrics_are_deltas_that_lose_nothing_to_failures_or_restarts(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         control, pages = running.control, running.counters.workers
-        control.metrics_script.extend([Answer(503)] * 2)
+        control.metrics_script.extend([Response(503)] * 2)
         pages[0].values[c.ALLOWED] += 5
         pages[1].values[c.ALLOWED] += 2
         pages[1].values[c.BLOCKED] += 3
@@ -438,7 +438,9 @@ async def test_a_proxy_is_ready_while_its_workers_serve_whatever_its_agent_lacks
             running.alive()
 
 
-async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_answers(tmp_path: Path) -> None:
+async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_responses(
+    tmp_path: Path,
+) -> None:
     async with a_proxy(tmp_path) as running:
         control, listen = running.control, running.settings.admin.listen
         await control.until(lambda: bool(control.heartbeats))
@@ -457,7 +459,7 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_an
             )
             await running.says("/readyz and /metrics are away")
             other.shutdown(socket.SHUT_RDWR)  # to close it isn't enough: our child was born with it
-        await running.says("/readyz and /metrics answer")
+        await running.says("/readyz and /metrics respond")
         assert await running.get("/healthz") == (200, "ok\n")
         assert running.log_file.read_text().count("Admin.Listen") == 2
         spool.close()
@@ -516,7 +518,7 @@ async def test_an_agent_that_may_open_no_more_files_lives_on(tmp_path: Path) -> 
         assert await running.end(signal.SIGTERM) == 0
 
 
-async def test_who_opens_many_connections_to_the_admin_listener_takes_nothing_but_its_answers(
+async def test_who_opens_many_connections_to_the_admin_listener_takes_nothing_but_its_responses(
     tmp_path: Path,
 ) -> None:
     async with a_proxy(tmp_path) as running:
@@ -641,7 +643,7 @@ async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path
         running.identity.mode = "hang"
         worker.told.clear()
         running.start()
-        for count in (1, 2):  # what belongs to the first answer has come with the second
+        for count in (1, 2):  # what belongs to the first response has come with the second
             worker.channel.send(Hello())
             await worker.until(lambda told, count=count: len(rules(told)) >= count)  # type: ignore[misc]
         assert unavailable_of(worker.told) == {}
@@ -676,7 +678,7 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
         assert status == 200, text
         assert checks["credentials"] == {
             "status": "degraded",
-            "detail": "identity files: identity provider answered 401 invalid_client",
+            "detail": "identity files: identity provider responded with 401 invalid_client",
         }
         assert (checks["credentials/files"]["status"], checks["credentials/mail"]["status"]) == (
             "failed",

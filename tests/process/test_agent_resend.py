@@ -27,7 +27,7 @@ from tests.process.proxy_parts import (
 from tests.process.test_agent_shipper import Rig, journal_with, rig
 from tests.standins import commands
 from tests.standins.control_plane import ControlPlaneStandIn, accepted, error, foreign
-from tests.standins.server import Answer
+from tests.standins.server import Response
 from tests.standins.system import System
 
 
@@ -96,7 +96,7 @@ async def test_what_was_moved_arrives_byte_for_byte_and_is_gone(
         assert found.rejected == []
 
 
-async def test_what_is_refused_again_goes_back_with_the_new_answer(
+async def test_what_is_refused_again_goes_back_with_the_new_response(
     tmp_path: Path,
     control: ControlPlaneStandIn,
 ) -> None:
@@ -113,11 +113,11 @@ async def test_what_is_refused_again_goes_back_with_the_new_answer(
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
-        Answer(503),
-        Answer(429, (("Retry-After", "0"),)),
-        Answer(403, (("Content-Type", "text/html"),), b"<html>no</html>"),
+        Response(503),
+        Response(429, (("Retry-After", "0"),)),
+        Response(403, (("Content-Type", "text/html"),), b"<html>no</html>"),
         accepted(batchId="another"),
         foreign(accepted(accepted=100)),
         foreign(error(403, "notAuthorisedForTenant")),
@@ -127,10 +127,10 @@ async def test_what_is_refused_again_goes_back_with_the_new_answer(
 async def test_what_says_nothing_of_the_batch_keeps_it_for_the_next_time(
     tmp_path: Path,
     control: ControlPlaneStandIn,
-    answer: Answer,
+    response: Response,
 ) -> None:
     async with refused(tmp_path, control) as found:
-        control.audit_script.extend([answer, answer])
+        control.audit_script.extend([response, response])
         found.move_all()
         await until(lambda: not found.waiting)
         assert control.seqs("org-1") == list(range(1, 101))
@@ -147,7 +147,7 @@ async def test_who_stands_in_between_puts_off_for_minutes_at_most(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("proxy.agent.shipper._STRANGERS_WAIT", 1.0)
     async with refused(tmp_path, control) as found:
-        control.audit_script.append(Answer(429, (("Retry-After", "86400"),), b"<html>later</html>"))
+        control.audit_script.append(Response(429, (("Retry-After", "86400"),), b"<html>later</html>"))
         found.move_all()
         await until(lambda: not found.waiting)
         assert control.seqs("org-1") == list(range(1, 101))
@@ -155,15 +155,15 @@ async def test_who_stands_in_between_puts_off_for_minutes_at_most(
 
 
 @pytest.mark.parametrize(
-    "answer", [error(409, "batchExpired"), accepted(duplicate=True, contentDiffers=True)]
+    "response", [error(409, "batchExpired"), accepted(duplicate=True, contentDiffers=True)]
 )
 async def test_after_48_hours_or_if_the_id_is_taken_the_events_go_out_under_a_new_one(
     tmp_path: Path,
     control: ControlPlaneStandIn,
-    answer: Answer,
+    response: Response,
 ) -> None:
     async with refused(tmp_path, control) as found:
-        control.audit_script.append(answer)
+        control.audit_script.append(response)
         found.move_all()
         await until(lambda: not found.waiting)
         first, second = control.bodies

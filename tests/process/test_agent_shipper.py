@@ -1,4 +1,4 @@
-"""From journal to control plane: what every answer means for a batch, and that nobody waits for another."""
+"""From journal to control plane: what every response means for a batch, and that nobody waits for another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.standins.control_plane import (
     foreign,
     hang,
 )
-from tests.standins.server import Answer
+from tests.standins.server import Response
 
 NOW_MS = 4_000_000_000_000  # events of the future are never a backlog
 
@@ -124,15 +124,15 @@ async def test_the_body_is_the_envelope_of_the_contract(tmp_path: Path, control:
 @pytest.mark.parametrize(
     "failure",
     [
-        Answer(500),
-        Answer(502),
-        Answer(503),
+        Response(500),
+        Response(502),
+        Response(503),
         error(401, "timestampOutOfRange"),
         error(429, "rateLimited", ("Retry-After", "0")),
         error(429, "rateLimited"),
-        Answer(302, (("Location", "http://127.0.0.1:1/"),)),
-        Answer(200, (), b"<html>captive portal</html>"),
-        Answer(404),
+        Response(302, (("Location", "http://127.0.0.1:1/"),)),
+        Response(200, (), b"<html>captive portal</html>"),
+        Response(404),
         break_off,
     ],
 )
@@ -164,7 +164,7 @@ async def test_a_control_plane_that_is_not_there_is_waited_for(tmp_path: Path) -
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, first) as parts:
         parts.shipper.notify(journal.pending())
-        while not parts.shipper.problems():  # noqa: ASYNC110 - nothing tells of a call that nobody answered
+        while not parts.shipper.problems():  # noqa: ASYNC110 - nothing tells of a call that nobody responded
             await asyncio.sleep(0.01)
         assert "org-1" in parts.shipper.problems()
         async with ControlPlaneStandIn(port=port) as second:
@@ -186,9 +186,9 @@ async def test_retry_after_is_never_undercut(tmp_path: Path, control: ControlPla
 async def test_who_stands_in_between_puts_off_for_minutes_at_most(
     tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A control plane says why it answers 429, and is believed."""
+    """A control plane says why it responds with 429, and is believed."""
     monkeypatch.setattr("proxy.agent.shipper._STRANGERS_WAIT", 0.5)
-    control.audit_script.append(Answer(429, (("Retry-After", "999999999"),), b"<html>later</html>"))
+    control.audit_script.append(Response(429, (("Retry-After", "999999999"),), b"<html>later</html>"))
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
         await parts.ship()
@@ -206,7 +206,7 @@ async def test_a_stop_does_not_undercut_retry_after(tmp_path: Path, control: Con
 
 
 @pytest.mark.parametrize("status", [400, 403])
-async def test_a_batch_refused_for_good_is_set_aside_with_the_answer(
+async def test_a_batch_refused_for_good_is_set_aside_with_the_response(
     tmp_path: Path, control: ControlPlaneStandIn, status: int
 ) -> None:
     control.audit_script.append(error(status, "notAuthorisedForTenant"))
@@ -231,7 +231,7 @@ async def test_a_batch_refused_for_good_is_set_aside_with_the_answer(
 async def test_a_refusal_by_something_between_is_no_word_about_a_batch(
     tmp_path: Path, control: ControlPlaneStandIn, status: int, page: bytes
 ) -> None:
-    control.audit_script.extend([Answer(status, (("Content-Type", "text/html"),), page)] * 2)
+    control.audit_script.extend([Response(status, (("Content-Type", "text/html"),), page)] * 2)
     journal = journal_with(tmp_path, {"org-1": 1})
     async with rig(journal, control) as parts:
         await parts.ship()
@@ -264,7 +264,7 @@ async def test_a_batch_id_that_the_control_plane_has_for_other_events_is_replace
 
 
 FOREIGN = {
-    "an empty 202": Answer(202, (("Via", "1.1 gateway"), ("X", "y")), b" "),
+    "an empty 202": Response(202, (("Via", "1.1 gateway"), ("X", "y")), b" "),
     "a 202 that names the batch": foreign(accepted(accepted=7)),
     "a duplicate": foreign(accepted(duplicate=True)),
     **{
@@ -284,7 +284,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-async def test_an_unproven_answer_leaves_the_batch_as_it_is(
+async def test_an_unproven_response_leaves_the_batch_as_it_is(
     tmp_path: Path, control: ControlPlaneStandIn, name: str
 ) -> None:
     control.audit_script.extend([FOREIGN[name]] * 2)
@@ -312,16 +312,16 @@ async def test_an_unproven_413_splits_and_sets_nothing_aside(
 
 
 @pytest.mark.parametrize(
-    ("answer", "least", "most"),
+    ("response", "least", "most"),
     [
         (error(429, "rateLimited", ("Retry-After", "86400"), retryAfterSeconds=1), 1.0, 20.0),
         (foreign(error(429, "rateLimited", ("Retry-After", "0"), retryAfterSeconds=86400)), 0.0, 20.0),
     ],
 )
 async def test_of_two_waits_the_signed_one_counts(
-    tmp_path: Path, control: ControlPlaneStandIn, answer: Answer, least: float, most: float
+    tmp_path: Path, control: ControlPlaneStandIn, response: Response, least: float, most: float
 ) -> None:
-    control.audit_script.append(answer)
+    control.audit_script.append(response)
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
         await parts.ship()
@@ -334,7 +334,7 @@ async def test_without_required_signatures_what_names_the_batch_is_believed(
 ) -> None:
     """A control plane that follows the specification alone need not sign."""
     control.sign_responses = False
-    html = Answer(202, (("Content-Type", "text/html"),), b"<html>one moment</html>")
+    html = Response(202, (("Content-Type", "text/html"),), b"<html>one moment</html>")
     control.audit_script.extend([html, foreign(accepted(batchId="another")), error(409, "batchExpired")])
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control, require_signed=False) as parts:
@@ -379,8 +379,8 @@ async def test_a_single_event_that_is_too_large_is_set_aside(
 
 
 async def test_organisations_do_not_wait_for_each_other(tmp_path: Path, control: ControlPlaneStandIn) -> None:
-    blockers: list[Callable[[], Awaitable[Answer]] | Answer] = [
-        hang, error(429, "rateLimited", ("Retry-After", "600")), Answer(503), error(400, "invalidPayload")
+    blockers: list[Callable[[], Awaitable[Response]] | Response] = [
+        hang, error(429, "rateLimited", ("Retry-After", "600")), Response(503), error(400, "invalidPayload")
     ]  # fmt: skip
     for number, blocker in enumerate(blockers):
         control.organisation_scripts[f"bad-{number}"] = deque([blocker] * 500)
@@ -433,25 +433,25 @@ async def test_after_a_restart_the_batch_in_flight_has_the_same_id_and_bytes(
     assert len(control.events["org-1"]) == 107
 
 
-async def test_an_answer_that_was_lost_after_the_store_counts_once(
+async def test_a_response_that_was_lost_after_the_store_counts_once(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     real = control._audit_response
     lost = False
 
-    async def store_then_break(org_id: str) -> Answer:
+    async def store_then_break(org_id: str) -> Response:
         return await real(org_id)
 
-    async def respond_then_lose(request: Any, real_response: Any = control.answer) -> Answer:
+    async def respond_then_lose(request: Any, real_response: Any = control.response) -> Response:
         nonlocal lost
-        answer: Answer = await real_response(request)
+        response: Response = await real_response(request)
         if request.path.endswith("/audit") and not lost:
             lost = True
             raise ConnectionAbortedError("lost on the way back")
-        return answer
+        return response
 
     control._audit_response = store_then_break  # type: ignore[method-assign]
-    control.answer = respond_then_lose  # type: ignore[method-assign]
+    control.response = respond_then_lose  # type: ignore[method-assign]
     journal = journal_with(tmp_path, {"org-1": 7})
     async with rig(journal, control) as parts:
         await parts.ship()

@@ -1,4 +1,4 @@
-"""The signing key of a fleet out of its vault: every proxy comes to the same answer, and no token dies of a
+"""The signing key of a fleet out of its vault: every proxy comes to the same response, and no token dies of a
 rotation."""
 
 from __future__ import annotations

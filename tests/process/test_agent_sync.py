@@ -32,7 +32,7 @@ from tests.standins.control_plane import (
     ruleset_yaml,
     sync_body,
 )
-from tests.standins.server import Answer
+from tests.standins.server import Response
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_rules_are_persisted_before_they_are_announced(
     assert cache.stat().st_mode & 0o777 == 0o600
 
 
-async def test_an_unchanged_answer_is_a_304_and_refreshes_the_age(
+async def test_an_unchanged_response_is_a_304_and_refreshes_the_age(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
@@ -153,7 +153,7 @@ BAD_YAML = [sync_body()["rulesets"][0] | {"version": 2, "yaml": "version: 1\nnam
         lambda body: [],
     ],
 )
-async def test_a_signed_answer_that_makes_no_sense_is_refused_whole(
+async def test_a_signed_response_that_makes_no_sense_is_refused_whole(
     tmp_path: Path, control: ControlPlaneStandIn, spoil: Callable[[dict[str, Any]], Any]
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
@@ -240,30 +240,30 @@ async def test_a_bad_ruleset_is_told_with_its_place(tmp_path: Path, control: Con
         assert sync.check().status == "failed"
 
 
-FOREIGN = Answer(200, (), json.dumps(sync_body(version="forged")).encode())
+FOREIGN = Response(200, (), json.dumps(sync_body(version="forged")).encode())
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         FOREIGN,
-        Answer(200, (("X-Hmac-Signature", "0" * 64),), FOREIGN.body),
-        Answer(304),
-        Answer(200),
-        Answer(500),
-        Answer(401),
-        Answer(302, (("Location", "/elsewhere"),)),
-        Answer(200, (), b"\x00" * 100),
+        Response(200, (("X-Hmac-Signature", "0" * 64),), FOREIGN.body),
+        Response(304),
+        Response(200),
+        Response(500),
+        Response(401),
+        Response(302, (("Location", "/elsewhere"),)),
+        Response(200, (), b"\x00" * 100),
         hang,
     ],
 )
-async def test_unsigned_broken_or_missing_answers_change_nothing(
-    tmp_path: Path, control: ControlPlaneStandIn, answer: Any
+async def test_unsigned_broken_or_missing_responses_change_nothing(
+    tmp_path: Path, control: ControlPlaneStandIn, response: Any
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         assert await sync.once()
-        control.sync_script.append(answer)
+        control.sync_script.append(response)
         before = cache.read_bytes(), cache.stat().st_mtime
         assert not await sync.once()
         assert (cache.read_bytes(), cache.stat().st_mtime) == before
@@ -273,15 +273,15 @@ async def test_unsigned_broken_or_missing_answers_change_nothing(
     assert "forged" not in [version for version, _ in announced]
 
 
-async def test_a_signed_answer_to_another_request_is_refused(
+async def test_a_signed_response_to_another_request_is_refused(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     cache = tmp_path / "snapshot.json"
-    recorded: list[Answer] = []
+    recorded: list[Response] = []
     real = control.signed
 
-    def record(request: Any, answer: Answer) -> Answer:
-        recorded.append(real(request, answer))
+    def record(request: Any, response: Response) -> Response:
+        recorded.append(real(request, response))
         return recorded[-1]
 
     async with syncing(control, cache, Announcements()) as sync:
@@ -294,7 +294,7 @@ async def test_a_signed_answer_to_another_request_is_refused(
 
 
 @pytest.mark.parametrize("spoil", [str.upper, lambda s: s[:-1], lambda s: "", lambda s: s + "0"])
-async def test_any_other_spelling_of_the_answer_s_signature_is_refused(
+async def test_any_other_spelling_of_the_response_s_signature_is_refused(
     tmp_path: Path, control: ControlPlaneStandIn, spoil: Callable[[str], str]
 ) -> None:
     control.spoil_signature = spoil
@@ -303,7 +303,7 @@ async def test_any_other_spelling_of_the_answer_s_signature_is_refused(
         assert sync.snapshot is None
 
 
-async def test_unsigned_answers_are_taken_only_where_the_settings_say_so(
+async def test_unsigned_responses_are_taken_only_where_the_settings_say_so(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     control.sign_responses = False
@@ -317,7 +317,7 @@ async def test_an_unsigned_304_makes_the_next_request_a_whole_one(
 ) -> None:
     async with syncing(control, tmp_path / "snapshot.json", Announcements()) as sync:
         assert await sync.once()
-        control.sync_script.append(Answer(304))
+        control.sync_script.append(Response(304))
         assert not await sync.once()
         assert await sync.once()
     assert [bool(each.value("If-None-Match")) for each in control.sync_requests] == [False, True, False]
@@ -365,7 +365,7 @@ async def test_an_unchanged_ruleset_is_not_parsed_again(
     assert parsed == ["rules", "second"]
 
 
-async def test_too_large_an_answer_is_refused(
+async def test_too_large_a_response_is_refused(
     tmp_path: Path, control: ControlPlaneStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_module, "_MAX_BODY", 200)
@@ -388,7 +388,7 @@ async def test_the_control_plane_can_only_shorten_the_interval(
 async def test_failures_are_retried_sooner_than_the_interval(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
-    control.sync_script.extend([Answer(500)] * 2)
+    control.sync_script.extend([Response(500)] * 2)
     async with syncing(control, tmp_path / "snapshot.json", Announcements(), interval=30.0) as sync:
         task = asyncio.create_task(sync.run())
         await asyncio.wait_for(control.until(lambda: len(control.sync_requests) >= 3), 10)
@@ -464,7 +464,7 @@ async def test_stops_come_and_go_though_a_ruleset_is_bad(
         assert not read_snapshot(cache).stops
 
 
-async def test_a_stop_does_not_wait_for_an_answer_that_can_be_taken(
+async def test_a_stop_does_not_wait_for_a_response_that_can_be_taken(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
@@ -474,7 +474,7 @@ async def test_a_stop_does_not_wait_for_an_answer_that_can_be_taken(
         assert not await sync.once()
         assert read_snapshot(cache).stops.everything
         assert announced == [("v1", True), ("v1", True)]
-        control.sync_body = changed(apps=TWICE)  # and nothing is lifted by an answer that is refused
+        control.sync_body = changed(apps=TWICE)  # and nothing is lifted by a response that is refused
         assert not await sync.once()
         assert read_snapshot(cache).stops.everything
         control.sync_body = sync_body()  # as before all that, when it had an ETag
@@ -482,18 +482,20 @@ async def test_a_stop_does_not_wait_for_an_answer_that_can_be_taken(
         assert not read_snapshot(cache).stops
 
 
-async def test_a_worker_s_complaint_waits_for_no_answer(tmp_path: Path, control: ControlPlaneStandIn) -> None:
+async def test_a_worker_s_complaint_waits_for_no_response(
+    tmp_path: Path, control: ControlPlaneStandIn
+) -> None:
     """The control plane may be silent for half a minute."""
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced, timeout_seconds=30.0) as sync:
         assert await sync.once()
         cache.unlink()
-        asked, answered = asyncio.Event(), asyncio.Event()
+        asked, responded = asyncio.Event(), asyncio.Event()
 
-        async def silent() -> Answer:
+        async def silent() -> Response:
             asked.set()
-            await answered.wait()
-            return Answer(503)
+            await responded.wait()
+            return Response(503)
 
         control.sync_script.append(silent)
         asking = asyncio.create_task(sync.once())
@@ -502,7 +504,7 @@ async def test_a_worker_s_complaint_waits_for_no_answer(tmp_path: Path, control:
         assert not asking.done()
         assert read_snapshot(cache).version == "v1"
         assert announced == [("v1", True), ("v1", False)]
-        answered.set()
+        responded.set()
         assert not await asking
 
 
@@ -522,7 +524,7 @@ async def test_two_stops_that_can_not_be_taken_hold_both(
         assert not sync.stopped_beside
 
 
-async def test_an_application_that_is_disabled_does_not_wait_for_an_answer_that_can_be_taken(
+async def test_an_application_that_is_disabled_does_not_wait_for_a_response_that_can_be_taken(
     tmp_path: Path, control: ControlPlaneStandIn
 ) -> None:
     cache = tmp_path / "snapshot.json"

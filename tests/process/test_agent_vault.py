@@ -35,7 +35,7 @@ from tests.standins.key_vault import (
     ManagedIdentityStandIn,
     VaultMode,
 )
-from tests.standins.server import Answer, Received
+from tests.standins.server import Received, Response
 
 SCOPE = "https://graph.microsoft.com/.default"
 NAME = "graph-client"
@@ -280,7 +280,7 @@ async def test_the_vault_is_looked_into_ahead_of_the_end_of_what_is_held(azure: 
     held = HeldSecret(azure.reader, NAME, what="upstream credential", interval=86400)
     task = asyncio.create_task(held.run())
     await asyncio.gather(held.current(), held.current())
-    assert azure.vault.reads == [NAME]  # who asks while another does takes the same answer
+    assert azure.vault.reads == [NAME]  # who asks while another does takes the same response
     azure.vault.put(NAME, "stand-in~second")
     async with asyncio.timeout(20):
         while len(azure.vault.reads) < 2:
@@ -338,15 +338,17 @@ async def test_upstream_tokens_are_bought_while_the_vault_is_away(azure: Azure) 
         ("down", "can't be reached"),
         (
             "forbidden",
-            "answered 403 Forbidden ForbiddenByRbac; the identity needs the role Key Vault Secrets",
+            "responded with 403 Forbidden ForbiddenByRbac; the identity needs the role Key Vault Secrets",
         ),
-        ("error", "answered 503 ServiceUnavailable"),
-        ("garbage", "the answer makes no sense"),
-        ("deaf", "answered 401 Unauthorized"),
+        ("error", "responded with 503 ServiceUnavailable"),
+        ("garbage", "the response makes no sense"),
+        ("deaf", "responded with 401 Unauthorized"),
         ("foreign", "the challenge is for another vault than Credentials.VaultUrl"),
     ],
 )
-async def test_what_keeps_the_vault_from_answering_is_named(azure: Azure, mode: VaultMode, told: str) -> None:
+async def test_what_keeps_the_vault_from_responding_is_named(
+    azure: Azure, mode: VaultMode, told: str
+) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
     azure.vault.mode = mode
     with pytest.raises(CredentialError, match=told) as failure:
@@ -409,9 +411,9 @@ async def test_a_slow_vault_or_identity_is_waited_for_only_so_long(
     ("mode", "told"),
     [
         ("down", "can't be reached: ServiceRequestError"),
-        ("unassigned", "answered 400; is it assigned to this machine?"),
-        ("garbage", "answered 200 with something that makes no sense"),
-        ("error", "answered 500"),
+        ("unassigned", "responded with 400; is it assigned to this machine?"),
+        ("garbage", "responded with 200 with something that makes no sense"),
+        ("error", "responded with 500"),
     ],
 )
 @pytest.mark.parametrize("machine", [False, True], ids=["in App Service", "on a machine"])
@@ -435,22 +437,22 @@ DEEP = b"[" * 100_000
 NO_PAGE = b'{"value": [], "nextLink": "%s"}'
 
 
-def says(status: int, body: bytes) -> Callable[[Received], Awaitable[Answer]]:
-    async def answer(request: Received) -> Answer:
-        return Answer(status, (("Content-Type", "application/json"),), body)
+def says(status: int, body: bytes) -> Callable[[Received], Awaitable[Response]]:
+    async def response(request: Received) -> Response:
+        return Response(status, (("Content-Type", "application/json"),), body)
 
-    return answer
+    return response
 
 
 @pytest.mark.parametrize("status", [200, 403, 404, 429, 500])
-async def test_a_vault_that_answers_what_nobody_can_read_is_a_vault_that_gives_nothing(
+async def test_a_vault_that_responses_what_nobody_can_read_is_a_vault_that_gives_nothing(
     azure: Azure, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
     await azure.reader.secret(NAME)  # and is let in without a challenge from now on
-    monkeypatch.setattr(azure.vault, "answer", says(status, DEEP))
+    monkeypatch.setattr(azure.vault, "response", says(status, DEEP))
     for call in (azure.reader.secret, azure.reader.versions):
-        with pytest.raises(VaultError, match="the answer makes no sense"):
+        with pytest.raises(VaultError, match="the response makes no sense"):
             await call(NAME)
 
 
@@ -460,8 +462,8 @@ async def test_a_list_of_versions_that_leads_to_itself_is_no_list(
     azure.vault.put(NAME, CLIENT_SECRET)
     await azure.reader.secret(NAME)
     itself = f"{azure.vault.base_url}/secrets/{NAME}/versions?api-version=7.6".encode()
-    monkeypatch.setattr(azure.vault, "answer", says(200, NO_PAGE % itself))
-    with pytest.raises(VaultError, match="the answer makes no sense"):
+    monkeypatch.setattr(azure.vault, "response", says(200, NO_PAGE % itself))
+    with pytest.raises(VaultError, match="the response makes no sense"):
         await azure.reader.versions(NAME)
 
 
@@ -474,11 +476,11 @@ async def test_a_list_of_versions_that_leads_to_itself_is_no_list(
         (200, b'{"access_token": "t", "expires_in": 1e999, "resource": "r", "token_type": "Bearer"}'),
     ],
 )
-async def test_a_managed_identity_that_answers_what_nobody_can_read_gives_no_token(
+async def test_a_managed_identity_that_responses_what_nobody_can_read_gives_no_token(
     azure: Azure, monkeypatch: pytest.MonkeyPatch, status: int, body: bytes
 ) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
-    monkeypatch.setattr(azure.identity, "answer", says(status, body))
+    monkeypatch.setattr(azure.identity, "response", says(status, body))
     with pytest.raises(VaultError, match="the managed identity gives no token"):
         await azure.reader.secret(NAME)
 
@@ -535,9 +537,9 @@ async def test_a_version_that_is_named_by_half_a_character_is_none(
     azure.vault.put(NAME, CLIENT_SECRET)
     await azure.reader.secret(NAME)
     odd = f"{azure.vault.base_url}/secrets/{NAME}/\\ud800"
-    monkeypatch.setattr(azure.vault, "answer", says(200, (body % odd).encode()))
+    monkeypatch.setattr(azure.vault, "response", says(200, (body % odd).encode()))
     call = azure.reader.versions if "[" in body else azure.reader.secret
-    with pytest.raises(VaultError, match="the answer makes no sense"):
+    with pytest.raises(VaultError, match="the response makes no sense"):
         await call(NAME)
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.process.agent_parts import AUDITING_AGENT, payload, spool_writer, start
 from tests.process.proxy_parts import LONG
 from tests.standins.control_plane import ControlPlaneStandIn, error
-from tests.standins.server import Answer
+from tests.standins.server import Response
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600 if LONG else 120)]
 
@@ -36,15 +36,15 @@ class LimitedControlPlane(ControlPlaneStandIn):
         self.too_early: list[float] = []  # attempts before the end of a Retry-After
         self._not_before = 0.0
 
-    async def _audit_response(self, org_id: str) -> Answer:
+    async def _audit_response(self, org_id: str) -> Response:
         now = time.monotonic()
         if self.down:
-            return Answer(503)
+            return Response(503)
         if now < self._not_before:
             self.too_early.append(self._not_before - now)
         if self._taken < LIMIT:
             self._taken += 1
-            return Answer(202)
+            return Response(202)
         self._taken = 0
         self._not_before = now + PAUSE
         return error(429, "rateLimited", ("Retry-After", str(PAUSE)))

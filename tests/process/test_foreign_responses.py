@@ -1,4 +1,5 @@
-"""What stands between proxy and control plane answers in its place: nothing is lost, and somebody says so."""
+"""What stands between proxy and control plane responds in its place: nothing is lost, and somebody says
+so."""
 
 from __future__ import annotations
 
@@ -86,20 +87,20 @@ def batch_ids(system: System) -> set[str]:
     return {each.batch_id for org in state.organisations.values() for each in org.batches}
 
 
-async def test_no_answer_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_path: Path) -> None:
+async def test_no_response_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_path: Path) -> None:
     async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
         async with client_of(system) as client:
             await until(lambda: len(events(system)) == 1)  # of the token
-            between.answers["audit"] = Foreign(202)
+            between.responses["audit"] = Foreign(202)
             for number in range(5):
                 assert (await client.get(f"/v1.0/echo/{number}")).status == 200
         await between.asked("audit")
         ids = batch_ids(system)
         assert len(ids) == 1
         for name, foreign in FOREIGN.items():
-            between.answers["audit"] = foreign
+            between.responses["audit"] = foreign
             await between.asked("audit", 2)
-            words = f"answered {foreign.status}"
+            words = f"responded {foreign.status}"
             await until(lambda: words in audit_check(system)["detail"])  # noqa: B023
             assert audit_check(system)["status"] == "degraded", name
             assert "something between this proxy and the control plane" in audit_check(system)["detail"]
@@ -119,21 +120,21 @@ async def test_no_answer_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_path
 
 
 async def passes(system: System, between: Between) -> None:
-    """Nobody answers in the control plane's place any more: all events arrive, and it is well again."""
-    between.answers.clear()
+    """Nobody responds in the control plane's place any more: all events arrive, and it is well again."""
+    between.responses.clear()
     await until(lambda: len(events(system)) == 6)
     assert_no_gap(events(system))
     await until(lambda: audit_check(system)["status"] == "ok")
 
 
-async def test_the_same_answer_again_and_again_is_one_line_of_the_log(tmp_path: Path) -> None:
+async def test_the_same_response_again_and_again_is_one_line_of_the_log(tmp_path: Path) -> None:
     async with with_between(tmp_path, "Audit__IngestionUrl") as (system, between):
-        between.answers["audit"] = Foreign(202, HTML, "text/html")
+        between.responses["audit"] = Foreign(202, HTML, "text/html")
         async with client_of(system):
             await between.asked("audit", 4)
         kept = [line for line in log_of(system).splitlines() if " are kept: " in line]
         assert len(kept) == 1
-        assert "answered 202 (text/html, an HTML page)" in kept[0]
+        assert "responded with 202 (text/html, an HTML page)" in kept[0]
 
 
 async def test_a_signed_refusal_under_another_status_is_no_acceptance(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def reported(system: System) -> int:
 async def test_no_window_of_metrics_is_lost_and_no_heartbeat_counts_as_delivered(tmp_path: Path) -> None:
     async with with_between(tmp_path, "RuleSync__SaasBaseUrl") as (system, between):
         for foreign in (Foreign(200), Foreign(200, b'{"status":"ok"}', "application/json")):
-            between.answers = {"heartbeat": foreign, "metrics": foreign}
+            between.responses = {"heartbeat": foreign, "metrics": foreign}
             async with client_of(system) as client:
                 for number in range(3):
                     assert (await client.get(f"/v1.0/echo/{number}")).status == 200
@@ -172,10 +173,10 @@ async def test_no_window_of_metrics_is_lost_and_no_heartbeat_counts_as_delivered
             assert "heartbeat not delivered: something between" in check["detail"]
             assert "metrics report not delivered: something between" in check["detail"]
         assert reported(system) == 0
-        between.answers = {}
+        between.responses = {}
         await until(lambda: reported(system) == 6)
         await until(lambda: readiness(system)["checks"]["reports"]["status"] == "ok")
-        # A signed answer to the same bytes, of an endpoint that stored nothing of them.
+        # A signed response to the same bytes, of an endpoint that stored nothing of them.
         between.redirects, between.relabels = {"metrics": "heartbeat"}, {400: 200}
         async with client_of(system) as client:
             assert (await client.get("/v1.0/echo/9")).status == 200
@@ -225,8 +226,8 @@ def compressed(response: web.Response) -> web.Response:
     return response
 
 
-async def test_what_a_gateway_changes_in_the_control_planes_answers(tmp_path: Path) -> None:
-    """Only a change that leaves body and signature as they were leaves the answer proven."""
+async def test_what_a_gateway_changes_in_the_control_planes_responses(tmp_path: Path) -> None:
+    """Only a change that leaves body and signature as they were leaves the response proven."""
     async with with_between(tmp_path, "Audit__IngestionUrl", "RuleSync__SaasBaseUrl") as (system, between):
         for number, (name, (change, words)) in enumerate(CHANGED.items()):
             between.changes = dict.fromkeys(("audit", "heartbeat", "metrics", "sync"), change)

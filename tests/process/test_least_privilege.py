@@ -242,8 +242,8 @@ async def test_what_a_browser_is_led_to_neither_renders_nor_stays(tmp_path: Path
 
 def headers_of(url: str, status: int, context: ssl.SSLContext) -> dict[str, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10, context=context) as answer:
-            found, fields = answer.status, answer.headers
+        with urllib.request.urlopen(url, timeout=10, context=context) as response:
+            found, fields = response.status, response.headers
     except urllib.error.HTTPError as error:
         found, fields = error.code, error.headers
         error.close()

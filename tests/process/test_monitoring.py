@@ -50,7 +50,7 @@ async def test_what_alerts_and_dashboard_name_is_there(tmp_path: Path) -> None:
         name for text in (*QUERIES, *(alert["expr"] for alert in ALERTS)) for name in _METRIC.findall(text)
     }
     async with system_with_a_vault(tmp_path) as system, Load(system) as load:
-        await load.answers(50)
+        await load.responses(50)
         await until(lambda: "graphward_controlplane_batches_total" in exposed(system))
         assert named - exposed(system) == set()
 
@@ -109,7 +109,7 @@ async def test_every_query_of_the_dashboard_gives_data(tmp_path: Path) -> None:
         Prometheus(tmp_path, system) as prometheus,
         Load(system, clients=2) as load,
     ):
-        await load.answers(50)
+        await load.responses(50)
         scraped = f"min(count_over_time(up[{_WINDOW}])) >= 4 and min(up) == 1 and count(up) == 2"
         stored = f"rate(graphward_controlplane_batches_total[{_WINDOW}]) > 0"
         await until(lambda: prometheus.query(scraped) and prometheus.query(stored))

@@ -1,4 +1,4 @@
-"""Thousands of slow connections, of every kind at once, beside a few good ones, which are answered all the
+"""Thousands of slow connections, of every kind at once, beside a few good ones, which get a response all the
 while; and no more memory than the connections themselves need."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.process
 
 SLOW: Final = 10_000 if LONG else 1_000
 GOOD_REQUESTS: Final = 2_000 if LONG else 200
-KIB_OF_A_CONNECTION: Final = 48  # in user space, at most: heads, bodies and answers begun included
+KIB_OF_A_CONNECTION: Final = 48  # in user space, at most: heads, bodies and responses begun included
 KINDS: Final = ("head", "idle", "body", "reader")
 
 
@@ -79,8 +79,8 @@ async def token_of(system: System) -> str:
         "POST /proxy/token HTTP/1.1\r\nHost: p\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    answer = await exchanged(system, (head + body).encode())
-    return answer.partition(b'"access_token":"')[2].partition(b'"')[0].decode()
+    response = await exchanged(system, (head + body).encode())
+    return response.partition(b'"access_token":"')[2].partition(b'"')[0].decode()
 
 
 async def exchanged(system: System, request: bytes) -> bytes:
@@ -169,14 +169,14 @@ def metric(system: System, name: str) -> int:
 
 
 async def good_ones(system: System, token: str, count: int) -> list[float]:
-    """Seconds that each of so many requests took, one after the other; each gets its own answer."""
+    """Seconds that each of so many requests took, one after the other; each gets its own response."""
     seconds = []
     for number in range(count):
         began = time.perf_counter()
-        answer = await exchanged(system, good_request(token, number))
+        response = await exchanged(system, good_request(token, number))
         seconds.append(time.perf_counter() - began)
-        assert answer.startswith(b"HTTP/1.1 200 "), answer[:200]
-        assert f"/v1.0/echo/{number}".encode() in answer
+        assert response.startswith(b"HTTP/1.1 200 "), response[:200]
+        assert f"/v1.0/echo/{number}".encode() in response
     return seconds
 
 
@@ -225,9 +225,9 @@ async def test_one_address_s_flood_leaves_room_for_its_own_limit_only(tmp_path: 
         token = await token_of(system)
         async with SlowConnections(system, token, 300):
             await until(lambda: metric(system, "graphward_limit_address_connections_total") >= 250)
-            answer = await exchanged(system, good_request(token, 1))
-            assert answer.startswith(b"HTTP/1.1 503 ")
-            assert b"Retry-After: 1" in answer
+            response = await exchanged(system, good_request(token, 1))
+            assert response.startswith(b"HTTP/1.1 503 ")
+            assert b"Retry-After: 1" in response
         await until(lambda: connections_open(system) < 10)
         await good_ones(system, token, 10)
 
@@ -249,8 +249,8 @@ async def test_bodies_beyond_the_limit_cost_no_memory(tmp_path: Path) -> None:
         ).encode() + b" " * (BATCH_BYTES - 1)
         asking = [asyncio.create_task(first_line(system, request)) for _ in range(80)]
         refused = 0
-        for answered in asyncio.as_completed(asking):
-            line = await answered
+        for responded in asyncio.as_completed(asking):
+            line = await responded
             assert line in (b"HTTP/1.1 503 Service Unavailable\r\n", b""), line
             refused += 1
             if refused == len(asking) - 8:  # at least seven are held, waiting for their last byte

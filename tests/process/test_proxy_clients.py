@@ -68,8 +68,8 @@ async def test_requests(system: System, token: str) -> None:
             assert session.put(f"{system.proxy_url}/v1.0/upload/a", data=UPLOAD).json() == uploaded.json()
             for query in ("", "?chunked"):
                 digest = hashlib.sha256()
-                with session.get(f"{system.proxy_url}/v1.0/bytes/2000000{query}", stream=True) as answer:
-                    for piece in answer.iter_content(10_000):
+                with session.get(f"{system.proxy_url}/v1.0/bytes/2000000{query}", stream=True) as response:
+                    for piece in response.iter_content(10_000):
                         digest.update(piece)
             check(page.json(), uploaded.json(), digest.hexdigest())
             following = session.get(page.json()["@odata.nextLink"])  # page two comes through the proxy
@@ -88,11 +88,11 @@ async def test_httpx(system: System, token: str) -> None:
         page = await session.get("/v1.0/users?$top=2")
         uploaded = await session.put("/v1.0/upload/a", content=pieces_later())
         digest = hashlib.sha256()
-        async with session.stream("GET", "/v1.0/bytes/2000000") as answer:
-            async for piece in answer.aiter_bytes():
+        async with session.stream("GET", "/v1.0/bytes/2000000") as response:
+            async for piece in response.aiter_bytes():
                 digest.update(piece)
         check(page.json(), uploaded.json(), digest.hexdigest())
-        # A gzip answer in which no link changes keeps its coding.
+        # A gzip response in which no link changes keeps its coding.
         example = await session.get("/v1.0/users/ada@contoso.com?$expand=manager")
         assert example.headers["content-encoding"] == "gzip"
         assert example.json()["manager"]["displayName"] == "Alan Turing"
@@ -105,15 +105,15 @@ async def test_aiohttp(system: System, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}"}
     connector = aiohttp.TCPConnector(ssl=system.client_context(), limit=1)
     async with aiohttp.ClientSession(system.proxy_url, headers=headers, connector=connector) as session:
-        async with session.get("/v1.0/users?$top=2") as answer:
-            page = await answer.json()
-        async with session.put("/v1.0/upload/a", data=pieces_later()) as answer:
-            uploaded = await answer.json()
-        async with session.put("/v1.0/upload/a", data=UPLOAD, expect100=True) as answer:
-            assert await answer.json() == uploaded
+        async with session.get("/v1.0/users?$top=2") as response:
+            page = await response.json()
+        async with session.put("/v1.0/upload/a", data=pieces_later()) as response:
+            uploaded = await response.json()
+        async with session.put("/v1.0/upload/a", data=UPLOAD, expect100=True) as response:
+            assert await response.json() == uploaded
         digest = hashlib.sha256()
-        async with session.get("/v1.0/bytes/2000000?chunked") as answer:
-            async for piece in answer.content.iter_any():
+        async with session.get("/v1.0/bytes/2000000?chunked") as response:
+            async for piece in response.content.iter_any():
                 digest.update(piece)
         check(page, uploaded, digest.hexdigest())
     await all_recorded(system, 4)

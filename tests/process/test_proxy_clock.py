@@ -72,14 +72,14 @@ class Application:
     system: System
     client: Client
     seen: Counter[int]
-    answered: list[str]
+    responded: list[str]
 
     async def ask(self, count: int) -> None:
         for _ in range(count):
-            path = f"/v1.0/echo/{len(self.answered)}-{sum(self.seen.values())}"
+            path = f"/v1.0/echo/{len(self.responded)}-{sum(self.seen.values())}"
             reply = await self.client.get(path)
             self.seen[reply.status] += 1
-            self.answered.append(path)
+            self.responded.append(path)
             if reply.status == 401:
                 assert json.loads(reply.body)["error"]["code"] == "InvalidAuthenticationToken"
                 await self.client.authenticate(self.system)
@@ -144,7 +144,7 @@ async def test_jumps_of_an_hour_cost_a_token_and_nothing_else(tmp_path: Path, cl
             await until(lambda: readiness(system)["checks"]["credentials"]["status"] == "ok")
         assert set(application.seen) <= {200, 401}
         assert application.seen[200] > 250
-        await until(lambda: set(application.answered) <= stored_paths(system))
+        await until(lambda: set(application.responded) <= stored_paths(system))
         await until(lambda: readiness(system)["checks"]["sync"]["status"] == "ok")
         assert_no_gap(events(system))
         assert len({event["id"] for event in events(system)}) == len(events(system))

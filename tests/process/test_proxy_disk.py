@@ -1,4 +1,4 @@
-"""A full disk for audit events: requests are refused, none is answered unrecorded, service returns by
+"""A full disk for audit events: requests are refused, none gets a response unrecorded, service returns by
 itself."""
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ async def assert_not_ready(system: System) -> None:
 
 
 def served(load: Load) -> set[str]:
-    return {path for path, status in load.answered.items() if status == 200}
+    return {path for path, status in load.responded.items() if status == 200}
 
 
 async def settled(system: System, load: Load) -> None:
-    """Every answer has its event, and no request that was refused has one or reached the upstream."""
+    """Every response has its event, and no request that was refused has one or reached the upstream."""
     await until(lambda: served(load) <= stored_paths(system))
     found = events(system)
     assert_no_gap(found)
     paths = [event["path"] for event in found if event["path"].startswith("/v1.0/echo/")]
     assert len(paths) == len(set(paths))
-    refused = {path for path, status in load.answered.items() if status == 503}
+    refused = {path for path, status in load.responded.items() if status == 503}
     assert refused.isdisjoint(paths)
     assert refused.isdisjoint(request.path for request in system.graph.requests)
     assert load.statuses() == {200, 503}
@@ -102,7 +102,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path, small_disk: Path
         before = processes(system)
         await kill_control_plane(system)  # so that nothing makes room meanwhile
         async with Load(system, clients=16) as load:  # whom the kernel spreads over both workers
-            await load.answers(50)
+            await load.responses(50)
             filler = fill(small_disk)
             await until_refused(load)
             # What a segment leaves when it goes would make room for a moment.
@@ -133,7 +133,7 @@ def told_of_audit(system: System) -> str:
     return str(shown(system)["heartbeat"]["checks"]["audit"].get("detail", ""))
 
 
-async def test_a_disk_that_does_not_answer_silences_neither_heartbeat_nor_readiness(tmp_path: Path) -> None:
+async def test_a_disk_that_does_not_response_silences_neither_heartbeat_nor_readiness(tmp_path: Path) -> None:
     """Whoever opens a FIFO waits, as who reads from a disk that hangs."""
     async with whole_system(tmp_path) as system, client_of(system) as client:
         assert (await client.get("/v1.0/echo/1")).status == 200
@@ -141,14 +141,14 @@ async def test_a_disk_that_does_not_answer_silences_neither_heartbeat_nor_readin
         (journal,) = (tmp_path / "audit" / "journal").glob("*/*.ndjson")
         os.mkfifo(tmp_path / "hangs")
         (tmp_path / "hangs").rename(journal)
-        await until(lambda: "the disk has not answered for" in told_of_audit(system))
+        await until(lambda: "the disk has not responded for" in told_of_audit(system))
         ready = readiness(system)
         assert (ready["ready"], ready["checks"]["audit"]["status"]) == (True, "failed")
         assert metrics(system)["graphward_audit_missing_total"] == 0
         assert (await client.get("/v1.0/echo/2")).status == 200
         os.close(os.open(journal, os.O_WRONLY))
         await until(lambda: stored_paths(system) >= {"/v1.0/echo/2"})
-        await until(lambda: "has not answered" not in told_of_audit(system))
+        await until(lambda: "has not responded" not in told_of_audit(system))
     assert "Traceback" not in log_of(system)
 
 
@@ -198,7 +198,7 @@ async def test_a_disk_that_turns_read_only_refuses_and_recovers(tmp_path: Path, 
     async with whole_system(tmp_path, workers=1, environment=ENVIRONMENT) as system:
         before = processes(system)
         async with Load(system) as load:
-            await load.answers(50)
+            await load.responses(50)
             with read_only(small_disk):
                 await until_refused(load)
                 await until(lambda: readiness(system)["status"] == 503)
@@ -235,7 +235,7 @@ async def test_a_proxy_that_starts_on_a_read_only_disk_serves_once_it_can_write(
     assert "Traceback" not in log_of(system)
 
 
-# A disk that doesn't answer, as when its device or the network before it hangs
+# A disk that doesn't respond, as when its device or the network before it hangs
 
 
 @contextlib.contextmanager
@@ -245,11 +245,11 @@ def silent(retention: Path) -> Iterator[None]:
         yield
 
 
-async def test_a_disk_that_does_not_answer_refuses_before_anything_goes_up(tmp_path: Path) -> None:
+async def test_a_disk_that_does_not_response_refuses_before_anything_goes_up(tmp_path: Path) -> None:
     async with whole_system(tmp_path, workers=1, environment=ENVIRONMENT) as system:
         before = processes(system)
         async with Load(system, clients=16) as load:
-            await load.answers(50)
+            await load.responses(50)
             with silent(tmp_path / "audit"):
                 await until_refused(load)
                 await until(lambda: readiness(system)["status"] == 503)
@@ -261,12 +261,14 @@ async def test_a_disk_that_does_not_answer_refuses_before_anything_goes_up(tmp_p
         assert load.broken == []
         await settled(system, load)
         assert processes(system) == before
-    assert "requests are refused: the disk has not answered" in log_of(system)
+    assert "requests are refused: the disk has not responded" in log_of(system)
     assert "there is room for audit events again" in log_of(system)
     assert "Traceback" not in log_of(system)
 
 
-async def test_a_proxy_that_starts_while_the_disk_does_not_answer_serves_once_it_does(tmp_path: Path) -> None:
+async def test_a_proxy_that_starts_while_the_disk_does_not_response_serves_once_it_does(
+    tmp_path: Path,
+) -> None:
     async with whole_system(tmp_path) as system:
         await kill_all(system)
         with silent(tmp_path / "audit"):

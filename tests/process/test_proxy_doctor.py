@@ -30,7 +30,7 @@ from tests.standins.graph import GraphStandIn
 from tests.standins.identity import CLIENT_ID, CLIENT_SECRET, TENANT, IdentityStandIn
 from tests.standins.key_vault import KeyVaultStandIn, ManagedIdentityStandIn
 from tests.standins.ports import free_port
-from tests.standins.server import Answer, Received
+from tests.standins.server import Received, Response
 from tests.standins.system import ROOT
 
 pytestmark = pytest.mark.process
@@ -248,7 +248,7 @@ async def test_a_disabled_proxy(plane: Plane, patient: Patient) -> None:
     assert "proxy enable" in (await patient.failures())["control plane: sync"]["fix"]
 
 
-async def test_an_answer_that_somebody_else_signed(patient: Patient, control: ControlPlaneStandIn) -> None:
+async def test_a_response_that_somebody_else_signed(patient: Patient, control: ControlPlaneStandIn) -> None:
     control.spoil_signature = lambda signature: signature[::-1]
     assert "not signed" in (await patient.failures())["control plane: sync"]["found"]
 
@@ -258,10 +258,10 @@ class OtherTime(ControlPlaneStandIn):
 
     ahead = 0
 
-    async def answer(self, request: Received) -> Answer:
-        answer = await super().answer(request)
+    async def response(self, request: Received) -> Response:
+        response = await super().response(request)
         date = ("Date", formatdate(time.time() + self.ahead, usegmt=True))
-        return Answer(answer.status, (*answer.headers, date), answer.body)
+        return Response(response.status, (*response.headers, date), response.body)
 
 
 @pytest.mark.parametrize(("ahead", "status"), [(2, "ok"), (60, "warn"), (-900, "fail"), (3600, "fail")])

@@ -144,7 +144,7 @@ async def test_without_processes_to_be_had_what_serves_goes_on(tmp_path: Path, f
         async with Load(system) as load:
             os.kill(system.proxy.process.pid, signal.SIGHUP)
             await until(lambda: "proxy.supervisor: reloaded" in log_of(system))
-            await load.answers(20)
+            await load.responses(20)
         assert (load.broken, load.refused_connects, load.statuses()) == ([], 0, {200})
         assert len(await settled(system)) == len(held)
     assert "Traceback" not in log_of(system)

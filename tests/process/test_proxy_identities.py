@@ -132,8 +132,8 @@ def test_under_load_no_token_goes_up_for_another_application(several: Several) -
         several.live.token(app)
     asked = [(app, f"load-{number}") for number in range(40) for app in OWNERS]
     with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda each: several.ask(*each), asked))
-    assert answers == [(200, [OWNERS[app]]) for app, _ in asked]
+        responses = list(threads.map(lambda each: several.ask(*each), asked))
+    assert responses == [(200, [OWNERS[app]]) for app, _ in asked]
 
 
 def test_an_upstream_401_renews_the_token_of_that_identity_alone(several: Several) -> None:
@@ -162,10 +162,10 @@ def test_applications_of_a_refused_identity_get_503_until_it_is_taken_again(seve
     assert (now["status"], now["checks"]["credentials"]["status"]) == (200, "degraded")
     assert now["checks"]["credentials/mail"] == {
         "status": "failed",
-        "detail": "identity provider answered 401 invalid_client",
+        "detail": "identity provider responded with 401 invalid_client",
     }
     assert metrics(system)['graphward_check{check="credentials/mail"}'] == 2
-    assert "no new upstream token of identity mail: identity provider answered 401" in log_of(system)
+    assert "no new upstream token of identity mail: identity provider responded with 401" in log_of(system)
     until(
         lambda: (
             "identity mail: identity provider" in json.dumps(several.live.cli("proxy", "show", "demo-proxy"))

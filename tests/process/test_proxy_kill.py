@@ -1,4 +1,5 @@
-"""SIGKILL of any process at any moment, under load: no completed answer without its event, no event twice."""
+"""SIGKILL of any process at any moment, under load: no completed response without its event, no event
+twice."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ KILLS = int(os.environ.get("GRAPHWARD_KILLS", "200" if LONG else "12"))
 pytestmark = [pytest.mark.process, pytest.mark.timeout(max(1800 if LONG else 120, 10 * KILLS))]
 
 
-async def test_no_kill_loses_or_doubles_the_event_of_a_completed_answer(tmp_path: Path) -> None:
+async def test_no_kill_loses_or_doubles_the_event_of_a_completed_response(tmp_path: Path) -> None:
     chance = random.Random(7)
     victims = ["worker", "agent", "supervisor", "everything", "worker"]
     # Small segments, since a killed worker leaves its own behind until an agent lives long enough to look.
@@ -63,7 +64,7 @@ async def test_no_kill_loses_or_doubles_the_event_of_a_completed_answer(tmp_path
             for kill in range(KILLS):
                 await asyncio.sleep(chance.uniform(0.05, 0.5))
                 await _kill(system, victims[kill % len(victims)], chance)
-                await load.answers(10)  # it serves again
+                await load.responses(10)  # it serves again
         await arrived(system, load)
         await until(lambda: readiness(system)["checks"].get("audit", {}).get("status") == "ok")
         found = events(system)
@@ -71,21 +72,22 @@ async def test_no_kill_loses_or_doubles_the_event_of_a_completed_answer(tmp_path
         assert len(passed) == len({event["path"] for event in passed})
         assert len(found) == len({event["id"] for event in found})
         assert_no_gap(found)
-        assert list(load.answered.values()).count(200) > 10 * KILLS
+        assert list(load.responded.values()).count(200) > 10 * KILLS
         for event in passed:  # 503 where the agent died again before it had an upstream token
-            assert event["status"] == load.answered.get(event["path"], event["status"])
+            assert event["status"] == load.responded.get(event["path"], event["status"])
 
 
 async def arrived(system: System, load: Load) -> None:
-    """Every completed answer's event is at the control plane, in whatever time the backlog takes to move."""
+    """Every completed response's event is at the control plane, in whatever time the backlog takes to
+    move."""
     # A 503 of a proxy that can't serve yet may say just that: nothing was begun, so nothing is recorded.
-    answered = {path for path, status in load.answered.items() if status == 200}
-    assert set(load.answered.values()) <= {200, 503}
-    missing = answered - stored_paths(system)
+    responded = {path for path, status in load.responded.items() if status == 200}
+    assert set(load.responded.values()) <= {200, 503}
+    missing = responded - stored_paths(system)
     rounds_without_progress = 0
     while missing and rounds_without_progress < 20:
         await asyncio.sleep(1)
-        before, missing = missing, answered - stored_paths(system)
+        before, missing = missing, responded - stored_paths(system)
         rounds_without_progress = 0 if missing < before else rounds_without_progress + 1
     assert len(missing) == 0, readiness(system)
 
@@ -108,11 +110,11 @@ async def test_a_dead_worker_loses_no_connection_that_waits_to_be_accepted(tmp_p
         worker = processes(system)["worker-0"]
         os.kill(worker, signal.SIGSTOP)
         waiting = [Client(system, system.client_context(), known.token) for _ in range(20)]
-        answers = [asyncio.create_task(each.get(f"/v1.0/echo/{at}")) for at, each in enumerate(waiting)]
+        responses = [asyncio.create_task(each.get(f"/v1.0/echo/{at}")) for at, each in enumerate(waiting)]
         port = int(system.proxy_url.rpartition(":")[2])
         await until(lambda: _established(port) >= 21)  # by the kernel, with nobody to accept them
         os.kill(worker, signal.SIGKILL)
-        assert [(await answer).status for answer in answers] == [200] * 20
+        assert [(await response).status for response in responses] == [200] * 20
         for each in waiting:
             each.close()
 
@@ -172,12 +174,12 @@ async def test_a_killed_supervisor_leaves_no_process_behind(tmp_path: Path) -> N
     async with whole_system(tmp_path) as system, Load(system, clients=2) as load:
         children = processes(system)
         assert set(children) == {"worker-0", "worker-1", "agent"}
-        await load.answers(20)
+        await load.responses(20)
         os.kill(system.proxy.process.pid, signal.SIGKILL)
         await system.proxy.process.wait()
         await until(lambda: not any(alive(pid) for pid in children.values()), seconds=15)
         await system.start_proxy()
-        await load.answers(20)
+        await load.responses(20)
     assert load.statuses() == {200}
 
 
@@ -188,11 +190,11 @@ async def test_a_control_plane_killed_while_it_takes_events_has_each_of_them_onc
             for _ in range(20 if LONG else 4):
                 await asyncio.sleep(chance.uniform(0.2, 1.2))
                 await kill_control_plane(system)
-                await load.answers(50)
+                await load.responses(50)
                 await system.start_control_plane()
-        await until(lambda: set(load.answered) <= stored_paths(system))
+        await until(lambda: set(load.responded) <= stored_paths(system))
         found = events(system)
-        assert len([event for event in found if event["path"] in load.answered]) == len(load.answered)
+        assert len([event for event in found if event["path"] in load.responded]) == len(load.responded)
         assert_no_gap(found)
         assert load.broken == []
         assert load.statuses() == {200}

@@ -58,10 +58,10 @@ async def a_session(system: System) -> tuple[aiohttp.ClientSession, Peak]:
         timeout=aiohttp.ClientTimeout(total=None),
     )
     for _ in range(3):
-        async with session.get("/v1.0/bytes/3000000") as answer:
-            await answer.read()
-        async with session.put("/v1.0/upload/a", data=io.BytesIO(b"x" * 3_000_000)) as answer:
-            assert answer.status == 201
+        async with session.get("/v1.0/bytes/3000000") as response:
+            await response.read()
+        async with session.put("/v1.0/upload/a", data=io.BytesIO(b"x" * 3_000_000)) as response:
+            assert response.status == 201
     return session, Peak(processes(system)["worker-0"])
 
 
@@ -73,13 +73,13 @@ async def test_large_bodies_in_both_directions(tmp_path: Path) -> None:
         watching = asyncio.create_task(peak.watch())
         async with session:
             for headers in ({"Content-Length": str(SIZE)}, {}):  # sized, in chunks
-                async with session.put("/v1.0/upload/a", data=body(), headers=headers) as answer:
-                    assert await answer.json() == {"bytes": SIZE, "sha256": expected}
+                async with session.put("/v1.0/upload/a", data=body(), headers=headers) as response:
+                    assert await response.json() == {"bytes": SIZE, "sha256": expected}
             for query in ("", "?chunked"):
                 digest = hashlib.sha256()
-                async with session.get(f"/v1.0/bytes/{SIZE}{query}") as answer:
-                    assert answer.status == 200
-                    async for piece in answer.content.iter_any():
+                async with session.get(f"/v1.0/bytes/{SIZE}{query}") as response:
+                    assert response.status == 200
+                    async for piece in response.content.iter_any():
                         digest.update(piece)
                 assert digest.hexdigest() == expected
         watching.cancel()
@@ -92,15 +92,15 @@ async def test_a_reader_that_stops_makes_nothing_pile_up(tmp_path: Path) -> None
         session, peak = await a_session(system)
         before = peak.kib
         watching = asyncio.create_task(peak.watch())
-        async with session, client_of(system) as client, session.get(f"/v1.0/bytes/{SIZE}") as answer:
-            await answer.content.readexactly(100_000)
-            assert answer.connection is not None
-            assert answer.connection.transport is not None
-            answer.connection.transport.pause_reading()
+        async with session, client_of(system) as client, session.get(f"/v1.0/bytes/{SIZE}") as response:
+            await response.content.readexactly(100_000)
+            assert response.connection is not None
+            assert response.connection.transport is not None
+            response.connection.transport.pause_reading()
             await asyncio.sleep(3)
             assert (await client.get("/v1.0/echo/1")).status == 200  # others are served meanwhile
-            answer.connection.transport.resume_reading()
-            await answer.content.readexactly(SIZE - 100_000)
+            response.connection.transport.resume_reading()
+            await response.content.readexactly(SIZE - 100_000)
         watching.cancel()
         print(f"a reader that stops: {before} KiB, {peak.kib} KiB at the most")
         assert peak.kib - before < MAY_GROW_KIB

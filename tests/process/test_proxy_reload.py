@@ -55,20 +55,20 @@ async def test_reloads_under_load_fail_no_request(tmp_path: Path, kept: bool) ->
     async with whole_system(tmp_path) as system:
         async with Load(system, kept=kept) as load:
             for reload in range(RELOADS):
-                await load.answers(50)
+                await load.responses(50)
                 hang_up(system)
                 await reloaded(system, reload + 1)
-            await load.answers(50)
+            await load.responses(50)
         assert load.broken == []
         assert load.refused_connects == 0
         assert load.idle_closes == 0
-        await until(lambda: set(load.answered) <= stored_paths(system))
+        await until(lambda: set(load.responded) <= stored_paths(system))
         assert [event for event in events(system) if event["status"] != 200] == []
         assert load.statuses() == {200}
         assert_no_gap(events(system))
         assert readiness(system)["checks"]["workers"] == {"status": "ok", "detail": ""}
         counted = metrics(system)
-        assert counted["graphward_requests_total"] >= len(load.answered)
+        assert counted["graphward_requests_total"] >= len(load.responded)
         assert counted["graphward_requests_in_flight"] == 0
         assert counted["graphward_connections_open"] == 0
         assert counted["graphward_starts_total"] == 2 * (RELOADS + 1)
@@ -78,7 +78,7 @@ async def test_reloads_under_load_fail_no_request(tmp_path: Path, kept: bool) ->
 async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> None:
     async with whole_system(tmp_path) as system:
         async with client_of(system) as slow, Load(system) as load:
-            await load.answers(100)
+            await load.responses(100)
             in_flight = asyncio.create_task(slow.get("/v1.0/slow/1500"))
             await system.graph.received(1)
             await until(lambda: metrics(system)["graphward_requests_in_flight"] >= 1)
@@ -94,7 +94,7 @@ async def test_sigterm_under_load_finishes_what_is_in_flight(tmp_path: Path) -> 
         assert load.broken == []
         assert load.idle_closes == 0
         assert load.statuses() == {200}
-        await until(lambda: set(load.answered) <= stored_paths(system))  # shipped before it ended
+        await until(lambda: set(load.responded) <= stored_paths(system))  # shipped before it ended
         assert_no_gap(events(system))
 
 
@@ -243,10 +243,10 @@ async def test_a_reload_to_settings_that_cannot_serve_is_given_up(tmp_path: Path
         hang_up(system)
         await until(lambda: "the new workers can't serve" in log_of(system), seconds=60)
         system.proxy_config.write_text(good, "utf-8")
-        await load.answers(20)
+        await load.responses(20)
         hang_up(system)  # which waits for the way back to end
         await reloaded(system, 1)
-        await load.answers(20)
+        await load.responses(20)
     assert load.statuses() == {200}
     assert load.broken == []
     assert load.idle_closes == 0

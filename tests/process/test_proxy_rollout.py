@@ -43,8 +43,8 @@ async def test_a_version_that_was_waited_for_evaluates_the_very_next_request(tmp
             found = await apply_and_wait(system, tmp_path, default)
             assert (found["version"], found["changed"]) == (version, True)
             # Each on a connection of its own, so that both workers are asked.
-            answers = await asyncio.gather(*(each.get("/v1.0/users") for each in clients))
-            assert {each.status for each in answers} == {expected}
+            responses = await asyncio.gather(*(each.get("/v1.0/users") for each in clients))
+            assert {each.status for each in responses} == {expected}
         for each in clients[1:]:
             each.close()
         shown = await system.cli("proxy", "show", "demo-proxy")

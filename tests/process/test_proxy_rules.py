@@ -29,7 +29,7 @@ from tests.process.proxy_parts import (
     whole_system,
 )
 from tests.standins.control_plane import API_KEY, HMAC_SECRET, ControlPlaneStandIn, ruleset_yaml
-from tests.standins.server import Answer
+from tests.standins.server import Response
 from tests.standins.system import System
 
 pytestmark = pytest.mark.process
@@ -201,7 +201,7 @@ async def test_a_bad_ruleset_or_signature_is_refused_and_reported(
     control.sync_body = body
     await recovers()
 
-    control.sync_script.extend([Answer(200, (), b"garbage")] * 2)
+    control.sync_script.extend([Response(200, (), b"garbage")] * 2)
     await refusal_is_reported(control, "signed")
     await recovers()
     assert readiness(system)["ready"]
@@ -236,7 +236,7 @@ async def test_the_admin_listener_tells_of_all_workers(tmp_path: Path) -> None:
         await until(lambda: readiness(system)["ready"])
         for each in clients:
             each.close()
-        # Ready, once both are alive again: the second may come between the answer above and this one.
+        # Ready, once both are alive again: the second may come between the response above and this one.
         await until(lambda: metrics(system)["graphward_ready"] == 1)
         later = metrics(system)
         assert later["graphward_blocked_total"] == after["graphward_blocked_total"]

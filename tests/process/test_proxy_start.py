@@ -164,7 +164,7 @@ def test_a_port_in_use_is_one_line_and_status_1(config: Path) -> None:
 
 
 async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
-    """Each would answer a part of the requests, by its own rules and with its own key for tokens."""
+    """Each would respond to a part of the requests, by its own rules and with its own key for tokens."""
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", 0))
@@ -273,7 +273,7 @@ async def test_an_ordinary_user_can_run_it(config: Path, open_directory: Path) -
     assert process.stderr is not None
     lines: list[bytes] = []
     async with asyncio.timeout(30):
-        # No control plane answers here: that the agent says so proves that it is up.
+        # No control plane responds here: that the agent says so proves that it is up.
         while not any(b"sync failed" in line for line in lines):
             lines.append(await process.stderr.readline())
             assert lines[-1], b"".join(lines)

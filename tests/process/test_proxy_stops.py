@@ -54,7 +54,7 @@ async def system_with(directory: Path) -> AsyncIterator[System]:
 
 
 async def code(client: Client, target: str = "/v1.0/me") -> str:
-    """The error's code, or "" for an answer of the upstream."""
+    """The error's code, or "" for a response of the upstream."""
     reply = await client.get(target)
     return str(json.loads(reply.body)["error"]["code"]) if reply.status == 403 else ""
 
@@ -125,7 +125,7 @@ async def test_an_organisation_and_everything_are_stopped_and_lifted_apart(tmp_p
         waiting = asyncio.create_task(code(slow, "/v1.0/gate/closed"))
         await until(lambda: any("/v1.0/gate/" in each.target for each in system.graph.requests))
         await system.cli("kill", "org", "Contoso")
-        # Whoever waits for an answer doesn't get it.
+        # Whoever waits for a response doesn't get it.
         assert await asyncio.wait_for(waiting, WAIT_SECONDS) == "emergencyStop"
         system.graph.gate("closed").set()
         await becomes(client, "emergencyStop")

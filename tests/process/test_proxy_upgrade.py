@@ -80,7 +80,7 @@ async def test_upgrades_and_ways_back_under_load_fail_no_request(tmp_path: Path,
         async with client_of(system) as slow, kept, single:
             for at in range(UPGRADES):
                 version = f"9.{at}" if at % 2 == 0 else f"0.{at}"
-                await kept.answers(50)
+                await kept.responses(50)
                 in_flight = asyncio.create_task(slow.get("/v1.0/slow/5000"))
                 await system.graph.received(1)
                 install(code, version)
@@ -88,12 +88,12 @@ async def test_upgrades_and_ways_back_under_load_fail_no_request(tmp_path: Path,
                 await runs(system, version)
                 assert (await in_flight).status == 200
                 slow.close()
-            await kept.answers(50)
-            await single.answers(50)
+            await kept.responses(50)
+            await single.responses(50)
         for load in (kept, single):
             assert (load.broken, load.refused_connects, load.idle_closes) == ([], 0, 0)
             assert load.statuses() == {200}
-            await until(lambda answered=set(load.answered): answered <= stored_paths(system))  # type: ignore[misc]
+            await until(lambda responded=set(load.responded): responded <= stored_paths(system))  # type: ignore[misc]
         assert system.proxy.process.returncode is None  # one process id from first to last
         assert not any(alive(pid) for pid in before.values())
         assert sorted(processes(system)) == ["agent", "worker-0", "worker-1"]
@@ -121,11 +121,11 @@ async def test_an_upgrade_to_fewer_workers_while_the_control_plane_is_away_loses
                 upgrade(system)
                 await runs(system, f"9.{count}")
                 assert sorted(processes(system)) == ["agent", *(f"worker-{slot}" for slot in range(count))]
-                await load.answers(50)
+                await load.responses(50)
         assert (load.broken, load.refused_connects, load.idle_closes) == ([], 0, 0)
         assert load.statuses() == {200}
         await system.start_control_plane()
-        await until(lambda: set(load.answered) <= stored_paths(system))
+        await until(lambda: set(load.responded) <= stored_paths(system))
         assert_no_gap(events(system))
 
 
@@ -217,13 +217,13 @@ async def test_workers_of_a_version_that_can_not_serve_never_replace_those_that_
         install(code, "9.8")
         upgrade(system)
         await until(lambda: log_of(system).count("worker-0 failed") >= 2)
-        await load.answers(100)
+        await load.responses(100)
         assert all(alive(pid) for pid in old)
         worker.write_text(good, "utf-8")
         install(code, "9.9")
         upgrade(system)
         await runs(system, "9.9")
-        await load.answers(100)
+        await load.responses(100)
         assert not any(alive(pid) for pid in old)
     assert (load.broken, load.refused_connects, load.idle_closes) == ([], 0, 0)
     assert load.statuses() == {200}
@@ -252,7 +252,7 @@ async def test_an_upgrade_that_can_not_serve_takes_mended_settings_at_sighup(
         assert len(await settled(system)) == len(held)
         upgrade(system)
         await until(lambda: log_of(system).count("proxy.supervisor: reloaded") == 2)
-        await load.answers(20)
+        await load.responses(20)
     assert (load.broken, load.refused_connects, load.statuses()) == ([], 0, {200})
     assert "Traceback" not in log_of(system)
 
@@ -265,7 +265,7 @@ async def test_an_agent_that_hangs_delays_an_upgrade_no_longer_than_any_stop(tmp
         upgrade(system)
         await until(lambda: "agent did not end in time" in log_of(system), 20)
         await until(lambda: readiness(system)["ready"])
-        await load.answers(50)
+        await load.responses(50)
         assert "can't serve" not in log_of(system)
     assert (load.broken, load.statuses()) == ([], {200})
 
@@ -287,8 +287,8 @@ async def test_kills_amid_upgrades_lose_and_double_no_event(tmp_path: Path, code
                     await system.proxy.process.wait()
                     await until(lambda gone=victims: not any(alive(pid) for pid in gone.values()))  # type: ignore[misc]
                     await system.start_proxy()
-                await load.answers(20)
-        served = {path for path, status in load.answered.items() if status == 200}
+                await load.responses(20)
+        served = {path for path, status in load.responded.items() if status == 200}
         await until(lambda: served <= stored_paths(system))
         assert load.statuses() <= {200, 503}
         found = events(system)

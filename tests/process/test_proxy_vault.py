@@ -72,8 +72,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def readiness(live: Live) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"{live.system.admin_url}/readyz", timeout=10) as answer:
-            return {"status": answer.status, **json.loads(answer.read())}
+        with urllib.request.urlopen(f"{live.system.admin_url}/readyz", timeout=10) as response:
+            return {"status": response.status, **json.loads(response.read())}
     except urllib.error.HTTPError as error:
         return {"status": error.code, **json.loads(error.read())}
     except OSError:
@@ -81,8 +81,8 @@ def readiness(live: Live) -> dict[str, Any]:
 
 
 def metrics(live: Live) -> str:
-    with urllib.request.urlopen(f"{live.system.admin_url}/metrics", timeout=10) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(f"{live.system.admin_url}/metrics", timeout=10) as response:
+        return str(response.read().decode())
 
 
 def vault_is(live: Live, status: str) -> Callable[[], bool]:

@@ -86,8 +86,8 @@ def code(reply: Reply) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("method", "endpoint"), ENDPOINTS)
-def test_each_endpoint_answers_with_its_success_status(plane: Plane, method: str, endpoint: str) -> None:
-    """Under {base_url}/api/v1/agent/: sync, heartbeat and metrics answer 200, audit 202."""
+def test_each_endpoint_responses_with_its_success_status(plane: Plane, method: str, endpoint: str) -> None:
+    """Under {base_url}/api/v1/agent/: sync, heartbeat and metrics respond with 200, audit 202."""
     reply = plane.proxy.call(method, endpoint, body_of(endpoint, plane.acme))
     assert reply.status == (202 if endpoint == "audit" else 200)
     assert reply.value("Content-Type") == "application/json"
@@ -372,14 +372,14 @@ def test_beyond_48_hours_the_same_batch_id_returns_409(
         database.commit()
         with_limits = {"AUDIT_RATE_LIMIT_ORG": "100", "AUDIT_RATE_LIMIT_PROXY": "60"}
         sent = batch(event(org_id))
-        for aged_ms, answer in ((0, (202, False)), (172_790_000, (202, True)), (172_801_000, (409, None))):
+        for aged_ms, response in ((0, (202, False)), (172_790_000, (202, True)), (172_801_000, (409, None))):
             database.execute("UPDATE batches SET accepted_ms = ?", (int(time.time() * 1000) - aged_ms,))
             database.commit()
             again = operator.serving(**with_limits)
             try:
                 client.base_url = again.until_said(r"listening on (\S+)")
                 reply = client.audit(sent)
-                assert (reply.status, reply.json.get("duplicate")) == answer
+                assert (reply.status, reply.json.get("duplicate")) == response
             finally:
                 again.stop()
         assert reply.error["code"] == "batchExpired"
@@ -591,7 +591,7 @@ def test_a_client_secret_is_stored_hashed(plane: Plane) -> None:
             assert plane.proxy.api_key.encode() not in content, file
 
 
-def test_a_sync_answer_is_signed_for_its_request(plane: Plane) -> None:
+def test_a_sync_response_is_signed_for_its_request(plane: Plane) -> None:
     """X-Hmac-Signature over `response.<X-Hmac-Signature of the request>.<response body bytes>`."""
     reply = plane.proxy.sync()
     expected = response_signature_of(plane.proxy.secret, plane.proxy.last_signature, reply.body)

@@ -36,7 +36,7 @@ from tests.process.specification import (
 from tests.standins.control_plane import ControlPlaneStandIn, error, ruleset_yaml, sync_body
 from tests.standins.graph import GraphStandIn
 from tests.standins.ports import free_port
-from tests.standins.server import Answer, RawResponse
+from tests.standins.server import RawResponse, Response
 
 pytestmark = pytest.mark.process
 
@@ -610,7 +610,7 @@ def test_reason_is_one_of_a_documented_list(reported: ControlPlaneStandIn) -> No
 
 
 def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: ControlPlaneStandIn) -> None:
-    """`ETag` is sent; a request with a matching `If-None-Match` may be answered 304."""
+    """`ETag` is sent; a request with a matching `If-None-Match` may get 304."""
     tags = [each.value("If-None-Match") for each in reported.sync_requests]
     assert tags[0] == ""
     assert len(set(tags[1:])) == 1
@@ -620,7 +620,7 @@ def test_a_proxy_asks_with_the_etag_that_it_was_given(reported: ControlPlaneStan
 def test_rules_of_another_author_or_an_older_time_are_never_in_force(
     scripted: Scripted, reported: ControlPlaneStandIn
 ) -> None:
-    """A proxy takes only rules that its control plane wrote in answer to this very request; it keeps the
+    """A proxy takes only rules that its control plane wrote in response to this very request; it keeps the
     highest
     `generatedAt` on disk and refuses an older one, across restarts too."""
     control = scripted.control
@@ -671,10 +671,10 @@ def test_past_max_staleness_traffic_is_refused_with_503(
         assert (status, told["error"]["code"]) == (503, "notReady")
         assert send(scripted.admin, "GET", "/readyz").status == 503
         assert scripted.process is not None
-        assert "control plane answered 401 timestampOutOfRange" in scripted.process.output
+        assert "control plane responded with 401 timestampOutOfRange" in scripted.process.output
         control.sync_script.clear()
         until(lambda: scripted.token_status()[0] == 200)
-    control.sync_script.extend([Answer(503)] * 500)
+    control.sync_script.extend([Response(503)] * 500)
     with scripted.running():
         until(scripted.ready)
         assert scripted.ask("/v1.0/users") == 200
@@ -767,7 +767,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def evaluated(
     live: Live, target: str, method: str = "GET", fields: tuple[tuple[str, str], ...] = (), body: bytes = b""
 ) -> str:
-    """The id of the rule that blocked it, `passed` where the upstream answered, else the error's code."""
+    """The id of the rule that blocked it, `passed` where the upstream responded, else the error's code."""
     reply = live.ask("rules", method, target, fields, body)
     if reply.status == 403:
         return str(reply.error["ruleId"])
@@ -843,7 +843,7 @@ def test_sources_of_a_request(live: Live) -> None:
         assert evaluated(live, "/v1.0/b", "POST", (JSON,), sent) == verdict
 
 
-def test_sources_of_an_answer(live: Live) -> None:
+def test_sources_of_a_response(live: Live) -> None:
     """In response rules also status, response_header, property."""
     assert evaluated(live, "/v1.0/r/status") == "r-status"
     live.upstream_says("/v1.0/r/status", b"{}", [JSON, ("request-id", "r")])
@@ -904,8 +904,8 @@ def test_transforms_of_request_and_response_rules_combine(live: Live) -> None:
     assert live.ask("rules", "GET", "/v1.0/t/allow").json == {"@odata.context": "x", "b": 2}
 
 
-def test_a_transform_acts_on_2xx_answers(live: Live) -> None:
-    """A transform acts on 2xx JSON answers."""
+def test_a_transform_acts_on_2xx_responses(live: Live) -> None:
+    """A transform acts on 2xx JSON responses."""
     live.upstream_says("/v1.0/t/strip", b'{"error": {"code": "x"}, "d": 4}', [JSON, ("request-id", "r")], 404)
     reply = live.ask("rules", "GET", "/v1.0/t/strip")
     assert (reply.status, reply.body) == (404, b'{"error": {"code": "x"}, "d": 4}')
@@ -956,9 +956,9 @@ def test_batch_parts_are_evaluated_as_if_they_came_alone(live: Live) -> None:
     sent = json.dumps({"requests": parts}).encode()
     request_id = f"batch-{os.getpid()}"
     reply = live.ask("rules", "POST", "/v1.0/$batch", [JSON, ("client-request-id", request_id)], sent)
-    answers = {each["id"]: each for each in reply.json["responses"]}
-    assert [answers[number]["status"] for number in ("1", "2", "3")] == [403, 200, 403]
-    assert answers["1"]["body"]["error"]["ruleId"] == "rest"
+    responses = {each["id"]: each for each in reply.json["responses"]}
+    assert [responses[number]["status"] for number in ("1", "2", "3")] == [403, 200, 403]
+    assert responses["1"]["body"]["error"]["ruleId"] == "rest"
     (seen,) = live.seen(request_id)
     assert b"rest" not in bytes(seen.body).lower()
     (event,) = live.events(request_id)

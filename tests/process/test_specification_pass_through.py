@@ -435,8 +435,8 @@ AWKWARD = (
 )
 
 
-def test_the_answer_comes_back_byte_for_byte(live: Live) -> None:
-    """Answers come back as byte-for-byte: status, names' case and order, repeated fields, body."""
+def test_the_response_comes_back_byte_for_byte(live: Live) -> None:
+    """Responds to come back as byte-for-byte: status, names' case and order, repeated fields, body."""
     own = [
         ("cONTENT-tYPE", "application/json"),
         ("request-id", "abc"),
@@ -455,15 +455,15 @@ def test_the_answer_comes_back_byte_for_byte(live: Live) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-def test_a_coded_answer_in_which_no_link_changes_keeps_every_byte(live: Live, coding: str) -> None:
-    """An answer in which no link had to change keeps every byte, compressed or not."""
+def test_a_coded_response_in_which_no_link_changes_keeps_every_byte(live: Live, coding: str) -> None:
+    """A response in which no link had to change keeps every byte, compressed or not."""
     packed = gzip.compress(AWKWARD) if coding == "gzip" else zlib.compress(AWKWARD)
     live.upstream_says(f"/v1.0/open/{coding}", packed, [JSON, ("Content-Encoding", coding)])
     reply = live.ask("crm", "GET", f"/v1.0/open/{coding}", [("Accept-Encoding", coding)])
     assert (reply.value("Content-Encoding"), reply.body) == (coding, packed)
 
 
-def test_hop_by_hop_fields_of_the_answer_stay_behind(live: Live) -> None:
+def test_hop_by_hop_fields_of_the_response_stay_behind(live: Live) -> None:
     """Hop-by-hop headers (RFC 9110 §7.6.1) are dropped."""
     hops = [("Connection", "X-Hop, keep-alive"), ("X-Hop", "1"), ("Keep-Alive", "timeout=5"), ("X-Kept", "1")]
     live.upstream_says("/v1.0/open/hops", b"{}", [JSON, *hops])
@@ -513,7 +513,7 @@ def test_a_link_that_does_not_begin_with_the_upstream_stays(live: Live, link: st
     assert (reply.body, reply.value("Location")) == (body, link)
 
 
-def test_links_are_found_in_a_compressed_answer(live: Live) -> None:
+def test_links_are_found_in_a_compressed_response(live: Live) -> None:
     """Left as it is, page two goes straight to the upstream, carrying the proxy JWT with it."""
     graph = live.system.graph.base_url
     body = json_of({"@odata.nextLink": f"{graph}/v1.0/users?$skiptoken=1", "value": []})
@@ -647,7 +647,7 @@ def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n{"mob',
         b"HTTP/1.1 200 OK\r\nContent-Encoding: zstd\r\nContent-Length: 2\r\n\r\n{}",
@@ -655,9 +655,9 @@ def test_an_upstream_that_says_nothing_of_use_is_502(live: Live) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n{}{}",
     ],
 )
-def test_an_answer_that_cannot_be_filtered_is_502_filter_failed(live: Live, answer: bytes) -> None:
+def test_a_response_that_cannot_be_filtered_is_502_filter_failed(live: Live, response: bytes) -> None:
     """Not JSON, malformed, unknown encoding: never passed unfiltered, 502 `filterFailed`."""
-    live.system.graph.raw_responses["/v1.0/people/odd"] = RawResponse(answer)
+    live.system.graph.raw_responses["/v1.0/people/odd"] = RawResponse(response)
     reply = live.ask("crm", "GET", "/v1.0/people/odd")
     assert (reply.status, reply.error["code"]) == (502, "filterFailed")
 

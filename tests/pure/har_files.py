@@ -15,7 +15,7 @@ def entry(
     method: str = "GET",
     *,
     body: Any = None,
-    answer: Any = None,
+    response: Any = None,
     status: int = 200,
     base: str = BASE,
     **members: Any,
@@ -39,8 +39,8 @@ def entry(
     if body is not None:
         request["postData"] = {"mimeType": "application/json", "text": json.dumps(body), "params": []}
     content: dict[str, Any] = {"size": 0, "mimeType": "application/json"}
-    if answer is not None:
-        text = answer if isinstance(answer, str) else json.dumps(answer)
+    if response is not None:
+        text = response if isinstance(response, str) else json.dumps(response)
         content |= {"size": len(text), "text": text}
     return {
         "startedDateTime": "2026-11-21T11:00:00.123Z",

@@ -292,22 +292,22 @@ def test_the_smaller_batch_keeps_the_bytes_of_what_it_keeps() -> None:
     assert reduced_batch(body, parts, {"2"}) == b'{"a":1,"requests": [' + second + b'] ,"b":2}'
 
 
-ANSWER = (
+RESPONSE = (
     b'{"responses":[{"id":"2","status":200,"headers":{"Content-Type":"text/json"},"body": {"n":1.0E5 } },'
     b'{"id":"1","status":204}]}'
 )
 
 
-def test_an_answer_is_read_whole() -> None:
-    second, first = parse_batch_response(ANSWER)
+def test_a_response_is_read_whole() -> None:
+    second, first = parse_batch_response(RESPONSE)
     assert (second.id, second.status, second.headers) == ("2", 200, (("Content-Type", "text/json"),))
     assert second.body == b'{"n":1.0E5 }'
-    assert second.raw == ANSWER[14 : ANSWER.index(b',{"id":"1"')]
+    assert second.raw == RESPONSE[14 : RESPONSE.index(b',{"id":"1"')]
     assert (first.id, first.status, first.body) == ("1", 204, None)
 
 
 def test_another_body_leaves_the_other_bytes() -> None:
-    second, first = parse_batch_response(ANSWER)
+    second, first = parse_batch_response(RESPONSE)
     assert second.with_body(b'{"x":1}') == second.raw.replace(b'{"n":1.0E5 }', b'{"x":1}')
     with pytest.raises(MalformedBatch):
         first.with_body(b"{}")
@@ -326,10 +326,10 @@ def test_another_body_leaves_the_other_bytes() -> None:
 )
 def test_no_header_tells_of_the_body_that_another_took_the_place_of(headers: str, left: str) -> None:
     text = '{"responses":[{"id":"1","status":200,"headers":%s, "body":{"mail":"a","x":1}}]}'
-    (answer,) = parse_batch_response((text % headers).encode())
-    assert answer.with_body(b'{"mail":"a","x":1}') == answer.raw
+    (response,) = parse_batch_response((text % headers).encode())
+    assert response.with_body(b'{"mail":"a","x":1}') == response.raw
     (other,) = parse_batch_response((text % left).encode())
-    assert answer.with_body(b'{"x":1}') == other.raw.replace(b'"mail":"a",', b"")
+    assert response.with_body(b'{"x":1}') == other.raw.replace(b'"mail":"a",', b"")
 
 
 @pytest.mark.parametrize(
@@ -351,12 +351,12 @@ def test_no_header_tells_of_the_body_that_another_took_the_place_of(headers: str
         b'{"responses":[{"id":"1","status":200}]',
     ],
 )
-def test_an_answer_that_can_be_read_in_two_ways_is_refused(body: bytes) -> None:
+def test_a_response_that_can_be_read_in_two_ways_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedBatch):
         parse_batch_response(body)
 
 
-def test_our_answers_take_their_places_among_the_upstreams() -> None:
+def test_our_responses_take_their_places_among_the_upstreams() -> None:
     own = {"1": b'"one"', "4": b'"four"'}
     finished = [("3", b'"three"'), ("2", b'"two"')]
     body = b'{"@odata.nextLink": "x", "responses" : [{}, {}]}'
@@ -365,10 +365,10 @@ def test_our_answers_take_their_places_among_the_upstreams() -> None:
     assert merged_response(b'{"responses":[]}', ["1", "4"], [], own) == b'{"responses":["one","four"]}'
 
 
-def test_an_answer_of_our_own_is_read_like_any_other() -> None:
+def test_a_response_of_our_own_is_read_like_any_other() -> None:
     text = made_response('a"\u00e6', 403, {"Content-Type": "application/json"}, b'{"error":{}}')
-    (answer,) = parse_batch_response(b'{"responses":[' + text + b"]}")
-    assert (answer.id, answer.status, answer.body) == ('a"æ', 403, b'{"error":{}}')
+    (response,) = parse_batch_response(b'{"responses":[' + text + b"]}")
+    assert (response.id, response.status, response.body) == ('a"æ', 403, b'{"error":{}}')
 
 
 SOUND = batch(get("/me"), get("/x", id="2", dependsOn=["1"], headers={"a": "b"}))
@@ -400,14 +400,14 @@ def turned(value: bytes) -> bytes:
 def test_a_location_among_a_part_s_headers_leads_back_and_no_other_byte_changes(name: str) -> None:
     before = '{ "headers":{"a":null,"%s" : "%s" ,"b":"%s"},"status":202, "id":"1"}'
     link = f"{UPSTREAM}/v1.0/operations/1"
-    (answer,) = parse_batch_response(
+    (response,) = parse_batch_response(
         (b'{"responses":[' + (before % (name, link, link)).encode() + b"]}").replace(b"//", rb"\/\/")
     )
     after = (before % (name, f"{PROXY}/v1.0/operations/1", "?")).replace("?", link.replace("//", r"\/\/"))
-    assert answer.relocated(turned).raw == after.encode()
+    assert response.relocated(turned).raw == after.encode()
 
 
 def test_a_part_without_a_location_of_the_upstream_s_stays_the_very_object() -> None:
     text = b'{"responses":[{"id":"1","status":302,"headers":{"Location":"https://cdn.example/x"}}]}'
-    (answer,) = parse_batch_response(text)
-    assert answer.relocated(turned) is answer
+    (response,) = parse_batch_response(text)
+    assert response.relocated(turned) is response

@@ -74,7 +74,7 @@ def test_a_verdict_that_hangs_on_what_a_case_leaves_open_proves_nothing(target: 
     assert f"`{missing}`" in message
 
 
-def test_address_time_and_answer_are_the_case_s() -> None:
+def test_address_time_and_response_are_the_case_s() -> None:
     assert not failures("""\
   - {request: GET /a, ip: 10.0.0.1, expect: {verdict: allow, rule: office}}
   - {request: GET /a, ip: 192.0.2.1, expect: {verdict: block, rule: default}}
@@ -100,8 +100,8 @@ def test_a_rule_is_covered_by_a_case_that_holds() -> None:
     assert run(held).undecided == ("open", "hide", "refuse")
     assert run(held.replace("allow", "block")).undecided == ("watch", "office", "open", "hide", "refuse")
     # What a response rule overrules took part as well.
-    answered = "  - {request: GET /c, answer: {status: 404}, expect: {verdict: block}}\n"
-    assert run(held + answered).undecided == ("open",)
+    responded = "  - {request: GET /c, answer: {status: 404}, expect: {verdict: block}}\n"
+    assert run(held + responded).undecided == ("open",)
 
 
 def test_what_is_no_case_is_refused_with_its_line() -> None:
@@ -125,7 +125,7 @@ cases:
         (9, "an address is IPv4 or IPv6: 203.0.113.7"),
     ]
     assert refusals("cases:\n  - {request: GET /a, expect: {verdict: allow, body: x}}\n") == [
-        (2, "a body is expected, and no answer given")
+        (2, "a body is expected, and no response given")
     ]
     assert refusals("cases: []\n") == [(1, "the list is empty")]
     assert refusals("- [")[0][1].startswith("no YAML")
@@ -169,7 +169,7 @@ def test_mistakes_in_very_many_cases_are_told_as_of_a_ruleset(headers: str) -> N
     assert told[-1][1].startswith("and so on")
 
 
-def test_a_body_expected_of_no_answer_is_told_as_often_and_no_more() -> None:
+def test_a_body_expected_of_no_response_is_told_as_often_and_no_more() -> None:
     case = "  - &c {request: GET /x, expect: {verdict: allow, body: x}}\n"
     assert len(refusals("cases:\n" + case + "  - *c\n" * 300)) == MAX_PROBLEMS + 1
 

@@ -1,4 +1,4 @@
-"""What an encoded answer unfolds to, and that nothing unfolds further than allowed."""
+"""What an encoded response unfolds to, and that nothing unfolds further than allowed."""
 
 from __future__ import annotations
 

@@ -374,7 +374,7 @@ class TestGates:
 
 
 class TestResponses:
-    def test_a_block_replaces_the_answer_and_a_filter_adds_to_it(self) -> None:
+    def test_a_block_replaces_the_response_and_a_filter_adds_to_it(self) -> None:
         rules = compiled("""
 - {id: q, match: {path: [/u]}, verdict: filter, transforms: {strip_properties: [a]}}
 - {id: log, when: response, match: {path: [/u]}, verdict: log_only}
@@ -394,7 +394,7 @@ class TestResponses:
         )
 
     @pytest.mark.parametrize("target", ["/u/1/phone", "/u/1/phone/$value", "/u?$filter=phone eq '1'"])
-    def test_what_a_filter_of_answers_hides_is_blocked_before_there_is_one(self, target: str) -> None:
+    def test_what_a_filter_of_responses_hides_is_blocked_before_there_is_one(self, target: str) -> None:
         hide = (
             "{id: hide, when: response, match: {path: [/u, '/u/{id}']}, guard_queries: true, verdict: filter,"
         )
@@ -403,7 +403,7 @@ class TestResponses:
         log = "- {id: log, when: response, match: {path: [/**]}, verdict: log_only}"
         ok = f"{ALLOW_ALL}\n{log}\n- {hide}{strip}"
         assert decide(compiled(f"{ok}}}"), target, "PATCH") == hidden
-        # But not where that hangs on the answer, or another decides before.
+        # But not where that hangs on the response, or another decides before.
         asks = f"{ok}, conditions: [{{status: true, equals: 200}}]}}"
         assert decide(compiled(asks), target, "PATCH").verdict == "allow"
         before = "- {id: first, when: response, match: {path: [/u/**]}, verdict: allow}\n- {id: hide"
@@ -423,7 +423,7 @@ class TestResponses:
         )
         assert decide_response(rules, "/u", body=b'{"value":[{"s":{"level":"open"}}]}').verdict == "allow"
 
-    def test_an_answer_that_cannot_be_read_is_blocked_by_a_rule_that_would_read_it(self) -> None:
+    def test_a_response_that_cannot_be_read_is_blocked_by_a_rule_that_would_read_it(self) -> None:
         rules = compiled(
             ALLOW_ALL
             + """
@@ -433,7 +433,7 @@ class TestResponses:
         assert decide_response(rules, "/u", body=b"<s>secret</s>").rule_id == "no"
         assert decide_response(rules, "/u", 204, body=b"").verdict == "allow"
 
-    def test_answer_fields(self) -> None:
+    def test_response_fields(self) -> None:
         rules = compiled(
             ALLOW_ALL
             + """
@@ -800,9 +800,9 @@ def test_a_condition_is_asked_once_however_many_ways_the_path_can_be_read() -> N
     def counted(part: Part) -> Check:
         check = compile_part(part)
 
-        def count(request: RequestFacts, answer: ResponseFacts | None) -> int:
+        def count(request: RequestFacts, response: ResponseFacts | None) -> int:
             asked.append("condition")
-            return check(request, answer)
+            return check(request, response)
 
         return count
 

@@ -115,7 +115,7 @@ def test_every_reading_of_an_odd_target_has_its_account() -> None:
 def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(
     target: str, note: str, when: str, default: str
 ) -> None:
-    """A response rule, too: it blocks before there is an answer."""
+    """A response rule, too: it blocks before there is a response."""
     rules = f"""
 - {{id: hide, when: {when}, match: {{path: ["/users/{{id}}"]}}, verdict: filter,
    transforms: {{strip_properties: [mobilePhone]}}, guard_queries: true}}
@@ -245,31 +245,31 @@ RESPONSES: Final = """
 """
 
 
-def answered(body: object, status: int = 200) -> Explanation:
-    sample, answer = SampleRequest("GET", "/users"), ResponseFacts(status, (), json.dumps(body).encode())
-    return explainer(RESPONSES).explain(sample, answer)
+def responded(body: object, status: int = 200) -> Explanation:
+    sample, response = SampleRequest("GET", "/users"), ResponseFacts(status, (), json.dumps(body).encode())
+    return explainer(RESPONSES).explain(sample, response)
 
 
-def test_an_answer_is_evaluated_and_shown_as_the_application_gets_it() -> None:
-    told = answered({"value": [{"id": 1, "phone": 2, "mail": 3, "level": "open"}]})
+def test_a_response_is_evaluated_and_shown_as_the_application_gets_it() -> None:
+    told = responded({"value": [{"id": 1, "phone": 2, "mail": 3, "level": "open"}]})
     assert told.decision is not None
     assert (told.decision.verdict, told.decision.rule_id) == ("filter", "cut")
     assert json.loads(told.body or b"") == {"value": [{"id": 1, "level": "open"}]}
     assert failed(told.response_accounts[0].attempts[0]) == ("property level", "no", ("open",))
 
 
-def test_an_answer_that_a_rule_blocks_or_a_filter_cant_vouch_for_is_not_shown() -> None:
-    blocked = answered({"level": "secret"})
+def test_a_response_that_a_rule_blocks_or_a_filter_cant_vouch_for_is_not_shown() -> None:
+    blocked = responded({"level": "secret"})
     took_part = ("hide", "secret")
     assert blocked.decision == Decision("block", "secret", reason="responseRule", several_rule_ids=took_part)
     assert blocked.body is None
-    unfiltered = answered(["a bare list"])
+    unfiltered = responded(["a bare list"])
     assert unfiltered.body is None
     assert unfiltered.refused is not None
     assert unfiltered.refused.reason == "filterFailed"
 
 
-def test_without_an_answer_the_rules_that_await_it_are_named() -> None:
+def test_without_a_response_the_rules_that_await_it_are_named() -> None:
     told = explainer(RESPONSES).explain(SampleRequest("GET", "/users"))
     assert told.awaiting == ("secret", "cut")
 
@@ -412,17 +412,19 @@ def test_the_verdict_is_the_proxy_s_and_the_account_leads_to_it(
         agrees(account, Decision(falls_to, "default", reason="default"))
 
 
-ANSWERS: Final = (b'{"x": "1"}', b'{"value": [{"x": 2}, {"x": 1, "id": 3}]}', b"no JSON", b"")
+BODIES: Final = (b'{"x": "1"}', b'{"value": [{"x": 2}, {"x": 1, "id": 3}]}', b"no JSON", b"")
 
 
 @settings(max_examples=150)
-@given(rulesets(), samples(), st.sampled_from([200, 206, 404]), st.sampled_from(ANSWERS))
+@given(rulesets(), samples(), st.sampled_from([200, 206, 404]), st.sampled_from(BODIES))
 @example(
     Ruleset("any", "allow", (Rule("r0", WILD_AND_NAMED, "block", when="response"),)), BESIDE_A_KEY, 200, b""
 )
-def test_and_so_it_is_of_an_answer(ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes) -> None:
-    answer = ResponseFacts(status, ((b"x", b"1"),), body)
-    told = Explainer(ruleset).explain(sample, answer)
+def test_and_so_it_is_of_a_response(
+    ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes
+) -> None:
+    response = ResponseFacts(status, ((b"x", b"1"),), body)
+    told = Explainer(ruleset).explain(sample, response)
     before = Explainer(ruleset).explain(sample).decision
     if before is None or before.verdict == "block":
         assert told.decision == before
@@ -436,7 +438,7 @@ def test_and_so_it_is_of_an_answer(ruleset: Ruleset, sample: SampleRequest, stat
         sample.body,
     )
     plan = compile_ruleset(ruleset).plan(sample.method, facts.target)
-    assert told.decision == plan.decide_response(facts, before, answer)
+    assert told.decision == plan.decide_response(facts, before, response)
     for account in told.response_accounts:
         agrees_on_response(account, before)
 

@@ -348,7 +348,7 @@ def test_nesting_of_two_hundred_levels_is_taken() -> None:
         b'{"value":"x","val\\u0075e":[{"mobilePhone":1}],"id":1}',
     ],
 )
-def test_an_answer_without_names_to_go_by_fails(body: bytes) -> None:
+def test_a_response_without_names_to_go_by_fails(body: bytes) -> None:
     refused(stripping("mobilePhone"), body)
 
 
@@ -358,7 +358,7 @@ def test_a_list_is_a_list_in_any_spelling(name: str) -> None:
     assert applied(stripping("mobilePhone"), body) == f'{{"{name}":[{{"id":2}}]}}'.encode()
 
 
-def test_a_filter_that_met_one_answer_is_not_fooled_by_the_next() -> None:
+def test_a_filter_that_met_one_response_is_not_fooled_by_the_next() -> None:
     compiled = stripping("mobilePhone", "manager.mail")
     compiled.apply(b'{"value":[{"id":1,"mobilePhone":2,"manager":{"mail":1,"id":2},"x":3}]}')
     for body, left in [
@@ -499,7 +499,7 @@ compiled_filters = st.builds(
 
 @given(compiled_filters, st.lists(documents, min_size=1, max_size=4))
 @settings(max_examples=100)
-def test_having_met_other_answers_changes_nothing(transforms: Transforms, bodies: list[bytes]) -> None:
+def test_having_met_other_responses_changes_nothing(transforms: Transforms, bodies: list[bytes]) -> None:
     compiled = compile_filter(transforms)
     for body in bodies + bodies:
         assert compiled.apply(body) == compiled.apply_by_reading(body)
@@ -575,14 +575,14 @@ def test_something_is_named_just_where_something_was_removed(
 
 
 @given(compiled_filters, json_objects, st.sampled_from([0, 2, 4]))
-def test_evenly_formatted_answers_stay_so(transforms: Transforms, body: bytes, indent: int) -> None:
+def test_evenly_formatted_responses_stay_so(transforms: Transforms, body: bytes, indent: int) -> None:
     formatted = json.dumps({"value": [json.loads(body)] * 2}, indent=indent or None, ensure_ascii=False)
     with contextlib.suppress(UnicodeEncodeError):  # a lone surrogate has no UTF-8
         applied(compile_filter(transforms), formatted.encode())
 
 
 @given(documents, paths, st.data())
-def test_no_mutation_of_an_answer_raises_anything_else(
+def test_no_mutation_of_a_response_raises_anything_else(
     body: bytes, paths: list[str], data: st.DataObject
 ) -> None:
     position = data.draw(st.integers(0, len(body)))

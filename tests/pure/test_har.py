@@ -27,17 +27,17 @@ def only(data: bytes, base: str = "https://graph.microsoft.com") -> Any:
     return exchange
 
 
-def test_a_request_is_read_with_its_body_and_its_answer() -> None:
-    exchange = only(har(entry("/v1.0/users?$top=5", "POST", body={"a": 1}, answer=USERS, status=201)))
+def test_a_request_is_read_with_its_body_and_its_response() -> None:
+    exchange = only(har(entry("/v1.0/users?$top=5", "POST", body={"a": 1}, response=USERS, status=201)))
     assert (exchange.method, exchange.target, exchange.body) == ("POST", "/v1.0/users?$top=5", b'{"a": 1}')
-    assert (exchange.answer.status, json.loads(exchange.answer.body)) == (201, USERS)
+    assert (exchange.response.status, json.loads(exchange.response.body)) == (201, USERS)
     assert (b"ConsistencyLevel", b"eventual") in exchange.headers
     assert exchange.time.isoformat() == "2026-11-21T11:00:00.123000+00:00"
     assert exchange.unknown == {"ip"}
 
 
 def test_credentials_are_not_kept() -> None:
-    read = repr(parse_har(har(entry("/v1.0/users", answer=USERS))))
+    read = repr(parse_har(har(entry("/v1.0/users", response=USERS))))
     assert not any(secret in read for secret in SECRETS)
 
 
@@ -48,7 +48,7 @@ def test_mitmproxy_s_base64_and_a_file_with_a_byte_order_mark_are_read() -> None
         "text": base64.b64encode(b"\xff\x00\x01").decode(),
         "encoding": "base64",
     }
-    assert only(b"\xef\xbb\xbf" + har(one)).answer.body == b"\xff\x00\x01"
+    assert only(b"\xef\xbb\xbf" + har(one)).response.body == b"\xff\x00\x01"
 
 
 def test_what_a_browser_did_not_keep_is_unknown() -> None:
@@ -57,8 +57,8 @@ def test_what_a_browser_did_not_keep_is_unknown() -> None:
     got["response"]["content"]["size"] = 99
     first, second = parse_har(har(sent, got)).exchanges
     assert first.unknown == {"ip", "body"}
-    assert second.answer is not None
-    assert getattr(second.answer, "unknown") == {"property"}  # noqa: B009 - of a subclass
+    assert second.response is not None
+    assert getattr(second.response, "unknown") == {"property"}  # noqa: B009 - of a subclass
 
 
 def test_other_addresses_and_preflights_are_passed_over_and_counted() -> None:
@@ -146,7 +146,7 @@ def test_a_file_without_a_request_that_can_be_read_says_what_is_wrong(data: byte
 
 def changed(**changes: Any) -> dict[str, Any]:
     """An entry to `/v1.0/users/1` with members changed by their path, parts of it joined by `__`."""
-    made = entry("/v1.0/users/1", answer={"id": "1"})
+    made = entry("/v1.0/users/1", response={"id": "1"})
     for path, value in changes.items():
         *parents, name = path.split("__")
         place = made
@@ -310,7 +310,7 @@ JSON: Final = "application/json"
 )
 def test_a_recorded_body_is_known(content: Any, body: bytes | None) -> None:
     exchange = only(har(changed(response__content=content)))
-    assert (exchange.answer.body, exchange.answer.unknown) == (body, frozenset())
+    assert (exchange.response.body, exchange.response.unknown) == (body, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -354,25 +354,25 @@ def test_a_body_that_was_not_recorded_is_unknown_and_not_empty(content: Any) -> 
         assert [remark.what.rpartition(" body ")[0] for remark in read.unknown] == ["the response's"]
     (found,) = foreseen(rules, changed(response__content=content))
     assert isinstance(found.outcome, Unclear)
-    assert found.outcome.missing == ("the answer's secret",)
+    assert found.outcome.missing == ("the response's secret",)
 
 
 @pytest.mark.parametrize("status", [0, None, -1, "", "error", 10**400, True, ...])
-def test_an_answer_that_did_not_come_is_unknown(status: Any) -> None:
+def test_a_response_that_did_not_come_is_unknown(status: Any) -> None:
     rules = """
 - {id: gone, when: response, match: {path: ["/v1.0/users/{id}"]}, conditions: [{status: 404}],
    verdict: block}
 - {id: users, match: {path: ["/v1.0/users/{id}"]}, verdict: allow}
 """
     for one in (changed(response__status=status), changed(response=None), changed(response={})):
-        assert only(har(one)).answer is None
+        assert only(har(one)).response is None
         (found,) = foreseen(rules, one)
         assert isinstance(found.outcome, Unclear)
 
 
 @pytest.mark.parametrize("status", ["200", 200.0, "200 OK"])
 def test_a_status_in_another_type_is_read(status: Any) -> None:
-    assert only(har(changed(response__status=status))).answer.status == 200
+    assert only(har(changed(response__status=status))).response.status == 200
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def foreseen(rules: str, *entries: dict[str, Any]) -> list[Foreseen]:
     return list(foresee(draft(rules), parse_har(har(*entries)).exchanges))
 
 
-def test_headers_bodies_and_answers_decide() -> None:
+def test_headers_bodies_and_responses_decide() -> None:
     rules = """
 - {id: secret, when: response, match: {path: [/v1.0/groups]}, conditions: [{property: x, equals: 1}],
    verdict: block}
@@ -504,8 +504,8 @@ def test_headers_bodies_and_answers_decide() -> None:
 """
     found = foreseen(
         rules,
-        entry("/v1.0/groups", answer={"x": 2}),
-        entry("/v1.0/groups", answer={"x": 1}),
+        entry("/v1.0/groups", response={"x": 2}),
+        entry("/v1.0/groups", response={"x": 1}),
         entry("/v1.0/users/ada", "PATCH", body={"jobTitle": "x"}),
         entry("/v1.0/users/ada", "PATCH", body={"other": "x"}),
     )
@@ -522,15 +522,15 @@ HIDE: Final = """
 """
 
 
-def test_the_answer_is_shown_as_the_application_gets_it() -> None:
-    (found,) = foreseen(HIDE, entry("/v1.0/users", answer=USERS))
+def test_the_response_is_shown_as_the_application_gets_it() -> None:
+    (found,) = foreseen(HIDE, entry("/v1.0/users", response=USERS))
     assert found.outcome == Outcome("filter", "hide", ("strip:mobilePhone",))
     assert json.loads(found.body or b"")["value"] == [{"id": "1", "displayName": "Ada"}]
     assert found.removed == ("mobilePhone",)
 
 
-def test_an_answer_that_can_t_be_filtered_would_be_withheld() -> None:
-    (found,) = foreseen(HIDE, entry("/v1.0/users", answer="<html>"))
+def test_a_response_that_can_t_be_filtered_would_be_withheld() -> None:
+    (found,) = foreseen(HIDE, entry("/v1.0/users", response="<html>"))
     assert (found.outcome, found.body) == (Outcome("refused", "filterFailed"), None)
 
 
@@ -549,8 +549,8 @@ def test_parts_of_a_batch_are_evaluated_one_by_one() -> None:
             {"id": "b", "method": "DELETE", "url": "/users/ada"},
         ]
     }
-    answers = {"responses": [{"id": "a", "status": 200, "headers": {}, "body": USERS}]}
-    found = foreseen(HIDE, entry("/v1.0/$batch", "POST", body=batch, answer=answers))
+    responses = {"responses": [{"id": "a", "status": 200, "headers": {}, "body": USERS}]}
+    found = foreseen(HIDE, entry("/v1.0/$batch", "POST", body=batch, response=responses))
     assert [
         (one.exchange.part, one.exchange.target, one.outcome.verdict)
         for one in found
@@ -577,20 +577,20 @@ SELECTED: Final = {"value": [{"id": "1", "displayName": "Ada"}]}
 @pytest.mark.parametrize(
     ("entries", "allowed"),
     [
-        ([entry("/v1.0/users?$select=displayName", answer=SELECTED)], ("displayName", "id")),
+        ([entry("/v1.0/users?$select=displayName", response=SELECTED)], ("displayName", "id")),
         (
             [
-                entry("/v1.0/users?$select=displayName", answer={"value": []}),
-                entry("/v1.0/users?$select=Mail,id", answer={"value": [{"mail": "x"}]}),
+                entry("/v1.0/users?$select=displayName", response={"value": []}),
+                entry("/v1.0/users?$select=Mail,id", response={"value": [{"mail": "x"}]}),
             ],
             ("displayName", "id", "Mail"),
         ),
-        ([entry("/v1.0/users", answer=SELECTED)], None),
-        ([entry("/v1.0/users?$select=id", answer=SELECTED), entry("/v1.0/users", answer=SELECTED)], None),
-        ([entry("/v1.0/users?$select=id&$expand=manager", answer=SELECTED)], None),
-        ([entry("/v1.0/users?$select=id&$filter=mail eq 'x'", answer=SELECTED)], None),
+        ([entry("/v1.0/users", response=SELECTED)], None),
+        ([entry("/v1.0/users?$select=id", response=SELECTED), entry("/v1.0/users", response=SELECTED)], None),
+        ([entry("/v1.0/users?$select=id&$expand=manager", response=SELECTED)], None),
+        ([entry("/v1.0/users?$select=id&$filter=mail eq 'x'", response=SELECTED)], None),
         ([entry("/v1.0/users?$select=id")], None),
-        ([entry("/v1.0/users?$select=id", answer="no JSON")], None),
+        ([entry("/v1.0/users?$select=id", response="no JSON")], None),
     ],
 )
 def test_what_is_always_selected_is_all_that_is_let_through(
@@ -604,14 +604,14 @@ def test_what_is_always_selected_is_all_that_is_let_through(
 
 def test_a_suggestion_leaves_all_of_its_traffic_as_it_was() -> None:
     text, read = suggested(
-        entry("/v1.0/users?$select=displayName,id&$top=5", answer=SELECTED),
-        entry("/v1.0/users/delta?$select=id", answer={"value": [{"id": "1"}], "@odata.deltaLink": "x"}),
-        entry("/v1.0/users/ada@contoso.com?$select=id", answer={"id": "1"}),
-        entry("/v1.0/users/ada@contoso.com/photo/$value", answer="binary"),
-        entry("/v1.0/users/ada@contoso.com/displayName", answer={"value": "Ada"}),
-        entry("/v1.0/users/7/manager?$select=id", answer={"id": "2"}),
-        entry("/v1.0/me?$select=displayName", answer={"displayName": "Ada"}),
-        entry("/v1.0/me/messages", answer={"value": []}),
+        entry("/v1.0/users?$select=displayName,id&$top=5", response=SELECTED),
+        entry("/v1.0/users/delta?$select=id", response={"value": [{"id": "1"}], "@odata.deltaLink": "x"}),
+        entry("/v1.0/users/ada@contoso.com?$select=id", response={"id": "1"}),
+        entry("/v1.0/users/ada@contoso.com/photo/$value", response="binary"),
+        entry("/v1.0/users/ada@contoso.com/displayName", response={"value": "Ada"}),
+        entry("/v1.0/users/7/manager?$select=id", response={"id": "2"}),
+        entry("/v1.0/me?$select=displayName", response={"displayName": "Ada"}),
+        entry("/v1.0/me/messages", response={"value": []}),
         entry("/v1.0/groups/7", "PATCH", body={"x": 1}, status=204),
         entry(
             "/v1.0/$batch", "POST", body={"requests": [{"id": "1", "method": "GET", "url": "/sites/root"}]}
@@ -629,10 +629,10 @@ def test_a_suggestion_leaves_all_of_its_traffic_as_it_was() -> None:
 
 def test_a_write_to_the_same_path_does_not_widen_what_is_read() -> None:
     text, _ = suggested(
-        entry("/v1.0/users/1?$select=displayName,id", answer={"id": "1", "displayName": "Ada"}),
+        entry("/v1.0/users/1?$select=displayName,id", response={"id": "1", "displayName": "Ada"}),
         entry("/v1.0/users/1", "PATCH", body={"jobTitle": "x"}, status=204),
-        entry("/v1.0/users?$select=id", answer={"value": [{"id": "1"}]}),
-        entry("/v1.0/users", "POST", body={"displayName": "x"}, answer={"id": "2"}, status=201),
+        entry("/v1.0/users?$select=id", response={"value": [{"id": "1"}]}),
+        entry("/v1.0/users", "POST", body={"displayName": "x"}, response={"id": "2"}, status=201),
     )
     found = {(rule.match.methods, rule.match.path): rule for rule in parse_ruleset(text).rules}
     assert {key: rule.verdict for key, rule in found.items()} == {
@@ -646,9 +646,9 @@ def test_a_write_to_the_same_path_does_not_widen_what_is_read() -> None:
     assert transforms.allow == ("displayName", "id")
 
 
-def test_an_answer_that_is_unknown_does_not_widen_what_is_read() -> None:
-    known = entry("/v1.0/users/1?$select=id", answer={"id": "1"})
-    redacted = entry("/v1.0/users/2?$select=id", answer="[redacted]")
+def test_a_response_that_is_unknown_does_not_widen_what_is_read() -> None:
+    known = entry("/v1.0/users/1?$select=id", response={"id": "1"})
+    redacted = entry("/v1.0/users/2?$select=id", response="[redacted]")
     text, _ = suggested(known, redacted, entry("/v1.0/users/3?$select=id", status=0))
     (rule,) = parse_ruleset(text).rules
     assert rule.verdict == "filter"

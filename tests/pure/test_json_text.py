@@ -70,11 +70,11 @@ def test_a_batch_is_as_deep_as_any_body(levels: int) -> None:
         parse_batch(body, "v1.0", ("https://a", "https://b"))
 
 
-def test_a_byte_order_mark_before_a_filtered_answer_is_kept_and_every_other_byte() -> None:
+def test_a_byte_order_mark_before_a_filtered_response_is_kept_and_every_other_byte() -> None:
     compiled = compile_filter(Transforms(strip=("mobilePhone",)))
     for _ in range(3):
-        answer = MARK + b' {"id":"1", "displayName":"Kim","mobilePhone":"+47 555"}\r\n'
-        assert compiled.apply(answer).body == MARK + b' {"id":"1", "displayName":"Kim"}\r\n'
+        response = MARK + b' {"id":"1", "displayName":"Kim","mobilePhone":"+47 555"}\r\n'
+        assert compiled.apply(response).body == MARK + b' {"id":"1", "displayName":"Kim"}\r\n'
         page = MARK + b'{"value":[{"id":1,"mobilePhone":2}]}'
         assert compiled.apply(page).body == MARK + b'{"value":[{"id":1}]}'
     assert compiled.apply(MARK + b'{"id":1}').body == MARK + b'{"id":1}'
@@ -98,5 +98,5 @@ def test_a_batch_with_a_mark_keeps_it_on_its_way_up_and_down() -> None:
     assert reduced_batch(body, parts, {"2"}) == (
         MARK + b'{"requests":[{"id":"2","method":"GET","url":"/me"}]}'
     )
-    answers = parse_batch_response(MARK + b'{"responses":[{"id":"1","status":200,"body":{}}]}')
-    assert [answer.id for answer in answers] == ["1"]
+    responses = parse_batch_response(MARK + b'{"responses":[{"id":"1","status":200,"body":{}}]}')
+    assert [response.id for response in responses] == ["1"]

@@ -138,9 +138,9 @@ def test_one_of_two_opposite_conditions_holds_or_both_perhaps() -> None:
     [
         (event(method="POST", request_bytes=9), ("body x",)),
         (blocked(method="POST"), ("body x",)),  # nobody read what it may have had
-        (event("/v1.0/found"), ("the answer's x",)),
-        (event("/v1.0/typed"), ("the answer's header Content-Type",)),
-        (blocked("/v1.0/status"), ("the answer's status",)),
+        (event("/v1.0/found"), ("the response's x",)),
+        (event("/v1.0/typed"), ("the response's header Content-Type",)),
+        (blocked("/v1.0/status"), ("the response's status",)),
         (event("/v1.0/ip", client_ip=None), ("the client's address",)),
         (event("/v1.0/query?sig=***"), ("the masked value of sig",)),
         (event("/v1.0/" + "x" * 3000 + "…[cut]"), ("the rest of a target that was too long to be stored",)),
@@ -169,7 +169,7 @@ def test_a_body_that_was_not_there_is_known() -> None:
     assert foreseen(rules, event("/a", "POST")) == Outcome("allow", "r")
 
 
-def test_an_upstream_that_failed_gave_no_answer_to_evaluate() -> None:
+def test_an_upstream_that_failed_gave_no_response_to_evaluate() -> None:
     rules = """
 - {id: never, when: response, match: {path: [/v1.0/users]}, conditions: [{status: 500}], verdict: block}
 - {id: users, match: {path: [/v1.0/users]}, verdict: allow}

@@ -1,4 +1,4 @@
-"""What a request's body answers in each of its modes."""
+"""What a request's body responses in each of its modes."""
 
 import gzip
 

@@ -84,14 +84,14 @@ def test_a_timestamp_that_is_not_plain_digits_is_out_of_range(text: str) -> None
 
 def test_response_signature_is_bound_to_request_and_body() -> None:
     request = sign(SECRET, "1700000000", b"")
-    answer = sign_response(SECRET, request, b"{}")
+    response = sign_response(SECRET, request, b"{}")
     expected = hmac.new(SECRET, b"response." + request.encode() + b".{}", hashlib.sha256).hexdigest()
-    assert answer == expected
-    assert verify_response(SECRET, request, b"{}", answer)
-    assert not verify_response(SECRET, request, b"{} ", answer)
-    assert not verify_response(SECRET, sign(SECRET, "1700000001", b""), b"{}", answer)
-    assert not verify_response(b"other", request, b"{}", answer)
-    assert not verify_response(SECRET, request, b"{}", answer.upper())
+    assert response == expected
+    assert verify_response(SECRET, request, b"{}", response)
+    assert not verify_response(SECRET, request, b"{} ", response)
+    assert not verify_response(SECRET, sign(SECRET, "1700000001", b""), b"{}", response)
+    assert not verify_response(b"other", request, b"{}", response)
+    assert not verify_response(SECRET, request, b"{}", response.upper())
     assert not verify_response(SECRET, request, b"{}", "é" * 64)
 
 

@@ -21,7 +21,7 @@ import pytest_asyncio
 from tests.process.proxy_parts import LIMITS
 from tests.standins.graph import problem
 from tests.standins.lifeline import end_with_parent
-from tests.standins.server import Answer
+from tests.standins.server import Response
 from tests.standins.system import ROOT, System
 from tests.standins.transfers import is_pre_authenticated
 
@@ -101,14 +101,14 @@ class Harness:
         graph = self.system.graph
         first = graph.first_responses
         json_type = ("Content-Type", "application/json")
-        found = Answer(200, (json_type,), b'{"value": [{"id": "1"}]}')
+        found = Response(200, (json_type,), b'{"value": [{"id": "1"}]}')
         for status in (429, 503, 504):
             refusal = problem(status, "standIn", "Not now.", ("Retry-After", "1"))
             first[f"/v1.0/groups/retried-{status}"] = deque([refusal, refusal, found])
         first["/v1.0/groups/broken"] = deque([problem(500, "standIn", "Broken.")])
         link = f"{graph.base_url}/v1.0/users?$top=5&$skiptoken=10"
         page = {"value": [{"id": "1", "description": LONG_TEXT}], "@odata.nextLink": link}
-        first["/v1.0/groups/long"] = deque([Answer(200, (json_type,), json.dumps(page).encode())])
+        first["/v1.0/groups/long"] = deque([Response(200, (json_type,), json.dumps(page).encode())])
 
     def assert_nothing_leaked(self) -> None:
         """Whatever came to the upstream or the identity provider: no proxy token, no secret of the

@@ -55,7 +55,7 @@ async def test_so_do_changes_since_the_last_time(harness: Harness, directory: Re
     assert delta["delta"].startswith(f"{harness.system.proxy_url}/v1.0/users/delta?")
 
 
-async def test_a_hidden_property_is_in_no_answer(directory: Results) -> None:
+async def test_a_hidden_property_is_in_no_response(directory: Results) -> None:
     assert directory["one_user"]["name"] == "Ada Lovelace"
     assert directory["one_user"]["phone"] is None
     assert directory["one_user"]["manager"]["mail"] == "alan@contoso.com"
@@ -157,7 +157,7 @@ async def test_what_is_written_arrives_as_the_sdk_wrote_it(harness: Harness, dir
     }
 
 
-async def test_an_entity_tag_saves_the_second_answer(directory: Results) -> None:
+async def test_an_entity_tag_saves_the_second_response(directory: Results) -> None:
     assert directory["conditional"] == {"first": 200, "again": 304, "bytes": 4096}
 
 
@@ -195,7 +195,8 @@ async def test_an_upload_session_is_filled_where_it_is_without_a_token(
 async def test_the_sdks_own_faults_are_still_there(directory: Results) -> None:
     """docs/clients.md names them. One that is gone from a newer version fails here."""
     if directory["language"] == "python":
-        # msgraph-core spells dependsOn so that nobody heeds it; kiota drops the bodies of a batch's answers.
+        # msgraph-core spells dependsOn so that nobody heeds it; kiota drops the bodies of a batch's
+        # responses.
         assert directory["faults"] == {"after a blocked part": 200, "bodies": [None, None]}
     else:
         # Only the host is cut off an address in a batch, so the version stays in it.

@@ -1,5 +1,5 @@
-"""Something between proxy and control plane that answers some requests itself: a firewall, a gateway, a
-captive page. What it does not answer goes on as it came."""
+"""Something between proxy and control plane that responds to some requests itself: a firewall, a gateway, a
+captive page. What it does not respond to goes on as it came."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN_TO_A_CONNECTION: Final = {"host", "content-length", "transfer-encoding", "c
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """An answer of its own."""
+    """A response of its own."""
 
     status: int
     body: bytes = b""
@@ -28,15 +28,15 @@ class Foreign:
 
 
 class Between:
-    """`answers` says, by the last part of a path, what is answered here; `changes` what becomes of answers
-    that come back from behind."""
+    """`answers` says, by the last part of a path, what gets a response here; `changes` what becomes of
+    responses that come back from behind."""
 
     def __init__(self, behind: str = "", tls: ssl.SSLContext | None = None) -> None:
         self.behind = behind
-        self.answers: dict[str, Foreign] = {}
+        self.responses: dict[str, Foreign] = {}
         self.relabels: dict[int, int] = {}  # status of the control plane -> the one that is passed on
         self.redirects: dict[str, str] = {}  # last part of a path -> the endpoint that gets the request
-        # What a gateway does to answers from behind, by the last part of the request's path.
+        # What a gateway does to responses from behind, by the last part of the request's path.
         self.changes: dict[str, Callable[[web.Response], web.Response]] = {}
         self.counts: Counter[str] = Counter()  # requests, by the last part of the path
         self._tls = tls
@@ -69,7 +69,7 @@ class Between:
         body = await request.read()
         name = request.path.rpartition("/")[2]
         self.counts[name] += 1
-        if foreign := self.answers.get(name):
+        if foreign := self.responses.get(name):
             return web.Response(
                 status=foreign.status,
                 body=foreign.body,
@@ -79,10 +79,10 @@ class Between:
         sent = [(k, v) for k, v in request.headers.items() if k.lower() not in _OWN_TO_A_CONNECTION]
         async with self._session.request(
             request.method, self.behind + path, data=body or None, headers=sent, ssl=self._tls or True
-        ) as answer:
-            back = [(k, v) for k, v in answer.headers.items() if k.lower() not in _OWN_TO_A_CONNECTION]
-            status = self.relabels.get(answer.status, answer.status)
-            response = web.Response(status=status, body=await answer.read() or None)
+        ) as theirs:
+            back = [(k, v) for k, v in theirs.headers.items() if k.lower() not in _OWN_TO_A_CONNECTION]
+            status = self.relabels.get(theirs.status, theirs.status)
+            response = web.Response(status=status, body=await theirs.read() or None)
         response.headers.popall("Content-Type", None)
         response.headers.extend(back)
         change = self.changes.get(name)

@@ -1,4 +1,4 @@
-"""Stand-in for the control plane: checks every signature byte for byte, answers as the specification or as
+"""Stand-in for the control plane: checks every signature byte for byte, responses as the specification or as
 told."""
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tests.standins.certificates import ServerCertificate
-from tests.standins.server import Answer, Received, StandIn
+from tests.standins.server import Received, Response, StandIn
 
 API_KEY: Final = "standin-api-key"
 HMAC_SECRET: Final = "standin-hmac-secret"
 
-Script = Answer | Callable[[], Awaitable[Answer]]
+Script = Response | Callable[[], Awaitable[Response]]
 
 
 class ControlPlaneStandIn(StandIn):
-    """Scripts are used up one answer per request; after that the specification rules again."""
+    """Scripts are used up one response per request; after that the specification rules again."""
 
     def __init__(self, *, tls: ServerCertificate | None = None, port: int = 0, record: bool = False) -> None:
         super().__init__(tls=tls, port=port, record=record)
@@ -37,14 +37,14 @@ class ControlPlaneStandIn(StandIn):
         self.sync_script: deque[Script] = deque()
         self.metrics_script: deque[Script] = deque()
         self.organisation_scripts: dict[str, deque[Script]] = {}
-        self.down = False  # every audit batch is answered 503
+        self.down = False  # every audit batch gets 503
         self.sign_responses = True
         self.spoil_signature: Callable[[str], str] = lambda signature: signature
         self.sync_body: dict[str, Any] = sync_body()
         self._counted: set[str] = set()
         self._news = asyncio.Condition()
 
-    async def answer(self, request: Received) -> Answer:
+    async def response(self, request: Received) -> Response:
         self._check_signing(request)
         kind = request.path.removeprefix("/api/v1/agent/")
         handler = {
@@ -55,18 +55,18 @@ class ControlPlaneStandIn(StandIn):
         }.get(kind)
         if handler is None:
             self.problems.append(f"unknown path {request.target}")
-            return Answer(404)
-        answer = self._as_its_own(request, await handler(request))
+            return Response(404)
+        response = self._as_its_own(request, await handler(request))
         async with self._news:
             self._news.notify_all()
-        return answer
+        return response
 
-    def _as_its_own(self, request: Received, answer: Answer) -> Answer:
-        """Signed, unless it is signed already or is the answer of something in between."""
-        names = {name.lower() for name, _ in answer.headers}
-        if answer.stream is not None or not _is_json(answer) or {"x-hmac-signature", "via"} & names:
-            return answer
-        return self.signed(request, answer)
+    def _as_its_own(self, request: Received, response: Response) -> Response:
+        """Signed, unless it is signed already or is the response of something in between."""
+        names = {name.lower() for name, _ in response.headers}
+        if response.stream is not None or not _is_json(response) or {"x-hmac-signature", "via"} & names:
+            return response
+        return self.signed(request, response)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits for something to have been received."""
@@ -92,7 +92,7 @@ class ControlPlaneStandIn(StandIn):
         if not timestamp.isdigit() or abs(time.time() - int(timestamp)) > 300:
             self.problems.append(f"{request.method} {request.target}: timestamp {timestamp!r}")
 
-    async def _sync(self, request: Received) -> Answer:
+    async def _sync(self, request: Received) -> Response:
         self.sync_requests.append(request)
         if request.method != "GET" or request.body_length:
             self.problems.append("sync is a GET without a body")
@@ -101,18 +101,18 @@ class ControlPlaneStandIn(StandIn):
         body = json.dumps(self.sync_body).encode()
         etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
         if request.value("If-None-Match") == etag:
-            return self.signed(request, Answer(304, (("ETag", etag),)))
-        return self.signed(request, Answer(200, (("ETag", etag),), body))
+            return self.signed(request, Response(304, (("ETag", etag),)))
+        return self.signed(request, Response(200, (("ETag", etag),), body))
 
-    def signed(self, request: Received, answer: Answer) -> Answer:
+    def signed(self, request: Received, response: Response) -> Response:
         if not self.sign_responses:
-            return answer
-        payload = f"response.{request.value('X-Hmac-Signature')}.".encode() + answer.body
+            return response
+        payload = f"response.{request.value('X-Hmac-Signature')}.".encode() + response.body
         signature = hmac.new(HMAC_SECRET.encode(), payload, hashlib.sha256).hexdigest()
         header = ("X-Hmac-Signature", self.spoil_signature(signature))
-        return Answer(answer.status, (*answer.headers, header), answer.body)
+        return Response(response.status, (*response.headers, header), response.body)
 
-    async def _audit(self, request: Received) -> Answer:
+    async def _audit(self, request: Received) -> Response:
         batch = json.loads(request.body)
         organisations = {event["orgId"] for event in batch["events"]}
         if len(organisations) != 1:
@@ -120,80 +120,80 @@ class ControlPlaneStandIn(StandIn):
         org_id = organisations.pop()
         batch_id = batch["batchId"]
         self.bodies.setdefault(batch_id, set()).add(bytes(request.body))
-        answer = await self._audit_response(org_id)
-        self.attempts.append((time.monotonic(), org_id, batch_id, answer.status))
-        if answer.status != 202 or answer.body:
-            return _naming(batch_id, answer)
+        response = await self._audit_response(org_id)
+        self.attempts.append((time.monotonic(), org_id, batch_id, response.status))
+        if response.status != 202 or response.body:
+            return _naming(batch_id, response)
         duplicate = batch_id in self._counted
         if not duplicate:
             self._counted.add(batch_id)
             self.events.setdefault(org_id, []).extend(batch["events"])
         return _json(202, {"batchId": batch_id, "accepted": len(batch["events"]), "duplicate": duplicate})
 
-    async def _audit_response(self, org_id: str) -> Answer:
+    async def _audit_response(self, org_id: str) -> Response:
         for script in (self.organisation_scripts.get(org_id), self.audit_script):
             if script:
                 return await _next(script)
-        return Answer(503) if self.down else Answer(202)
+        return Response(503) if self.down else Response(202)
 
-    async def _heartbeat(self, request: Received) -> Answer:
+    async def _heartbeat(self, request: Received) -> Response:
         self.heartbeats.append(json.loads(request.body))
         return _json(200, {"status": "ok"})
 
-    async def _metrics(self, request: Received) -> Answer:
+    async def _metrics(self, request: Received) -> Response:
         if self.metrics_script:
-            answer = await _next(self.metrics_script)
-            if answer.status != 200:
-                return answer
+            response = await _next(self.metrics_script)
+            if response.status != 200:
+                return response
         self.metrics.append(json.loads(request.body))
         return _json(200, {"status": "ok"})
 
 
-async def _next(script: deque[Script]) -> Answer:
+async def _next(script: deque[Script]) -> Response:
     step = script.popleft()
-    return step if isinstance(step, Answer) else await step()
+    return step if isinstance(step, Response) else await step()
 
 
-def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Answer:
-    """`batchId` names another batch than the one that is answered; other members are the error's own."""
+def error(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Response:
+    """`batchId` names another batch than the one that gets a response; other members are the error's own."""
     named = {name: members.pop(name) for name in list(members) if name == "batchId"}
     detail = {"code": code, "message": f"stand-in says {code}", **members}
     return _json(status, {"error": detail, **named}, *headers)
 
 
-def accepted(**members: Any) -> Answer:
-    """A 202 of the control plane, which names the batch that it answers unless told otherwise."""
+def accepted(**members: Any) -> Response:
+    """A 202 of the control plane, which names the batch that it responds to unless told otherwise."""
     return _json(202, {"accepted": 0, "duplicate": False} | members)
 
 
-def foreign(answer: Answer) -> Answer:
-    """The answer as something in between gives it: without a signature."""
-    return Answer(answer.status, (*answer.headers, ("Via", "1.1 gateway")), answer.body)
+def foreign(response: Response) -> Response:
+    """The response as something in between gives it: without a signature."""
+    return Response(response.status, (*response.headers, ("Via", "1.1 gateway")), response.body)
 
 
-def _is_json(answer: Answer) -> bool:
-    return ("Content-Type", "application/json") in answer.headers
+def _is_json(response: Response) -> bool:
+    return ("Content-Type", "application/json") in response.headers
 
 
-def _naming(batch_id: str, answer: Answer) -> Answer:
-    """As the control plane answers about a batch."""
-    if not _is_json(answer) or ("Via", "1.1 gateway") in answer.headers:
-        return answer
-    body = {"batchId": batch_id} | json.loads(answer.body)
-    return Answer(answer.status, answer.headers, json.dumps(body).encode())
+def _naming(batch_id: str, response: Response) -> Response:
+    """As the control plane responds about a batch."""
+    if not _is_json(response) or ("Via", "1.1 gateway") in response.headers:
+        return response
+    body = {"batchId": batch_id} | json.loads(response.body)
+    return Response(response.status, response.headers, json.dumps(body).encode())
 
 
-def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Answer:
-    return Answer(status, (("Content-Type", "application/json"), *headers), json.dumps(body).encode())
+def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Response:
+    return Response(status, (("Content-Type", "application/json"), *headers), json.dumps(body).encode())
 
 
-async def hang() -> Answer:
-    """An answer that never comes."""
+async def hang() -> Response:
+    """A response that never comes."""
     await asyncio.Event().wait()
     raise AssertionError("unreachable")
 
 
-async def break_off() -> Answer:
+async def break_off() -> Response:
     raise ConnectionAbortedError("the control plane broke off")
 
 

@@ -1,4 +1,4 @@
-"""Stand-in for the graph API: published examples, a small directory, and routes for every shape of answer.
+"""Stand-in for the graph API: published examples, a small directory, and routes for every shape of response.
 
 In a test: `async with GraphStandIn(tls=certificate, accepts=identity.accepts) as graph: ... graph.requests`.
 As a process: `python -m tests.standins.graph --cert FILE --key FILE --token TEXT` prints `ready ADDRESS`.
@@ -31,7 +31,7 @@ import uvloop
 from tests.standins import transfers
 from tests.standins.certificates import ServerCertificate
 from tests.standins.examples import PUBLISHED_BASE, examples
-from tests.standins.server import Answer, Received, StandIn
+from tests.standins.server import Received, Response, StandIn
 
 PAGE_SIZE: Final = 5
 PHOTO: Final = bytes(range(256)) * 16
@@ -44,11 +44,11 @@ _PEOPLE: Final = (
     "Frances Allen", "Donald Knuth", "Radia Perlman", "Leslie Lamport", "Lynn Conway", "Ken Thompson",
 )  # fmt: skip
 
-Handler = Callable[["GraphStandIn", Received, "re.Match[str]"], Answer | Awaitable[Answer]]
+Handler = Callable[["GraphStandIn", Received, "re.Match[str]"], Response | Awaitable[Response]]
 
 
 class GraphStandIn(StandIn):
-    """Answers like the real service where `realistic`: chunked, compressed, with diagnostic headers."""
+    """Responds to like the real service where `realistic`: chunked, compressed, with diagnostic headers."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class GraphStandIn(StandIn):
     ) -> None:
         super().__init__(tls=tls, port=port, record=record, record_file=record_file)
         self.realistic = realistic
-        self.first_responses: dict[str, deque[Answer]] = {}  # path -> what it answers before the usual
+        self.first_responses: dict[str, deque[Response]] = {}  # path -> what it responds before the usual
         self.uploads: dict[str, bytearray] = {}
         self._accepts = accepts
-        self._examples: dict[tuple[str, str], Answer] = {}
+        self._examples: dict[tuple[str, str], Response] = {}
 
-    async def answer(self, request: Received) -> Answer:
-        answer = self._refusal(request) or await self.content(request)
-        if request.value("If-None-Match") and ("ETag", request.value("If-None-Match")) in answer.headers:
-            answer = Answer(304, tuple(pair for pair in answer.headers if pair[0] == "ETag"))
-        return self._dressed(request, answer)
+    async def response(self, request: Received) -> Response:
+        response = self._refusal(request) or await self.content(request)
+        if request.value("If-None-Match") and ("ETag", request.value("If-None-Match")) in response.headers:
+            response = Response(304, tuple(pair for pair in response.headers if pair[0] == "ETag"))
+        return self._dressed(request, response)
 
-    async def content(self, request: Received) -> Answer:
+    async def content(self, request: Received) -> Response:
         """What the service says, before transfer: also that of a part of a $batch."""
         first = self.first_responses.get(request.path)
         if first:
@@ -84,15 +84,15 @@ class GraphStandIn(StandIn):
         for methods, pattern, handler in _ROUTES:
             match = pattern.fullmatch(unquote(request.path))
             if match and (not methods or request.method in methods):
-                answer = handler(self, request, match)
-                return answer if isinstance(answer, Answer) else await answer
+                response = handler(self, request, match)
+                return response if isinstance(response, Response) else await response
         # No other page of it was published, so any query gets the one there is.
         example = self._example(request, request.path)
         if example is not None:
             return example
         return problem(404, "Request_ResourceNotFound", f"Resource '{request.path}' does not exist.")
 
-    def _refusal(self, request: Received) -> Answer | None:
+    def _refusal(self, request: Received) -> Response | None:
         if transfers.is_pre_authenticated(request):
             sent = request.values("Authorization")
             return problem(401, "InvalidAudience", "This address is its own credential.") if sent else None
@@ -106,37 +106,37 @@ class GraphStandIn(StandIn):
         )
         return replace(refusal, headers=(*refusal.headers, challenge))
 
-    def _example(self, request: Received, target: str) -> Answer | None:
+    def _example(self, request: Received, target: str) -> Response | None:
         if not self._examples:
             for each in reversed(examples()):  # of two with one target, the first published wins
                 body = each.response_body.replace(PUBLISHED_BASE.encode(), self.base_url.encode())
-                answer = Answer(each.status, each.response_headers, body)
-                self._examples[each.method, unquote(each.target)] = answer
+                response = Response(each.status, each.response_headers, body)
+                self._examples[each.method, unquote(each.target)] = response
         method = "GET" if request.method == "HEAD" else request.method
         return self._examples.get((method, unquote(target)))
 
-    def _dressed(self, request: Received, answer: Answer) -> Answer:
-        """The headers and codings that the real service puts around its answers."""
+    def _dressed(self, request: Received, response: Response) -> Response:
+        """The headers and codings that the real service puts around its responses."""
         request_id = str(uuid.uuid4())
-        headers = [("Cache-Control", "no-cache"), *answer.headers, ("request-id", request_id)]
+        headers = [("Cache-Control", "no-cache"), *response.headers, ("request-id", request_id)]
         headers.append(("client-request-id", request.value("client-request-id") or request_id))
         headers.append(("Date", time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())))
         if not self.realistic:
-            return replace(answer, headers=tuple(headers))
+            return replace(response, headers=tuple(headers))
         headers += [
             ("x-ms-ags-diagnostic", '{"ServerInfo":{"DataCenter":"Norway East","Slice":"E","Ring":"3"}}'),
             ("Strict-Transport-Security", "max-age=31536000"),
             ("odata-version", "4.0"),
         ]
-        if answer.stream is not None or not answer.body:
-            return replace(answer, headers=tuple(headers))
-        body = answer.body
-        coded = any(name.lower() == "content-encoding" for name, _ in answer.headers)
+        if response.stream is not None or not response.body:
+            return replace(response, headers=tuple(headers))
+        body = response.body
+        coded = any(name.lower() == "content-encoding" for name, _ in response.headers)
         coding = _first_coding(request.value("Accept-Encoding"))
         if coding and len(body) > 200 and not coded:
             body = _compressed(body, coding)
             headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
-        return replace(answer, headers=tuple(headers), body=body, chunked=True)
+        return replace(response, headers=tuple(headers), body=body, chunked=True)
 
 
 def _first_coding(accepted: str) -> str:
@@ -152,14 +152,14 @@ def _compressed(body: bytes, coding: str) -> bytes:
     return gzip.compress(body, compresslevel=6, mtime=0)
 
 
-def problem(status: int, code: str, message: str, *headers: tuple[str, str]) -> Answer:
+def problem(status: int, code: str, message: str, *headers: tuple[str, str]) -> Response:
     inner = {"date": "2026-11-21T04:25:58", "request-id": str(uuid.UUID(int=0))}
     body = {"error": {"code": code, "message": message, "innerError": inner}}
-    return Answer(status, (("Content-Type", "application/json"), *headers), json.dumps(body).encode())
+    return Response(status, (("Content-Type", "application/json"), *headers), json.dumps(body).encode())
 
 
-def _json(body: Any, status: int = 200, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, (JSON, *headers), json.dumps(body, ensure_ascii=False).encode())
+def _json(body: Any, status: int = 200, *headers: tuple[str, str]) -> Response:
+    return Response(status, (JSON, *headers), json.dumps(body, ensure_ascii=False).encode())
 
 
 # The directory: a dozen users, enough for three pages
@@ -187,11 +187,11 @@ def _find_user(key: str) -> int | None:
     return None
 
 
-def _no_such_user(key: str) -> Answer:
+def _no_such_user(key: str) -> Response:
     return problem(404, "Request_ResourceNotFound", f"Resource '{key}' does not exist.")
 
 
-def _users_page(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Answer:
+def _users_page(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Response:
     query = parse_qs(request.query)
     start = int(query.get("$skiptoken", ["0"])[0])
     end = start + int(query.get("$top", [str(PAGE_SIZE)])[0])
@@ -202,7 +202,7 @@ def _users_page(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Ans
     return _json(body)
 
 
-def _users_delta(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Answer:
+def _users_delta(graph: GraphStandIn, request: Received, _: re.Match[str]) -> Response:
     query = parse_qs(request.query)
     start = int(query.get("$skiptoken", ["0"])[0])
     delta = f"{graph.base_url}/v1.0/users/delta"
@@ -218,7 +218,7 @@ def _users_delta(graph: GraphStandIn, request: Received, _: re.Match[str]) -> An
     return _json(body)
 
 
-def _user(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+def _user(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
     number = _find_user(match["key"])
     if number is None:
         return _no_such_user(match["key"])
@@ -228,46 +228,46 @@ def _user(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Answe
     return _json(body, 200, ("ETag", f'W/"user-{number}"'))
 
 
-def _manager(_: GraphStandIn, __: Received, match: re.Match[str]) -> Answer:
+def _manager(_: GraphStandIn, __: Received, match: re.Match[str]) -> Response:
     number = _find_user(match["key"])
     return _no_such_user(match["key"]) if number is None else _json(user((number + 1) % len(_PEOPLE)))
 
 
-def _property(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Answer:
+def _property(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Response:
     number = _find_user(match["key"])
     values = {name.lower(): value for name, value in user(number or 0).items()}
     if number is None or match["property"].lower() not in values:
         return _no_such_user(match["key"])
     value = values[match["property"].lower()]
     if match["raw"]:
-        return Answer(200, (("Content-Type", "text/plain"),), str(value).encode())
+        return Response(200, (("Content-Type", "text/plain"),), str(value).encode())
     context = f"{graph.base_url}/v1.0/$metadata#users('{match['key']}')/{match['property']}"
     return _json({"@odata.context": context, "value": value})
 
 
-def _messages(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Answer:
+def _messages(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Response:
     sender = user(_find_user(match["key"]) or 0)
     subject = {"id": "AAMkADI5MAAIT3drCAAA=", "subject": "Minutes", "sender": sender["mail"], "isRead": False}
     return _json({"@odata.context": f"{graph.base_url}/v1.0/$metadata#messages", "value": [subject]})
 
 
-def _photo(_: GraphStandIn, __: Received, ___: re.Match[str]) -> Answer:
-    return Answer(200, (("Content-Type", "image/jpeg"), ("ETag", 'W/"photo-1"')), PHOTO)
+def _photo(_: GraphStandIn, __: Received, ___: re.Match[str]) -> Response:
+    return Response(200, (("Content-Type", "image/jpeg"), ("ETag", 'W/"photo-1"')), PHOTO)
 
 
-# Routes for every shape of answer
+# Routes for every shape of response
 
 
-def _echo(_: GraphStandIn, request: Received, __: re.Match[str]) -> Answer:
+def _echo(_: GraphStandIn, request: Received, __: re.Match[str]) -> Response:
     # No real upstream tells a client the proxy's credential, and neither does this one.
     head = re.sub(rb"(?im)^(authorization:).*?\r?$", rb"\1 (not shown)\r", request.head).decode("latin-1")
     return _json({"head": head, "bodyBytes": request.body_length, "bodySha256": request.body_sha256})
 
 
-def _bytes(_: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+def _bytes(_: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
     count = int(match["count"])
     chunked = "chunked" in request.query
-    return Answer(
+    return Response(
         200,
         (("Content-Type", "application/octet-stream"),),
         stream=lambda: pattern_bytes(count),
@@ -282,73 +282,73 @@ def pattern_bytes(count: int) -> Iterator[bytes]:
         yield block[: min(len(block), count - start)]
 
 
-def _status(_: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+def _status(_: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
     status = int(match["code"])
     retry_after = parse_qs(request.query).get("retryAfter", [])
     headers = tuple(("Retry-After", seconds) for seconds in retry_after)
     if 100 <= status < 200:
         return replace(_json({"interim": status}), interim=(status,))
     if status in (204, 304):
-        return Answer(status, headers)
+        return Response(status, headers)
     if status < 400:
         return _json({"status": status}, status, *headers)
     return problem(status, "standIn", f"This is what a {status} looks like.", *headers)
 
 
-async def _slow(_: GraphStandIn, __: Received, match: re.Match[str]) -> Answer:
+async def _slow(_: GraphStandIn, __: Received, match: re.Match[str]) -> Response:
     await asyncio.sleep(int(match["ms"]) / 1000)
     return _json({"waitedMs": int(match["ms"])})
 
 
-def _slow_body(_: GraphStandIn, __: Received, match: re.Match[str]) -> Answer:
+def _slow_body(_: GraphStandIn, __: Received, match: re.Match[str]) -> Response:
     async def halves() -> AsyncIterator[bytes]:
         yield b'{"first": 1, '
         await asyncio.sleep(int(match["ms"]) / 1000)
         yield b'"second": 2}'
 
-    return Answer(200, (JSON,), stream=halves)
+    return Response(200, (JSON,), stream=halves)
 
 
-async def _gate(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Answer:
+async def _gate(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Response:
     await graph.gate(match["name"]).wait()
     return _json({"gate": match["name"]})
 
 
-def _upload(_: GraphStandIn, request: Received, __: re.Match[str]) -> Answer:
+def _upload(_: GraphStandIn, request: Received, __: re.Match[str]) -> Response:
     return _json({"bytes": request.body_length, "sha256": request.body_sha256}, 201)
 
 
-def _redirect(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Answer:
-    return Answer(302, (("Location", f"{graph.base_url}/v1.0/users?$top=2"),))
+def _redirect(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Response:
+    return Response(302, (("Location", f"{graph.base_url}/v1.0/users?$top=2"),))
 
 
-def _operation(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Answer:
+def _operation(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Response:
     operation = f"{graph.base_url}/v1.0/operations/1"
-    return Answer(202, (("Location", operation), ("Operation-Location", operation)))
+    return Response(202, (("Location", operation), ("Operation-Location", operation)))
 
 
-async def _batch(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+async def _batch(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
     try:
         parts = json.loads(bytes(request.body))["requests"]
     except (ValueError, KeyError, TypeError):
         return problem(400, "BadRequest", "Invalid batch payload format.")
-    answers: dict[str, dict[str, Any]] = {}
+    responses: dict[str, dict[str, Any]] = {}
     for part in parts:
         failed = [
             each
             for each in part.get("dependsOn", [])
-            if each not in answers or answers[each]["status"] >= 400
+            if each not in responses or responses[each]["status"] >= 400
         ]
         if failed:
-            answers[part["id"]] = {
+            responses[part["id"]] = {
                 "id": part["id"],
                 "status": 424,
                 "body": {"error": {"code": "FailedDependency"}},
             }
         else:
-            answers[part["id"]] = await _batch_part(graph, part, match["version"])
-    # The real service answers in any order: not the one that was asked.
-    return _json({"responses": list(reversed(answers.values()))})
+            responses[part["id"]] = await _batch_part(graph, part, match["version"])
+    # The real service responses in any order: not the one that was asked.
+    return _json({"responses": list(reversed(responses.values()))})
 
 
 async def _batch_part(graph: GraphStandIn, part: dict[str, Any], version: str) -> dict[str, Any]:
@@ -356,10 +356,10 @@ async def _batch_part(graph: GraphStandIn, part: dict[str, Any], version: str) -
     inner.headers = list(part.get("headers", {}).items())
     if "body" in part:
         inner.add_body(json.dumps(part["body"]).encode())
-    answer = await graph.content(inner)
-    result: dict[str, Any] = {"id": part["id"], "status": answer.status, "headers": dict(answer.headers)}
-    if answer.body:
-        result["body"] = _batch_body(answer.body)
+    response = await graph.content(inner)
+    result: dict[str, Any] = {"id": part["id"], "status": response.status, "headers": dict(response.headers)}
+    if response.body:
+        result["body"] = _batch_body(response.body)
     return result
 
 

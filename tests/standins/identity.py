@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from tests.standins.certificates import ServerCertificate
-from tests.standins.server import Answer, Received, StandIn
+from tests.standins.server import Received, Response, StandIn
 
 Mode = Literal["ok", "down", "hang", "garbage", "empty", "throttled", "error"]
 
@@ -51,7 +51,7 @@ class IdentityStandIn(StandIn):
         self.acquisitions = 0
         self.client_secrets = {CLIENT_SECRET}  # what is registered for the client now
         self.more_clients: dict[str, str] = {}  # further client ids, each with its secret
-        self.gates: dict[str, asyncio.Event] = {}  # client ids that are answered once it is set
+        self.gates: dict[str, asyncio.Event] = {}  # client ids that get a response once it is set
         self.certificates: list[x509.Certificate] = []
         self.refusals: list[str] = []  # why an assertion was not taken
         self._assertions_seen: set[str] = set()
@@ -85,7 +85,7 @@ class IdentityStandIn(StandIn):
     def revoke(self, tokens: Iterable[str]) -> None:
         self._ends |= dict.fromkeys(tokens, float("-inf"))
 
-    async def answer(self, request: Received) -> Answer:
+    async def response(self, request: Received) -> Response:
         published = self._published(request)
         if published is not None:
             return published
@@ -97,7 +97,7 @@ class IdentityStandIn(StandIn):
             case "hang":
                 await asyncio.Event().wait()
             case "garbage":
-                return Answer(200, (("Content-Type", "application/json"),), b"<html>it works</html>")
+                return Response(200, (("Content-Type", "application/json"),), b"<html>it works</html>")
             case "empty":
                 return _json(200, {"token_type": "Bearer", "expires_in": 3599, "access_token": ""})
             case "throttled":
@@ -126,8 +126,8 @@ class IdentityStandIn(StandIn):
         client_id, _, secret = base64.b64decode(credentials).decode().partition(":")
         return unquote_plus(secret) if (scheme, unquote_plus(client_id)) == ("Basic", CLIENT_ID) else None
 
-    def _published(self, request: Received) -> Answer | None:
-        """What answers also while no token is to be had."""
+    def _published(self, request: Received) -> Response | None:
+        """What responses also while no token is to be had."""
         match request.path.removeprefix(f"/{TENANT}/"):
             case "v2.0/.well-known/openid-configuration":
                 return _json(200, self._discovery())
@@ -139,7 +139,7 @@ class IdentityStandIn(StandIn):
                 return self.people.tell("".join(request.values("Authorization")))
         return None
 
-    def _token(self, form: dict[str, str]) -> Answer:
+    def _token(self, form: dict[str, str]) -> Response:
         if form.get("grant_type") != "client_credentials" or not form.get("scope", "").endswith("/.default"):
             return _json(400, {"error": "invalid_request", "error_description": "AADSTS900144"})
         client_id = form.get("client_id", "")
@@ -232,7 +232,7 @@ class SignIns:
         self.refusal: tuple[int, dict[str, object]] | None = None  # of the token endpoint
         self.beside_tokens: dict[str, object] = {}  # members of the token response as they should not be
         self.userinfo: dict[str, object] = {}  # claims that are given there, and not in the ID token
-        self.userinfo_response: Answer | None = None  # in place of these
+        self.userinfo_response: Response | None = None  # in place of these
         self.told = 0  # how often userinfo was asked for
         self._codes: dict[str, dict[str, str]] = {}
 
@@ -246,7 +246,7 @@ class SignIns:
         header = {"kid": self.key_id} if self.key_id else None
         return jwt.encode(claims, self.key, self.algorithm, header)  # type: ignore[arg-type]
 
-    def begin(self, query: dict[str, str]) -> Answer:
+    def begin(self, query: dict[str, str]) -> Response:
         """The person consents at once, and is sent back with a code."""
         self.asked.append(query)
         wanted = {"response_type": "code", "code_challenge_method": "S256", "client_id": CLIENT_ID}
@@ -257,9 +257,9 @@ class SignIns:
         brought = {"state": query["state"], **self.back}
         if "error" not in self.back:
             brought["code"] = code
-        return Answer(302, (("Location", f"{query['redirect_uri']}?{urlencode(brought)}"),))
+        return Response(302, (("Location", f"{query['redirect_uri']}?{urlencode(brought)}"),))
 
-    def tell(self, authorization: str) -> Answer:
+    def tell(self, authorization: str) -> Response:
         """The userinfo endpoint (OpenID Connect Core section 5.3)."""
         self.told += 1
         if self.userinfo_response is not None:
@@ -268,7 +268,7 @@ class SignIns:
             return _json(401, {}, ("WWW-Authenticate", 'Bearer error="invalid_token"'))
         return _json(200, {"sub": "person-1", **self.userinfo})
 
-    def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Answer:
+    def finish(self, form: dict[str, str], issuer: str, client_secret: str | None) -> Response:
         """A code is good once, for who holds the verifier of its challenge (RFC 7636 section 4.6)."""
         if self.refusal is not None:
             return _json(*self.refusal)
@@ -299,7 +299,7 @@ class SignIns:
         return _json(200, {**given, **self.beside_tokens})
 
 
-def _json(status: int, body: dict[str, object], *headers: tuple[str, str]) -> Answer:
-    return Answer(
+def _json(status: int, body: dict[str, object], *headers: tuple[str, str]) -> Response:
+    return Response(
         status, (("Content-Type", "application/json; charset=utf-8"), *headers), json.dumps(body).encode()
     )

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from tests.standins.certificates import ServerCertificate
 from tests.standins.identity import TENANT
-from tests.standins.server import Answer, Received, StandIn
+from tests.standins.server import Received, Response, StandIn
 
 VaultMode = Literal["ok", "down", "hang", "forbidden", "throttled", "error", "garbage", "foreign", "deaf"]
 IdentityMode = Literal["ok", "down", "hang", "unassigned", "garbage", "error"]
@@ -45,7 +45,7 @@ class ManagedIdentityStandIn(StandIn):
         """What the platform puts into a process's environment."""
         return {"IDENTITY_ENDPOINT": f"{self.base_url}/msi/token", "IDENTITY_HEADER": IDENTITY_HEADER}
 
-    async def answer(self, request: Received) -> Answer:
+    async def response(self, request: Received) -> Response:
         query = {name: values[-1] for name, values in parse_qs(request.query).items()}
         if (request.path, request.value("X-IDENTITY-HEADER"), request.value("Metadata")) not in PROOFS:
             return _json(401, {"statusCode": 401, "message": "no"})
@@ -55,7 +55,7 @@ class ManagedIdentityStandIn(StandIn):
             case "hang":
                 await asyncio.Event().wait()
             case "garbage":
-                return Answer(200, (("Content-Type", "text/html"),), b"<html>it works</html>")
+                return Response(200, (("Content-Type", "text/html"),), b"<html>it works</html>")
             case "error":
                 return _json(500, {"statusCode": 500, "message": "stand-in"})
             case "unassigned":
@@ -106,7 +106,7 @@ class Version:
 
 
 class KeyVaultStandIn(StandIn):
-    """Secrets with versions, behind the challenge that a real vault answers with. `mode` may be changed at
+    """Secrets with versions, behind the challenge that a real vault responds with. `mode` may be changed at
     any time."""
 
     def __init__(self, identity: ManagedIdentityStandIn, *, tls: ServerCertificate) -> None:
@@ -131,7 +131,7 @@ class KeyVaultStandIn(StandIn):
     def delete(self, name: str) -> None:
         self._secrets.pop(name)
 
-    async def answer(self, request: Received) -> Answer:
+    async def response(self, request: Received) -> Response:
         match self.mode:
             case "down":
                 raise ConnectionAbortedError("the vault is down")
@@ -142,7 +142,7 @@ class KeyVaultStandIn(StandIn):
             case "error":
                 return _error(503, "ServiceUnavailable")
             case "garbage":
-                return Answer(200, (("Content-Type", "application/json"),), b'{"value": ["no"], "id": 7}')
+                return Response(200, (("Content-Type", "application/json"),), b'{"value": ["no"], "id": 7}')
             case "ok" | "forbidden" | "foreign" | "deaf":
                 pass
         token = request.value("Authorization").removeprefix("Bearer ")
@@ -152,14 +152,14 @@ class KeyVaultStandIn(StandIn):
             return _error(403, "Forbidden", "ForbiddenByRbac")
         return self._found(request)
 
-    def _challenge(self) -> Answer:
+    def _challenge(self) -> Response:
         resource = "https://vault.elsewhere.example" if self.mode == "foreign" else self.resource
         challenge = (
             f'Bearer authorization="https://login.microsoftonline.com/{TENANT}", resource="{resource}"'
         )
         return _error(401, "Unauthorized", None, ("WWW-Authenticate", challenge))
 
-    def _found(self, request: Received) -> Answer:
+    def _found(self, request: Received) -> Response:
         _, root, name, *rest = [*request.path.split("/"), ""]
         if root != "secrets" or "api-version" not in parse_qs(request.query) or request.method != "GET":
             return _error(400, "BadParameter")
@@ -175,7 +175,7 @@ class KeyVaultStandIn(StandIn):
         self.reads.append(name)
         return _json(200, {"value": version.value, **self._item(name, version)})
 
-    def _page(self, name: str, versions: list[Version], at: int) -> Answer:
+    def _page(self, name: str, versions: list[Version], at: int) -> Response:
         page = versions[at : at + VERSIONS_OF_A_PAGE]
         following = at + len(page)
         link = f"{self.base_url}/secrets/{name}/versions?api-version=7.6&$skiptoken={following}"
@@ -196,14 +196,14 @@ class KeyVaultStandIn(StandIn):
         return item | ({"contentType": version.content_type} if version.content_type else {})
 
 
-def _error(status: int, code: str, inner: str | None = None, *headers: tuple[str, str]) -> Answer:
+def _error(status: int, code: str, inner: str | None = None, *headers: tuple[str, str]) -> Response:
     error: dict[str, Any] = {"code": code, "message": f"stand-in says {code}"}
     if inner:
         error["innererror"] = {"code": inner}
     return _json(status, {"error": error}, *headers)
 
 
-def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Answer:
-    return Answer(
+def _json(status: int, body: dict[str, Any], *headers: tuple[str, str]) -> Response:
+    return Response(
         status, (("Content-Type", "application/json; charset=utf-8"), *headers), json.dumps(body).encode()
     )

@@ -1,8 +1,8 @@
 """A small strict HTTP/1.1 server for stand-ins: keeps what it received byte for byte, sends what it is told.
 
 It reads framing as strictly as RFC 9112 allows and marks what is ambiguous, so that a test can evaluate a
-proxy by what reached the upstream. It answers one request after another on a connection and never guesses.
-"""
+proxy by what reached the upstream. It responds to one request after another on a connection and never
+guesses."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _keep(kept: bytearray, data: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What to send. A `stream` of `length` bytes, or of unknown length in chunks, stands in for `body`."""
 
     status: int
@@ -117,7 +117,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """Exact bytes in place of an answer, for what no proper server would send."""
+    """Exact bytes in place of a response, for what no proper server would send."""
 
     data: bytes
     close: bool = True
@@ -152,7 +152,7 @@ class StandIn:
 
     # To be overridden
 
-    async def answer(self, request: Received) -> Answer:
+    async def response(self, request: Received) -> Response:
         raise NotImplementedError
 
     # Life
@@ -266,7 +266,7 @@ class StandIn:
             writer.write(raw.data)
             await writer.drain()
             return not raw.close
-        return await self._send(request, await self.answer(request), writer)
+        return await self._send(request, await self.response(request), writer)
 
     async def _note(self, request: Received) -> None:
         if self._record_file:
@@ -275,16 +275,18 @@ class StandIn:
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _send(self, request: Received, answer: Answer, writer: asyncio.StreamWriter) -> bool:
+    async def _send(self, request: Received, response: Response, writer: asyncio.StreamWriter) -> bool:
         closing = (
-            answer.close or "close" in request.value("Connection").lower() or b" HTTP/1.0\r\n" in request.head
+            response.close
+            or "close" in request.value("Connection").lower()
+            or b" HTTP/1.0\r\n" in request.head
         )
-        for status in answer.interim:
+        for status in response.interim:
             writer.write(f"HTTP/1.1 {status} {_REASONS.get(status, 'Interim')}\r\n\r\n".encode())
-        without_body = answer.status in _NO_BODY_STATUSES or request.method == "HEAD"
-        writer.write(_response_head(answer, closing=closing))
+        without_body = response.status in _NO_BODY_STATUSES or request.method == "HEAD"
+        writer.write(_response_head(response, closing=closing))
         if not without_body:
-            await _send_body(answer, writer)
+            await _send_body(response, writer)
         await writer.drain()
         return not closing
 
@@ -352,21 +354,21 @@ async def _read_chunks(request: Received, reader: asyncio.StreamReader) -> None:
     request.add_body(b"", trailer)
 
 
-def _response_head(answer: Answer, *, closing: bool) -> bytes:
-    lines = [f"HTTP/1.1 {answer.status} {_REASONS.get(answer.status, 'Status')}"]
-    lines += [f"{name}: {value}" for name, value in answer.headers]
-    if answer.status >= 200 and answer.status != 204:
-        length = len(answer.body) if answer.stream is None else answer.length
-        in_chunks = answer.chunked or length is None
+def _response_head(response: Response, *, closing: bool) -> bytes:
+    lines = [f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Status')}"]
+    lines += [f"{name}: {value}" for name, value in response.headers]
+    if response.status >= 200 and response.status != 204:
+        length = len(response.body) if response.stream is None else response.length
+        in_chunks = response.chunked or length is None
         lines.append("Transfer-Encoding: chunked" if in_chunks else f"Content-Length: {length}")
     if closing:
         lines.append("Connection: close")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-async def _send_body(answer: Answer, writer: asyncio.StreamWriter) -> None:
-    in_chunks = answer.chunked or (answer.stream is not None and answer.length is None)
-    parts = answer.stream() if answer.stream is not None else _pieces(answer.body)
+async def _send_body(response: Response, writer: asyncio.StreamWriter) -> None:
+    in_chunks = response.chunked or (response.stream is not None and response.length is None)
+    parts = response.stream() if response.stream is not None else _pieces(response.body)
     if isinstance(parts, AsyncIterator):
         async for part in parts:
             await _send_part(part, writer, in_chunks=in_chunks)

@@ -347,8 +347,8 @@ VaultRefreshSeconds = 0.5"""
 
     def _proxy_is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.admin_url}/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(f"{self.admin_url}/readyz", timeout=2) as response:
+                return bool(response.status == 200)
         except (OSError, urllib.error.HTTPError):
             return False
 

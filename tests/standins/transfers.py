@@ -11,7 +11,7 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from tests.standins.server import Answer, Received
+from tests.standins.server import Received, Response
 
 if TYPE_CHECKING:
     from tests.standins.graph import GraphStandIn
@@ -25,7 +25,7 @@ def is_pre_authenticated(request: Received) -> bool:
     return request.path.startswith(("/uploads/", "/downloads/"))
 
 
-def create_session(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Answer:
+def create_session(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Response:
     name = str(uuid.uuid4())
     graph.uploads[name] = bytearray()
     return _json(
@@ -33,7 +33,7 @@ def create_session(graph: GraphStandIn, _: Received, __: re.Match[str]) -> Answe
     )
 
 
-def upload(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Answer:
+def upload(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Response:
     content = graph.uploads.get(match["name"])
     span = _RANGE.fullmatch(request.value("Content-Range"))
     if content is None or span is None:
@@ -49,12 +49,14 @@ def upload(graph: GraphStandIn, request: Received, match: re.Match[str]) -> Answ
     return _item(match["name"], whole)
 
 
-def content(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Answer:
-    return Answer(302, (("Location", f"{_transfer_base(graph)}/downloads/{match['item']}?tempauth=secret"),))
+def content(graph: GraphStandIn, _: Received, match: re.Match[str]) -> Response:
+    return Response(
+        302, (("Location", f"{_transfer_base(graph)}/downloads/{match['item']}?tempauth=secret"),)
+    )
 
 
-def download(_: GraphStandIn, __: Received, ___: re.Match[str]) -> Answer:
-    return Answer(200, (("Content-Type", "application/octet-stream"),), DOWNLOAD)
+def download(_: GraphStandIn, __: Received, ___: re.Match[str]) -> Response:
+    return Response(200, (("Content-Type", "application/octet-stream"),), DOWNLOAD)
 
 
 def _transfer_base(graph: GraphStandIn) -> str:
@@ -65,9 +67,9 @@ def _session(expected: str) -> dict[str, object]:
     return {"expirationDateTime": "2099-01-01T00:00:00Z", "nextExpectedRanges": [expected]}
 
 
-def _item(name: str, size: int) -> Answer:
+def _item(name: str, size: int) -> Response:
     return _json(201, {"id": name, "name": "report.bin", "size": size})
 
 
-def _json(status: int, body: dict[str, object]) -> Answer:
-    return Answer(status, (JSON,), json.dumps(body).encode())
+def _json(status: int, body: dict[str, object]) -> Response:
+    return Response(status, (JSON,), json.dumps(body).encode())

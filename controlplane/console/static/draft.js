@@ -205,12 +205,12 @@ async function tryOut(what, button, isSecondTry = false) {
     const body = new URLSearchParams(new FormData(form));
     body.set("do", what);
     body.set("live", "yes");
-    const answer = await fetch(form.action, { method: "POST", body, signal: controller.signal });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const response = await fetch(form.action, { method: "POST", body, signal: controller.signal });
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
     const parts = [...page.body.children].filter((each) => each.id && document.getElementById(each.id));
-    const isRefused = answer.redirected || answer.status === 403;
+    const isRefused = response.redirected || response.status === 403;
     if (isRefused && !isSecondTry && (await freshToken())) return tryOut(what, button, true);
-    if (isRefused || !parts.length) return trouble(answer);
+    if (isRefused || !parts.length) return trouble(response);
     for (const part of parts) document.getElementById(part.id).replaceChildren(...part.childNodes);
     trouble(null);
     goOn(what);
@@ -222,7 +222,7 @@ async function tryOut(what, button, isSecondTry = false) {
   }
 }
 
-// A replay comes in steps: each answer holds the button for the next one.
+// A replay comes in steps: each response holds the button for the next one.
 function goOn(what) {
   const next = form.querySelector("#replayed [data-go-on]");
   if (!next || !what.startsWith("replay")) return;
@@ -238,21 +238,21 @@ function goOn(what) {
   });
 }
 
-function trouble(answer) {
+function trouble(response) {
   const notice = form.querySelector("[data-trouble]");
-  notice.hidden = answer === null;
-  if (answer === null) return;
-  const signedOut = answer.redirected || answer.status === 403;
+  notice.hidden = response === null;
+  if (response === null) return;
+  const signedOut = response.redirected || response.status === 403;
   notice.querySelector("span").textContent = signedOut
     ? "You are signed out. Your text is kept here: sign in again in another tab, and go on."
-    : "The control plane doesn't answer now. Your text is kept here.";
+    : "The control plane doesn't respond to now. Your text is kept here.";
 }
 
 // Another sign-in, in another tab, has another form token: this page's own is of no use to it. Whether there is one.
 async function freshToken() {
-  const answer = await fetch(form.dataset.path + location.search);
-  if (answer.redirected || !answer.ok) return false;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const response = await fetch(form.dataset.path + location.search);
+  if (response.redirected || !response.ok) return false;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const token = page.querySelector("form.editor input[name=csrf]")?.value;
   for (const field of document.querySelectorAll("input[name=csrf]")) field.value = token;
   return true;

@@ -56,9 +56,9 @@ function follow(place) {
   async function catchUp() {
     if (caughtUp || paused) return;
     caughtUp = true;
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!answer.ok || answer.redirected) return;
-    const text = await answer.text();
+    const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (!response.ok || response.redirected) return;
+    const text = await response.text();
     const rows = new DOMParser().parseFromString(text, "text/html").querySelectorAll("[data-live] .events tbody tr");
     for (const row of [...rows].reverse()) {
       const key = row.querySelector(".request a").getAttribute("href");

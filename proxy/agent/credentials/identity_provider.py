@@ -26,7 +26,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,9}")
 _CODE: Final = re.compile(r"[0-9A-Za-z_.-]{1,64}")
 
 
-class _Answer(msgspec.Struct):
+class _Response(msgspec.Struct):
     access_token: str
     expires_in: int | float | str
     token_type: str = "Bearer"  # noqa: S105 - a type, not a token
@@ -59,7 +59,7 @@ class IdentityProvider:
 
     async def token(self, proof: Mapping[str, str]) -> UpstreamToken:
         """A token for whoever can show `proof`: the form fields of a client secret or a client assertion."""
-        asked_at = self._clock()  # the life of the token began before its answer came
+        asked_at = self._clock()  # the life of the token began before its response came
         try:
             async with self._session.post(
                 self.token_url, data={**self._form, **proof}, timeout=_TIMEOUT, allow_redirects=False
@@ -74,7 +74,7 @@ class IdentityProvider:
             asked = min(retry_after(pause, self._clock()) or 0.0, _LONGEST_PAUSE)
             code = _error_code(body)
             kind = ClientRefused if code == "invalid_client" else CredentialError
-            raise kind(f"identity provider answered {status} {code}".rstrip(), asked)
+            raise kind(f"identity provider responded {status} {code}".rstrip(), asked)
         return _token(body, asked_at)
 
 
@@ -83,26 +83,28 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > _MAX_RESPONSE:
-            raise CredentialError(f"identity provider: answer is larger than {_MAX_RESPONSE} bytes")
+            raise CredentialError(f"identity provider: response is larger than {_MAX_RESPONSE} bytes")
     return bytes(body)
 
 
 def _token(body: bytes, asked_at: float) -> UpstreamToken:
     """The token in a 200. What is empty or garbled is a failure like any other, never a token."""
     try:
-        answer = msgspec.json.decode(readable(body), type=_Answer)
+        response = msgspec.json.decode(readable(body), type=_Response)
     except ValueError:
-        raise CredentialError("identity provider answered 200 without a token and its lifetime") from None
-    if _TOKEN.fullmatch(answer.access_token) is None:
-        raise CredentialError("identity provider answered 200 with an empty or malformed token")
-    if len(answer.access_token) > _LONGEST_TOKEN:
-        raise CredentialError(f"identity provider answered with a token over {_LONGEST_TOKEN} characters")
-    if answer.token_type.lower() != "bearer":
-        raise CredentialError("identity provider answered with a token that is no Bearer token")
-    life = _lifetime(answer.expires_in)
+        raise CredentialError(
+            "identity provider responded with 200 without a token and its lifetime"
+        ) from None
+    if _TOKEN.fullmatch(response.access_token) is None:
+        raise CredentialError("identity provider responded with 200 with an empty or malformed token")
+    if len(response.access_token) > _LONGEST_TOKEN:
+        raise CredentialError(f"identity provider responded with a token over {_LONGEST_TOKEN} characters")
+    if response.token_type.lower() != "bearer":
+        raise CredentialError("identity provider responded with a token that is no Bearer token")
+    life = _lifetime(response.expires_in)
     if life is None:
-        raise CredentialError("identity provider answered 200 with a lifetime that is no use")
-    return UpstreamToken(answer.access_token, asked_at + life)
+        raise CredentialError("identity provider responded with 200 with a lifetime that is no use")
+    return UpstreamToken(response.access_token, asked_at + life)
 
 
 def _lifetime(expires_in: float | str) -> float | None:
@@ -114,7 +116,7 @@ def _lifetime(expires_in: float | str) -> float | None:
 
 
 def _error_code(body: bytes) -> str:
-    """The code of an OAuth error answer; never its description, which quotes what was sent."""
+    """The code of an OAuth error response; never its description, which quotes what was sent."""
     try:
         code = msgspec.json.decode(readable(body), type=_Error).error
     except ValueError:

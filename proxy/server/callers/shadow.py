@@ -1,7 +1,7 @@
 """An application's shadow ruleset: evaluated against beside the one in force, for the audit event alone.
 
-Nothing of it reaches the request or its answer: no verdict is obeyed, no body is held for its sake, and what
-it can't make out is "unknown", be it for want of a body or by a fault of ours.
+Nothing of it reaches the request or its response: no verdict is obeyed, no body is held for its sake, and
+what it can't make out is "unknown", be it for want of a body or by a fault of ours.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ShadowEvaluation:
         self.rule_id: str | None = None
         try:
             self._evaluate(body_known, envelope)
-        except MalformedTarget:  # which would be answered 400
+        except MalformedTarget:  # which would get 400
             self.verdict = "block"
         except Exception:
             self._fail()
@@ -81,10 +81,10 @@ class ShadowEvaluation:
             and decision.verdict != "block"
         )
 
-    def answered(
+    def responded(
         self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes | None, *, body_known: bool
     ) -> None:
-        """Response rules, by what is known of the answer. Only where it is wanted."""
+        """Response rules, by what is known of the response. Only where it is wanted."""
         plan, decision = self._plan, self._request_decision
         assert plan is not None
         assert decision is not None

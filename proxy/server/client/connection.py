@@ -1,6 +1,6 @@
 """The client's side of HTTP/1.1: bytes in, exchanges out, one at a time; keep-alive, pipelining, deadlines.
 
-Pipelined requests wait as bytes until the exchange before them has ended, so their answers can't change
+Pipelined requests wait as bytes until the exchange before them has ended, so their responses can't change
 order and a request behind a malformed one is never read. After a refusal whose body was not read, the rest
 of the body is read and dropped within bounds, so that what follows can't be taken for a request (RFC 9112
 §9.3, §9.6).
@@ -39,7 +39,7 @@ from proxy.server.client.refused_request import (
 from proxy.server.client.state import KeepAlive, State
 from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import MalformedBody, MalformedHead, Refusal
-from proxy.server.http1 import own_responses as answers
+from proxy.server.http1 import own_responses as responses
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.request_reader import RequestReader
 from proxy.server.loop.deadlines import NEVER
@@ -112,7 +112,7 @@ class ClientConnection(OpenConnection):
         )
         self._serving = False
         self._keep_alive = _PERSIST
-        self._queued_output = b""  # an answer that leaves when the loop iteration ends
+        self._queued_output = b""  # a response that leaves when the loop iteration ends
         # Per request
         self._exchange: RequestHandler | None = None
         self._discarded = 0  # bytes that came behind the response
@@ -189,8 +189,8 @@ class ClientConnection(OpenConnection):
 
     def eof_received(self) -> bool:
         """A client that has closed can't be told from one that has only closed its sending side, which no
-        application's library does: whoever waits for an answer is taken to have left, so that the audit
-        trail doesn't claim an answer that nobody read."""
+        application's library does: whoever waits for a response is taken to have left, so that the audit
+        trail doesn't claim a response that nobody read."""
         self.take_arrived()
         self.send_queued()
         if self._exchange is not None:
@@ -286,7 +286,7 @@ class ClientConnection(OpenConnection):
         """Begins the first pending request. False where it has to wait, or is refused."""
         self.send_queued()
         if self.write_paused:
-            return False  # the client doesn't take the answer before
+            return False  # the client doesn't take the response before
         reader = self._reader
         try:
             head = reader.next_head()
@@ -356,7 +356,7 @@ class ClientConnection(OpenConnection):
         """Whether the client takes what was written, at the rate that its own bodies must have."""
         unsent = self.transport.get_write_buffer_size()
         if self._pace.reader_is_slow(now, unsent):
-            if unsent:  # else it left TLS's farewell unanswered
+            if unsent:  # else it left TLS's farewell without a response
                 self._context.counters.values[LIMIT_SLOW_READERS] += 1
             self.cut()
 
@@ -383,7 +383,7 @@ class ClientConnection(OpenConnection):
         self.transport.write(data)
 
     def write_response(self, head: bytes, body: bytes) -> None:
-        """A whole answer."""
+        """A whole response."""
         self.send_queued()
         if len(body) < COPIED_BYTES:
             self._queued_output = head + body
@@ -392,7 +392,7 @@ class ClientConnection(OpenConnection):
             self.transport.writelines((head, body))
 
     def write_framed(self, before: bytes, chunk: bytes, behind: bytes) -> None:
-        """A piece of an answer's body between what frames it."""
+        """A piece of a response's body between what frames it."""
         self.send_queued()
         if len(chunk) < COPIED_BYTES:
             self.transport.write(before + chunk + behind)
@@ -402,7 +402,7 @@ class ClientConnection(OpenConnection):
     def write_continue(self) -> None:
         """Asks for a body that the client holds back (RFC 9110 §10.1.1)."""
         self.send_queued()
-        self.transport.write(answers.CONTINUE)
+        self.transport.write(responses.CONTINUE)
         self.body_continued()
 
     def body_continued(self) -> None:
@@ -410,7 +410,7 @@ class ClientConnection(OpenConnection):
         self._pace.body_continued()
 
     def persists(self) -> bool:
-        """Whether the connection can carry another request after this answer, whose head says so: what it
+        """Whether the connection can carry another request after this response, whose head says so: what it
         said stays true, whatever comes of the body meanwhile (RFC 9112 §9.6)."""
         if self._keep_alive is _PERSIST and not self._may_persist():
             self._keep_alive = _LAST
@@ -424,7 +424,7 @@ class ClientConnection(OpenConnection):
         return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._head.fields.expect_continue)
 
     def exchange_done(self, *, close: bool = False) -> None:
-        """The exchange has written its whole answer."""
+        """The exchange has written its whole response."""
         self._exchange = None
         if close or not self.persists():
             self._keep_alive = _LAST
@@ -451,7 +451,7 @@ class ClientConnection(OpenConnection):
 
     def _close_after_last_words(self) -> None:
         """Closes the sending side now, the whole when the client does or after a while: a reset on account
-        of what it still sends would take our answer along (RFC 9112 §9.6)."""
+        of what it still sends would take our response along (RFC 9112 §9.6)."""
         self._keep_alive = _LAST
         self._reader.discard()
         self._gate.open(PIPELINE_FULL)
@@ -462,8 +462,8 @@ class ClientConnection(OpenConnection):
         self._begin_discarding()
 
     def abort(self, *, reset: bool = False) -> None:
-        """Cuts the connection, so that an unfinished answer can't be taken for a whole one; with a `reset`
-        where the answer has no other end than the connection's."""
+        """Cuts the connection, so that an unfinished response can't be taken for a whole one; with a `reset`
+        where the response has no other end than the connection's."""
         self.send_queued()  # of the exchange before
         self._arrived = b""
         self._exchange = None

@@ -93,7 +93,7 @@ class Pace:
             self.wait_until(self._clock.now + seconds)
 
     def hurry(self) -> None:
-        """Shorten the close of an idle connection: its client may never answer TLS's close_notify."""
+        """Shorten the close of an idle connection: its client may never respond to TLS's close_notify."""
         if not self.write_paused:
             self.wait_until(self._clock.now + LINGER_SECONDS)
 

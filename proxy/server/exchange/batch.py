@@ -1,4 +1,4 @@
-"""`$batch`: its parts evaluated one by one, one smaller batch upstream, filters on each part's answer
+"""`$batch`: its parts evaluated one by one, one smaller batch upstream, filters on each part's response
 (contracts §4, §5).
 
 A ruleset can't be walked round by a batch: each part is evaluated as if it came alone and leaves an event of
@@ -52,15 +52,15 @@ def version_of(target: Target) -> str:
 
 
 class _Part:
-    """One part: what came, how it was evaluated, what it will be answered."""
+    """One part: what came, how it was evaluated, what it will get a response."""
 
-    __slots__ = ("answer", "evaluation", "part", "pending")
+    __slots__ = ("evaluation", "part", "pending", "response")
 
     def __init__(self, part: BatchPart, pending: PendingEvent) -> None:
         self.part = part
         self.pending = pending
         self.evaluation: Evaluation | None = None  # unless it is refused before
-        self.answer: bytes | None = None  # ours, where the upstream isn't asked
+        self.response: bytes | None = None  # ours, where the upstream isn't asked
 
 
 class Batch:
@@ -98,39 +98,39 @@ class Batch:
     @property
     def unchanged(self) -> bool:
         """Whether the upstream gets the very bytes that came."""
-        return all(each.answer is None and not each.part.changed for each in self._parts)
+        return all(each.response is None and not each.part.changed for each in self._parts)
 
     @property
     def none_kept(self) -> bool:
-        return all(each.answer is not None for each in self._parts)
+        return all(each.response is not None for each in self._parts)
 
     def reduced(self, body: bytes) -> bytes:
         """The batch less the parts that the upstream must not see; the others keep their bytes."""
-        keep = {each.part.id for each in self._parts if each.answer is None}
+        keep = {each.part.id for each in self._parts if each.response is None}
         return reduced_batch(body, [each.part for each in self._parts], keep)
 
     def own_response(self) -> bytes:
-        """The answer where no part is left for the upstream."""
+        """The response where no part is left for the upstream."""
         return self._merged(b'{"responses":[]}', [])
 
-    def answer(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
-        """The upstream's answer with each part's filter applied, its locations turned by `relocated` and our
-        own answers among them; None where all that leaves it as it came. Raises MalformedBatch where the
-        answer can't be read: it is never passed on then."""
-        asked = {each.part.id.casefold(): each for each in self._parts if each.answer is None}
-        answers = parse_batch_response(body)
+    def response(self, body: bytes, relocated: Callable[[bytes], bytes]) -> bytes | None:
+        """The upstream's response with each part's filter applied, its locations turned by `relocated` and
+        our own responses among them; None where all that leaves it as it came. Raises MalformedBatch where
+        the response can't be read: it is never passed on then."""
+        asked = {each.part.id.casefold(): each for each in self._parts if each.response is None}
+        responses = parse_batch_response(body)
         finished: list[tuple[str, bytes]] = []
-        for answer in answers:
-            part = asked.pop(answer.id.casefold(), None)
+        for response in responses:
+            part = asked.pop(response.id.casefold(), None)
             if part is None:
-                raise MalformedBatch("the answer has a part that was not asked for")
-            finished.append((part.part.id, self._evaluated_response(part, answer.relocated(relocated))))
+                raise MalformedBatch("the response has a part that was not asked for")
+            finished.append((part.part.id, self._evaluated_response(part, response.relocated(relocated))))
         for part in asked.values():
             self._refuse(
                 part, Refusal("upstreamError", "The upstream left this part out.", "upstreamProtocol")
             )
         if len(finished) == len(self._parts) and all(
-            text == answer.raw for (_, text), answer in zip(finished, answers, strict=True)
+            text == response.raw for (_, text), response in zip(finished, responses, strict=True)
         ):
             return None
         return self._merged(body, finished)
@@ -142,7 +142,7 @@ class Batch:
                 each.pending.block_without_rule()
 
     def withdraw(self) -> None:
-        """The upstream's answers to the parts don't reach the application."""
+        """The upstream's responses to the parts don't reach the application."""
         for each in self._parts:
             if each.pending.upstream_status is not None:
                 each.pending.status = 0
@@ -150,7 +150,7 @@ class Batch:
                 each.pending.transforms = ()
 
     def record(self, status: int, reason: str) -> bool:
-        """Writes the parts' events. `status` and `reason` are those of parts that no answer came for."""
+        """Writes the parts' events. `status` and `reason` are those of parts that no response came for."""
         envelope = self._envelope
         for each in self._parts:
             pending = each.pending
@@ -226,12 +226,12 @@ class Batch:
 
     def _fail_dependants(self) -> None:
         """What depends on a part that is not tried is not tried either, however far down."""
-        failed = {each.part.id for each in self._parts if each.answer is not None}
+        failed = {each.part.id for each in self._parts if each.response is not None}
         before = -1
         while failed and len(failed) != before:
             before = len(failed)
             for each in self._parts:
-                if each.answer is None and any(id_ in failed for id_ in each.part.depends_on):
+                if each.response is None and any(id_ in failed for id_ in each.part.depends_on):
                     failed.add(each.part.id)
                     refusal = Refusal(
                         "failedDependency", "A part that this one depends on was refused.", "dependencyFailed"
@@ -251,49 +251,49 @@ class Batch:
             now=pending.time_ms / 1000,
         )
         pending.response_bytes = len(body)
-        evaluated.answer = made_response(evaluated.part.id, refusal.status, _JSON, body)
-        return evaluated.answer
+        evaluated.response = made_response(evaluated.part.id, refusal.status, _JSON, body)
+        return evaluated.response
 
-    # Answers
+    # Responses
 
-    def _evaluated_response(self, evaluated: _Part, answer: BatchResponse) -> bytes:
-        """One part's answer as the application gets it: its own bytes where nothing had to change."""
+    def _evaluated_response(self, evaluated: _Part, response: BatchResponse) -> bytes:
+        """One part's response as the application gets it: its own bytes where nothing had to change."""
         pending = evaluated.pending
-        pending.upstream_status = answer.status
+        pending.upstream_status = response.status
         pending.upstream_us = self._envelope.upstream_us
         pending.upstream_request_id = (
-            _id_in(answer.headers, "request-id") or self._envelope.upstream_request_id
+            _id_in(response.headers, "request-id") or self._envelope.upstream_request_id
         )
         if pending.shadow is not None and pending.shadow.wants_response:
-            body_alone = as_if_alone(answer.body)
-            pending.shadow.answered(answer.status, _encoded(answer.headers), body_alone, body_known=True)
+            body_alone = as_if_alone(response.body)
+            pending.shadow.responded(response.status, _encoded(response.headers), body_alone, body_known=True)
         try:
-            body = self._filtered(evaluated, answer)
+            body = self._filtered(evaluated, response)
         except Refusal as refusal:
             return self._refuse(evaluated, refusal)
-        pending.status = answer.status
-        pending.response_bytes = len(body if body is not None else answer.body or b"")
-        return answer.raw if body is None else answer.with_body(body)
+        pending.status = response.status
+        pending.response_bytes = len(body if body is not None else response.body or b"")
+        return response.raw if body is None else response.with_body(body)
 
-    def _filtered(self, evaluated: _Part, answer: BatchResponse) -> bytes | None:
+    def _filtered(self, evaluated: _Part, response: BatchResponse) -> bytes | None:
         evaluation = evaluated.evaluation
         assert evaluation is not None
-        status = answer.status
+        status = response.status
         if status == 401 or status in self._context.statuses_as_502:
-            _evaluate_response(evaluation, answer, b"")  # which the application doesn't get
+            _evaluate_response(evaluation, response, b"")  # which the application doesn't get
             raise Refusal(
                 "upstreamError",
-                f"The upstream answered {status}.",
+                f"The upstream responded {status}.",
                 "upstreamUnauthorised" if status == 401 else "upstreamError",
                 upstream_status=status,
             )
         if status == 206 and evaluation.reads_response_body:
             raise _filter_failed("it is a part of a larger whole")
-        _evaluate_response(evaluation, answer, as_if_alone(answer.body))
-        if evaluation.decision.transforms is None or not 200 <= status < 300 or answer.body is None:
+        _evaluate_response(evaluation, response, as_if_alone(response.body))
+        if evaluation.decision.transforms is None or not 200 <= status < 300 or response.body is None:
             return None
-        kind = media_type(_content_type(answer.headers))
-        body = answer.body if kind.is_json else as_if_alone(answer.body) or b""
+        kind = media_type(_content_type(response.headers))
+        body = response.body if kind.is_json else as_if_alone(response.body) or b""
         try:
             left = evaluation.without_hidden(self._context, kind, body)
         except FilterFailed as error:
@@ -303,15 +303,17 @@ class Batch:
 
     def _merged(self, body: bytes, finished: list[tuple[str, bytes]]) -> bytes:
         done = {part_id for part_id, _ in finished}
-        own = {each.part.id: each.answer for each in self._parts if each.answer and each.part.id not in done}
+        own = {
+            each.part.id: each.response for each in self._parts if each.response and each.part.id not in done
+        }
         return merged_response(body, [each.part.id for each in self._parts], finished, own)
 
 
-def _evaluate_response(evaluation: Evaluation, answer: BatchResponse, body: bytes | None) -> None:
+def _evaluate_response(evaluation: Evaluation, response: BatchResponse, body: bytes | None) -> None:
     """Evaluate the response to a sub-request. Raises Refusal if it is blocked, or can't be read."""
     if evaluation.plan.has_response_rules:
         try:
-            evaluation.decide_response(ResponseFacts(answer.status, _encoded(answer.headers), body))
+            evaluation.decide_response(ResponseFacts(response.status, _encoded(response.headers), body))
         except MalformedTarget as error:
             raise _filter_failed(str(error)) from None
 
@@ -350,4 +352,4 @@ def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
 
 
 def _filter_failed(why: str) -> Refusal:
-    return Refusal("filterFailed", f"The upstream's answer can't be filtered: {why}.", "filterFailed")
+    return Refusal("filterFailed", f"The upstream's response can't be filtered: {why}.", "filterFailed")

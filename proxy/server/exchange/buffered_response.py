@@ -40,11 +40,11 @@ class BufferedForRules(ResponseBody):
     """A body that rules or a filter need whole. It never passes unless they have read it, or only the log
     would have had it."""
 
-    __slots__ = ("_answer", "_buffered", "_sink", "_size")
+    __slots__ = ("_buffered", "_response", "_sink", "_size")
 
-    def __init__(self, sink: ResponseSink, answer: ResponseHead) -> None:
+    def __init__(self, sink: ResponseSink, response: ResponseHead) -> None:
         self._sink = sink
-        self._answer = answer
+        self._response = response
         self._buffered: list[bytes] = []
         self._size = 0
 
@@ -59,7 +59,7 @@ class BufferedForRules(ResponseBody):
                 sink.context.counters.values[LIMIT_FILTER_BYTES] += 1
                 sink.refuse(filter_failed("it is over the size limit"))
         elif not sink.reserve_buffer(len(chunk)) and not self._passed_without_rules():
-            sink.refuse(overloaded("The proxy holds as many answers as it may."))
+            sink.refuse(overloaded("The proxy holds as many responses as it may."))
 
     def resume(self) -> bool:
         return True
@@ -68,7 +68,7 @@ class BufferedForRules(ResponseBody):
         """Pass on what is here if only the log would have the body. Return False if rules need it."""
         if not self._sink.evaluation.decide_response_by_fallback():
             return False
-        if may_have_links(self._sink, self._answer):
+        if may_have_links(self._sink, self._response):
             self._rewrite_links().begin(b"".join(self._buffered), last=False)
         else:
             self._pass_on(b"".join(self._buffered), last=False)
@@ -76,7 +76,7 @@ class BufferedForRules(ResponseBody):
 
     def _take_whole(self, body: bytes) -> None:
         """Evaluate and filter the whole response."""
-        sink, answer = self._sink, self._answer
+        sink, response = self._sink, self._response
         try:
             decoded, changed, removed = self._filtered(body)
         except (FilterFailed, ContentCodingError, MalformedBatch, MalformedTarget) as error:
@@ -90,52 +90,54 @@ class BufferedForRules(ResponseBody):
         except Refusal as refusal:
             sink.refuse(refusal)
             return
-        if may_have_links(sink, answer):
+        if may_have_links(sink, response):
             relinked = sink.rewriter().rewrite(decoded if changed is None else changed)
             changed = changed if relinked is None else relinked
         sink.pending.transforms = removed
-        send_read(sink, answer, body, changed)
+        send_read(sink, response, body, changed)
 
     def _take_whole_without_rules(self, body: bytes) -> None:
-        if may_have_links(self._sink, self._answer):
+        if may_have_links(self._sink, self._response):
             self._rewrite_links().take_whole(body)
         else:
             self._pass_on(body, last=True)
 
     def _rewrite_links(self) -> RewrittenLinks:
-        links = RewrittenLinks(self._sink, self._answer)
+        links = RewrittenLinks(self._sink, self._response)
         self._sink.response = links
         return links
 
     def _pass_on(self, body: bytes, *, last: bool) -> None:
         self._sink.release_buffer()
-        pass_on(self._sink, self._answer, body, last)
+        pass_on(self._sink, self._response, body, last)
 
     def _filtered(self, body: bytes) -> tuple[bytes, bytes | None, tuple[str, ...]]:
         """Return the body without content coding, the same without what the rules hide, or None if they hide
         nothing, and the names of the transforms that removed something."""
-        sink, answer = self._sink, self._answer
+        sink, response = self._sink, self._response
         evaluation = sink.evaluation
         awaited = evaluation.awaits_response_body
-        if awaited and answer.status == 206:
+        if awaited and response.status == 206:
             raise FilterFailed("it is a part of a larger whole")
-        decoded = decoded_body(body, answer, sink.context.limits.max_filter_bytes)
-        _require_utf8(answer, decoded)
+        decoded = decoded_body(body, response, sink.context.limits.max_filter_bytes)
+        _require_utf8(response, decoded)
         if awaited:
-            evaluation.decide_response(ResponseFacts(answer.status, answer.headers, decoded))
+            evaluation.decide_response(ResponseFacts(response.status, response.headers, decoded))
         changed, removed = self._without_hidden(decoded)
         return decoded, changed, removed
 
     def _without_hidden(self, body: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-        sink, answer = self._sink, self._answer
+        sink, response = self._sink, self._response
         filtered = sink.evaluation.decision.transforms is not None
-        if not body or not 200 <= answer.status < 300 or not (filtered or sink.batch is not None):
+        if not body or not 200 <= response.status < 300 or not (filtered or sink.batch is not None):
             return None, ()
-        if answer.status == 206:
+        if response.status == 206:
             raise FilterFailed("it is a part of a larger whole")
         if sink.batch is not None:
-            return sink.batch.answer(body, sink.relocated), ()  # the event of each sub-request names its own
-        kind = media_type(answer.fields.content_type or b"")
+            return sink.batch.response(
+                body, sink.relocated
+            ), ()  # the event of each sub-request names its own
+        kind = media_type(response.fields.content_type or b"")
         left = sink.evaluation.without_hidden(sink.context, kind, body)
         return left.body, left.removed
 
@@ -144,11 +146,11 @@ class RewrittenLinks(ResponseBody):
     """A body in which links to the upstream become links to the proxy: buffered while it is short, and
     rewritten as it comes from then on."""
 
-    __slots__ = ("_answer", "_buffered", "_decoder", "_last", "_links", "_sink", "_size")
+    __slots__ = ("_buffered", "_decoder", "_last", "_links", "_response", "_sink", "_size")
 
-    def __init__(self, sink: ResponseSink, answer: ResponseHead) -> None:
+    def __init__(self, sink: ResponseSink, response: ResponseHead) -> None:
         self._sink = sink
-        self._answer = answer
+        self._response = response
         self._buffered: list[bytes] = []
         self._size = 0
         # Once it is rewritten as it comes
@@ -162,7 +164,7 @@ class RewrittenLinks(ResponseBody):
             return
         self._buffered.append(chunk)
         self._size += len(chunk)
-        limit = BUFFER_BYTES if self._answer.fields.content_encoding is None else BUFFER_CODED_BYTES
+        limit = BUFFER_BYTES if self._response.fields.content_encoding is None else BUFFER_CODED_BYTES
         if last:
             self.take_whole(b"".join(self._buffered))
         elif self._size > limit or not self._sink.reserve_buffer(len(chunk)):
@@ -176,30 +178,30 @@ class RewrittenLinks(ResponseBody):
 
     def take_whole(self, body: bytes) -> None:
         """Send a body that is whole: as it came if no link changes."""
-        sink, answer = self._sink, self._answer
+        sink, response = self._sink, self._response
         try:
-            decoded = decoded_body(body, answer, sink.context.limits.max_filter_bytes)
+            decoded = decoded_body(body, response, sink.context.limits.max_filter_bytes)
         except UnfoldsTooFar:  # too large to buffer once it is decompressed
             self.begin(body, last=True)
             return
         except ContentCodingError as error:
-            sink.refuse(unreadable_response(str(error), answer.status))
+            sink.refuse(unreadable_response(str(error), response.status))
             return
-        send_read(sink, answer, body, sink.rewriter().rewrite(decoded))
+        send_read(sink, response, body, sink.rewriter().rewrite(decoded))
 
     def begin(self, body: bytes, *, last: bool) -> None:
         """Rewrite as it comes a response of which `body` is here."""
-        sink, answer = self._sink, self._answer
+        sink, response = self._sink, self._response
         links = self._links = sink.rewriter().stream()
-        if answer.fields.content_encoding is not None:
+        if response.fields.content_encoding is not None:
             try:
-                self._decoder = StreamDecoder(split_codings(answer.fields.content_encoding))
+                self._decoder = StreamDecoder(split_codings(response.fields.content_encoding))
             except ContentCodingError as error:
-                sink.refuse(unreadable_response(str(error), answer.status))
+                sink.refuse(unreadable_response(str(error), response.status))
                 return
         self._buffered = []
         sink.release_buffer()
-        sink.send_head(answer.status, client_head(sink, answer, CHUNKED, changed=True), b"", 0)
+        sink.send_head(response.status, client_head(sink, response, CHUNKED, changed=True), b"", 0)
         self._rewrite(links, body, last)
 
     def _rewrite(self, links: LinkStream, chunk: bytes, last: bool) -> None:
@@ -217,7 +219,7 @@ class RewrittenLinks(ResponseBody):
                 if last:
                     chunk += decoder.finish()
         except ContentCodingError as error:
-            self._sink.refuse(unreadable_response(str(error), self._answer.status))
+            self._sink.refuse(unreadable_response(str(error), self._response.status))
             return
         out = links.feed(chunk)
         if last and (rest := links.finish()):
@@ -229,15 +231,15 @@ class RewrittenLinks(ResponseBody):
         self._sink.send_piece(before, chunk, behind, last)
 
 
-def decoded_body(body: bytes, answer: ResponseHead, limit: int) -> bytes:
+def decoded_body(body: bytes, response: ResponseHead, limit: int) -> bytes:
     """Return the body without its content codings. Raises ContentCodingError, also if it would be longer than
     `limit` bytes."""
-    coding = answer.fields.content_encoding
+    coding = response.fields.content_encoding
     return body if coding is None else decode(body, split_codings(coding), limit=limit)
 
 
-def _require_utf8(answer: ResponseHead, body: bytes) -> None:
+def _require_utf8(response: ResponseHead, body: bytes) -> None:
     """Raises FilterFailed: a name of a hidden property in another charset would be passed on."""
-    content_type = answer.fields.content_type
+    content_type = response.fields.content_type
     if is_json(content_type) and not is_utf8((content_type or b"").decode("latin-1"), body):
         raise FilterFailed("it is not in UTF-8")

@@ -30,37 +30,37 @@ class PassThrough(ResponseBody):
         return True
 
 
-def pass_on(sink: ResponseSink, answer: ResponseHead, chunk: bytes, last: bool) -> None:
+def pass_on(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
     """Send the head and the first piece of a response that nothing reads on its way."""
     size = len(chunk)
-    sized = answer.length >= 0
-    head = client_head(sink, answer, KEPT if sized else CHUNKED)
+    sized = response.length >= 0
+    head = client_head(sink, response, KEPT if sized else CHUNKED)
     chunked = not sized and not sink.head.http10
     if chunked:
         chunk = framed_chunk(chunk, last)
     if last:
-        sink.send_whole(answer.status, head, chunk, size)
+        sink.send_whole(response.status, head, chunk, size)
         return
     sink.response = PassThrough(sink, chunked=chunked)
-    sink.send_head(answer.status, head, chunk, size)
+    sink.send_head(response.status, head, chunk, size)
 
 
-def send_read(sink: ResponseSink, answer: ResponseHead, body: bytes, changed: bytes | None) -> None:
+def send_read(sink: ResponseSink, response: ResponseHead, body: bytes, changed: bytes | None) -> None:
     """Send a response that was read whole: `body` as it came, or `changed` without content coding."""
     final = body if changed is None else changed
-    head = client_head(sink, answer, len(final), changed=changed is not None)
-    sink.send_whole(answer.status, head, final, len(final))
+    head = client_head(sink, response, len(final), changed=changed is not None)
+    sink.send_whole(response.status, head, final, len(final))
 
 
-def client_head(sink: ResponseSink, answer: ResponseHead, length: int, *, changed: bool = False) -> bytes:
+def client_head(sink: ResponseSink, response: ResponseHead, length: int, *, changed: bool = False) -> bytes:
     """Return the head for the client. `length` is the body's size, CHUNKED or KEPT."""
-    status = answer.status
+    status = response.status
     # The length of a body that is not here, but would be filtered or evaluated if it were.
     hidden = sink.evaluation.reads_response_body and (
         status == 304 or (sink.head.method == "HEAD" and 200 <= status < 300)
     )
     return head_for_client(
-        answer,
+        response,
         length,
         changed=changed or hidden,
         length_hidden=hidden,
@@ -70,13 +70,13 @@ def client_head(sink: ResponseSink, answer: ResponseHead, length: int, *, change
     )
 
 
-def may_have_links(sink: ResponseSink, answer: ResponseHead) -> bool:
+def may_have_links(sink: ResponseSink, response: ResponseHead) -> bool:
     """Return True if an SDK would follow links in the response."""
     return (
-        answer.length != 0
+        response.length != 0
         and sink.context.rewrite_links
-        and answer.status != 206  # whose place and length in the whole have to be true
-        and is_json(answer.fields.content_type)
+        and response.status != 206  # whose place and length in the whole have to be true
+        and is_json(response.fields.content_type)
     )
 
 

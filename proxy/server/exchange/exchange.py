@@ -3,7 +3,7 @@
 authenticate - canonicalise - decide - attach_credential - forward - (upstream) - filter_response - record -
 respond
 
-The event is in the spool before the last byte of the answer is given to the kernel, whichever way the
+The event is in the spool before the last byte of the response is given to the kernel, whichever way the
 exchange ends.
 """
 
@@ -32,7 +32,7 @@ from proxy.server.exchange.owner import ExchangeOwner, ResponseBody
 from proxy.server.exchange.request_body import NO_BODY, RequestBody, body_too_large
 from proxy.server.exchange.response import begin_response, refuse_response
 from proxy.server.exchange.upstream_call import UpstreamCall, credential_refused
-from proxy.server.http1 import own_responses as answers
+from proxy.server.http1 import own_responses as responses
 from proxy.server.http1.forwarded_headers import KEPT, head_for_upstream
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.http1.response_head import ResponseHead
@@ -61,7 +61,7 @@ class Ending(Enum):
     WHOLE = "whole"  # head and body of a response, together
     LAST_BYTES = "last bytes"  # the end of a response that has begun
     TRUNCATED = "truncated"  # nothing: the connection is aborted, so that no client takes it for whole
-    UNANSWERED = "unanswered"  # nothing, because the connection is closed
+    WITHOUT_RESPONSE = "without response"  # nothing, because the connection is closed
 
 
 # Final names: the interpreted form reads an enum's member slowly.
@@ -74,11 +74,11 @@ _ENDED: Final = Phase.ENDED
 _WHOLE: Final = Ending.WHOLE
 _LAST_BYTES: Final = Ending.LAST_BYTES
 _TRUNCATED: Final = Ending.TRUNCATED
-_UNANSWERED: Final = Ending.UNANSWERED
+_WITHOUT_RESPONSE: Final = Ending.WITHOUT_RESPONSE
 
 
 class Exchange(ExchangeOwner):
-    """One request and its answer."""
+    """One request and its response."""
 
     __slots__ = (
         "_call",
@@ -343,7 +343,7 @@ class Exchange(ExchangeOwner):
     def _respond_to_batch_alone(self, batch: Batch) -> None:
         body = batch.own_response()
         close = not self.connection.persists()
-        head = answers.head(200, len(body), answers.JSON, close=close, now=_now())
+        head = responses.head(200, len(body), responses.JSON, close=close, now=_now())
         self._response_bytes = len(body)
         self._end(_WHOLE, 200, head, body, close=close)
 
@@ -359,22 +359,22 @@ class Exchange(ExchangeOwner):
         if head.status == 100:
             self.connection.body_continued()
 
-    def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
+    def response_started(self, response: ResponseHead, chunk: bytes, last: bool) -> None:
         pending = self.pending
         pending.upstream_us = int((_clock() - pending.upstream_started) * 1e6)
-        pending.upstream_status = answer.status
-        pending.upstream_request_id = answer.request_id
-        status = answer.status
+        pending.upstream_status = response.status
+        pending.upstream_request_id = response.request_id
+        status = response.status
         if status == 401:
             assert self._call is not None
             if not self._call.renew():
-                refuse_response(self, answer, credential_refused())
+                refuse_response(self, response, credential_refused())
         elif status in self.context.statuses_as_502:
-            message = f"The upstream answered {status}."
+            message = f"The upstream responded {status}."
             refusal = Refusal("upstreamError", message, "upstreamError", upstream_status=status)
-            refuse_response(self, answer, refusal)
+            refuse_response(self, response, refusal)
         else:
-            begin_response(self, answer, chunk, last)
+            begin_response(self, response, chunk, last)
 
     def response_continued(self, chunk: bytes, last: bool) -> None:
         assert self.response is not None
@@ -408,7 +408,7 @@ class Exchange(ExchangeOwner):
     # The end, one way or another
 
     def refuse(self, refusal: Refusal) -> None:
-        """Ends the exchange with an answer of ours, or, where one has begun, by cutting it."""
+        """Ends the exchange with a response of ours, or, where one has begun, by cutting it."""
         if self.phase is _ENDED:
             return
         context = self.context
@@ -423,7 +423,7 @@ class Exchange(ExchangeOwner):
             self._end(_TRUNCATED, pending.status)
             return
         close = refusal.close or not self.connection.persists()
-        head, body = answers.refusal_response(
+        head, body = responses.refusal_response(
             refusal,
             request_id=pending.request_id(context),
             client_request_id=pending.client_request_id_text,
@@ -450,10 +450,10 @@ class Exchange(ExchangeOwner):
         self._let_go_of_upstream()
         if self.batch is not None:
             self.batch.withdraw()
-        self._end(_UNANSWERED, self.pending.status if self.phase is _STREAMING else status)
+        self._end(_WITHOUT_RESPONSE, self.pending.status if self.phase is _STREAMING else status)
 
     def stop(self, stops: Stops) -> None:
-        """An operator's stop doesn't wait for answers: one that has begun is cut, any other is a 403."""
+        """An operator's stop doesn't wait for responses: one that has begun is cut, any other is a 403."""
         caller = self.pending.caller
         if caller is not None and stops.concern(caller.org_id, caller.app_id):
             if self.phase is not _STREAMING:
@@ -499,7 +499,7 @@ class Exchange(ExchangeOwner):
             return
         if ending is _WHOLE:
             connection.write_response(before, body)
-        elif ending is _UNANSWERED:
+        elif ending is _WITHOUT_RESPONSE:
             return
         elif before or behind:
             connection.write_framed(before, body, behind)

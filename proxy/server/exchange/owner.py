@@ -93,7 +93,7 @@ class ExchangeOwner(ResponseSink):
         """Receive a 1xx response of the upstream."""
         raise NotImplementedError
 
-    def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
+    def response_started(self, response: ResponseHead, chunk: bytes, last: bool) -> None:
         """Take the head of the final response, and the first bytes of its body."""
         raise NotImplementedError
 

@@ -14,11 +14,11 @@ from proxy.server.exchange.owner import ResponseBody, ResponseSink
 from proxy.server.http1.response_head import ResponseHead
 
 
-def begin_response(sink: ResponseSink, answer: ResponseHead, chunk: bytes, last: bool) -> None:
+def begin_response(sink: ResponseSink, response: ResponseHead, chunk: bytes, last: bool) -> None:
     """Send or buffer a response, whose body begins with `chunk`."""
-    _show_shadow(sink, answer, body_known=answer.length == 0)
+    _show_shadow(sink, response, body_known=response.length == 0)
     try:
-        for_rules = _rules_need_body(sink, answer)
+        for_rules = _rules_need_body(sink, response)
     except MalformedTarget as error:
         sink.refuse(filter_failed(str(error)))
         return
@@ -27,26 +27,26 @@ def begin_response(sink: ResponseSink, answer: ResponseHead, chunk: bytes, last:
         return
     body: ResponseBody
     if for_rules:
-        body = BufferedForRules(sink, answer)
-    elif not may_have_links(sink, answer):
-        pass_on(sink, answer, chunk, last)
+        body = BufferedForRules(sink, response)
+    elif not may_have_links(sink, response):
+        pass_on(sink, response, chunk, last)
         return
-    elif last and answer.fields.content_encoding is None:
-        send_read(sink, answer, chunk, sink.rewriter().rewrite(chunk))
+    elif last and response.fields.content_encoding is None:
+        send_read(sink, response, chunk, sink.rewriter().rewrite(chunk))
         return
     else:
-        body = RewrittenLinks(sink, answer)
+        body = RewrittenLinks(sink, response)
     sink.buffer(body)
     body.take(chunk, last)
 
 
-def refuse_response(sink: ResponseSink, answer: ResponseHead, refusal: Refusal) -> None:
+def refuse_response(sink: ResponseSink, response: ResponseHead, refusal: Refusal) -> None:
     """Refuse a response that the application must not receive. Response rules decide by its status and
     headers, and a shadow ruleset does."""
-    _show_shadow(sink, answer, body_known=True)  # no body reaches the application
+    _show_shadow(sink, response, body_known=True)  # no body reaches the application
     if sink.evaluation.plan.has_response_rules:
         try:
-            sink.evaluation.decide_response(ResponseFacts(answer.status, answer.headers, b""))
+            sink.evaluation.decide_response(ResponseFacts(response.status, response.headers, b""))
         except Refusal as blocked:
             refusal = blocked
         except MalformedTarget:
@@ -54,24 +54,24 @@ def refuse_response(sink: ResponseSink, answer: ResponseHead, refusal: Refusal) 
     sink.refuse(refusal)
 
 
-def _show_shadow(sink: ResponseSink, answer: ResponseHead, *, body_known: bool) -> None:
+def _show_shadow(sink: ResponseSink, response: ResponseHead, *, body_known: bool) -> None:
     shadow = sink.pending.shadow
     if shadow is not None and shadow.wants_response:
-        shadow.answered(answer.status, answer.headers, None, body_known=body_known)
+        shadow.responded(response.status, response.headers, None, body_known=body_known)
 
 
-def _rules_need_body(sink: ResponseSink, answer: ResponseHead) -> bool:
+def _rules_need_body(sink: ResponseSink, response: ResponseHead) -> bool:
     """Have response rules decide if they can without the body. Return True if they, or a filter, need it."""
     evaluation = sink.evaluation
     plan = evaluation.plan
-    filterable = 200 <= answer.status < 300 and answer.length != 0
+    filterable = 200 <= response.status < 300 and response.length != 0
     if plan.has_response_rules:
-        if not plan.response_needs_body or answer.length == 0:
-            evaluation.decide_response(ResponseFacts(answer.status, answer.headers, None))
+        if not plan.response_needs_body or response.length == 0:
+            evaluation.decide_response(ResponseFacts(response.status, response.headers, None))
         elif not evaluation.decide_response_without_body(
-            ResponseFacts(answer.status, answer.headers, None, unread=True),
+            ResponseFacts(response.status, response.headers, None, unread=True),
             filterable=filterable,
-            json=is_json(answer.fields.content_type),
+            json=is_json(response.fields.content_type),
         ):
             return True
     return sink.batch is not None or (filterable and evaluation.decision.transforms is not None)

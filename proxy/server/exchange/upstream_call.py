@@ -107,8 +107,8 @@ class UpstreamCall(UpstreamUser):
         return overloaded("Every upstream connection is busy.")
 
     def renew(self) -> bool:
-        """Send the request once more with another token, because the upstream answered 401. Return False if
-        the request is not whole, or the token is not the cause."""
+        """Send the request once more with another token, because the upstream responded with 401. Return
+        False if the request is not whole, or the token is not the cause."""
         self._release()
         credential, context = self._credential, self._owner.context
         now = context.deadlines.now
@@ -193,7 +193,7 @@ class UpstreamCall(UpstreamUser):
     def upstream_lost(self, error: UpstreamLost) -> None:
         self.upstream = None
         owner = self._owner
-        again = owner.body.repeatable if error.unsent else error.unanswered and self.repeatable
+        again = owner.body.repeatable if error.unsent else error.without_response and self.repeatable
         if again and not self._retried & _LOST:
             # A kept connection that the upstream had closed meanwhile: nothing of ours was processed.
             self._retried |= _LOST
@@ -218,11 +218,11 @@ class UpstreamCall(UpstreamUser):
     def response_informational(self, head: ResponseHead) -> None:
         self._owner.informational(head)
 
-    def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
+    def response_started(self, response: ResponseHead, chunk: bytes, last: bool) -> None:
         if last:
             self.upstream = None
             self.state = _ENDED
-        self._owner.response_started(answer, chunk, last)
+        self._owner.response_started(response, chunk, last)
 
     def response_continued(self, chunk: bytes, last: bool) -> None:
         if last:

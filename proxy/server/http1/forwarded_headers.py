@@ -42,10 +42,10 @@ def head_for_upstream(
     """The application's head with Host and Authorization replaced and hop-by-hop fields dropped.
 
     `body_held` says that the whole body is here, so that nobody needs to be told to go on with it;
-    `replaced_length` is the size of another, uncoded body that goes up instead; `whole` says that the answer
-    is to be whole, whatever part of it the application asks for (RFC 9110 §14.2 lets any server ignore that);
-    `read` that it may have to be read here, and so must not come in a coding that we can't undo.
-    """
+    `replaced_length` is the size of another, uncoded body that goes up instead; `whole` says that the
+    response is to be whole, whatever part of it the application asks for (RFC 9110 §14.2 lets any server
+    ignore that); `read` that it may have to be read here, and so must not come in a coding that we can't
+    undo."""
     fields = head.fields
     form = fields.upstream_form
     if (
@@ -95,7 +95,7 @@ def _upstream_form(
         elif kind == ACCEPT_ENCODING and readable_codings is not None:
             line = b"%b: %b\r\n" % (field.name, readable_codings(field.value))
         elif kind == EXPECT and (body_held or not fields.expect_continue):
-            continue  # answered already; or HTTP/1.0's, which means nothing (RFC 9110 §10.1.1)
+            continue  # responded already; or HTTP/1.0's, which means nothing (RFC 9110 §10.1.1)
         elif (kind in _OF_THE_BODY and replaced_length is not None) or (kind == RANGE and whole):
             continue
         if at == fields.id_at:
@@ -113,7 +113,7 @@ def _upstream_form(
 
 
 def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
-    answer: ResponseHead,
+    response: ResponseHead,
     length: int,
     *,
     changed: bool,
@@ -127,20 +127,20 @@ def head_for_client(  # noqa: C901 - one branch a kind of field, in one pass
     `length` is the body's size, CHUNKED or KEPT; `changed` says that the body is no longer what codings and
     digests describe; `length_hidden` that its length would tell of what a filter took out.
     """
-    fields = answer.fields
-    same_length = length == KEPT or 0 <= length == answer.length
+    fields = response.fields
+    same_length = length == KEPT or 0 <= length == response.length
     if fields.plain and same_length and not changed and not length_hidden:
         pieces = fields.relayed.copy()
         for at, which in fields.values_at:
-            pieces[at] = answer.values[which]
+            pieces[at] = response.values[which]
         pieces.append(b"Connection: close\r\n\r\n" if close else b"\r\n")
         return b"".join(pieces)
     nominated = fields.nominated
-    if answer.status < 200 or answer.status == 204:
+    if response.status < 200 or response.status == 204:
         length_hidden = True  # no body, and so no length (RFC 9110 §8.6)
     parts = [fields.status_line]
     append = parts.append
-    for field in answer.lines:
+    for field in response.lines:
         kind = field.kind
         if nominated and kind != CONTENT_LENGTH and field.name.lower() in nominated:
             continue

@@ -21,7 +21,7 @@ JSON: Final = b"Content-Type: application/json\r\nX-Content-Type-Options: nosnif
 
 
 def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: float) -> bytes:
-    """The head of an answer that the proxy makes itself; `extra` holds whole field lines."""
+    """The head of a response that the proxy makes itself; `extra` holds whole field lines."""
     return b"HTTP/1.1 %d %b\r\nDate: %b\r\n%bContent-Length: %d\r\n%b\r\n" % (
         status,
         _REASON.get(status, b""),
@@ -35,7 +35,7 @@ def head(status: int, length: int, extra: bytes = b"", *, close: bool, now: floa
 def json_response(
     status: int, body: object, *, extra: bytes = b"", close: bool, now: float
 ) -> tuple[bytes, bytes]:
-    """Head and body of a JSON answer."""
+    """Head and body of a JSON response."""
     encoded = orjson.dumps(body)
     return head(status, len(encoded), JSON + extra, close=close, now=now), encoded
 

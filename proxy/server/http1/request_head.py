@@ -105,7 +105,7 @@ class RequestFields:
         self.method_override: bytes | None = None
         self.forwarded_for: bytes | None = None
         self.traceparent: bytes | None = None  # empty, and so invalid, if there are several
-        self.ranged = False  # a part of the answer is asked for
+        self.ranged = False  # a part of the response is asked for
         self.nominated: frozenset[bytes] = frozenset()
         self.layout: Layout | None = None  # of the last such head, if it is remembered
         self.upstream_form: UpstreamForm | None = None  # remembered by `heads`

@@ -1,9 +1,10 @@
-"""What an upstream answer's head means and where the answer ends (RFC 9112 §6); everything else is refused.
+"""What an upstream response's head means and where the response ends (RFC 9112 §6); everything else is
+refused.
 
 Pure: bytes in, values out. httptools checks each field (`field_lines`); this module checks what it
 leaves to its user.
 
-Apart from a few values, the heads of a service's answers are the same again and again. So what they mean is
+Apart from a few values, the heads of a service's responses are the same again and again. So what they mean is
 worked out once per spelling of the rest, and remembered. The gain: `bench/test_head.py`.
 """
 
@@ -85,7 +86,7 @@ class ResponseFields:
 
 
 class ResponseHead:
-    """One upstream answer's head. `length` is the body's size, CHUNKED or UNTIL_CLOSE."""
+    """One upstream response's head. `length` is the body's size, CHUNKED or UNTIL_CLOSE."""
 
     __slots__ = ("fields", "keep_alive", "length", "request_id", "status", "values")
 
@@ -127,7 +128,7 @@ _by_size: Final[BoundedMemo[int, tuple[Layout, ResponseFields]]] = BoundedMemo(
 
 
 def parse_response_head(head: bytes, *, to_head_request: bool) -> ResponseHead:
-    """Parses the head of an upstream answer that ends with its empty line. Raises MalformedHead."""
+    """Parses the head of an upstream response that ends with its empty line. Raises MalformedHead."""
     fields, values = _fields_and_values(head)
     content_length = fields.content_length if fields.length_at is None else values[fields.length_at]
     request_id = fields.request_id if fields.id_at is None else values[fields.id_at]

@@ -98,7 +98,7 @@ class ResponseReader:
         end = buffer.find(b"\r\n\r\n", self._scanned) + 4
         if (end if end >= 4 else len(buffer)) > self._max_head_bytes:
             self.state = _BROKEN
-            raise BrokenResponse("The head of the upstream's answer is too large.", head_too_large=True)
+            raise BrokenResponse("The head of the upstream's response is too large.", head_too_large=True)
         if end < 4:
             if buffer:
                 self._scanned = max(0, len(buffer) - 3)
@@ -108,7 +108,7 @@ class ResponseReader:
             head = parse_response_head(buffer[:end], to_head_request=self._to_head_request)
         except MalformedHead as error:
             self.state = _BROKEN
-            message = f"The head of the upstream's answer is malformed: {error}."
+            message = f"The head of the upstream's response is malformed: {error}."
             raise BrokenResponse(message) from error
         self._buffer = buffer[end:]
         self._scanned = 0
@@ -131,7 +131,7 @@ class ResponseReader:
             content, ended = body.read(data)
         except MalformedBody as error:
             self.state = _BROKEN
-            raise BrokenResponse(f"The upstream's answer is malformed: {error}.") from error
+            raise BrokenResponse(f"The upstream's response is malformed: {error}.") from error
         if ended:
             self.state = _ENDED
             if body.take_rest():
@@ -150,5 +150,5 @@ class ResponseReader:
         self._informational += 1
         if head.status == 101 or self._informational > MAX_INFORMATIONAL:
             self.state = _BROKEN
-            raise BrokenResponse("The upstream answered with an unexpected interim status.")
+            raise BrokenResponse("The upstream responded with an unexpected interim status.")
         self.state = _AWAITED

@@ -1,7 +1,7 @@
-"""What one worker buffers in memory for its clients, within a limit: bodies and answers that have to be read
-whole, and answers that nobody takes.
+"""What one worker buffers in memory for its clients, within a limit: bodies and responses that have to be
+read whole, and responses that nobody takes.
 
-Where there is no room, what would need it is refused at once, and of the clients that take their answers
+Where there is no room, what would need it is refused at once, and of the clients that take their responses
 too slowly the one that has done so longest is cut: memory never grows with their number.
 """
 
@@ -17,8 +17,8 @@ class BufferBudget:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.reserved = 0  # of bodies and answers that have to be read whole
-        self.unsent = 0  # of answers that wait for their readers
+        self.reserved = 0  # of bodies and responses that have to be read whole
+        self.unsent = 0  # of responses that wait for their readers
         self._slow: dict[object, tuple[int, Callable[[], None]]] = {}  # longest first
 
     def reserve(self, size: int) -> bool:

@@ -1,11 +1,11 @@
 """What one loop iteration reads is taken together when it ends, and what that has to send leaves so.
 
 Taken as it is read, each piece would come between two system calls, whose code and data push ours out of the
-processor's caches; and answers and requests would alternate, who share little of their way. Sent at once,
+processor's caches; and responses and requests would alternate, who share little of their way. Sent at once,
 each piece would wake its receiver by itself, and the next would find it asleep again. Each of both takes a
 tenth off a request's processor time under load, and with TLS a fifth (`./dev bench J2 TLS`).
 
-Answers are taken first, so that the connections they free are there for the requests behind them.
+Responses are taken first, so that the connections they free are there for the requests behind them.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ class BatchedConnection(asyncio.Protocol):
 class LoopIteration:
     """The connections of one worker that have something to do when this loop iteration ends."""
 
-    __slots__ = ("_answered", "_asking", "_loop", "_scheduled", "_to_clients", "_to_upstream")
+    __slots__ = ("_asking", "_loop", "_responded", "_scheduled", "_to_clients", "_to_upstream")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._scheduled = False
-        self._answered: list[BatchedConnection] = []
+        self._responded: list[BatchedConnection] = []
         self._asking: list[BatchedConnection] = []
         self._to_clients: list[BatchedConnection] = []
         self._to_upstream: list[BatchedConnection] = []
 
     def response_arrived(self, upstream: BatchedConnection) -> None:
         """Its `take_arrived` is called when this iteration ends, or sooner."""
-        self._answered.append(upstream)
-        self._expect_end(len(self._answered))
+        self._responded.append(upstream)
+        self._expect_end(len(self._responded))
 
     def request_arrived(self, connection: BatchedConnection) -> None:
         """The same of the beginning of a request."""
@@ -90,14 +90,14 @@ class LoopIteration:
         self._expect_end(len(self._to_upstream))
 
     def send_response(self, connection: BatchedConnection) -> None:
-        """The same of an answer."""
+        """The same of a response."""
         self._to_clients.append(connection)
         self._expect_end(len(self._to_clients))
 
     def take(self) -> None:
         """Takes all that has arrived."""
-        answered, self._answered = self._answered, []
-        for upstream in answered:
+        responded, self._responded = self._responded, []
+        for upstream in responded:
             upstream.take_arrived()
         asking, self._asking = self._asking, []
         for connection in asking:

@@ -159,13 +159,13 @@ class PendingEvent:
         return self.write(context)
 
     def forget_upstream(self) -> None:
-        """Note that the request is sent again: what the upstream answered before is not its answer."""
+        """Note that the request is sent again: what the upstream responded before is not its response."""
         self.upstream_status = None
         self.upstream_us = None  # all attempts are the upstream's part, so the time goes on
         self.upstream_request_id = None
 
     def upstream_ended(self) -> None:
-        """No answer has begun: how long one was waited for."""
+        """No response has begun: how long one was waited for."""
         if self.upstream_us is None and self.upstream_started:
             self.upstream_us = int((_clock() - self.upstream_started) * 1e6)
 
@@ -200,7 +200,8 @@ class PendingEvent:
         self.verdict, self.rule_id, self.several_rule_ids = "block", None, ()
 
     def write(self, context: Context) -> bool:
-        """Puts the event into the spool. False where there is no room: the answer must not be completed then.
+        """Puts the event into the spool. False where there is no room: the response must not be completed
+        then.
 
         A request of nobody that we know leaves no event; it is counted and logged where that was found out.
         """

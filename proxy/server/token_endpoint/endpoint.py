@@ -33,7 +33,7 @@ from proxy.server.client.handler import RequestHandler
 from proxy.server.client_limits import network_of
 from proxy.server.context import Context
 from proxy.server.errors import Refusal
-from proxy.server.http1 import own_responses as answers
+from proxy.server.http1 import own_responses as responses
 from proxy.server.http1.request_head import RequestHead
 from proxy.server.record.request_record import PendingEvent
 from proxy.wire.audit_event import STATUS_CLIENT_LEFT, STATUS_FAULT
@@ -108,12 +108,12 @@ class DocumentExchange(RequestHandler):
 
     def begin(self) -> None:
         close = not self._connection.persists()
-        head, body = answers.json_response(200, self._document, close=close, now=time.time())
+        head, body = responses.json_response(200, self._document, close=close, now=time.time())
         self._connection.write(head if self._head.method == "HEAD" else head + body)
         self._connection.exchange_done(close=close)
 
     def request_body(self, chunk: bytes, last: bool) -> None:
-        """Not reached: the answer is given before a body is read."""
+        """Not reached: the response is given before a body is read."""
 
     def refuse(self, refusal: Refusal) -> None:
         self._connection.abort()
@@ -263,7 +263,7 @@ class TokenExchange(RequestHandler):
         if done.cancelled():  # the worker stops
             return
         matching = done.result()
-        if matching is None or caller is None:  # also of those who don't wait for the answer
+        if matching is None or caller is None:  # also of those who don't wait for the response
             now = context.deadlines.now
             context.failures_of_address.add(network_of(self._pending.client_ip), now)
             if caller is not None:
@@ -307,7 +307,7 @@ class TokenExchange(RequestHandler):
             "expires_in": context.limits.token_lifetime - 1,
             "access_token": token,
         }
-        self._answer(200, body, _NO_STORE)
+        self._response(200, body, _NO_STORE)
 
     def _respond_with_error(self, error: _OAuthError) -> None:
         self._pending.reason = _REASON_OF[error.status]
@@ -316,11 +316,11 @@ class TokenExchange(RequestHandler):
             extra += b"Retry-After: %d\r\n" % error.retry_after
         if error.status == 401 and self._head.fields.authorization is not None:
             extra += b'WWW-Authenticate: Basic realm="graphward"\r\n'
-        self._answer(error.status, {"error": error.error, "error_description": error.description}, extra)
+        self._response(error.status, {"error": error.error, "error_description": error.description}, extra)
 
-    def _answer(self, status: int, body: dict[str, object], extra: bytes) -> None:
+    def _response(self, status: int, body: dict[str, object], extra: bytes) -> None:
         close = not self._connection.persists()
-        head, encoded = answers.json_response(status, body, extra=extra, close=close, now=time.time())
+        head, encoded = responses.json_response(status, body, extra=extra, close=close, now=time.time())
         self._respond(status, head, encoded, close)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -328,7 +328,7 @@ class TokenExchange(RequestHandler):
             return
         self._pending.reason = refusal.reason
         close = refusal.close or not self._connection.persists()
-        head, body = answers.refusal_response(
+        head, body = responses.refusal_response(
             refusal,
             request_id=self._pending.request_id(self._context),
             client_request_id=self._pending.client_request_id_text,

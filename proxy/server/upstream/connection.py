@@ -56,14 +56,16 @@ _ENDED: Final = ResponseState.ENDED
 
 
 class UpstreamLost(Exception):
-    """The upstream failed. `code` is a key of `errors.STATUS_OF`; `unanswered` says that not one byte came
-    back, `unsent` that none of the request was written."""
+    """The upstream failed. `code` is a key of `errors.STATUS_OF`; `without a response` says that not one byte
+    came back, `unsent` that none of the request was written."""
 
-    def __init__(self, code: str, message: str, *, unanswered: bool = False, unsent: bool = False) -> None:
+    def __init__(
+        self, code: str, message: str, *, without_response: bool = False, unsent: bool = False
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        self.unanswered = unanswered
+        self.without_response = without_response
         self.unsent = unsent
 
 
@@ -99,7 +101,7 @@ class UpstreamUser:
         """Receive a 1xx response of the upstream."""
         raise NotImplementedError
 
-    def response_started(self, answer: ResponseHead, chunk: bytes, last: bool) -> None:
+    def response_started(self, response: ResponseHead, chunk: bytes, last: bool) -> None:
         """Take the head of the final response, and the first bytes of its body."""
         raise NotImplementedError
 
@@ -317,20 +319,20 @@ class UpstreamConnection(BatchedConnection):
             return
         self.user = None
         reader = self._reader
-        unanswered, began = reader.is_untouched, reader.state is _READING_BODY
+        without_response, began = reader.is_untouched, reader.state is _READING_BODY
         if reader.end_of_input(orderly=orderly):
             user.response_continued(b"", True)
         elif not began:
             user.upstream_lost(
                 UpstreamLost(
                     "upstreamUnreachable",
-                    "The upstream closed the connection before it answered.",
-                    unanswered=unanswered and self.used,
+                    "The upstream closed the connection before it responded.",
+                    without_response=without_response and self.used,
                     unsent=unsent,
                 )
             )
         else:
-            user.upstream_lost(UpstreamLost("upstreamError", "The upstream's answer ended too early."))
+            user.upstream_lost(UpstreamLost("upstreamError", "The upstream's response ended too early."))
 
     def pause_writing(self) -> None:
         if self.user is not None:
@@ -347,7 +349,7 @@ class UpstreamConnection(BatchedConnection):
             return  # it waits for the client, whose own deadline runs
         self.abandon()
         if user is not None:
-            user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not answer in time."))
+            user.upstream_lost(UpstreamLost("upstreamTimeout", "The upstream did not respond in time."))
 
     def _owes(self, user: UpstreamUser) -> bool:
         """Return True if the upstream is the one to act: take what is written, ask for the body, respond."""

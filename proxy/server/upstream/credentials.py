@@ -65,8 +65,8 @@ class UpstreamCredential:
         self.told = True
 
     def just_replaced(self, generation: int, now: float) -> bool:
-        """Whether the token of `generation` is itself the answer to a refusal a moment ago: that the upstream
-        refuses it too says that the token is not what is wrong, so nobody waits for yet another."""
+        """Whether the token of `generation` is itself the response to a refusal a moment ago: that the
+        upstream refuses it too says that the token is not what is wrong, so nobody waits for yet another."""
         recent = now - self._asked_at < REFUSED_AGAIN_SECONDS
         return recent and generation == self.generation != self._asked_for
 

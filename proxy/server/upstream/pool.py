@@ -139,7 +139,8 @@ class UpstreamPool(ConnectionOwner):
         settings = self.settings
         try:
             async with asyncio.timeout(settings.connect_timeout):
-                # The name is looked up for each connection; of its addresses the first that answers serves.
+                # The name is looked up for each connection; of its addresses the first that responds
+                # serves.
                 found = await self._loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
                 connected = await start_connection(
                     found, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS, loop=self._loop

@@ -37,7 +37,7 @@ ADA = "ada@contoso.com"
 
 
 async def raw(client: GraphServiceClient, request: RequestInformation) -> Any:
-    """The answer as httpx has it, for what the SDK's models don't show."""
+    """The response as httpx has it, for what the SDK's models don't show."""
     request.add_request_options([ResponseHandlerOption(NativeResponseHandler())])
     return await client.request_adapter.send_async(request, UserCollectionResponse, {})
 
@@ -170,8 +170,8 @@ async def refused_batch(client: GraphServiceClient) -> Any:
     content = BatchRequestContent()
     content.add_request("1", item)
     request = await client.batch.to_post_request_information(content)
-    answer = await raw(client, request)
-    return {"status": answer.status_code, "code": answer.json()["error"]["code"]}
+    response = await raw(client, request)
+    return {"status": response.status_code, "code": response.json()["error"]["code"]}
 
 
 async def faults(client: GraphServiceClient) -> Any:
@@ -179,11 +179,11 @@ async def faults(client: GraphServiceClient) -> Any:
     content = BatchRequestContent()
     content.add_request("mail", mail)
     content.add_request("after", BatchRequestItem(get("/v1.0/echo/after"), id="after", depends_on=[mail]))
-    answer = await client.batch.post(content)
-    assert answer.responses is not None
+    response = await client.batch.post(content)
+    assert response.responses is not None
     return {
-        "after a blocked part": answer.get_response_status_codes()["after"],
-        "bodies": [part.body for part in answer.responses.values()],
+        "after a blocked part": response.get_response_status_codes()["after"],
+        "bodies": [part.body for part in response.responses.values()],
     }
 
 
@@ -212,15 +212,15 @@ async def conditional(client: GraphServiceClient) -> Any:
 
 async def headers(client: GraphServiceClient) -> Any:
     sent = {"Prefer": 'outlook.timezone="Europe/Oslo"', "ConsistencyLevel": "eventual"}
-    answer = await raw(client, get("/v1.0/echo/headers", **sent))
-    return {"head": answer.json()["head"], "coding": answer.headers.get("content-encoding")}
+    response = await raw(client, get("/v1.0/echo/headers", **sent))
+    return {"head": response.json()["head"], "coding": response.headers.get("content-encoding")}
 
 
 async def override(client: GraphServiceClient) -> Any:
-    answers = {}
+    responses = {}
     for name in ("X_HTTP_Method_Override", "X_HTTP_Method", "X_Method_Override"):
-        answers[name] = (await raw(client, get("/v1.0/echo/override", **{name: "DELETE"}))).status_code
-    return answers
+        responses[name] = (await raw(client, get("/v1.0/echo/override", **{name: "DELETE"}))).status_code
+    return responses
 
 
 async def redirect(client: GraphServiceClient) -> Any:

@@ -20,10 +20,10 @@ SCOPE = "https://graph.microsoft.com/.default"
 
 
 def used(token: str) -> int:
-    answer = requests.get(
+    response = requests.get(
         f"{AUTHORITY}/v1.0/echo/token", headers={"Authorization": f"Bearer {token}"}, timeout=20
     )
-    return answer.status_code
+    return response.status_code
 
 
 def sync_credential(credential: Any) -> dict[str, Any]:
