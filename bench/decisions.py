@@ -23,8 +23,8 @@ def beside_engines(_rig: Rig, _pace: Pace) -> Table:
     rows = [("graphward", *(f"{_graphward(count):,.1f}" for count in COUNTS))]
     missing = []
     for engine in ENGINES:
-        told = subprocess.run([peers_python(), "-c", f"import {engine}"], capture_output=True)
-        if told.returncode:
+        report = subprocess.run([peers_python(), "-c", f"import {engine}"], capture_output=True)
+        if report.returncode:
             missing.append(f"{engine} was not measured: it is not in the Python that BENCH_PYTHON names.")
         else:
             rows.append((engine, *(_engine(engine, count) for count in COUNTS)))

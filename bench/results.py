@@ -52,5 +52,5 @@ def _preface(pace: Pace, others: float) -> str:
 
 
 def _commit() -> str:
-    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return told.stdout.strip() or "unknown"
+    report = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return report.stdout.strip() or "unknown"

@@ -62,8 +62,8 @@ def nginx_modules() -> str | None:
     nginx = find("nginx")
     if nginx is None:
         return None
-    told = subprocess.run([nginx, "-V"], capture_output=True, text=True).stderr
-    match = re.search(r"--modules-path=(\S+)", told)
+    report = subprocess.run([nginx, "-V"], capture_output=True, text=True).stderr
+    match = re.search(r"--modules-path=(\S+)", report)
     modules = Path(match[1]) if match else Path("/usr/lib/nginx/modules")
     has_lua = (modules / "ngx_http_lua_module.so").exists() and (modules / "ndk_http_module.so").exists()
     has_cjson = any(Path("/usr").glob("lib/*/lua/5.1/cjson.so"))
@@ -72,8 +72,8 @@ def nginx_modules() -> str | None:
 
 def version(program: str) -> str:
     flag = {"nginx": "-v", "haproxy": "-v", "wrk": "-v", "envoy": "--version"}[program]
-    told = subprocess.run([str(find(program)), flag], capture_output=True, text=True)
-    match = _VERSION.search(told.stdout + told.stderr)
+    report = subprocess.run([str(find(program)), flag], capture_output=True, text=True)
+    match = _VERSION.search(report.stdout + report.stderr)
     return match[0] if match else "of an unknown version"
 
 
@@ -83,8 +83,8 @@ def wheels(names: Sequence[str]) -> list[str]:
         "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n"
         " try: print(n, m.version(n))\n except m.PackageNotFoundError: pass"
     )
-    told = subprocess.run([peers_python(), "-c", code, *names], capture_output=True, text=True)
-    return told.stdout.splitlines()
+    report = subprocess.run([peers_python(), "-c", code, *names], capture_output=True, text=True)
+    return report.stdout.splitlines()
 
 
 def busy_elsewhere() -> float:

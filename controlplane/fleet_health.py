@@ -21,7 +21,7 @@ LOST_AFTER: Final = 10  # without a heartbeat: nobody waits for it
 UNCONFIRMED_AFTER: Final = 3  # since its rules were last confirmed
 BEHIND_AFTER: Final = 3  # with an older version of a ruleset than the one in force
 UNSENT_AFTER: Final = 10  # since the oldest event that it has not delivered
-REUSE_TOLD_MS: Final = 86_400_000  # since a batch id came again with other events
+REUSE_REPORTED_MS: Final = 86_400_000  # since a batch id came again with other events
 MOST_SKEW_MS: Final = 30_000  # a tenth of what signed requests are refused for
 _RANK: Final[Mapping[Health, int]] = {"ok": 0, "degraded": 1, "stale": 2, "failed": 3, "never seen": 4}
 _SECOND_MS: Final = 1000
@@ -104,7 +104,7 @@ def _events(count: int) -> str:
 
 
 def _reused(now_ms: int, facts: Facts) -> Iterator[tuple[Health, str]]:
-    if facts.reused_ms is not None and abs(now_ms - facts.reused_ms) < REUSE_TOLD_MS:
+    if facts.reused_ms is not None and abs(now_ms - facts.reused_ms) < REUSE_REPORTED_MS:
         ago = duration(abs(now_ms - facts.reused_ms))
         yield "degraded", f"it used the id of a batch or an event again for other content, {ago} ago"
 

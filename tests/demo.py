@@ -184,25 +184,25 @@ class Demo:
     async def replayed(self) -> list[str]:
         """The rules that have evaluated the rows would evaluate what is stored of them the same way again."""
         files = [str(RULESETS / name) for name in ("hr-sync.yaml", "reporting.yaml")]
-        told = await asyncio.gather(
+        report = await asyncio.gather(
             *(self.system.cli("ruleset", "replay", file, "--org", self.system.org_id) for file in files)
         )
         return [
             f"replayed by {file}: {group['count']} are {group['change']}, as {group['samples'][0]['target']}"
-            for file, one in zip(files, told, strict=True)
+            for file, one in zip(files, report, strict=True)
             for group in one["groups"]
         ] + [
             f"replayed by {file}: no event"
-            for file, one in zip(files, told, strict=True)
+            for file, one in zip(files, report, strict=True)
             if not one["events"]
         ]
 
     def complaints(self) -> list[str]:
         """Everything that is not as it should be."""
-        told = [
+        report = [
             f"{name(result)}: {complaint}" for result in self.results for complaint in _complaints(result)
         ]
-        return told + list(self._leaks())
+        return report + list(self._leaks())
 
     def _leaks(self) -> Iterator[str]:
         """Neither side may see the other's credential, and no log may show any."""
@@ -322,10 +322,10 @@ def changes(result: Result) -> str:
         return f"{len(result.upstream_body):,} to {len(result.body):,} bytes"
     gone = sorted(property_names(before) - property_names(after))
     more = f" and {len(gone) - 5} more" if len(gone) > 5 else ""
-    told = [f"removed {', '.join(gone[:5])}{more}"] if gone else []
+    report = [f"removed {', '.join(gone[:5])}{more}"] if gone else []
     if before.get("@odata.nextLink") != after.get("@odata.nextLink"):
-        told.append("nextLink leads to the proxy")
-    return "; ".join(told) or f"{len(result.upstream_body):,} to {len(result.body):,} bytes"
+        report.append("nextLink leads to the proxy")
+    return "; ".join(report) or f"{len(result.upstream_body):,} to {len(result.body):,} bytes"
 
 
 def parsed(body: bytes) -> dict[str, Any] | None:

@@ -41,8 +41,8 @@ def _outcomes() -> Iterator[set[str]]:
     """The alerts that fire, at each time that a test looks."""
     for test in TESTS:
         for look in test["promql_expr_test"]:
-            told = " ".join(sample["labels"] for sample in look["exp_samples"] or ())
-            yield set(_ALERTNAME.findall(told))
+            report = " ".join(sample["labels"] for sample in look["exp_samples"] or ())
+            yield set(_ALERTNAME.findall(report))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=[alert["alert"] for alert in ALERTS])

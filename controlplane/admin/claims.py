@@ -73,12 +73,12 @@ def what_came(found: Sequence[Claims]) -> dict[str, str]:
     names = dict.fromkeys(said(name) for each in found for name in each.names)
     passed_over = dict.fromkeys(text for each in found for text in each.passed_over)
     counted = dict.fromkeys(claim for each in found for claim in each.counted)
-    told = {
+    report = {
         "claims": came,
         "lookedFor": ", ".join(names) or "nothing",
         "counted": ", ".join(counted) or "none",
     }
-    return told | ({"notCounted": "; ".join(passed_over)} if passed_over else {})
+    return report | ({"notCounted": "; ".join(passed_over)} if passed_over else {})
 
 
 def _is_text(claim: object) -> bool:

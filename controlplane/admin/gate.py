@@ -315,8 +315,8 @@ class Gate:
     async def _record_sign_in(
         self, name: str, address: str, outcome: str, details: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        told = msgspec.json.encode(dict(details)).decode()
-        line = NewRecord(name, address, "session.sign-in", told)
+        report = msgspec.json.encode(dict(details)).decode()
+        line = NewRecord(name, address, "session.sign-in", report)
         store = self.context.store
         position = await store.begin_record(line, of_stranger=outcome != "done")
         await store.end_record(position, outcome, ())

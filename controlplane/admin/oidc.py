@@ -259,7 +259,7 @@ class Provider:
                 f"{url}: 404: Console.OidcIssuer must be the provider's issuer, letter for letter",
             )
         if response.status != 200:
-            raise SignInFailed(Cause.UNREACHABLE, f"{url}: responded {response.status}")
+            raise SignInFailed(Cause.UNREACHABLE, f"{url}: responded with {response.status}")
         return _decoded(response, cls)
 
     async def _response(
@@ -293,7 +293,7 @@ class Provider:
             raise SignInFailed(Cause.UNREACHABLE, text) from None
         if response.status in _REDIRECTS:
             text = (
-                f"{said(url)}: responded {response.status} and leads to "
+                f"{said(url)}: responded with {response.status} and leads to "
                 f"{said(response.headers.get('Location', 'nowhere'))}, which is not followed: "
                 "Console.OidcIssuer must be the provider's issuer, letter for letter"
             )
@@ -328,7 +328,7 @@ def _tokens(response: _Response) -> dict[str, Any]:
         members = msgspec.json.decode(readable(response.text), type=dict[str, Any])
     except ValueError:
         members = {}
-    where = f"{response.url}: responded {response.status}"
+    where = f"{response.url}: responded with {response.status}"
     if members.get("error") is not None:
         raise refused_by_provider(
             where, members["error"], members.get("error_description"), at_token_endpoint=True
@@ -350,7 +350,7 @@ def _userinfo_refused(response: _Response) -> SignInFailed:
             found = msgspec.json.decode(readable(response.text), type=dict[str, Any])
         except ValueError:
             found = {}
-    where = f"{response.url}: responded {response.status}"
+    where = f"{response.url}: responded with {response.status}"
     if "error" not in found:
         cause = Cause.REGISTRATION if response.status in (401, 403) else Cause.UNREACHABLE
         return SignInFailed(cause, f"{where} when asked for the person's claims")

@@ -150,12 +150,12 @@ class SingleSignOn:
         if len(operators) == 1:
             return operators[0]
         details = what_came(found)
-        told = "; ".join(f"{_SAID_AS[name]} {value}" for name, value in details.items())
+        report = "; ".join(f"{_SAID_AS[name]} {value}" for name, value in details.items())
         if len(operators) > 1:
-            text = f"the names are those of {len(operators)} operators: {told}"
+            text = f"the names are those of {len(operators)} operators: {report}"
             raise SignInFailed(Cause.NOBODY, text, details)
         cause = Cause.NOBODY if any(each.names for each in found) else Cause.NAMELESS
-        raise SignInFailed(cause, f"no operator has such a name: {told}", details)
+        raise SignInFailed(cause, f"no operator has such a name: {report}", details)
 
     def _refused(self, request: web.Request, failed: SignInFailed, operator: Operator | None) -> Refused:
         _log.warning("single sign-on from %s: %s", request.remote, failed)

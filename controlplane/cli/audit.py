@@ -236,7 +236,7 @@ def tail(
     text, names = _joined(filter_), {} if json else _names(cli)
     reader = _Events(lambda body: _print_line(body, names, as_json=json))
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError), named_as_options(_OPTIONS):
-        told: tuple[str, ...] = ()
+        report: tuple[str, ...] = ()
         while True:
             begun = reader.place
             asked = operations.TailEvents(text, org, reader.place)
@@ -246,9 +246,9 @@ def tail(
                 # The first time it is a mistake; later the server may be on its way back.
                 if begun is None:
                     raise
-                if failed.lines != told:
-                    told = failed.lines
-                    sys.stderr.write("".join(f"{one_line(line)}; trying again\n" for line in told))
+                if failed.lines != report:
+                    report = failed.lines
+                    sys.stderr.write("".join(f"{one_line(line)}; trying again\n" for line in report))
                 time.sleep(_AGAIN_AFTER_SECONDS)
 
 

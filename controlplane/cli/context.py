@@ -159,7 +159,7 @@ class Cli:
         try:
             return asyncio.run(opened())
         except Exception as error:
-            raise _told(error) from None
+            raise _describe(error) from None
 
     @asynccontextmanager
     async def _open(self, *, reads: bool) -> AsyncIterator[Open]:
@@ -202,7 +202,7 @@ def _check(asked: Request) -> None:
         raise CommandFailed(INVALID_INPUT, validation_problem(error, type(asked))) from None
 
 
-def _told(error: Exception) -> Exception:
+def _describe(error: Exception) -> Exception:
     """How a command ends for it; a fault of our own is left as it is."""
     from controlplane.names import InvalidName
     from controlplane.operations.actor import Forbidden

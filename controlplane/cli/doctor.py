@@ -50,10 +50,10 @@ def _show(findings: Sequence[Finding]) -> None:
 
     table = Table.grid(padding=(0, 2))
     for each in by_weight(findings):
-        told = Text(one_line(each.found))
+        report = Text(one_line(each.found))
         if each.fix:
-            told.append(f"\n{one_line(each.fix)}", style="cyan")
-        table.add_row(Text(each.status, style=_STYLES[each.status]), Text(one_line(each.check)), told)
+            report.append(f"\n{one_line(each.fix)}", style="cyan")
+        table.add_row(Text(each.status, style=_STYLES[each.status]), Text(one_line(each.check)), report)
     console = Console()
     console.print(table)
     console.print(Text(summary(findings)))

@@ -92,32 +92,34 @@ def explain(
     sample = SampleRequest(
         method, target, fields, address, _moment(time), None if body is None else _bytes(body)
     )
-    told = explained(Explainer(ruleset).explain(sample, _response(status, response, response_fields)))
+    report = explained(Explainer(ruleset).explain(sample, _response(status, response, response_fields)))
     if json:
-        print_json(told)
+        print_json(report)
     else:
-        sys.stdout.writelines(f"{_shown(line)}\n" for line in _told(told))
+        sys.stdout.writelines(f"{_shown(line)}\n" for line in _describe(report))
 
 
 def _explain_event(cli: Cli, source: str | None, org: str, event: str, *, as_json: bool) -> None:
     from controlplane.operations.explained_events import ExplainEvent, explain_event
 
     draft = None if source is None else source_of(cli, source)
-    told = cli.call(explain_event, ExplainEvent(org=org, id=event, source=draft))
+    report = cli.call(explain_event, ExplainEvent(org=org, id=event, source=draft))
     if as_json:
-        print_json(told)
+        print_json(report)
     else:
-        sys.stdout.writelines(f"{_shown(line)}\n" for line in _event_told(told, is_draft=draft is not None))
+        sys.stdout.writelines(
+            f"{_shown(line)}\n" for line in _describe_event(report, is_draft=draft is not None)
+        )
 
 
-def _event_told(told: ExplainedEvent, *, is_draft: bool) -> Iterator[str]:
-    yield f"event       {told.method} {told.target}"
-    yield f"recorded    {told.recorded.verdict} by {told.recorded.by}: {told.recorded_reason}"
-    if not told.reached_rules:
+def _describe_event(report: ExplainedEvent, *, is_draft: bool) -> Iterator[str]:
+    yield f"event       {report.method} {report.target}"
+    yield f"recorded    {report.recorded.verdict} by {report.recorded.by}: {report.recorded_reason}"
+    if not report.reached_rules:
         yield "            no rule was asked; this is what they would have said"
-    yield f"evaluated against   {told.judged_by}"
-    yield from _told(told)
-    if told.reached_rules and not told.fits:
+    yield f"evaluated against   {report.judged_by}"
+    yield from _describe(report)
+    if report.reached_rules and not report.fits:
         yield ""
         yield "this is not what was recorded" + (
             "" if is_draft else ": other rules may have been bound to the application then"
@@ -172,12 +174,12 @@ def diff(
     if json:
         print_json(found)
     else:
-        sys.stdout.writelines(f"{_shown(line)}\n" for line in _diff_told(found))
+        sys.stdout.writelines(f"{_shown(line)}\n" for line in _describe_diff(found))
     if found.different:
         raise CommandFailed(FAILED)
 
 
-def _diff_told(found: RulesetDifference) -> Iterator[str]:
+def _describe_diff(found: RulesetDifference) -> Iterator[str]:
     for key in found.keys:
         yield f"changed  {key}"
     for rule_id in found.removed:
@@ -292,60 +294,60 @@ _IMPORTANCE = {
 }
 
 
-def _told(told: Explained) -> Iterator[str]:
-    for one in told.possible:
+def _describe(report: Explained) -> Iterator[str]:
+    for one in report.possible:
         yield f"possible    {one.verdict} by {one.rule_id or one.reason}"
-    if told.missing:
-        yield f"hangs on    {', '.join(told.missing)}"
-    if told.refused is not None:
-        yield f"refused     {told.refused.status} {told.refused.reason}: {told.refused.message}"
-    if told.verdict is not None:
-        yield f"verdict     {told.verdict}"
-        yield f"rule        {told.rule_id}"
-        others = [each for each in told.rule_ids if each != told.rule_id]
+    if report.missing:
+        yield f"hangs on    {', '.join(report.missing)}"
+    if report.refused is not None:
+        yield f"refused     {report.refused.status} {report.refused.reason}: {report.refused.message}"
+    if report.verdict is not None:
+        yield f"verdict     {report.verdict}"
+        yield f"rule        {report.rule_id}"
+        others = [each for each in report.rule_ids if each != report.rule_id]
         if others:
             yield f"with        {', '.join(others)}"
-        yield f"reason      {told.reason}"
-    if told.logged_rule_ids:
-        yield f"logged by   {', '.join(told.logged_rule_ids)}"
-    yield from _filter_told(told)
-    if told.awaiting:
-        yield f"may change  once the upstream has responded: {', '.join(told.awaiting)}"
-    for reading in told.readings:
-        yield from _reading_told(reading, "the request")
+        yield f"reason      {report.reason}"
+    if report.logged_rule_ids:
+        yield f"logged by   {', '.join(report.logged_rule_ids)}"
+    yield from _describe_filter(report)
+    if report.awaiting:
+        yield f"may change  once the upstream has responded: {', '.join(report.awaiting)}"
+    for reading in report.readings:
+        yield from _describe_reading(reading, "the request")
         if reading.rule_id == "default":
             yield f"  default: {reading.verdict}"
-    for reading in told.answer_readings:
-        yield from _reading_told(reading, "the response")
-    if told.body is not None:
+    for reading in report.answer_readings:
+        yield from _describe_reading(reading, "the response")
+    if report.body is not None:
         yield ""
         yield "the application gets"
-        yield f"  {told.body}"
+        yield f"  {report.body}"
 
 
-def _filter_told(told: Explained) -> Iterator[str]:
+def _describe_filter(report: Explained) -> Iterator[str]:
     """The filter in force, and what it removed from the response, if there is one."""
     from proxy.policy.transforms import parse_names
 
-    filter_ = parse_names(told.transforms)
+    filter_ = parse_names(report.transforms)
     if filter_.stripped:
         yield f"removes     {', '.join(filter_.stripped)}"
     if filter_.allowed is not None:
         yield f"keeps only  {', '.join(filter_.allowed) or 'nothing'}"
-    if told.transforms and told.removed is not None:
-        removed = parse_names(told.removed)
+    if report.transforms and report.removed is not None:
+        removed = parse_names(report.removed)
         found = [*removed.stripped, *(["what the allow list lacks"] if removed.allowed is not None else [])]
         yield f"removed     {', '.join(found) or 'nothing: it was not in the response'}"
 
 
-def _reading_told(reading: ReadingFacts, subject: str) -> Iterator[str]:
+def _describe_reading(reading: ReadingFacts, subject: str) -> Iterator[str]:
     yield ""
     yield f"{subject} to {' or '.join(reading.paths)}{_IMPORTANCE[reading.importance]}"
     elsewhere = [attempt for attempt in reading.rules if _is_elsewhere(attempt)]
-    told = [attempt for attempt in reading.rules if not _is_elsewhere(attempt)]
-    width = max((len(attempt.rule_id) for attempt in told), default=0)
-    for attempt in told:
-        yield f"  {attempt.rule_id:{width}}  {_attempt_told(attempt)}"
+    report = [attempt for attempt in reading.rules if not _is_elsewhere(attempt)]
+    width = max((len(attempt.rule_id) for attempt in report), default=0)
+    for attempt in report:
+        yield f"  {attempt.rule_id:{width}}  {_describe_attempt(attempt)}"
     if elsewhere:
         yield f"  not on this path: {_first(attempt.rule_id for attempt in elsewhere)}"
 
@@ -360,9 +362,9 @@ def _is_elsewhere(attempt: AttemptFacts) -> bool:
     return attempt.outcome == "unmatched" and attempt.asked[-1].part == "path"
 
 
-def _attempt_told(attempt: AttemptFacts) -> str:
+def _describe_attempt(attempt: AttemptFacts) -> str:
     telling = [one for one in attempt.asked if one.holds != "yes"]
-    why = "; ".join([*map(_asked_told, telling), *filter(None, [attempt.note])])
+    why = "; ".join([*map(_describe_asked, telling), *filter(None, [attempt.note])])
     match attempt.outcome:
         case "unmatched":
             said = "no"
@@ -381,7 +383,7 @@ def _attempt_told(attempt: AttemptFacts) -> str:
     return f"{said}: {why}" if why else said
 
 
-def _asked_told(asked: AskedFacts) -> str:
+def _describe_asked(asked: AskedFacts) -> str:
     if asked.holds == "unknown":
         return f"{asked.part} {asked.wants}, which isn't stored"
     found = ", ".join(asked.found) or "nothing"

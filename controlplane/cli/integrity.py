@@ -87,7 +87,9 @@ def verify(
         for row, each in zip(rows, verdicts, strict=True):
             print_text(f"{row['org']}: {'; but '.join(filter(None, in_words(each)))}")
         lines = [
-            _told(row["org"], each.misfit) for row, each in zip(rows, verdicts, strict=True) if each.misfit
+            _describe(row["org"], each.misfit)
+            for row, each in zip(rows, verdicts, strict=True)
+            if each.misfit
         ]
     if not intact:
         raise CommandFailed(FAILED, *lines)
@@ -145,7 +147,7 @@ def _row(verdict: dict[str, Any]) -> dict[str, Any]:
     return verdict | {"misfit": None if misfit is None else misfit["what"]}
 
 
-def _told(org: str, misfit: Misfit) -> str:
+def _describe(org: str, misfit: Misfit) -> str:
     places = {"link": misfit.link, "position": misfit.position, "event": misfit.event_id}
     where = ", ".join(f"{name} {place}" for name, place in places.items() if place is not None)
     return f"{org}: {misfit.what}: {misfit.explanation}" + (f" ({where})" if where else "")

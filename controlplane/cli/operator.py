@@ -73,7 +73,7 @@ def list_operators(ctx: typer.Context, json: Json = False) -> None:
 
     cli: Cli = ctx.obj
     found = cli.call(operators.list_all, operators.ListOperators()).operators
-    print_list("operators", found if json else [_told(each) for each in found], as_json=json)
+    print_list("operators", found if json else [_describe(each) for each in found], as_json=json)
 
 
 @app.command()
@@ -209,9 +209,9 @@ def _typed_password() -> str:
 
 
 def _print(operator: OperatorFacts, as_json: bool) -> None:
-    print_facts(operator if as_json else _told(operator), as_json=as_json)
+    print_facts(operator if as_json else _describe(operator), as_json=as_json)
 
 
-def _told(operator: OperatorFacts) -> dict[str, Any]:
+def _describe(operator: OperatorFacts) -> dict[str, Any]:
     """With the roles as a person reads them."""
     return {**facts_of(operator), "roles": [f"{each.org}: {each.role}" for each in operator.roles]}

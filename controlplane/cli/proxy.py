@@ -74,7 +74,7 @@ def show(ctx: typer.Context, proxy: _Proxy, json: Json = False) -> None:
 
     cli: Cli = ctx.obj
     found = cli.call(fleet.show, fleet.ProxyReference(proxy))
-    print_facts(found if json else _told(found), as_json=json)
+    print_facts(found if json else _describe(found), as_json=json)
 
 
 @app.command()
@@ -175,7 +175,7 @@ def _row(proxy: ProxyHealth) -> dict[str, Any]:
     }
 
 
-def _told(proxy: ProxyDetails) -> dict[str, Any]:
+def _describe(proxy: ProxyDetails) -> dict[str, Any]:
     """All of it, with the long lists drawn or counted: `--json` has them whole."""
     facts = facts_of(proxy)
     rates = [each.requests_per_second for each in proxy.windows]

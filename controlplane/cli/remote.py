@@ -130,7 +130,9 @@ def _text(value: Any) -> Any:
 
 
 def _no_response(url: str, status: int, doubt: str = "") -> CommandFailed:
-    return CommandFailed(FAILED, f"{url}: responded {status}, which is no response of an admin API{doubt}")
+    return CommandFailed(
+        FAILED, f"{url}: responded with {status}, which is no response of an admin API{doubt}"
+    )
 
 
 def _failure(url: str, error: HTTPError, doubt: str) -> CommandFailed:

@@ -58,7 +58,7 @@ def wait_for(
             waited = Waited(found, time.monotonic() - began, with_lost)
             if not waited.laggards or waited.seconds >= timeout:
                 return waited
-            show(_told(waited))
+            show(_describe(waited))
             time.sleep(min(_POLL_SECONDS, max(0.0, timeout - waited.seconds)))
             try:
                 found = cli.call(fleet.rollout, asked)
@@ -111,7 +111,7 @@ def _behind(each: ProxyRollout) -> str:
     )
 
 
-def _told(waited: Waited) -> str:
+def _describe(waited: Waited) -> str:
     rollout, late = waited.rollout, waited.laggards
     arrived = sum(each.state == "enforced" for each in rollout.proxies)
     names = ", ".join(f"{each.name} ({_short(each)})" for each in late[:_MOST_NAMED])

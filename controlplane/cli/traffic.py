@@ -106,13 +106,13 @@ def replay(
         limit=_AT_ONCE,
     )
     begun = clock.monotonic()
-    told, interrupted = _replayed(cli, asked)
+    report, interrupted = _replayed(cli, asked)
     if json:
-        print_json(told)
+        print_json(report)
     else:
-        _print(_replay_told(told, clock.monotonic() - begun))
+        _print(_describe_replay(report, clock.monotonic() - begun))
     if interrupted:
-        raise CommandFailed(FAILED, f"interrupted: {told.looked_at:,} events were looked at")
+        raise CommandFailed(FAILED, f"interrupted: {report.looked_at:,} events were looked at")
 
 
 def _replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
@@ -121,15 +121,15 @@ def _replayed(cli: Cli, asked: ReplayRuleset) -> tuple[Replayed, bool]:
     from controlplane.operations.replays import together
 
     with _Progress() as progress:
-        told = cli.call(operation, asked)
+        report = cli.call(operation, asked)
         try:
-            while told.next is not None:
-                progress.show(told.looked_at, told.expected)
-                asked = msgspec.structs.replace(asked, cursor=told.next)
-                told = together(told, cli.call(operation, asked))
+            while report.next is not None:
+                progress.show(report.looked_at, report.expected)
+                asked = msgspec.structs.replace(asked, cursor=report.next)
+                report = together(report, cli.call(operation, asked))
         except KeyboardInterrupt:
-            return told, True
-    return told, False
+            return report, True
+    return report, False
 
 
 class _Progress:
@@ -238,7 +238,7 @@ def _replay_file(
             }
         )
     else:
-        _print(_foreseen_told(har, ranked))
+        _print(_describe_foreseen(har, ranked))
 
 
 def _rank(group: list[Foreseen]) -> tuple[int, int, int]:
@@ -268,7 +268,7 @@ def _remark_facts(har: Har) -> dict[str, object]:
     }
 
 
-def _remarks_told(har: Har) -> Iterator[str]:
+def _describe_remarks(har: Har) -> Iterator[str]:
     from controlplane.workshop.har import with_entries
 
     for remark in har.left_out:
@@ -288,7 +288,7 @@ def _suggest_by(file: Path, bases: Sequence[str], name: str | None, *, as_json: 
     from_, to = (rfc3339(min(times)), rfc3339(max(times))) if times else (None, None)
     when = f"{from_} to {to}" if times else "at an unknown time"
     about = about_suggestion(f"the application in {file.name}", len(har.exchanges), 0, when)
-    remarks = [*_remarks_told(har)]
+    remarks = [*_describe_remarks(har)]
     with complaining():
         name = suggested_name(file.stem if name is None else name)
     try:
@@ -344,18 +344,18 @@ def _foreseen_facts(group: list[Foreseen]) -> dict[str, object]:
 _FEW = 5  # requests of a group that are shown
 
 
-def _foreseen_told(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
+def _describe_foreseen(har: Har, groups: list[list[Foreseen]]) -> Iterator[str]:
     from controlplane.operations.replays import outcome_facts
     from controlplane.workshop.replay import Outcome
 
     passed_over = f", {har.elsewhere:,} to other addresses passed over" if har.elsewhere else ""
     yield f"{_counted(len(har.exchanges), 'request')}{passed_over}"
-    yield from _remarks_told(har)
+    yield from _describe_remarks(har)
     for group in groups:
         outcome = group[0].outcome
         possible = (outcome,) if isinstance(outcome, Outcome) else outcome.possible
         yield ""
-        yield f"{len(group):,} {' or '.join(_outcome_told(outcome_facts(one)) for one in possible)}"
+        yield f"{len(group):,} {' or '.join(_describe_outcome(outcome_facts(one)) for one in possible)}"
         if not isinstance(outcome, Outcome):
             yield f"  hangs on {', '.join(outcome.missing)}"
         for one in group[:_FEW]:
@@ -389,46 +389,48 @@ _TITLES = {
 }
 
 
-def _replay_told(told: Replayed, seconds: float) -> Iterator[str]:
-    of = ", ".join(told.apps) or "every application"
-    yield f"{told.from_} to {told.to}, {of}: {_counted(told.events, 'event')}, {seconds:.1f} s"
-    width = max(len(f"{count:,}") for count in (told.unchanged, told.changed, told.unclear, told.unasked))
-    by_another = f", {told.by_another_rule:,} of them by another rule" if told.by_another_rule else ""
-    yield f"  {told.unchanged:{width},} unchanged{by_another}"
-    yield f"  {told.changed:{width},} would change"
-    if told.unclear:
-        yield f"  {told.unclear:{width},} unclear"
-    if told.unasked:
-        yield f"  {told.unasked:{width},} asked no rule: for tokens, or refused before"
-    yield from told.notes
+def _describe_replay(report: Replayed, seconds: float) -> Iterator[str]:
+    of = ", ".join(report.apps) or "every application"
+    yield f"{report.from_} to {report.to}, {of}: {_counted(report.events, 'event')}, {seconds:.1f} s"
+    width = max(
+        len(f"{count:,}") for count in (report.unchanged, report.changed, report.unclear, report.unasked)
+    )
+    by_another = f", {report.by_another_rule:,} of them by another rule" if report.by_another_rule else ""
+    yield f"  {report.unchanged:{width},} unchanged{by_another}"
+    yield f"  {report.changed:{width},} would change"
+    if report.unclear:
+        yield f"  {report.unclear:{width},} unclear"
+    if report.unasked:
+        yield f"  {report.unasked:{width},} asked no rule: for tokens, or refused before"
+    yield from report.notes
     for change, title in _TITLES.items():
-        groups = [group for group in told.groups if group.change == change]
+        groups = [group for group in report.groups if group.change == change]
         if groups:
             yield ""
             yield title
         for group in groups:
-            yield from _change_told(group)
-    if told.ungrouped:
+            yield from _describe_change(group)
+    if report.ungrouped:
         yield ""
-        yield f"and {told.ungrouped:,} more, in too many ways to tell"
+        yield f"and {report.ungrouped:,} more, in too many ways to tell"
 
 
-def _change_told(group: ChangeFacts) -> Iterator[str]:
+def _describe_change(group: ChangeFacts) -> Iterator[str]:
     who = group.app or group.app_id or "no application"
-    after = " or ".join(_outcome_told(one) for one in group.after) or "not known"
-    yield f"  {group.count:,} of {who}: {_outcome_told(group.before)} → {after}"
+    after = " or ".join(_describe_outcome(one) for one in group.after) or "not known"
+    yield f"  {group.count:,} of {who}: {_describe_outcome(group.before)} → {after}"
     if group.change == "transforms":
-        yield from _transforms_told(group.before, group.after[0])
+        yield from _describe_transforms(group.before, group.after[0])
     if group.missing:
         yield f"    hangs on {', '.join(group.missing)}"
-    yield from map(_sample_told, group.samples)
+    yield from map(_describe_sample, group.samples)
 
 
-def _sample_told(sample: SampleFacts) -> str:
+def _describe_sample(sample: SampleFacts) -> str:
     return f"    {sample.time}  {sample.method} {_cut(sample.target)}"
 
 
-def _transforms_told(before: OutcomeFacts, after: OutcomeFacts) -> Iterator[str]:
+def _describe_transforms(before: OutcomeFacts, after: OutcomeFacts) -> Iterator[str]:
     from proxy.policy.transforms import parse_names
 
     if before.transforms is None or after.transforms is None:
@@ -457,7 +459,7 @@ _DONE = {
 }
 
 
-def _outcome_told(outcome: OutcomeFacts) -> str:
+def _describe_outcome(outcome: OutcomeFacts) -> str:
     reason = "as" if outcome.verdict == "refused" else "by"
     return f"{_DONE.get(outcome.verdict, outcome.verdict)} {reason} {outcome.by}"
 

@@ -283,7 +283,7 @@ async def _publishing(context: OperationContext, actor: Actor, draft: _Draft) ->
     # What is to come into force doesn't wait for those who only try things out.
     checked = await (run_change if may else run_trial)(actor, dry_runs.checked, draft.yaml)
     if checked.problems:
-        raise InvalidRequest(*(_told(problem) for problem in checked.problems))
+        raise InvalidRequest(*(_describe(problem) for problem in checked.problems))
     if draft.name not in (None, checked.name):
         raise InvalidRequest(
             f"the text names itself {checked.name}, and this is a draft of {draft.name}: "
@@ -426,7 +426,7 @@ async def _shown(actor: Actor, draft: _Draft, org: Org | None, tried: _Tried) ->
     }
 
 
-def _told(problem: ProblemFacts) -> str:
+def _describe(problem: ProblemFacts) -> str:
     where = f"{problem.where}: " if problem.where else ""
     return f"line {problem.line}, column {problem.column}: {where}{problem.message}"
 

@@ -161,7 +161,7 @@ class Console:
         actor = (await request.app[GATE].asker(request)).actor
         if actor is None and isinstance(error, Refused) and request.path.startswith(BEGIN_PATH):
             return self._sign_in_page(request, "/", error=error)
-        status, message = _told(request, error)
+        status, message = _describe(request, error)
         if actor is None and status == 404:
             return _redirect(f"/login?{urlencode({'next': _wanted(request)})}")
         title = _TITLES.get(status, "Something went wrong")
@@ -262,7 +262,7 @@ def _navigation() -> list[tuple[str, list[Entry]]]:
     return [(title, entries) for title, entries in shown if entries]
 
 
-def _told(request: web.Request, error: Exception) -> tuple[int, str]:
+def _describe(request: web.Request, error: Exception) -> tuple[int, str]:
     """The status, and a sentence for the screen; what is our own fault is told to the log alone."""
     if isinstance(error, Refused):
         return error.status, error.message

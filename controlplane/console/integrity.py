@@ -21,5 +21,5 @@ async def verify_org(context: OperationContext, actor: Actor, request: PageReque
     verified = await perform(verify, context, actor, Verify(org=request.place["org_id"]))
     (verdict,) = verified.orgs
     found, absent = in_words(verdict)
-    told = f"{found[0].upper()}{found[1:]}.{f' But {absent}.' if absent else ''}"
-    return Redirect(request.link("/audit/integrity"), told)
+    report = f"{found[0].upper()}{found[1:]}.{f' But {absent}.' if absent else ''}"
+    return Redirect(request.link("/audit/integrity"), report)

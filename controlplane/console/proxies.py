@@ -284,7 +284,7 @@ def _charts(windows: Sequence[WindowFacts]) -> list[_Chart]:
         made = [charts.Curve(kind, list(zip(starts, values, strict=True))) for kind, values in series]
         return charts.curves(made, title, titles)
 
-    def told(form: str, *series: Sequence[float | None]) -> list[str]:
+    def report(form: str, *series: Sequence[float | None]) -> list[str]:
         """What is there at each point."""
         lines = zip(when, *series, strict=True)
         return [
@@ -299,7 +299,7 @@ def _charts(windows: Sequence[WindowFacts]) -> list[_Chart]:
             "Requests",
             (),
             f"up to {_rate(most(rates))} a second",
-            drawn("Requests a second", ("all", rates), titles=told("{} a second", rates)),
+            drawn("Requests a second", ("all", rates), titles=report("{} a second", rates)),
         ),
         _Chart(
             "Errors",
@@ -309,7 +309,7 @@ def _charts(windows: Sequence[WindowFacts]) -> list[_Chart]:
                 "Share of requests that were blocked, and that the upstream failed",
                 ("block", blocked),
                 ("log_only", errors),
-                titles=told("{} % blocked, {} % failed upstream", blocked, errors),
+                titles=report("{} % blocked, {} % failed upstream", blocked, errors),
             ),
         ),
         _Chart(
@@ -320,7 +320,7 @@ def _charts(windows: Sequence[WindowFacts]) -> list[_Chart]:
                 "Latency in milliseconds: half of the requests, and 95 % of them",
                 ("all", p50),
                 ("filter", p95),
-                titles=told("half within {} ms, 95 % within {} ms", p50, p95),
+                titles=report("half within {} ms, 95 % within {} ms", p50, p95),
             ),
         ),
     ]

@@ -40,14 +40,14 @@ async def record(context: OperationContext, actor: Actor, request: PageRequest) 
     names = await _names(context, actor) if found.lines else {}
     values = {
         "found": found,
-        "told": partial(told, names=names),
+        "report": partial(report, names=names),
         "nouns": _NOUNS,
         "operations": _NAMES,
     }
     return Page("record.html", "Record", values, status=422 if refused else 200, refused=refused)
 
 
-def told(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
+def report(line: RecordFacts, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """What was asked for, as names and values; what was left out, or is the organisation, says nothing. An id
     is told as what has it is called now; nothing of it turns the line round."""
     return [

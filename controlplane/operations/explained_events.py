@@ -45,9 +45,9 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
     former = FormerRules(context, actor, org)
     label, text = await _rules(context, actor, org, former, event, request.source)
     recorded = await former.outcome_of(event)
-    told, fits = await run_trial(actor, _explained, label, text, event, recorded)
+    report, fits = await run_trial(actor, _explained, label, text, event, recorded)
     return ExplainedEvent(
-        **msgspec.structs.asdict(told),
+        **msgspec.structs.asdict(report),
         method=event.method,
         target=event.target,
         judged_by=label,
@@ -61,8 +61,8 @@ async def explain_event(context: OperationContext, actor: Actor, request: Explai
 def _explained(label: str, text: str, event: Event, recorded: Outcome) -> tuple[Explained, bool]:
     """The explanation, and whether the recorded outcome is consistent with it."""
     sample, response = sample_of(event)
-    told = Explainer(parsed(label, text)).explain(sample, response)
-    return explained(told), _fits(recorded, told)
+    report = Explainer(parsed(label, text)).explain(sample, response)
+    return explained(report), _fits(recorded, report)
 
 
 async def _event(context: OperationContext, org: Org, event_id: str) -> Event:
@@ -98,9 +98,9 @@ async def _rules(
     return f"{ruleset.name}@{version[1]}", text
 
 
-def _fits(recorded: Outcome, told: Explanation) -> bool:
-    only = told.decision if told.refused is None else told.refused
-    evaluations = told.possible if only is None else (only,)
+def _fits(recorded: Outcome, report: Explanation) -> bool:
+    only = report.decision if report.refused is None else report.refused
+    evaluations = report.possible if only is None else (only,)
     effects = [outcome_of(each).effect for each in evaluations]
     if recorded.transforms is None:
         return recorded.verdict in [verdict for verdict, _ in effects]

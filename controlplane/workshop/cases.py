@@ -51,16 +51,16 @@ def run_cases(ruleset: Ruleset, text: str) -> CasesRun:
     failed, failures = 0, list[RulesetProblem]()
     deciding: set[str] = set()
     for at, case in enumerate(cases.cases):
-        told = explainer.explain(_sample(case), None if case.response is None else _response(case.response))
+        report = explainer.explain(_sample(case), None if case.response is None else _response(case.response))
         differing = [
             document_problem(document, ("cases", at, *where), _named(case, message))
-            for where, message in _differences(case, told)
+            for where, message in _differences(case, report)
         ]
         failures += differing[: MAX_FAILURES - len(failures)]
         if differing:
             failed += 1
         else:
-            deciding.update(_deciding(told))
+            deciding.update(_deciding(report))
     undecided = tuple(rule.id for rule in ruleset.rules if rule.id not in deciding)
     return CasesRun(len(cases.cases), failed, tuple(failures), undecided)
 
@@ -221,30 +221,30 @@ def _named(case: _Case, message: str) -> str:
 _Difference = tuple[tuple[str, ...], str]
 
 
-def _differences(case: _Case, told: Explanation) -> Iterator[_Difference]:
-    yield from _left_open(case, told)
+def _differences(case: _Case, report: Explanation) -> Iterator[_Difference]:
+    yield from _left_open(case, report)
     expected = case.expect
-    if expected.verdict != _verdict(told):
-        yield ("expect", "verdict"), f"the verdict is {_spelled_verdict(told)}, not {expected.verdict}"
-    decision = told.decision
+    if expected.verdict != _verdict(report):
+        yield ("expect", "verdict"), f"the verdict is {_spelled_verdict(report)}, not {expected.verdict}"
+    decision = report.decision
     rule = None if decision is None else decision.rule_id
     if expected.rule is not None and expected.rule != rule:
         yield ("expect", "rule"), f"the rule is {rule or 'none'}, not {expected.rule}"
-    if expected.reason is not None and expected.reason != _reason(told):
-        yield ("expect", "reason"), f"the reason is {_reason(told)}, not {expected.reason}"
+    if expected.reason is not None and expected.reason != _reason(report):
+        yield ("expect", "reason"), f"the reason is {_reason(report)}, not {expected.reason}"
     logged = () if decision is None else decision.logged_rule_ids
     if expected.logged is not None and set(expected.logged) != set(logged):
         yield ("expect", "logged"), f"logged by {_listed(logged)}, not {_listed(expected.logged)}"
-    if "body" in expected.model_fields_set and not _is_body(expected.body, told.body):
-        found = "none" if told.body is None else told.body.decode("utf-8", "replace")
+    if "body" in expected.model_fields_set and not _is_body(expected.body, report.body):
+        found = "none" if report.body is None else report.body.decode("utf-8", "replace")
         yield ("expect", "body"), f"the application gets this body: {found}"
 
 
-def _left_open(case: _Case, told: Explanation) -> Iterator[_Difference]:
+def _left_open(case: _Case, report: Explanation) -> Iterator[_Difference]:
     """A verdict that hangs on what the case doesn't say proves nothing."""
     asked = {
         finding.part: attempt.rule_id
-        for account in (*told.accounts, *told.response_accounts)
+        for account in (*report.accounts, *report.response_accounts)
         for attempt in account.attempts
         for finding in attempt.findings
     }
@@ -254,22 +254,22 @@ def _left_open(case: _Case, told: Explanation) -> Iterator[_Difference]:
         yield (), f"the rule {asked['ip']} asks for the address, and the case has no `ip`"
 
 
-def _verdict(told: Explanation) -> str:
-    if told.refused is not None or told.decision is None:
+def _verdict(report: Explanation) -> str:
+    if report.refused is not None or report.decision is None:
         return REFUSED
-    return told.decision.verdict
+    return report.decision.verdict
 
 
-def _spelled_verdict(told: Explanation) -> str:
-    if told.refused is not None:
-        return f"{REFUSED} ({told.refused.status} {told.refused.reason}: {told.refused.message})"
-    return f"{_verdict(told)} (by {told.decision.rule_id})" if told.decision is not None else REFUSED
+def _spelled_verdict(report: Explanation) -> str:
+    if report.refused is not None:
+        return f"{REFUSED} ({report.refused.status} {report.refused.reason}: {report.refused.message})"
+    return f"{_verdict(report)} (by {report.decision.rule_id})" if report.decision is not None else REFUSED
 
 
-def _reason(told: Explanation) -> str:
-    if told.refused is not None:
-        return told.refused.reason
-    return "" if told.decision is None else told.decision.reason
+def _reason(report: Explanation) -> str:
+    if report.refused is not None:
+        return report.refused.reason
+    return "" if report.decision is None else report.decision.reason
 
 
 def _listed(ids: Iterable[str]) -> str:
@@ -292,11 +292,11 @@ def _canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _deciding(told: Explanation) -> Iterator[str]:
-    if told.decision is not None:
-        yield told.decision.rule_id
-        yield from told.decision.logged_rule_ids
-    yield from _took_part((*told.accounts, *told.response_accounts))
+def _deciding(report: Explanation) -> Iterator[str]:
+    if report.decision is not None:
+        yield report.decision.rule_id
+        yield from report.decision.logged_rule_ids
+    yield from _took_part((*report.accounts, *report.response_accounts))
 
 
 def _took_part(accounts: Iterable[Account]) -> Iterator[str]:

@@ -183,16 +183,16 @@ class Explainer:
                 self._response_account(reading, request, plan, response)
                 for reading in request.target.readings
             )
-        told = _explanation(ways, accounts, of_response)
-        if told.decision is None or told.decision.verdict == "block":
-            return told
+        report = _explanation(ways, accounts, of_response)
+        if report.decision is None or report.decision.verdict == "block":
+            return report
         try:
-            left = _without_hidden(told.decision, request, response)
-            return told if left is None else replace(told, body=left.body, removed=left.removed)
+            left = _without_hidden(report.decision, request, response)
+            return report if left is None else replace(report, body=left.body, removed=left.removed)
         except NamesHidden:
-            return replace(told, decision=blocked_by_path(told.decision))
+            return replace(report, decision=blocked_by_path(report.decision))
         except FilterFailed as error:
-            return replace(told, refused=Refused(502, "filterFailed", error.reason))
+            return replace(report, refused=Refused(502, "filterFailed", error.reason))
 
     def _response_rules(self, method: str, target: Target) -> tuple[str, ...]:
         ids = [
@@ -263,16 +263,16 @@ class Explainer:
     def _foreseen(self, considered: _Considered, request: RequestFacts) -> Sequence[Attempt]:
         """Response rules that block before there is a response, as `Plan.decide` does for them, and what was
         tried before; none where none of them blocks."""
-        told: dict[Attempt, None] = {}
+        report: dict[Attempt, None] = {}
         for attempt in self._before_a_response(considered, request):
             if _names_what_is_hidden(attempt) or attempt.outcome in ("unmatched", "unknown"):
-                told[attempt] = None
+                report[attempt] = None
             if attempt.outcome in ("decides", "unreadable"):
                 break
         blocks = any(
-            _names_what_is_hidden(attempt) and attempt.outcome in ("decides", "unknown") for attempt in told
+            _names_what_is_hidden(attempt) and attempt.outcome in ("decides", "unknown") for attempt in report
         )
-        return tuple(told) if blocks else ()
+        return tuple(report) if blocks else ()
 
     def _before_a_response(self, considered: _Considered, request: RequestFacts) -> Iterator[Attempt]:
         """The response rules that ask nothing of it, up to the first that does."""

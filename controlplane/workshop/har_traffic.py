@@ -48,15 +48,15 @@ class Foreseen:
 def foresee(ruleset: Ruleset, exchanges: Iterable[Exchange]) -> Iterator[Foreseen]:
     explainer = Explainer(ruleset)
     for exchange in exchanges:
-        told = explainer.explain(_sample(exchange), exchange.response or _ANY_RESPONSE)
-        if told.possible:
-            yield Foreseen(exchange, Unclear(tuple(map(outcome_of, told.possible)), told.missing))
+        report = explainer.explain(_sample(exchange), exchange.response or _ANY_RESPONSE)
+        if report.possible:
+            yield Foreseen(exchange, Unclear(tuple(map(outcome_of, report.possible)), report.missing))
             continue
-        evaluation = told.refused or told.decision
+        evaluation = report.refused or report.decision
         assert evaluation is not None
         before = exchange.answer_body
-        removed = _removed(before, told.body) if told.body != before else ()
-        yield Foreseen(exchange, outcome_of(evaluation), told.body, removed)
+        removed = _removed(before, report.body) if report.body != before else ()
+        yield Foreseen(exchange, outcome_of(evaluation), report.body, removed)
 
 
 def _sample(exchange: Exchange) -> SampleRequest:

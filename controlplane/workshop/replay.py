@@ -39,7 +39,7 @@ MAX_SAMPLES: Final = 3  # of a group
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _MOST_KNOWN: Final = 8192
-_MOST_TOLD: Final = 16  # of what an event may come to
+_MOST_REPORTED: Final = 16  # of what an event may come to
 _MINUTE_MS: Final = 60_000  # what time gates tell apart
 
 _NO_RULESET: Final = "noRuleset"
@@ -298,7 +298,7 @@ def _in_all(ways: Ways[T], possible: tuple[Outcome, ...]) -> Outcome | Unclear:
     """One where all have the same effect, whichever rule's it is."""
     if ways.complete and len({outcome.effect for outcome in possible}) == 1:
         return possible[0]
-    return Unclear(possible[:_MOST_TOLD], ways.missing)
+    return Unclear(possible[:_MOST_REPORTED], ways.missing)
 
 
 def _response(event: Event) -> PartlyKnownResponse | None:

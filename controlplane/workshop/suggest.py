@@ -560,7 +560,7 @@ def _evidence_lines(path: SuggestedPath) -> Iterator[str]:
     methods = ", ".join(f"{count} {method}" for method, count in sorted(evidence.methods.items()))
     yield f"{methods}: {'; '.join(evidence.samples)}"
     if evidence.options.counts:
-        yield "query: " + "; ".join(_options_told(evidence))
+        yield "query: " + "; ".join(_describe_options(evidence))
     for transforms, count in sorted(evidence.transforms.items(), key=lambda one: one[0].names):
         if path.filter is None or path.filter.transforms != transforms:
             yield f"filtered {_times(count)}: {', '.join(transforms.names)}"
@@ -568,16 +568,16 @@ def _evidence_lines(path: SuggestedPath) -> Iterator[str]:
         yield f"not filtered {_times(evidence.whole)}"
 
 
-def _options_told(evidence: Evidence) -> Iterator[str]:
+def _describe_options(evidence: Evidence) -> Iterator[str]:
     options = evidence.options
     for name, count in sorted(options.counts.items()):
         often = "always" if count == evidence.count else _times(count)
-        told = f"${name}" if name in _SYSTEM_OPTIONS else name
+        report = f"${name}" if name in _SYSTEM_OPTIONS else name
         if name == "top" and options.top:
-            told += f" at most {options.top}"
+            report += f" at most {options.top}"
         if name == "select":
-            told += " " + ", ".join(sorted(options.selected, key=lambda text: (text.lower(), text)))
-        yield f"{told} ({often})"
+            report += " " + ", ".join(sorted(options.selected, key=lambda text: (text.lower(), text)))
+        yield f"{report} ({often})"
 
 
 def _sample(target: Target) -> str:

@@ -196,9 +196,11 @@ class Health:
             status = "failed"
         elif any(check.status != "ok" for check in checks.values()):
             status = "degraded"
-        told = "; ".join(f"identity {name}: {check.detail}" for name, check in checks.items() if check.detail)
+        report = "; ".join(
+            f"identity {name}: {check.detail}" for name, check in checks.items() if check.detail
+        )
         of_each = {f"credentials/{name}": check for name, check in checks.items()}
-        return {"credentials": Check(status, told), **of_each}
+        return {"credentials": Check(status, report), **of_each}
 
     def _vault_check(self) -> Check:
         checks = [each.check() for each in self.held]
@@ -221,15 +223,15 @@ class Health:
     def _stops_check(self) -> Check:
         """What an operator has stopped: no fault of the proxy's, yet nothing to forget."""
         stops = self._sync.stops
-        told = []
+        report = []
         if stops:
-            told.append(f"the control plane stops {stops.described()}")
+            report.append(f"the control plane stops {stops.described()}")
         alive = self._alive()
         obeying = [page.values[KILL_FILE] for page in alive if page.values[KILL_FILE]]
         if obeying:
             what = "everything" if max(obeying) > 1 else "what its lines name"
-            told.append(f"{self._kill_file} stops {what}, at {len(obeying)} of {len(alive)} workers")
-        return Check("degraded", "; ".join(told)) if told else Check("ok")
+            report.append(f"{self._kill_file} stops {what}, at {len(obeying)} of {len(alive)} workers")
+        return Check("degraded", "; ".join(report)) if report else Check("ok")
 
     def _upstream_check(self) -> Check:
         """Of the requests of the last minute, how many the upstream failed."""

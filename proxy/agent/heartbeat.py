@@ -46,11 +46,11 @@ class HeartbeatSender:
     async def _until_due(self) -> None:
         """One interval, or until workers enforce other rules: whoever waits for a change hears of it then."""
         ends = time.monotonic() + jittered(self._sync.interval, 0.9)
-        told = self._enforced
+        report = self._enforced
         while (left := ends - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _LOOK_SECONDS))
             enforced = self._looked()
-            if enforced is not None and (told is None or enforced.generation != told.generation):
+            if enforced is not None and (report is None or enforced.generation != report.generation):
                 return
 
     def _looked(self) -> Snapshot | None:

@@ -126,11 +126,11 @@ def _failure(error: Exception, hints: Mapping[int, str]) -> _Failure:
         if isinstance(response, AsyncHttpResponse):
             status = response.status_code
             if status < 300:
-                return _Failure(f"responded {status} with something that makes no sense")
+                return _Failure(f"responded with {status} with something that makes no sense")
             asked = retry_after(response.headers.get("Retry-After"), time.time()) or 0.0
             code = _error_code(response.content)
             hint = _DISABLED_HINT if code.endswith(_DISABLED) else hints.get(status, "")
-            what = f"responded {status}{code}{hint}"
+            what = f"responded with {status}{code}{hint}"
             return _Failure(what, min(asked, _LONGEST_PAUSE))
     for each in chain:
         if isinstance(each, (ServiceRequestError, ServiceResponseError)):
@@ -203,5 +203,5 @@ def _error_code(body: bytes) -> str:
         )
     except _NONSENSE:
         return ""
-    told = [code for code in codes if isinstance(code, str) and _CODE.fullmatch(code)]
-    return f" {' '.join(told)}" if told else ""
+    report = [code for code in codes if isinstance(code, str) and _CODE.fullmatch(code)]
+    return f" {' '.join(report)}" if report else ""

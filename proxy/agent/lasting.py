@@ -12,19 +12,19 @@ class LastingProblem:
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._told_at = 0.0
-        self._untold = 0
+        self._logged_at = 0.0
+        self._unlogged = 0
         self.text: str | None = None  # the present problem
 
     def met(self, text: str, line: str, *arguments: object, level: int = logging.ERROR) -> None:
         """The problem was met (again). `line` and `arguments` are what the log says of it."""
         now = self._clock()
-        if text == self.text and now - self._told_at < _REPEATED_SECONDS:
-            self._untold += 1
+        if text == self.text and now - self._logged_at < _REPEATED_SECONDS:
+            self._unlogged += 1
             return
-        again = f" (and {self._untold} times since the last line)" if text == self.text else ""
+        again = f" (and {self._unlogged} times since the last line)" if text == self.text else ""
         self._log.log(level, line + "%s", *arguments, again)
-        self.text, self._told_at, self._untold = text, now, 0
+        self.text, self._logged_at, self._unlogged = text, now, 0
 
     def over(self) -> bool:
         """Forget the problem; return whether there was one."""

@@ -247,7 +247,7 @@ class _Agent:
             await asyncio.sleep(1.0)
 
     def _listen_to(self, end: socket.socket, stack: contextlib.AsyncExitStack) -> None:
-        channel = Channel(end, lambda message: self._told(channel, message))
+        channel = Channel(end, lambda message: self._received(channel, message))
         self._channels.append(channel)
         stack.callback(channel.close)
 
@@ -258,7 +258,7 @@ class _Agent:
         self._old_channels.append(channel)
         stack.callback(channel.close)
 
-    def _told(self, channel: Channel, message: Message) -> None:
+    def _received(self, channel: Channel, message: Message) -> None:
         match message:
             case Hello():
                 self._bring_up_to_date(channel)
@@ -327,17 +327,17 @@ async def _listener(address: Address) -> socket.socket:
     free at the first start; who took it from a predecessor that died keeps us from responding, and from
     nothing else."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    is_told = False
+    is_active = False
     while True:
         try:
             listener = socket.create_server((address.host, address.port), family=family)
         except OSError as error:
-            if not is_told:
+            if not is_active:
                 log.error("Admin.Listen: %s; /readyz and /metrics are away, all else goes on", error.strerror)
-                is_told = True
+                is_active = True
             await asyncio.sleep(_LISTEN_RETRY_SECONDS)
         else:
-            if is_told:
+            if is_active:
                 log.info("Admin.Listen: %s is free, /readyz and /metrics respond", address)
             return listener
 

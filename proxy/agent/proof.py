@@ -77,12 +77,13 @@ def report_problem(response: Response) -> str | None:
 
 def description(response: Response) -> str:
     """Describe the response and its sender in one line, for log and health."""
-    told = response.described()
+    report = response.described()
     if response.is_believed or (response.is_explained and response.status not in _ALWAYS_SIGNED):
-        return f"control plane responded {told}"
+        return f"control plane responded with {report}"
     older = ", or the control plane is of an earlier release" if _has_our_form(response) else ""
     return (
-        f"something between this proxy and the control plane responded {told} ({_kind(response)}){older}: "
+        f"something between this proxy and the control plane responded with "
+        f"{report} ({_kind(response)}){older}: "
         f"the response is not signed for this request: {_lack(response)}"
     )
 
@@ -116,7 +117,7 @@ def _refusal(response: Response, batch_id: str) -> Refused | Unproven:
         return Unproven(description(response))
     # Earlier releases, which sign no error, don't name the batch either.
     if said.batch_id != batch_id and (response.is_signed or said.batch_id is not msgspec.UNSET):
-        return Unproven(f"control plane responded {response.status} without naming this batch")
+        return Unproven(f"control plane responded with {response.status} without naming this batch")
     wait = said.error.retry_after_seconds
     return Refused(
         status,
@@ -140,6 +141,6 @@ def _has_our_form(response: Response) -> bool:
 def _kind(response: Response) -> str:
     """Content type, and whether the body looks like a page for a browser."""
     given = response.headers.get("Content-Type", "")[:_LONGEST_TYPE]
-    told = given if given and given.isascii() and given.isprintable() else "no content type"
+    report = given if given and given.isascii() and given.isprintable() else "no content type"
     looks_like_page = response.body.lstrip()[:16].lower().startswith(_HTML)
-    return f"{told}, an HTML page" if looks_like_page else told
+    return f"{report}, an HTML page" if looks_like_page else report

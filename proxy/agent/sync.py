@@ -191,15 +191,15 @@ class Sync:
                 log.warning("the snapshot on disk could not be used, and is written again")
                 self._announce(self.snapshot, False)
 
-    async def _stop(self, told: Stops) -> None:
+    async def _stop(self, report: Stops) -> None:
         """The rules in force with more stopped: a stop waits neither for rules that can be taken nor for room
         on disk. Nothing is lifted this way."""
-        stops = self.stops.with_others(told)
+        stops = self.stops.with_others(report)
         if stops == self.stops:
             return
         stopping = None if self.snapshot is None else await self._written_with(self.snapshot, stops)
         if stopping is None:
-            self._stopped_beside = self._stopped_beside.with_others(told)
+            self._stopped_beside = self._stopped_beside.with_others(report)
         else:
             self.snapshot, self._stopped_beside = stopping, NOTHING_STOPPED
         self._announce(self.snapshot, True)
@@ -460,8 +460,8 @@ def _same_rules(one: Snapshot, other: Snapshot) -> bool:
 def _stops(synced: SyncAnswer) -> Stops:
     if not synced.stops:
         return NOTHING_STOPPED
-    told = synced.stops
-    return Stops(told.everything, frozenset(told.orgs), frozenset(told.apps))
+    report = synced.stops
+    return Stops(report.everything, frozenset(report.orgs), frozenset(report.apps))
 
 
 def _refuse_twice(what: str, values: list[str]) -> None:

@@ -121,5 +121,7 @@ async def _taken(settings: Settings, identity: IdentitySettings, token: str) -> 
             fix = "AccessToken of this identity must be one that the upstream takes, and not have expired"
         return Finding(name, "fail", "it refuses the token (401)", fix)
     if status >= 500:
-        return Finding(name, "warn", f"it responded {status}", "try again; if it stays, see its status page")
+        return Finding(
+            name, "warn", f"it responded with {status}", "try again; if it stays, see its status page"
+        )
     return Finding(name, "ok", f"it takes the token ({status} to GET {_ASKED})")

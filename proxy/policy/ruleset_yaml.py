@@ -95,8 +95,8 @@ def at_most(problems: list[RulesetProblem]) -> list[RulesetProblem]:
     """The first MAX_PROBLEMS, and one that says that there are more."""
     if len(problems) <= MAX_PROBLEMS:
         return problems
-    *told, more = problems[: MAX_PROBLEMS + 1]
-    return [*told, RulesetProblem(more.line, more.column, "document", _TOO_MANY)]
+    *report, more = problems[: MAX_PROBLEMS + 1]
+    return [*report, RulesetProblem(more.line, more.column, "document", _TOO_MANY)]
 
 
 def parse_ruleset(text: str) -> Ruleset:

@@ -359,7 +359,7 @@ class Supervisor:
             self._children.remove(child)
             return
         child.start_again(time.monotonic())
-        logger.error("%s ended with %s, starting another", child.name, _told(code))
+        logger.error("%s ended with %s, starting another", child.name, _describe(code))
 
     def _retire(self, children: Iterable[Child]) -> None:
         for child in list(children):
@@ -428,7 +428,9 @@ class Supervisor:
         if self._stopping:
             return
         if code != 0:
-            logger.error("version %s goes on: --check of the new one ended with %s", __version__, _told(code))
+            logger.error(
+                "version %s goes on: --check of the new one ended with %s", __version__, _describe(code)
+            )
             return
         logger.info("version %s hands over", __version__)
         try:
@@ -680,7 +682,7 @@ def _tell_ready(writing: int) -> None:
     os.close(writing)
 
 
-def _told(code: int) -> str:
+def _describe(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"status {code}"
 
 

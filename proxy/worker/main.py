@@ -130,10 +130,10 @@ class Worker:
         self._dropped_before = 0
         self._had_room = True
         self._snapshot: Snapshot | None = None  # the one in force
-        self._told: Rules | None = None
+        self._received_rules: Rules | None = None
         self._confirmed_at = 0.0  # of what was told, on the event loop's clock
         self._stopped_beside = NOTHING_STOPPED
-        self._stops_told = NOTHING_STOPPED
+        self._describe_stops = NOTHING_STOPPED
         self._unusable = ""  # why the snapshot on disk is not used
         self._kill_file = settings.proxy.kill_file
         self._kill_order = NO_ORDER
@@ -308,15 +308,15 @@ class Worker:
             case _:
                 pass
 
-    def _take_rules(self, told: Rules) -> None:
-        if told.stopped != self._stopped_beside:
-            self._stopped_beside = told.stopped
+    def _take_rules(self, report: Rules) -> None:
+        if report.stopped != self._stopped_beside:
+            self._stopped_beside = report.stopped
             self._put_in_force(self._context.rulebook)
-        if not told.generation:
+        if not report.generation:
             return
-        age = math.inf if told.age is None else told.age
-        self._told, self._confirmed_at = told, asyncio.get_running_loop().time() - age
-        if self._is_in_force(told.generation):
+        age = math.inf if report.age is None else report.age
+        self._received_rules, self._confirmed_at = report, asyncio.get_running_loop().time() - age
+        if self._is_in_force(report.generation):
             self._context.synced_at = self._confirmed_at
         else:
             self._reload()
@@ -324,11 +324,11 @@ class Worker:
     def _is_in_force(self, generation: int) -> bool:
         return self._snapshot is not None and self._snapshot.generation == generation
 
-    def _take_credential(self, told: Credential) -> None:
-        credential = self._credentials.named(told.identity)
-        if credential is not None and told.generation >= credential.generation:
-            ends_at = asyncio.get_running_loop().time() + told.expires_at - time.time()
-            credential.renew(told.token, ends_at, told.generation)
+    def _take_credential(self, report: Credential) -> None:
+        credential = self._credentials.named(report.identity)
+        if credential is not None and report.generation >= credential.generation:
+            ends_at = asyncio.get_running_loop().time() + report.expires_at - time.time()
+            credential.renew(report.token, ends_at, report.generation)
 
     def _ask_for_another_credential(self, identity: str, generation: int) -> None:
         self._channel.send(CredentialRejected(identity, generation))
@@ -337,16 +337,16 @@ class Worker:
         if self._reloading is not None and not self._reloading.done():
             self._reload_again = True
             return
-        self._reloading = asyncio.get_running_loop().create_task(self._reload_as_told())
+        self._reloading = asyncio.get_running_loop().create_task(self._reload_as_asked())
 
-    async def _reload_as_told(self) -> None:
+    async def _reload_as_asked(self) -> None:
         """Until the snapshot that the agent told of is in force. It writes one again that can't be used."""
         while True:
             self._reload_again = False
             await self._load_snapshot()
             if self._reload_again:
                 continue
-            if self._told is None or self._is_in_force(self._told.generation):
+            if self._received_rules is None or self._is_in_force(self._received_rules.generation):
                 return
             self._channel.send(SnapshotUnusable())
             await asyncio.sleep(RELOAD_RETRY_SECONDS)
@@ -370,9 +370,9 @@ class Worker:
         rulebook = await build_rulebook(snapshot, self._context.rulebook, self._credentials)
         self._snapshot = msgspec.structs.replace(snapshot, rulesets=())  # those are large
         self._put_in_force(rulebook)
-        is_told = self._told is not None and self._is_in_force(self._told.generation)
+        is_active = self._received_rules is not None and self._is_in_force(self._received_rules.generation)
         by_its_file = loop.time() - snapshot.age_at(time.time())
-        self._context.synced_at = self._confirmed_at if is_told else by_its_file
+        self._context.synced_at = self._confirmed_at if is_active else by_its_file
         values = self._counters.values
         values[SNAPSHOT_GENERATION] = snapshot.generation
         values[LOADED_RULES] = rulebook.rule_count
@@ -391,9 +391,9 @@ class Worker:
             logger.error("EMERGENCY STOP: %s names %s, which is not known here", self._kill_file, unknown)
 
     def _tell_of_stops(self, remote: Stops) -> None:
-        if remote == self._stops_told:
+        if remote == self._describe_stops:
             return
-        self._stops_told = remote
+        self._describe_stops = remote
         if remote:
             logger.error("EMERGENCY STOP by the control plane: %s", remote.described())
         else:

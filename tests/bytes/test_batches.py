@@ -414,10 +414,10 @@ async def test_where_the_whole_response_is_withheld_no_part_s_event_claims_a_sta
     async with data_path(script, tmp_path, RULES) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", FIELDS % len(body), body))
         assert reply.status == 502
-        told = {event["path"]: (event["status"], event["reason"]) for event in proxy.events()}
+        report = {event["path"]: (event["status"], event["reason"]) for event in proxy.events()}
     withheld = (502, "filterFailed")
-    assert told.pop("/v1.0/sites")[0] == 403  # was never asked for
-    assert told == dict.fromkeys(("/v1.0/users/ada", "/v1.0/users/bob", "/v1.0/$batch"), withheld)
+    assert report.pop("/v1.0/sites")[0] == 403  # was never asked for
+    assert report == dict.fromkeys(("/v1.0/users/ada", "/v1.0/users/bob", "/v1.0/$batch"), withheld)
 
 
 async def test_a_batch_begins_only_where_all_its_parts_can_be_recorded(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ async def test_a_response_that_cannot_be_filtered_is_never_passed(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "status", "told"),
+    ("method", "target", "status", "report"),
     [
         ("HEAD", "/v1.0/users/1", b"200 OK", False),
         ("GET", "/v1.0/users/1", b"304 Not Modified", False),
@@ -335,7 +335,7 @@ async def test_a_response_that_cannot_be_filtered_is_never_passed(tmp_path: Path
     ],
 )
 async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_take_out(
-    tmp_path: Path, method: str, target: str, status: bytes, told: bool
+    tmp_path: Path, method: str, target: str, status: bytes, report: bool
 ) -> None:
     """Its length, or a digest that a guess can be compared with."""
     fields = b'Content-Length: 20\r\nContent-MD5: Q2hlY2sgSW50ZWdyaXR5IQ==\r\nETag: W/"1"\r\n'
@@ -344,9 +344,9 @@ async def test_without_the_body_its_head_tells_nothing_of_what_a_filter_would_ta
         reader, writer = await proxy.connect()
         writer.write(proxy.request(target, method))
         reply = await read_reply(reader, to_head=True)
-        assert (reply.head == response) is told
+        assert (reply.head == response) is report
         for name in ("content-length", "content-md5"):
-            assert (reply.value(name) is not None) is told
+            assert (reply.value(name) is not None) is report
         assert reply.value("etag") == 'W/"1"'
         writer.close()
 
@@ -590,8 +590,8 @@ async def test_a_status_that_is_told_as_502_is_evaluated_all_the_same(tmp_path: 
         assert [(await proxy.ask(proxy.request())).status for _ in range(2)] == [502, 403]
         posted = proxy.request("/v1.0/users", "POST", b"Content-Length: 70000\r\n", b"x" * 70_000)
         assert (await proxy.ask(posted)).status == 502
-        told = [(event["reason"], event["loggedRuleIds"]) for event in proxy.events()]
-        assert told == [
+        report = [(event["reason"], event["loggedRuleIds"]) for event in proxy.events()]
+        assert report == [
             ("upstreamError", ["noted"]),
             ("responseRule", ["noted"]),
             ("upstreamUnauthorised", ["noted"]),

@@ -13,9 +13,9 @@ UNAUTHORISED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
 
 def faults() -> list[dict[str, Any]]:
     """What the event loop is told of faults, from now on."""
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    return told
+    report: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: report.append(context))
+    return report
 
 
 async def test_a_fault_while_a_response_is_read_is_the_proxys_own(tmp_path: Path) -> None:
@@ -23,12 +23,12 @@ async def test_a_fault_while_a_response_is_read_is_the_proxys_own(tmp_path: Path
         raise RuntimeError("a fault")
 
     async with data_path(responding(UNAUTHORISED, ok(b"{}")), tmp_path) as proxy:
-        told = faults()
+        report = faults()
         proxy.credential._ask_for_another = broken
         assert await asyncio.wait_for(proxy.raw(proxy.request()), 10) == b""
         (event,) = proxy.events()
         assert (event["status"], event["reason"], event["upstreamStatus"]) == (500, "internalError", 401)
-        assert [str(each["exception"]) for each in told] == ["a fault"]
+        assert [str(each["exception"]) for each in report] == ["a fault"]
         await until(lambda: proxy.context.pool.open_connections == 0)
 
 
@@ -36,7 +36,7 @@ async def test_a_fault_while_a_request_is_read_is_the_proxys_own(tmp_path: Path)
     form = f"grant_type=client_credentials&client_id={CLIENT_ID}&client_secret={CLIENT_SECRET}".encode()
     fields = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n" % len(form)
     async with data_path(responding(ok(b"{}")), tmp_path) as proxy:
-        told = faults()
+        report = faults()
         proxy.context.executor.shutdown()
         for pieces in ([form], [b"", form]):
             reader, writer = await proxy.connect()
@@ -47,4 +47,4 @@ async def test_a_fault_while_a_request_is_read_is_the_proxys_own(tmp_path: Path)
             assert await asyncio.wait_for(reader.read(), 10) == b""
             writer.close()
         assert [(each["status"], each["reason"]) for each in proxy.events()] == [(500, "internalError")] * 2
-        assert len(told) == 2
+        assert len(report) == 2

@@ -184,7 +184,7 @@ async def ask_for_token(proxy: DataPath, secret: str, client: str = CLIENT_ID, o
     return await proxy.ask(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
 
 
-def told_to_stop(reply: Reply) -> None:
+def is_rate_limited(reply: Reply) -> None:
     assert (reply.status, reply.json()["error"]) == (429, "temporarily_unavailable")
     assert 1 <= int(reply.value("retry-after") or 0) <= WINDOW_SECONDS
     assert reply.value("cache-control") == "no-store"
@@ -197,8 +197,8 @@ async def test_an_address_that_fails_too_often_waits_and_costs_no_comparison(tmp
             assert (await ask_for_token(proxy, guess)).status == 401
         assert (await ask_for_token(proxy, "c", client="nobody")).status == 401
         for client in (CLIENT_ID, "nobody", "another"):
-            told_to_stop(await ask_for_token(proxy, "d", client=client))
-        told_to_stop(await ask_for_token(proxy, CLIENT_SECRET))
+            is_rate_limited(await ask_for_token(proxy, "d", client=client))
+        is_rate_limited(await ask_for_token(proxy, CLIENT_SECRET))
         assert executor.comparisons == 3
         assert counted(proxy, c.LIMIT_TOKEN_FAILURES) == 4
         refused = [event for event in proxy.events() if event["reason"] == "tooManyFailures"]
@@ -212,8 +212,8 @@ async def test_of_many_behind_a_load_balancer_only_the_one_that_failed_waits(tmp
     async with data_path(responding(ok(b"{}")), tmp_path, max_failures_per_address=1) as proxy:
         proxy.context.trusted_proxies = LOAD_BALANCER
         assert (await ask_for_token(proxy, "x", of="192.0.2.1")).status == 401
-        told_to_stop(await ask_for_token(proxy, CLIENT_SECRET, of="192.0.2.1"))
-        told_to_stop(await ask_for_token(proxy, CLIENT_SECRET, of="192.0.2.9, 192.0.2.1"))
+        is_rate_limited(await ask_for_token(proxy, CLIENT_SECRET, of="192.0.2.1"))
+        is_rate_limited(await ask_for_token(proxy, CLIENT_SECRET, of="192.0.2.9, 192.0.2.1"))
         assert (await ask_for_token(proxy, CLIENT_SECRET, of="192.0.2.2")).status == 200
 
 
@@ -221,7 +221,7 @@ async def test_who_is_no_load_balancer_can_not_borrow_another_address(tmp_path: 
     async with data_path(responding(ok(b"{}")), tmp_path, max_failures_per_address=2) as proxy:
         for last in range(2):
             assert (await ask_for_token(proxy, "x", of=f"192.0.2.{last}")).status == 401
-        told_to_stop(await ask_for_token(proxy, "x", of="192.0.2.77"))
+        is_rate_limited(await ask_for_token(proxy, "x", of="192.0.2.77"))
 
 
 async def test_a_client_that_many_addresses_guess_at_waits_too(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ async def test_a_client_that_many_addresses_guess_at_waits_too(tmp_path: Path) -
         executor = watched(proxy)
         for last in range(3):
             assert (await ask_for_token(proxy, "x", of=f"192.0.2.{last}")).status == 401
-        told_to_stop(await ask_for_token(proxy, "x", of="192.0.2.99"))
+        is_rate_limited(await ask_for_token(proxy, "x", of="192.0.2.99"))
         assert executor.comparisons == 3
         assert (await ask_for_token(proxy, "x", "another", of="192.0.2.99")).status == 401
 
@@ -243,7 +243,7 @@ async def test_guessing_does_not_lock_out_the_application_itself(tmp_path: Path)
         assert (await ask_for_token(proxy, CLIENT_SECRET)).status == 200
         proxy.use(READING_RULES)
         assert (await ask_for_token(proxy, "guess")).status == 401
-        told_to_stop(await ask_for_token(proxy, "guess"))
+        is_rate_limited(await ask_for_token(proxy, "guess"))
         assert (await ask_for_token(proxy, CLIENT_SECRET)).status == 200
 
 
@@ -273,7 +273,7 @@ async def test_a_failure_counts_though_nobody_waits_for_the_response(tmp_path: P
         await until(lambda: not proxy.context.connections)
         go_on.set()
         await until(lambda: not proxy.context.verifying)
-        told_to_stop(await ask_for_token(proxy, CLIENT_SECRET))
+        is_rate_limited(await ask_for_token(proxy, CLIENT_SECRET))
 
 
 async def test_a_comparison_that_a_stop_takes_off_the_queue_is_no_failure(tmp_path: Path) -> None:

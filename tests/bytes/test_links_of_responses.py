@@ -63,6 +63,6 @@ async def test_a_next_link_to_another_host_stays_is_counted_and_logged_once(
         for _ in range(2):
             assert (await proxy.ask(proxy.request())).body == body
         assert proxy.context.counters.values[FOREIGN_LINKS] == 2
-        told = [each for each in caplog.messages if "us.graph.example" in each]
-        assert len(told) == 1
-        assert "Upstream.OtherBaseUrls" in told[0]
+        report = [each for each in caplog.messages if "us.graph.example" in each]
+        assert len(report) == 1
+        assert "Upstream.OtherBaseUrls" in report[0]

@@ -228,10 +228,10 @@ async def test_parts_of_a_batch_are_filtered_as_if_they_came_alone(tmp_path: Pat
     fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body)
     async with data_path(script, tmp_path, rules(STRIP)) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
-        told = {each["id"]: each for each in reply.json()["responses"]}
-        assert [told[str(at)]["status"] for at in range(5)] == [each[4] for each in parts]
-        assert told["0"]["body"] == "NDI="
-        assert told["4"]["body"] == base64.b64encode(PICTURE).decode()
+        report = {each["id"]: each for each in reply.json()["responses"]}
+        assert [report[str(at)]["status"] for at in range(5)] == [each[4] for each in parts]
+        assert report["0"]["body"] == "NDI="
+        assert report["4"]["body"] == base64.b64encode(PICTURE).decode()
 
 
 MAY_HOLD_IN_PARTS = [
@@ -272,9 +272,9 @@ async def test_no_part_of_a_batch_may_hold_a_hidden_property(tmp_path: Path, tra
 
     async with data_path(script, tmp_path, rules(transforms, "/v1.0/**")) as proxy:
         reply = await proxy.ask(proxy.request("/v1.0/$batch", "POST", fields, body))
-        told = reply.json()["responses"]
-        assert len(told) == len(MAY_HOLD_IN_PARTS)
-        for each in told:
+        report = reply.json()["responses"]
+        assert len(report) == len(MAY_HOLD_IN_PARTS)
+        for each in report:
             assert SECRET.decode() not in json.dumps(each)
             assert each["status"] in (403, 502) or (transforms == ALLOW and each["body"] == {})
 

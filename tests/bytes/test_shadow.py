@@ -259,6 +259,6 @@ async def test_many_requests_of_one_connection_keep_their_shadows_apart(tmp_path
             writer.write(proxy.request(path))
             assert (await read_reply(reader)).status == 200
         writer.close()
-        told = [(event["path"], event["shadowVerdict"]) for event in proxy.events()]
+        report = [(event["path"], event["shadowVerdict"]) for event in proxy.events()]
     expected = {"/v1.0/users": "filter", "/v1.0/teams": "block", "/v1.0/groups": "allow"}
-    assert told == [(path, expected[path]) for path in paths]
+    assert report == [(path, expected[path]) for path in paths]

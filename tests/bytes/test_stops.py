@@ -59,9 +59,9 @@ async def test_a_kept_connection_gets_403_from_the_next_request_on(tmp_path: Pat
         assert (await read_reply(reader)).status == 200
         writer.close()
         assert len(proxy.upstream.heads) == 2
-        told = [(event["status"], event["verdict"], event["reason"]) for event in proxy.events()]
+        report = [(event["status"], event["verdict"], event["reason"]) for event in proxy.events()]
     refused = (403, "block", "stopped")
-    assert told == [(200, "allow", "default"), refused, refused, (200, "allow", "default")]
+    assert report == [(200, "allow", "default"), refused, refused, (200, "allow", "default")]
 
 
 @pytest.mark.parametrize("stops", OF_ALL_KINDS)
@@ -75,8 +75,8 @@ async def test_who_has_the_secret_is_told_why_there_is_no_token(tmp_path: Path, 
         # Whether an application is stopped is nobody else's business.
         wrong = await proxy.ask(token_request("wrong"))
         assert (wrong.status, wrong.json()["error"]) == (401, "invalid_client")
-        told = [(event["status"], event["reason"]) for event in proxy.events()]
-    assert told == [(200, "tokenIssued"), (403, "stopped"), (401, "tokenRefused")]
+        report = [(event["status"], event["reason"]) for event in proxy.events()]
+    assert report == [(200, "tokenIssued"), (403, "stopped"), (401, "tokenRefused")]
 
 
 @pytest.mark.parametrize("stops", [Stops(orgs=frozenset(("org-2",))), Stops(apps=frozenset(("app-2",)))])

@@ -27,10 +27,10 @@ def test_verdicts_add_up_and_each_figure_leads_to_its_events(browser: Browser, s
             whole = _figure(page, "Requests")
             assert sum(verdicts) == whole
             assert whole >= EVENTS - 20  # of which a proxy kept a few to itself
-            told = _figure(page, name)
+            report = _figure(page, name)
             page.locator("a.figure", has_text=name).click()
             page.wait_for_url("**/search?**")
-            assert _number(page.get_by_role("heading", name=re.compile("events?$")).inner_text()) == told
+            assert _number(page.get_by_role("heading", name=re.compile("events?$")).inner_text()) == report
         assert visit.all_complaints() == []
 
 
@@ -62,8 +62,8 @@ def test_where_nothing_is_yet_the_next_steps_are_told(browser: Browser, served: 
         page = visit.page
         visit.go("/?org=adventure-works")
         steps = page.locator("section", has=page.get_by_role("heading", name="First steps"))
-        told = steps.get_by_role("listitem").all_inner_texts()
-        assert ["done" in told[0], "to do" in told[1], "to do" in told[2]] == [True, True, True]
+        report = steps.get_by_role("listitem").all_inner_texts()
+        assert ["done" in report[0], "to do" in report[1], "to do" in report[2]] == [True, True, True]
         steps.get_by_role("link", name="Write a ruleset").click()
         assert page.url.endswith("/rulesets/new?org=adventure-works")
         visit.go("/?org=contoso")

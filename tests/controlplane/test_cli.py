@@ -110,8 +110,8 @@ def test_ruleset(config: Path, hr: Path) -> None:
     assert facts(config, "ruleset", "rollback", "hr", "--to", "2")["version"] == 4
     assert facts(config, "ruleset", "show", "hr")["yaml"] == second
     for version in ("9", str(2**63)):
-        told = [f"ruleset hr has no version {version}"]
-        assert _fails(config, 1, "ruleset", "rollback", "hr", "--to", version) == told
+        report = [f"ruleset hr has no version {version}"]
+        assert _fails(config, 1, "ruleset", "rollback", "hr", "--to", version) == report
     assert _fails(config, 1, "ruleset", "show", "hr", "--version", "9") == ["ruleset hr has no version 9"]
     assert facts(config, "ruleset", "list")["rulesets"][0]["rules"] == 1
 
@@ -410,8 +410,8 @@ def test_a_filter_that_is_silent_about_queries_is_applied_with_a_warning(config:
 def test_a_ruleset_is_applied_over_the_version_that_is_expected_alone(config: Path, hr: Path) -> None:
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")["version"] == 1
     hr.write_text(hr.read_text() + "# changed\n")
-    told = _fails(config, 1, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")
-    assert told == ["ruleset hr: version 1 is in force, and 0 was expected"]
+    report = _fails(config, 1, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "0")
+    assert report == ["ruleset hr: version 1 is in force, and 0 was expected"]
     assert facts(config, "ruleset", "apply", str(hr), "--org", "acme", "--expect", "1")["version"] == 2
 
 

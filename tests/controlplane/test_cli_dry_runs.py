@@ -37,9 +37,9 @@ def refused(*arguments: str) -> list[str]:
 
 
 def test_explain_says_what_decides_and_what_failed() -> None:
-    told = printed("explain", EXAMPLE, "--target", "/v1.0/users/ada?$top=5")
-    assert (told["verdict"], told["ruleId"], told["reason"]) == ("filter", "directory", "rule")
-    rules = {rule["ruleId"]: rule for rule in told["readings"][0]["rules"]}
+    report = printed("explain", EXAMPLE, "--target", "/v1.0/users/ada?$top=5")
+    assert (report["verdict"], report["ruleId"], report["reason"]) == ("filter", "directory", "rule")
+    rules = {rule["ruleId"]: rule for rule in report["readings"][0]["rules"]}
     assert list(rules) == ["watch-writes", "no-mail", "no-password-resets", "directory"]
     assert rules["no-mail"]["asked"][-1]["part"] == "path"
     assert rules["no-password-resets"]["asked"][-1] == {
@@ -66,8 +66,8 @@ def test_explain_takes_everything_that_rules_look_at(tmp_path: Path) -> None:
 def test_explain_shows_a_response_as_the_application_gets_it(tmp_path: Path) -> None:
     response = tmp_path / "answer.json"
     response.write_text('{"value": [{"id": 1, "mobilePhone": "555"}]}')
-    told = printed("explain", EXAMPLE, "--target", "/v1.0/users", "--answer", str(response))
-    assert told["body"] == '{"value": [{"id": 1}]}'
+    report = printed("explain", EXAMPLE, "--target", "/v1.0/users", "--answer", str(response))
+    assert report["body"] == '{"value": [{"id": 1}]}'
     events = ["explain", EXAMPLE, "--target", "/v1.0/users/aurora@contoso.com/calendarView?$top=5"]
     assert printed(*events)["awaiting"] == ["private-events"]
     response.write_text('{"value": [{"id": 1, "sensitivity": "private"}]}')
@@ -98,11 +98,11 @@ def test_a_stored_ruleset_is_explained_by_name_and_version(tmp_path: Path) -> No
     for default in ("allow", "block"):
         file.write_text(f"version: 1\nname: hr\ndefault: {default}\nrules: []\n")
         facts(config, "ruleset", "apply", str(file), "--org", "acme")
-    told = {
+    report = {
         name: facts(config, "ruleset", "explain", name, "--target", "/v1.0/users")["verdict"]
         for name in ("hr", "hr@1", "hr@2")
     }
-    assert told == {"hr": "block", "hr@1": "allow", "hr@2": "block"}
+    assert report == {"hr": "block", "hr@1": "allow", "hr@2": "block"}
     missing = cli(config, "ruleset", "explain", "hr@3", "--target", "/")
     assert (missing.returncode, missing.stderr) == (1, "ruleset hr has no version 3\n")
     file.write_text("version: 1\nname: hr@1\ndefault: block\nrules: []\n")
@@ -154,8 +154,8 @@ def test_cases_beside_the_rules_are_run_and_every_failure_told(tmp_path: Path) -
     assert failed.returncode == 1
     assert [line.split(":")[1] for line in failed.stderr.splitlines()] == ["2", "3"]
     assert failed.stdout.startswith("2 cases, 2 failed\nno case is decided by: ")
-    told = printed("test", str(rules), status=1)
-    assert [failure["where"] for failure in told["failures"]] == [
+    report = printed("test", str(rules), status=1)
+    assert [failure["where"] for failure in report["failures"]] == [
         "cases[0].expect.verdict",
         "cases[1].expect.rule",
     ]
@@ -177,9 +177,9 @@ def test_files_and_stored_versions_are_compared(tmp_path: Path) -> None:
     facts(config, "ruleset", "apply", str(file), "--org", "acme")
     rules = [rules[2], rules[0].replace("allow", "block"), rules[1].replace("id: b", "id: new")]
     file.write_text("version: 1\nname: hr\ndefault: allow\nrules:\n" + "".join(rules))
-    told = cli(config, "ruleset", "diff", "hr@1", str(file))
-    assert (told.returncode, told.stderr) == (1, "")
-    assert told.stdout.splitlines() == [
+    report = cli(config, "ruleset", "diff", "hr@1", str(file))
+    assert (report.returncode, report.stderr) == (1, "")
+    assert report.stdout.splitlines() == [
         "changed  default",
         "removed  b",
         "added    new",

@@ -51,9 +51,9 @@ def test_what_fits_and_what_does_not(config: Path) -> None:
     assert first["misfit"] is None
     assert (second["misfit"]["what"], second["misfit"]["link"]) == ("changed", 2)
     assert second["misfit"]["eventId"] == "event-1"
-    told = cli(config, "audit", "verify", "--org", "beta")
-    assert told.returncode == 1
-    assert "changed: the event is not what was stored (link 2, position 5, event event-1)" in told.stderr
+    report = cli(config, "audit", "verify", "--org", "beta")
+    assert report.returncode == 1
+    assert "changed: the event is not what was stored (link 2, position 5, event event-1)" in report.stderr
     assert cli(config, "audit", "verify", "--org", "acme").returncode == 0
 
 
@@ -82,7 +82,7 @@ def test_an_organisation_that_was_taken_out_whole_is_found_by_a_head_that_was_ke
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "report"),
     [
         (["--head", "a" * 32], "say which with --org"),
         (["--org", "acme", "--head", "xyz"], "64 hexadecimal digits"),
@@ -90,10 +90,10 @@ def test_an_organisation_that_was_taken_out_whole_is_found_by_a_head_that_was_ke
         (["--from-checkpoint", "controlplane.toml"], "is not what `audit head --json` prints"),
     ],
 )
-def test_mistakes_are_one_line(config: Path, arguments: list[str], told: str) -> None:
+def test_mistakes_are_one_line(config: Path, arguments: list[str], report: str) -> None:
     arguments = [str(config) if each == "controlplane.toml" else each for each in arguments]
     done = cli(config, "audit", "verify", *arguments)
-    assert (done.returncode, told in done.stderr, done.stderr.count("\n")) == (2, True, 1)
+    assert (done.returncode, report in done.stderr, done.stderr.count("\n")) == (2, True, 1)
 
 
 async def test_over_the_admin_api_everyone_verifies_what_they_may_look_at(plane: Plane) -> None:

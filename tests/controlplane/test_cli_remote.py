@@ -183,7 +183,7 @@ async def test_what_can_not_be_meant_of_an_operator_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "report"),
     [
         (["--url", "http://console.example", "--token-file", "token"], "https"),
         (["--url", "ftp://console.example", "--token-file", "token"], "http://"),
@@ -198,7 +198,7 @@ async def test_what_can_not_be_meant_of_an_operator_is_one_line(
 )
 def test_a_token_goes_nowhere_that_it_could_be_read(
     arguments: list[str],
-    told: str,
+    report: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -209,7 +209,7 @@ def test_a_token_goes_nowhere_that_it_could_be_read(
     assert main([*arguments, "org", "list"]) == 2
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert told in err
+    assert report in err
     assert "secret" not in err
 
 
@@ -277,14 +277,14 @@ def test_waiting_shows_on_a_terminal_what_it_waits_for(tmp_path: Path) -> None:
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"},
     )
     os.close(follower)
-    told = b""
+    report = b""
     with suppress(OSError):  # how a terminal says that nobody writes to it any more
         while part := os.read(leader, 65536):
-            told += part
+            report += part
     os.close(leader)
     assert process.wait() == 1
-    assert b"hr version 1: 0 of 1 proxies enforce it; waiting for edge-1 (silent)" in told
-    assert b"edge-1 does not enforce hr version 1: it has never sent a heartbeat" in told
+    assert b"hr version 1: 0 of 1 proxies enforce it; waiting for edge-1 (silent)" in report
+    assert b"edge-1 does not enforce hr version 1: it has never sent a heartbeat" in report
 
 
 # A server that responds oddly
@@ -314,7 +314,7 @@ async def said_of(tmp_path: Path, responded: bytes, *arguments: str) -> tuple[in
 
 
 @pytest.mark.parametrize(
-    (("responded", "told")),
+    (("responded", "report")),
     [
         (response(b"<html>sign in</html>"), "responded with 200, which is no response of an admin API"),
         (response(b'{"orgs": 5}'), "responded with 200, which is no response of an admin API"),
@@ -332,18 +332,18 @@ async def said_of(tmp_path: Path, responded: bytes, *arguments: str) -> tuple[in
     ],
 )
 async def test_an_odd_response_is_one_line_and_of_a_change_the_doubt_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, responded: bytes, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, responded: bytes, report: str
 ) -> None:
     monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
     status, out, err = await said_of(tmp_path, responded, "org", "list")
-    assert (status, out, err.startswith(told), "done all the same" in err) == (1, "", True, False)
+    assert (status, out, err.startswith(report), "done all the same" in err) == (1, "", True, False)
     status, out, err = await said_of(tmp_path, responded, "org", "add", "acme")
-    assert (status, out, err.startswith(told)) == (1, "", True)
+    assert (status, out, err.startswith(report)) == (1, "", True)
     assert err.endswith("; look whether it was done all the same")
 
 
 @pytest.mark.parametrize(
-    (("responded", "told")),
+    (("responded", "report")),
     [
         (
             response(b"<html>", b"Content-Type: text/html"),
@@ -353,11 +353,11 @@ async def test_an_odd_response_is_one_line_and_of_a_change_the_doubt_is_told(
     ],
 )
 async def test_events_out_of_an_odd_response_are_not_taken_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, responded: bytes, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, responded: bytes, report: str
 ) -> None:
     monkeypatch.setattr("controlplane.cli.keep_to_itself", lambda: None)
     status, _, err = await said_of(tmp_path, responded, "audit", "export")
-    assert (status, err.startswith(told)) == (1, True)
+    assert (status, err.startswith(report)) == (1, True)
 
 
 async def test_what_never_reached_a_server_was_not_done(

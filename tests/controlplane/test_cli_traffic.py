@@ -79,12 +79,12 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return cli(folder / "controlplane.toml", "ruleset", *arguments)
 
 
-def told(folder: Path, *arguments: str) -> Any:
+def report(folder: Path, *arguments: str) -> Any:
     return facts(folder / "controlplane.toml", "ruleset", *arguments)
 
 
 def test_a_replay_tells_what_would_change(folder: Path) -> None:
-    found = told(folder, "replay", str(folder / "draft.yaml"), "--org", "acme", "--hours", "1")
+    found = report(folder, "replay", str(folder / "draft.yaml"), "--org", "acme", "--hours", "1")
     assert {name: found[name] for name in ("events", "unchanged", "changed", "unclear", "apps", "next")} == {
         "events": 5,
         "unchanged": 0,
@@ -112,7 +112,7 @@ def test_a_replay_tells_what_would_change(folder: Path) -> None:
 
 
 def test_the_version_in_force_changes_nothing(folder: Path) -> None:
-    found = told(folder, "replay", "hr", "--org", "acme", "--app", "payroll", "--filter", "verdict:allow")
+    found = report(folder, "replay", "hr", "--org", "acme", "--app", "payroll", "--filter", "verdict:allow")
     assert (found["events"], found["unchanged"]) == (4, 4)
 
 
@@ -122,9 +122,9 @@ def test_a_suggestion_is_a_file_that_changes_nothing(folder: Path) -> None:
     (folder / "suggested.yaml").write_text(done.stdout)
     checked = run(folder, "check", str(folder / "suggested.yaml"))
     assert (checked.returncode, checked.stderr) == (0, "")
-    replayed = told(folder, "replay", str(folder / "suggested.yaml"), "--org", "acme")
+    replayed = report(folder, "replay", str(folder / "suggested.yaml"), "--org", "acme")
     assert (replayed["events"], replayed["unchanged"]) == (5, 5)
-    found = told(folder, "suggest", "--app", "payroll", "--org", "acme")
+    found = report(folder, "suggest", "--app", "payroll", "--org", "acme")
     assert (found["requests"], found["complete"]) == (5, True)
     assert {path for rule in found["rules"] for path in rule["paths"]} == {
         "/v1.0/groups/{group-id}/members",
@@ -146,7 +146,7 @@ def test_a_stored_event_is_explained(folder: Path) -> None:
         "the request to /v1.0/groups/1/members",
         "  groups  allow",
     ]
-    found = told(folder, "explain", str(folder / "draft.yaml"), "--event", "event-1", "--org", "acme")
+    found = report(folder, "explain", str(folder / "draft.yaml"), "--event", "event-1", "--org", "acme")
     assert (found["verdict"], found["fits"]) == ("block", False)
 
 
@@ -156,9 +156,9 @@ def test_a_time_without_events_is_said(folder: Path) -> None:
     draft = str(folder / "draft.yaml")
     done = run(folder, "replay", draft, "--org", "acme", *span)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, said)
-    found = told(folder, "replay", draft, "--org", "acme", *span, "--filter", "reason:rul")
+    found = report(folder, "replay", draft, "--org", "acme", *span, "--filter", "reason:rul")
     assert found["notes"] == [said, 'no reason "rul"; did you mean "rule"?']
-    assert told(folder, "replay", draft, "--org", "acme")["notes"] == []
+    assert report(folder, "replay", draft, "--org", "acme")["notes"] == []
     done = run(folder, "suggest", "--app", "payroll", "--org", "acme", *span)
     assert (done.returncode, done.stderr.splitlines()) == (0, [said])
 

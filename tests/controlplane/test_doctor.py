@@ -51,13 +51,13 @@ def change(config: Path, old: str, new: str) -> None:
 def findings(config: Path, **environment: str) -> dict[str, dict[str, str]]:
     done = cli(config, "doctor", "--json", **environment)
     assert done.stderr == ""
-    told = json.loads(done.stdout)
-    failed = any(each["status"] == "fail" for each in told["findings"])
-    assert (done.returncode, told["status"] == "fail") == (int(failed), failed)
-    for each in told["findings"]:
+    report = json.loads(done.stdout)
+    failed = any(each["status"] == "fail" for each in report["findings"])
+    assert (done.returncode, report["status"] == "fail") == (int(failed), failed)
+    for each in report["findings"]:
         assert bool(each["fix"]) is (each["status"] != "ok"), each
         assert "\n" not in each["found"] + each["fix"]
-    return {each["check"]: each for each in told["findings"]}
+    return {each["check"]: each for each in report["findings"]}
 
 
 def failures(config: Path, **environment: str) -> dict[str, dict[str, str]]:
@@ -165,15 +165,17 @@ def test_a_port_in_use_by_another_program(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "status", "told"),
+    ("days", "status", "report"),
     [(-1, "fail", "ended on"), (5.5, "warn", "ends in 5 days"), (90, "ok", "holds until")],
 )
-def test_a_certificate_by_its_end(config: Path, tmp_path: Path, days: float, status: str, told: str) -> None:
+def test_a_certificate_by_its_end(
+    config: Path, tmp_path: Path, days: float, status: str, report: str
+) -> None:
     files = CertificateAuthority(tmp_path / "authority").server("own", days=days)
     found = findings(
         config, ControlPlane__CertFile=str(files.cert_file), ControlPlane__KeyFile=str(files.key_file)
     )["ControlPlane.CertFile"]
-    assert (found["status"], told in found["found"]) == (status, True)
+    assert (found["status"], report in found["found"]) == (status, True)
 
 
 def test_a_key_of_another_certificate(config: Path, tmp_path: Path) -> None:
@@ -260,17 +262,17 @@ def test_on_a_terminal_it_is_coloured_and_drives_nothing(config: Path) -> None:
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
     )
     os.close(follower)
-    told = b""
+    report = b""
     try:
         while part := os.read(leader, 65536):
-            told += part
+            report += part
     except OSError:  # how a terminal says that nobody writes to it any more
         pass
     os.close(leader)
     assert process.wait() == 0
-    assert b"\x1b[32mok" in told
-    assert b"\x1b]0;evil" not in told
-    assert b"\\u001b]0;evil" in told
+    assert b"\x1b[32mok" in report
+    assert b"\x1b]0;evil" not in report
+    assert b"\\u001b]0;evil" in report
 
 
 def test_settings_that_can_not_be_read_are_status_2(tmp_path: Path) -> None:

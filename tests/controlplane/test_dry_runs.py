@@ -47,15 +47,17 @@ def context(plane: Plane) -> OperationContext:
 
 
 async def test_a_sound_ruleset_is_told_with_what_it_overlooked(context: OperationContext) -> None:
-    told = await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES))
-    assert (told.name, told.rules, told.problems) == ("hr", 2, ())
-    assert [(one.line, one.where) for one in told.warnings] == [(11, "rules[1].transforms")]
+    report = await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES))
+    assert (report.name, report.rules, report.problems) == ("hr", 2, ())
+    assert [(one.line, one.where) for one in report.warnings] == [(11, "rules[1].transforms")]
 
 
 async def test_a_bad_one_is_no_failure_but_every_error_by_its_place(context: OperationContext) -> None:
-    told = await check.perform(context, OPERATOR, CheckRuleset(yaml=RULES.replace("verdict: allow", "x: 1")))
-    assert (told.name, told.rules, told.warnings) == (None, None, ())
-    assert {one.line for one in told.problems} == {4, 7}
+    report = await check.perform(
+        context, OPERATOR, CheckRuleset(yaml=RULES.replace("verdict: allow", "x: 1"))
+    )
+    assert (report.name, report.rules, report.warnings) == (None, None, ())
+    assert {one.line for one in report.problems} == {4, 7}
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,8 @@ async def test_a_name_that_no_ruleset_can_have_is_a_mistake_of_the_text(
 ) -> None:
     await plane.org("acme")
     text = f"version: 1\nname: {json.dumps(name)}\nrules: []\n"
-    told = await check.perform(context, OPERATOR, CheckRuleset(yaml=text))
-    assert [(one.line, one.column, one.where) for one in told.problems] == [(2, 7, "name")]
+    report = await check.perform(context, OPERATOR, CheckRuleset(yaml=text))
+    assert [(one.line, one.column, one.where) for one in report.problems] == [(2, 7, "name")]
     with pytest.raises(InvalidRequest, match=r"rules\.yaml:2:7: name: (a name |`a.+ cannot be seen)"):
         await apply.perform(context, OPERATOR, ApplyRuleset("acme", text, label="rules.yaml"))
 
@@ -78,10 +80,10 @@ async def test_a_draft_is_explained_with_a_response(context: OperationContext) -
         target="/v1.0/users/ada",
         response=AnswerSample(body='{"id": 1, "mobilePhone": 2}'),
     )
-    told = await explain.perform(context, OPERATOR, asked)
-    assert (told.verdict, told.rule_id, told.transforms) == ("filter", "hide", ("strip:mobilePhone",))
-    assert told.body == '{"id": 1}'
-    assert [rule.outcome for rule in told.readings[0].rules] == ["unmatched", "decides"]
+    report = await explain.perform(context, OPERATOR, asked)
+    assert (report.verdict, report.rule_id, report.transforms) == ("filter", "hide", ("strip:mobilePhone",))
+    assert report.body == '{"id": 1}'
+    assert [rule.outcome for rule in report.readings[0].rules] == ["unmatched", "decides"]
 
 
 async def test_what_is_no_address_is_refused_not_taken_for_an_unknown_one(context: OperationContext) -> None:

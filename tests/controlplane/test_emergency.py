@@ -34,8 +34,8 @@ async def actor(context: OperationContext, role: Role, org: str = "acme", name: 
 
 
 async def stopped(context: OperationContext, who: Actor = OWNER) -> list[tuple[str, str | None, str | None]]:
-    told = await emergency.list_all.perform(context, who, EVERYTHING)
-    return [(each.scope, each.org, each.app) for each in told.stops]
+    report = await emergency.list_all.perform(context, who, EVERYTHING)
+    return [(each.scope, each.org, each.app) for each in report.stops]
 
 
 STOPS: list[tuple[Operation[Any, Any], Any, Operation[Any, Any], Any]] = [
@@ -57,8 +57,8 @@ async def test_an_editor_stops_and_an_admin_lifts(
     with pytest.raises(Forbidden):
         await stop.perform(context, viewer, asked)
     assert await stopped(context) == []
-    told = await stop.perform(context, editor, asked)
-    assert (told.stopped_by, told.org, told.stopped_at) == ("eve", "acme", "2026-11-21T12:00:00.000Z")
+    report = await stop.perform(context, editor, asked)
+    assert (report.stopped_by, report.org, report.stopped_at) == ("eve", "acme", "2026-11-21T12:00:00.000Z")
     assert len(await stopped(context, viewer)) == 1
     for weak in (viewer, editor):
         with pytest.raises(Forbidden):
@@ -97,10 +97,10 @@ async def test_each_stop_is_lifted_by_itself(context: OperationContext) -> None:
     await emergency.stop_app.perform(context, OWNER, emergency.AppToStop("acme-app"))
     await emergency.stop_all.perform(context, OWNER, emergency.AllToStop())
     await emergency.stop_org.perform(context, OWNER, emergency.OrgToStop("acme"))
-    told = await emergency.lift_all.perform(context, OWNER, EVERYTHING)
-    assert {each.scope for each in told.stops} == {"app", "org"}
-    told = await emergency.lift_org.perform(context, OWNER, emergency.StoppedOrg("acme"))
-    assert [each.app for each in told.stops] == ["acme-app"]
+    report = await emergency.lift_all.perform(context, OWNER, EVERYTHING)
+    assert {each.scope for each in report.stops} == {"app", "org"}
+    report = await emergency.lift_org.perform(context, OWNER, emergency.StoppedOrg("acme"))
+    assert [each.app for each in report.stops] == ["acme-app"]
 
 
 async def test_who_stops_what_is_stopped_already_changes_nothing(context: OperationContext) -> None:
@@ -118,8 +118,8 @@ async def test_a_shadow_is_set_taken_away_and_promoted_by_an_editor(context: Ope
     set_shadow = apps.SetShadow("acme-app", ruleset="next-rules")
     with pytest.raises(Forbidden):
         await apps.shadow.perform(context, viewer, set_shadow)
-    told = await apps.shadow.perform(context, editor, set_shadow)
-    assert (told.ruleset, told.shadow_ruleset) == ("acme-rules", "next-rules")
+    report = await apps.shadow.perform(context, editor, set_shadow)
+    assert (report.ruleset, report.shadow_ruleset) == ("acme-rules", "next-rules")
     assert (await apps.shadow.perform(context, editor, apps.SetShadow("acme-app"))).shadow_ruleset is None
     with pytest.raises(NotFound, match="no shadow"):
         await apps.promote_shadow.perform(context, editor, apps.PromoteShadow("acme-app"))
@@ -133,5 +133,5 @@ async def test_a_shadow_is_set_taken_away_and_promoted_by_an_editor(context: Ope
             context, editor, apps.PromoteShadow("acme-app", expected="old-rules")
         )
     asked = apps.PromoteShadow("acme-app", expected="next-rules")
-    told = await apps.promote_shadow.perform(context, editor, asked)
-    assert msgspec.structs.asdict(told).items() >= {"ruleset": "next-rules", "shadow_ruleset": None}.items()
+    report = await apps.promote_shadow.perform(context, editor, asked)
+    assert msgspec.structs.asdict(report).items() >= {"ruleset": "next-rules", "shadow_ruleset": None}.items()

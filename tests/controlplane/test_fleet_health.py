@@ -60,7 +60,7 @@ def test_what_it_says_of_itself_counts_while_it_is_young(age_seconds: float, sai
 
 
 @pytest.mark.parametrize(
-    ("member", "most", "told"),
+    ("member", "most", "report"),
     [
         ("sync_age_ms", 3 * INTERVAL, "confirmed"),
         ("behind_ms", 3 * INTERVAL, "behind the rules"),
@@ -68,11 +68,11 @@ def test_what_it_says_of_itself_counts_while_it_is_young(age_seconds: float, sai
         ("skew_ms", 30_000, "ahead"),
     ],
 )
-def test_what_is_measured_of_it_degrades_it_beyond_a_threshold(member: str, most: int, told: str) -> None:
+def test_what_is_measured_of_it_degrades_it_beyond_a_threshold(member: str, most: int, report: str) -> None:
     assert assess(NOW, _facts(**{member: most})).health == "ok"
     assessment = assess(NOW, _facts(**{member: most + 1}))
     assert assessment.health == "degraded"
-    assert told in assessment.reasons[0]
+    assert report in assessment.reasons[0]
     assert not assessment.lost
 
 

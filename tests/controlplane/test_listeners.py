@@ -28,8 +28,8 @@ def test_a_busy_listener_ends_the_start_before_anything_is_made(tmp_path: Path, 
         address = f"127.0.0.1:{held.getsockname()[1]}"
         done = cli(config, **{f"{section}__Listen": address})
     key = f"{section}.Listen"
-    told = f"{key}: {address} is in use by {this_program()}: end it, or change {key}\n"
-    assert (done.returncode, done.stderr) == (1, told)
+    report = f"{key}: {address} is in use by {this_program()}: end it, or change {key}\n"
+    assert (done.returncode, done.stderr) == (1, report)
     assert not (tmp_path / "var").exists()
 
 
@@ -86,8 +86,8 @@ def test_the_holder_of_a_port_is_named(listens: str, wanted: str) -> None:
 
 def test_a_holder_that_may_not_be_looked_at_is_looked_for_with_a_command(tmp_path: Path) -> None:
     error = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-    told = not_listening("Admin.Listen", Address("127.0.0.1", 9090), error, tmp_path)
-    assert told == (
+    report = not_listening("Admin.Listen", Address("127.0.0.1", 9090), error, tmp_path)
+    assert report == (
         "Admin.Listen: 127.0.0.1:9090 is in use by another program (`ss -ltnp sport = :9090` names it):"
         " end it, or change Admin.Listen"
     )
@@ -105,6 +105,6 @@ def test_a_holder_that_may_not_be_looked_at_is_looked_for_with_a_command(tmp_pat
 )
 def test_each_cause_has_its_own_words(number: int, host: str, words: str) -> None:
     error = OSError(number, os.strerror(number))
-    told = not_listening("Proxy.Listen", Address(host, 443), error, PROC)
-    assert told.startswith("Proxy.Listen: ")
-    assert words in told
+    report = not_listening("Proxy.Listen", Address(host, 443), error, PROC)
+    assert report.startswith("Proxy.Listen: ")
+    assert words in report

@@ -132,10 +132,10 @@ async def _outcome(
 ) -> str:
     """What the actor can tell by asking, with the asked-for name out of it."""
     try:
-        told = msgspec.json.encode(await operation.perform(context, who, asked)).decode()
+        report = msgspec.json.encode(await operation.perform(context, who, asked)).decode()
     except (NotFound, Forbidden, InvalidRequest, Conflict, AlreadyExists) as error:
-        told = f"{type(error).__name__}: {error}"
-    return told.replace(mark, "MARK") if mark else told
+        report = f"{type(error).__name__}: {error}"
+    return report.replace(mark, "MARK") if mark else report
 
 
 def _about_an_organisation(operation: Operation[Any, Any]) -> bool:
@@ -151,8 +151,8 @@ async def test_another_organisation_is_as_unknown_as_one_that_never_was(context:
     for operation in evaluated:
         foreign = _sample(operation.request, _references(MARK))
         unheard_of = _sample(operation.request, _references("quagga"))
-        told = await _outcome(context, eve, operation, foreign, MARK)
-        assert told == await _outcome(context, eve, operation, unheard_of, "quagga"), operation.name
+        report = await _outcome(context, eve, operation, foreign, MARK)
+        assert report == await _outcome(context, eve, operation, unheard_of, "quagga"), operation.name
 
 
 async def test_nothing_of_another_organisation_shows(context: OperationContext) -> None:
@@ -166,8 +166,8 @@ async def test_nothing_of_another_organisation_shows(context: OperationContext) 
     anywhere = {name: value for name, value in own.items() if name != "org"}
     for operation in OPERATIONS:
         for known in (own, own if _requires_org(operation) else anywhere):
-            told = await _outcome(context, eve, operation, _sample(operation.request, known), "")
-            assert not [each for each in hidden if each in told], (operation.name, told)
+            report = await _outcome(context, eve, operation, _sample(operation.request, known), "")
+            assert not [each for each in hidden if each in report], (operation.name, report)
 
 
 @pytest.mark.parametrize("role", [None, "viewer"])
@@ -187,9 +187,9 @@ async def test_who_has_no_role_is_told_nothing(context: OperationContext) -> Non
     anywhere = {name: value for name, value in own.items() if name != "org"}
     for operation in OPERATIONS:
         asked = _sample(operation.request, own if _requires_org(operation) else anywhere)
-        told = await _outcome(context, Actor("eve", {}), operation, asked, "")
-        if told.partition(":")[0] not in ("NotFound", "Forbidden", "InvalidRequest"):
-            assert not [each for each in hidden if each in told], (operation.name, told)
+        report = await _outcome(context, Actor("eve", {}), operation, asked, "")
+        if report.partition(":")[0] not in ("NotFound", "Forbidden", "InvalidRequest"):
+            assert not [each for each in hidden if each in report], (operation.name, report)
 
 
 def _requires_org(operation: Operation[Any, Any]) -> bool:
@@ -524,8 +524,8 @@ async def test_every_change_is_on_record_refused_ones_too_and_no_secret_is(conte
         ("ada", "org.add", "invalidRequest"),
         ("ada", "ruleset.apply", "done"),
     ]
-    told = msgspec.json.encode(page).decode()
-    assert PASSWORD not in told
+    report = msgspec.json.encode(page).decode()
+    assert PASSWORD not in report
     assert page.lines[-1].request["password"] == "***"
     assert page.lines[0].request["yaml"].startswith(f"{len(text)} characters, sha256 ")
     assert page.lines[0].request["note"] == "why it is so"
@@ -581,17 +581,17 @@ async def test_what_is_still_being_done_is_on_record_as_under_way(
     doing = asyncio.create_task(perform(apps.disable, context, OWNER, apps.AppReference("own-app")))
     await begun.wait()
 
-    async def told() -> list[tuple[str | None, bool]]:
+    async def report() -> list[tuple[str | None, bool]]:
         page = await record.search.perform(context, OWNER, record.SearchRecord())
         return [(each.outcome, each.under_way) for each in page.lines]
 
-    assert await told() == [(None, True)]
+    assert await report() == [(None, True)]
     beside = await SqliteStore.open(context.settings.store.path, context.clock)
     assert [each.under_way for each in await beside.record(RecordQuery(limit=9))] == [False]
     await beside.close()
     go_on.set()
     await doing
-    assert await told() == [("done", False)]
+    assert await report() == [("done", False)]
 
 
 async def test_a_line_of_the_record_is_short_whatever_was_asked(context: OperationContext) -> None:

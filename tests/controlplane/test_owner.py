@@ -121,8 +121,8 @@ def test_a_file_of_somebody_else_is_one_line_with_what_to_type(config: Path, nam
     os.chown(file, 0, 0)
     done = _as_nobody(config)
     user = "nobody"
-    told = f"{file} belongs to root, and this process runs as {user}: chown {user} {file}\n"
-    assert (done.returncode, done.stderr) == (1, told)
+    report = f"{file} belongs to root, and this process runs as {user}: chown {user} {file}\n"
+    assert (done.returncode, done.stderr) == (1, report)
 
 
 def test_a_directory_that_can_be_written_but_not_read_blames_no_owner(config: Path) -> None:

@@ -75,10 +75,10 @@ def group_path(number: int, *more: str) -> dict[str, Any]:
     return {"path": "/".join(["/v1.0/groups", str(number), *more]), "ruleId": "groups"}
 
 
-def shapes(told: Replayed) -> list[tuple[str, str | None, str, tuple[str, ...], int]]:
+def shapes(report: Replayed) -> list[tuple[str, str | None, str, tuple[str, ...], int]]:
     return [
         (each.change, each.app, each.before.by, tuple(one.by for one in each.after), each.count)
-        for each in told.groups
+        for each in report.groups
     ]
 
 
@@ -88,27 +88,33 @@ async def test_events_that_a_draft_would_evaluate_otherwise_are_told_by_rule_and
     await traffic.send(group_path(number) for number in range(20))
     await traffic.send(group_path(number, "members") for number in range(5))
     await traffic.send([{"path": "/v1.0/x", "verdict": "block", "reason": "invalidToken", "status": 401}])
-    told = await replayed(context_of(plane))
-    assert shapes(told) == [("newlyBlocked", "payroll", "groups", ("default",), 5)]
-    assert (told.events, told.unasked, told.unchanged, told.changed, told.unclear) == (26, 1, 20, 5, 0)
-    assert (told.looked_at, told.expected, told.next) == (26, 26, None)
-    assert told.from_ == "2026-11-20T12:00:00.000Z"
-    assert [sample.target for sample in told.groups[0].samples] == [
+    report = await replayed(context_of(plane))
+    assert shapes(report) == [("newlyBlocked", "payroll", "groups", ("default",), 5)]
+    assert (report.events, report.unasked, report.unchanged, report.changed, report.unclear) == (
+        26,
+        1,
+        20,
+        5,
+        0,
+    )
+    assert (report.looked_at, report.expected, report.next) == (26, 26, None)
+    assert report.from_ == "2026-11-20T12:00:00.000Z"
+    assert [sample.target for sample in report.groups[0].samples] == [
         f"/v1.0/groups/{number}/members" for number in range(3)
     ]
-    assert told.groups[0].first == told.groups[0].last == "2026-11-21T11:00:00.000Z"
+    assert report.groups[0].first == report.groups[0].last == "2026-11-21T11:00:00.000Z"
 
 
 async def test_what_the_rules_of_then_tell_is_not_unclear(plane: Plane, traffic: Traffic) -> None:
     """The header isn't stored, but the version that evaluated says which way it was."""
     blocked = {"verdict": "block", "ruleId": "default", "reason": "default", "upstreamStatus": None}
     await traffic.send([{"ruleId": "eventual"}, blocked])
-    told = await replayed(context_of(plane))
-    assert (told.unchanged, told.unclear) == (2, 0)
+    report = await replayed(context_of(plane))
+    assert (report.unchanged, report.unclear) == (2, 0)
     await traffic.send([{"ruleId": "eventual", "rulesetVersion": 7}, {**blocked, "appId": None}])
-    told = await replayed(context_of(plane), every_app=True)
-    assert (told.unchanged, told.unclear) == (2, 2)
-    assert {group.missing for group in told.groups} == {("header ConsistencyLevel",)}
+    report = await replayed(context_of(plane), every_app=True)
+    assert (report.unchanged, report.unclear) == (2, 2)
+    assert {group.missing for group in report.groups} == {("header ConsistencyLevel",)}
 
 
 async def test_only_the_time_the_application_and_the_filter_asked_for_are_evaluated(
@@ -146,8 +152,8 @@ async def test_only_applications_that_the_draft_would_be_in_force_for_are_evalua
         ({"app": "bound-elsewhere"}, ("bound-elsewhere",), 1),
         ({"source": new}, (), 2),  # nobody is bound to it yet
     ):
-        told = await replayed(context, **members)
-        assert (told.apps, told.events) == (apps, events), members
+        report = await replayed(context, **members)
+        assert (report.apps, report.events) == (apps, events), members
 
 
 async def test_further_ways_of_change_are_counted_once_there_is_no_room_to_tell_them(
@@ -155,12 +161,12 @@ async def test_further_ways_of_change_are_counted_once_there_is_no_room_to_tell_
 ) -> None:
     monkeypatch.setattr(replays, "MAX_GROUPS", 1)
     await traffic.send([group_path(1, "members"), group_path(2, "members")])
-    told = await replayed(context_of(plane))
-    (group,) = told.groups
-    other = msgspec.structs.replace(told, groups=(msgspec.structs.replace(group, app_id="another"),))
-    both = together(told, other)
+    report = await replayed(context_of(plane))
+    (group,) = report.groups
+    other = msgspec.structs.replace(report, groups=(msgspec.structs.replace(group, app_id="another"),))
+    both = together(report, other)
     assert (both.groups, both.ungrouped) == ((group,), 2)
-    assert together(told, told).groups[0].count == 4
+    assert together(report, report).groups[0].count == 4
 
 
 async def test_a_long_replay_goes_on_where_the_last_response_ended(
@@ -172,14 +178,14 @@ async def test_a_long_replay_goes_on_where_the_last_response_ended(
         time = f"2026-11-21T{hour:02}:00:00.000Z"
         await traffic.send({**group_path(number, "members"), "time": time} for number in range(10))
     context = context_of(plane)
-    told = await replayed(context, limit=1)
-    assert (told.events, told.expected, told.groups[0].first) == (10, 30, "2026-11-21T11:00:00.000Z")
+    report = await replayed(context, limit=1)
+    assert (report.events, report.expected, report.groups[0].first) == (10, 30, "2026-11-21T11:00:00.000Z")
     plane.clock.advance(hours=20)
     await traffic.send([{**group_path(1, "members"), "time": "2026-11-22T07:00:00.000Z"}])
-    while told.next is not None:
-        told = together(told, await replayed(context, limit=1, cursor=told.next))
-    assert (told.events, told.changed, told.looked_at) == (30, 30, 30)
-    (group,) = told.groups
+    while report.next is not None:
+        report = together(report, await replayed(context, limit=1, cursor=report.next))
+    assert (report.events, report.changed, report.looked_at) == (30, 30, 30)
+    (group,) = report.groups
     assert (group.count, group.first, group.last) == (
         30,
         "2026-11-21T09:00:00.000Z",
@@ -198,13 +204,13 @@ async def test_a_cursor_tells_a_tenant_nothing_of_others(
     context = context_of(plane)
     org_id = (await plane.inventory.org("acme")).org_id
     viewer = Actor("viewer", {org_id: "viewer"})
-    told = await replayed(context, viewer, limit=1)
-    assert told.next is not None
-    assert set(told.next) - set("0123456789-"), "no numbers to be read"
-    events = told.events
-    while told.next is not None:
-        told = await replayed(context, viewer, limit=1, cursor=told.next)
-        events += told.events
+    report = await replayed(context, viewer, limit=1)
+    assert report.next is not None
+    assert set(report.next) - set("0123456789-"), "no numbers to be read"
+    events = report.events
+    while report.next is not None:
+        report = await replayed(context, viewer, limit=1, cursor=report.next)
+        events += report.events
     assert events == 3
     forged = "0-1795262400000-1795262400000-7"
     with pytest.raises(InvalidRequest, match="cursor"):
@@ -236,8 +242,8 @@ async def test_what_another_s_proxy_calls_an_event_ends_no_replay(plane: Plane, 
     odd += [{"path": "nowhere"}, {"path": "/%"}, {"method": "\u2028"}, {"upstreamStatus": 1e300}]
     await traffic.send({"ruleId": "r", **members} for members in odd)
     gated = DRAFT.replace("verdict: allow", "time: {days: [mon], timezone: Asia/Tokyo}\n    verdict: allow")
-    told = await replayed(context_of(plane), every_app=True, from_="0001-01-01", source=Source(yaml=gated))
-    assert (told.looked_at, told.events) == (8, 4)
+    report = await replayed(context_of(plane), every_app=True, from_="0001-01-01", source=Source(yaml=gated))
+    assert (report.looked_at, report.events) == (8, 4)
     with pytest.raises(InvalidRequest, match="is not one of a proxy"):
         await explain_event.perform(context_of(plane), OPERATOR, ExplainEvent(org="acme", id="event-1"))
 
@@ -352,8 +358,8 @@ async def test_a_suggested_ruleset_blocks_nothing_of_the_traffic_that_it_was_mad
         "/v1.0/groups/{group-id}/members/{member-id}/$ref",
     }
     assert (await check.perform(context, OPERATOR, CheckRuleset(yaml=found.yaml))).warnings == ()
-    told = await replayed(context, source=Source(yaml=found.yaml))
-    assert (told.groups, told.unchanged, told.unasked) == ((), 11, 1)
+    report = await replayed(context, source=Source(yaml=found.yaml))
+    assert (report.groups, report.unchanged, report.unasked) == ((), 11, 1)
     both = await suggest_ruleset.perform(
         context, OPERATOR, SuggestRuleset(org="acme", app="payroll", include_blocked=True, name="all")
     )
@@ -376,8 +382,8 @@ async def test_what_a_suggested_filter_blocks_is_left_out_and_never_shown_whole(
     assert "# Left out, and so blocked: 1 request that a filter below blocks." in found.yaml
     assert found.yaml.count("guard_queries: true") == 2
     assert (found.requests, found.left_out) == (2, 1)
-    told = await replayed(context, source=Source(yaml=found.yaml))
-    assert [(group.change, group.count) for group in told.groups] == [("newlyBlocked", 1)]
+    report = await replayed(context, source=Source(yaml=found.yaml))
+    assert [(group.change, group.count) for group in report.groups] == [("newlyBlocked", 1)]
 
 
 async def test_a_suggested_filter_hides_what_its_rule_was_to_hide(plane: Plane, traffic: Traffic) -> None:
@@ -422,31 +428,36 @@ async def test_an_event_is_explained_under_the_version_that_evaluated_it(
     await traffic.send([group_path(1, "members"), {"ruleId": "eventual"}])
     await plane.ruleset("acme", "hr", DRAFT)
     context = context_of(plane)
-    told = await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-1"))
-    assert (told.judged_by, told.verdict, told.rule_id) == ("hr@1", "allow", "groups")
-    assert (told.recorded.verdict, told.recorded.by, told.fits) == ("allow", "groups", True)
-    assert [rule.outcome for rule in told.readings[0].rules] == ["unmatched", "decides"]
+    report = await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-1"))
+    assert (report.judged_by, report.verdict, report.rule_id) == ("hr@1", "allow", "groups")
+    assert (report.recorded.verdict, report.recorded.by, report.fits) == ("allow", "groups", True)
+    assert [rule.outcome for rule in report.readings[0].rules] == ["unmatched", "decides"]
 
-    told = await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-2"))
-    assert (told.verdict, told.missing) == (None, ("header ConsistencyLevel",))
-    assert [(one.verdict, one.rule_id) for one in told.possible] == [
+    report = await explain_event.perform(context, OPERATOR, ExplainEvent(org="acme", id="event-2"))
+    assert (report.verdict, report.missing) == (None, ("header ConsistencyLevel",))
+    assert [(one.verdict, one.rule_id) for one in report.possible] == [
         ("block", "default"),
         ("allow", "eventual"),
     ]
-    first = told.readings[0].rules[0]
+    first = report.readings[0].rules[0]
     assert (first.outcome, first.asked[-1].part, first.asked[-1].holds) == (
         "unknown",
         "header ConsistencyLevel",
         "unknown",
     )
-    assert told.fits
+    assert report.fits
 
 
 async def test_an_event_is_explained_under_a_draft(plane: Plane, traffic: Traffic) -> None:
     await traffic.send([group_path(1, "members")])
     asked = ExplainEvent(org="acme", id="event-1", source=Source(yaml=DRAFT, label="draft"))
-    told = await explain_event.perform(context_of(plane), OPERATOR, asked)
-    assert (told.judged_by, told.verdict, told.rule_id, told.fits) == ("draft", "block", "default", False)
+    report = await explain_event.perform(context_of(plane), OPERATOR, asked)
+    assert (report.judged_by, report.verdict, report.rule_id, report.fits) == (
+        "draft",
+        "block",
+        "default",
+        False,
+    )
 
 
 async def test_an_event_whose_rules_are_gone_or_that_never_was_says_so(
@@ -465,10 +476,10 @@ async def test_an_event_whose_rules_are_gone_or_that_never_was_says_so(
 async def test_a_request_that_no_rule_was_asked_about_says_why(plane: Plane, traffic: Traffic) -> None:
     await traffic.send([{"verdict": "block", "reason": "invalidToken", "status": 401}])
     asked = ExplainEvent(org="acme", id="event-1", source=Source(yaml=DRAFT))
-    told = await explain_event.perform(context_of(plane), OPERATOR, asked)
-    assert not told.reached_rules
-    assert told.recorded.by == "invalidToken"
-    assert told.recorded_reason.startswith("the proxy token is expired")
+    report = await explain_event.perform(context_of(plane), OPERATOR, asked)
+    assert not report.reached_rules
+    assert report.recorded.by == "invalidToken"
+    assert report.recorded_reason.startswith("the proxy token is expired")
 
 
 # -- events that name what was removed, which may be less than what the filter hides
@@ -493,10 +504,10 @@ async def test_a_filter_is_compared_by_the_rules_of_then_and_not_by_what_it_remo
         {**hidden, "path": f"/v1.0/users/{number}", "transforms": each} for number, each in enumerate(removed)
     )
     context = context_of(plane)
-    told = await replayed(context, source=Source(yaml=FILTERING))
-    assert (told.unchanged, told.changed, told.unclear) == (3, 0, 0)
-    told = await replayed(context, source=Source(yaml=FILTERING.replace(", fax", "")))
-    (group,) = told.groups
+    report = await replayed(context, source=Source(yaml=FILTERING))
+    assert (report.unchanged, report.changed, report.unclear) == (3, 0, 0)
+    report = await replayed(context, source=Source(yaml=FILTERING.replace(", fax", "")))
+    (group,) = report.groups
     assert (group.change, group.count) == ("transforms", 3)
     assert group.before.transforms == ("strip:fax", "strip:mail")
     found = await suggest_ruleset.perform(context, OPERATOR, SuggestRuleset(org="acme", app="payroll"))
@@ -510,6 +521,6 @@ async def test_a_filter_whose_version_is_not_known_any_more_is_unclear(
 ) -> None:
     gone = {"verdict": "filter", "ruleId": "people", "ruleIds": ["people"], "rulesetVersion": 9}
     await traffic.send([{**gone, "path": "/v1.0/users/1", "transforms": ["strip:mail"]}])
-    told = await replayed(context_of(plane), source=Source(yaml=FILTERING))
-    (group,) = told.groups
+    report = await replayed(context_of(plane), source=Source(yaml=FILTERING))
+    (group,) = report.groups
     assert (group.change, group.before.transforms) == ("unclear", None)

@@ -607,7 +607,7 @@ async def test_what_makes_no_sense_any_more_is_damage(
         file.execute(f"UPDATE {table} SET {column} = ?", (damage,))
         file.commit()
     query = SearchQuery((ORG,), parse_filter("verdict:allow users"), from_ms=START_MS + 1)
-    told = []
+    report = []
     for ask in (
         lambda: index.search(query),
         lambda: index.facets(query, ["path"]),
@@ -617,9 +617,9 @@ async def test_what_makes_no_sense_any_more_is_damage(
         try:
             await ask()
         except IndexDamagedError as error:
-            told.append(str(error))
-    assert told or damage == b""
-    assert all("store.db.search.sqlite" in each and "remove this file" in each for each in told)
+            report.append(str(error))
+    assert report or damage == b""
+    assert all("store.db.search.sqlite" in each and "remove this file" in each for each in report)
 
 
 async def test_events_that_come_to_a_damaged_index_are_not_left_out(

@@ -345,12 +345,12 @@ async def test_claims_that_the_token_leaves_out_are_asked_for(console: Console) 
     people.userinfo = {"email": "ada@contoso.com", "email_verified": True}
     assert (await console.sign_in())[0] == 303
     assert await console.signed_in_as() == "ada@contoso.com"
-    assert people.told == 1
+    assert people.report == 1
 
 
 async def test_userinfo_is_not_asked_where_the_token_says_enough(console: Console) -> None:
     assert (await console.sign_in())[0] == 303
-    assert console.provider.people.told == 0
+    assert console.provider.people.report == 0
 
 
 @pytest.mark.parametrize(
@@ -594,8 +594,8 @@ async def test_another_issuer_is_told_with_what_to_write(
 ) -> None:
     console.provider.people.discovery = {"issuer": "https://login.example/moved"}
     assert (await console.page())[0] == 503
-    told = "calls itself https://login.example/moved. If that is the right provider, write it into"
-    assert told in caplog.text
+    report = "calls itself https://login.example/moved. If that is the right provider, write it into"
+    assert report in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -214,30 +214,30 @@ async def test_what_is_stopped_is_told_and_not_enabled_for_older_proxies(
     await plane.ruleset("rival", "rules")
     foreign = (await plane.inventory.add_app("crm", "rival", "rules")).app
 
-    async def told() -> tuple[dict[str, bool], Any]:
+    async def report() -> tuple[dict[str, bool], Any]:
         content = (await proxy.sync()).json
         return {app["name"]: app["enabled"] for app in content["apps"]}, content.get("stops")
 
     async def stop(org_id: str | None, app_id: str | None) -> None:
         await plane.store.add_stop(Stop(org_id, app_id, "", "ada", 7))
 
-    assert await told() == ({"crm": True, "payroll": True}, None)
+    assert await report() == ({"crm": True, "payroll": True}, None)
     before = (await proxy.sync()).headers["ETag"]
     await stop(foreign_org, None)
     await stop(foreign_org, foreign.app_id)
     assert (await proxy.sync(before)).status == 304  # a stop elsewhere doesn't show
     await stop(org, payroll.app_id)
     one = {"everything": False, "orgs": [], "apps": [payroll.app_id]}
-    assert await told() == ({"crm": True, "payroll": False}, one)
+    assert await report() == ({"crm": True, "payroll": False}, one)
     await stop(org, None)
-    assert await told() == ({"crm": False, "payroll": False}, one | {"orgs": [org]})
+    assert await report() == ({"crm": False, "payroll": False}, one | {"orgs": [org]})
     await plane.store.lift_stop(org, None)
     await stop(None, None)
-    assert await told() == ({"crm": False, "payroll": False}, one | {"everything": True})
+    assert await report() == ({"crm": False, "payroll": False}, one | {"everything": True})
     await plane.store.lift_stop(None, None)
     await plane.store.lift_stop(org, payroll.app_id)
     await plane.inventory.set_app_enabled(crm.app_id, None, False)
-    assert await told() == ({"crm": False, "payroll": True}, None)  # lifting enables nothing
+    assert await report() == ({"crm": False, "payroll": True}, None)  # lifting enables nothing
 
 
 async def test_a_shadow_ruleset_is_told_where_there_is_one(plane: Plane, proxy: ProxyClient) -> None:

@@ -85,12 +85,12 @@ def plain_clock() -> float:
 
 
 async def test_the_first_token_is_announced_with_its_end() -> None:
-    told = Told()
+    report = Told()
     provider = Scripted(plain_clock, 3600.0)
-    manager = CredentialManager(provider, announce=told, clock=plain_clock)
+    manager = CredentialManager(provider, announce=report, clock=plain_clock)
     assert isinstance(manager.current(), CredentialUnavailable)
     async with managing(manager):
-        (first,) = await told.count(1)
+        (first,) = await report.count(1)
     assert isinstance(first, Credential)
     assert first.token == "token-1"
     again = manager.current()
@@ -100,31 +100,31 @@ async def test_the_first_token_is_announced_with_its_end() -> None:
 
 
 async def test_a_token_is_replaced_ahead_of_its_end() -> None:
-    told = Told()
-    manager = CredentialManager(Scripted(plain_clock, 1.0, 1.0, 1.0), announce=told, clock=plain_clock)
+    report = Told()
+    manager = CredentialManager(Scripted(plain_clock, 1.0, 1.0, 1.0), announce=report, clock=plain_clock)
     async with managing(manager):
-        messages = await told.count(3)
+        messages = await report.count(3)
     assert all(isinstance(message, Credential) for message in messages)
     generations = [message.generation for message in messages if isinstance(message, Credential)]
     assert generations == sorted(set(generations))
 
 
 async def test_failures_are_retried_while_the_old_token_serves() -> None:
-    told = Told()
+    report = Told()
     provider = Scripted(plain_clock, 1.5, "down", "down", 3600.0)
-    manager = CredentialManager(provider, announce=told, clock=plain_clock, first_backoff=0.01)
+    manager = CredentialManager(provider, announce=report, clock=plain_clock, first_backoff=0.01)
     async with managing(manager):
-        messages = await told.count(2)
+        messages = await report.count(2)
     assert [type(message) for message in messages] == [Credential, Credential]
     assert provider.fetches == 4
 
 
 async def test_past_its_end_a_token_is_never_handed_out() -> None:
-    told = Told()
+    report = Told()
     provider = Scripted(plain_clock, 0.3, *["down"] * 500)
-    manager = CredentialManager(provider, announce=told, clock=plain_clock, first_backoff=0.02)
+    manager = CredentialManager(provider, announce=report, clock=plain_clock, first_backoff=0.02)
     async with managing(manager):
-        messages = await told.count(2)
+        messages = await report.count(2)
         assert isinstance(messages[0], Credential)
         assert isinstance(messages[1], CredentialUnavailable)
         assert plain_clock() >= messages[0].expires_at
@@ -136,11 +136,11 @@ async def test_past_its_end_a_token_is_never_handed_out() -> None:
 async def test_an_error_that_nobody_foresaw_is_a_failure_that_quotes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told = Told()
+    report = Told()
     provider = Scripted(plain_clock, LookupError("a-secret"), 3600.0)
-    manager = CredentialManager(provider, announce=told, clock=plain_clock, first_backoff=0.01)
+    manager = CredentialManager(provider, announce=report, clock=plain_clock, first_backoff=0.01)
     async with managing(manager):
-        messages = await told.count(2)
+        messages = await report.count(2)
     assert isinstance(messages[0], CredentialUnavailable)
     assert messages[0].detail.startswith("unforeseen LookupError at test_agent_credentials.py line ")
     assert messages[0].detail in caplog.text
@@ -159,40 +159,40 @@ async def test_a_clock_that_jumps_neither_takes_a_token_away_nor_lengthens_its_l
     def clock() -> float:
         return plain_clock() + jump
 
-    told = Told()
-    manager = CredentialManager(Scripted(clock), announce=told, clock=clock)
+    report = Told()
+    manager = CredentialManager(Scripted(clock), announce=report, clock=clock)
     async with managing(manager):
-        await told.count(1)
+        await report.count(1)
         jump = hours * 3600.0
         # Set forward: that it has ended by the clock, and its successor. Set back: the same, by that clock.
-        await told.count(3 if hours > 0 else 2)
-        now = told.messages[-1]
+        await report.count(3 if hours > 0 else 2)
+        now = report.messages[-1]
         assert isinstance(now, Credential)
         assert 3500 < now.expires_at - clock() <= 3600
         assert manager.check().status == "ok"
 
 
 async def test_a_token_that_has_ended_already_is_a_failure() -> None:
-    told = Told()
+    report = Told()
     manager = CredentialManager(
-        Scripted(plain_clock, -5.0), announce=told, clock=plain_clock, first_backoff=0.01
+        Scripted(plain_clock, -5.0), announce=report, clock=plain_clock, first_backoff=0.01
     )
     async with managing(manager):
-        messages = await told.count(2)
+        messages = await report.count(2)
     assert [type(message) for message in messages] == [CredentialUnavailable, Credential]
 
 
 async def test_a_refused_token_is_fetched_again_once() -> None:
-    told = Told()
+    report = Told()
     provider = Scripted(plain_clock)
-    manager = CredentialManager(provider, announce=told, clock=plain_clock)
+    manager = CredentialManager(provider, announce=report, clock=plain_clock)
     async with managing(manager):
-        (first,) = await told.count(1)
+        (first,) = await report.count(1)
         assert isinstance(first, Credential)
         for _ in range(50):
             manager.rejected(first.generation)
         manager.rejected(first.generation - 1)
-        _, second = await told.count(2)
+        _, second = await report.count(2)
         assert isinstance(second, Credential)
         assert second.generation > first.generation
         manager.rejected(first.generation)  # late: from a worker that had not heard yet
@@ -203,10 +203,10 @@ async def test_a_refused_token_is_fetched_again_once() -> None:
 
 
 async def test_a_static_token_has_no_end() -> None:
-    told = Told()
-    manager = CredentialManager(StaticProvider("the-token"), announce=told)
+    report = Told()
+    manager = CredentialManager(StaticProvider("the-token"), announce=report)
     async with managing(manager):
-        (first,) = await told.count(1)
+        (first,) = await report.count(1)
     assert isinstance(first, Credential)
     assert first.token == "the-token"
 
@@ -300,11 +300,11 @@ async def test_what_is_no_token_is_a_failure_without_a_secret_in_it(response: Re
 
 
 async def test_an_identity_provider_whose_tokens_end_at_once_is_asked_as_after_any_failure() -> None:
-    told = Told()
+    report = Told()
     async with Responding(ok(expires_in=0.05)) as identity, provider_for(identity) as provider:
-        manager = CredentialManager(provider, announce=told, clock=lambda: 1000.0, first_backoff=60.0)
+        manager = CredentialManager(provider, announce=report, clock=lambda: 1000.0, first_backoff=60.0)
         async with managing(manager):
-            (message,) = await told.count(1)
+            (message,) = await report.count(1)
             assert isinstance(message, CredentialUnavailable)
             assert message.retry_after >= 15
         assert len(identity.requests) == 1
@@ -353,16 +353,16 @@ async def test_an_identity_provider_that_is_not_there_is_a_failure() -> None:
 
 async def test_neither_secret_nor_token_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    told = Told()
+    report = Told()
     async with IdentityStandIn() as identity, provider_for(identity) as provider:
         identity.mode = "garbage"
-        manager = CredentialManager(provider, announce=told, clock=lambda: 1000.0, first_backoff=0.01)
+        manager = CredentialManager(provider, announce=report, clock=lambda: 1000.0, first_backoff=0.01)
         async with managing(manager):
-            await told.count(1)
+            await report.count(1)
             identity.mode = "ok"
-            while not isinstance(told.messages[-1], Credential):
-                await told.count(len(told.messages) + 1)
+            while not isinstance(report.messages[-1], Credential):
+                await report.count(len(report.messages) + 1)
         token = identity.tokens[0]
-    said = caplog.text + repr(told.messages) + repr(manager.check())
+    said = caplog.text + repr(report.messages) + repr(manager.check())
     assert CLIENT_SECRET not in said
     assert token not in said

@@ -250,14 +250,14 @@ async def test_calls_that_hang_or_kill_keep_no_rules_from_coming(tmp_path: Path)
     """Heartbeats and reports that never get a response, and responses to sync that no parser stands."""
     async with a_proxy(tmp_path) as running:
         worker, control, pid = running.workers[0], running.control, running.pid
-        await worker.until(lambda told: any(isinstance(each, Rules) for each in told))
+        await worker.until(lambda report: any(isinstance(each, Rules) for each in report))
         control._heartbeat = control._metrics = lambda request: hang()  # type: ignore[method-assign]
         control.sync_script.extend(Response(status, (), NESTED[1]) for status in (401, 503, 200))
         control.audit_script.append(Response(503, (), NESTED[1]))
         write(spool_writer(running.settings.audit.local_retention_path), range(5))
-        worker.told.clear()
+        worker.report.clear()
         control.sync_body = changed(orgs=[])
-        await worker.until(lambda told: any(isinstance(each, Rules) for each in told))
+        await worker.until(lambda report: any(isinstance(each, Rules) for each in report))
         await control.until(lambda: len(control.seqs("org-1")) == 5)
         assert running._process.is_alive()
         assert running.pid == pid

@@ -110,19 +110,19 @@ class Worker:
     """A worker's end of the channel, and all that it was told."""
 
     end: socket.socket
-    told: list[Message] = field(default_factory=list)
+    report: list[Message] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.channel = Channel(self.end, self._take)
 
     def _take(self, message: Message) -> None:
-        self.told.append(message)
+        self.report.append(message)
         self.news.set()
 
     async def until(self, condition: Callable[[list[Message]], bool]) -> None:
         async with asyncio.timeout(20):
-            while not condition(self.told):
+            while not condition(self.report):
                 self.news.clear()
                 await self.news.wait()
 
@@ -218,69 +218,69 @@ async def a_proxy(
             assert secret not in text
 
 
-def held_by(told: list[Message]) -> dict[str, Credential]:
+def held_by(report: list[Message]) -> dict[str, Credential]:
     """Identity -> the latest token that a worker was told of."""
-    return {each.identity: each for each in told if isinstance(each, Credential)}
+    return {each.identity: each for each in report if isinstance(each, Credential)}
 
 
-def unavailable_of(told: list[Message]) -> dict[str, CredentialUnavailable]:
-    return {each.identity: each for each in told if isinstance(each, CredentialUnavailable)}
+def unavailable_of(report: list[Message]) -> dict[str, CredentialUnavailable]:
+    return {each.identity: each for each in report if isinstance(each, CredentialUnavailable)}
 
 
-def rules(told: list[Message]) -> list[Rules]:
-    return [message for message in told if isinstance(message, Rules)]
+def rules(report: list[Message]) -> list[Rules]:
+    return [message for message in report if isinstance(message, Rules)]
 
 
-def credentials(told: list[Message]) -> list[Credential]:
-    return [message for message in told if isinstance(message, Credential)]
+def credentials(report: list[Message]) -> list[Credential]:
+    return [message for message in report if isinstance(message, Credential)]
 
 
 async def test_workers_are_told_of_rules_and_token(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         for worker in running.workers:
-            await worker.until(lambda told: bool(credentials(told)) and bool(rules(told)))
-            assert running.identity.accepts(credentials(worker.told)[0].token)
+            await worker.until(lambda report: bool(credentials(report)) and bool(rules(report)))
+            assert running.identity.accepts(credentials(worker.report)[0].token)
         assert running.identity.acquisitions == 1
         snapshot = read_snapshot(running.settings.rule_sync.cache_path)
         assert snapshot.version == "v1"
-        await running.workers[0].until(lambda told: bool(rules(told)))
+        await running.workers[0].until(lambda report: bool(rules(report)))
 
 
 async def test_a_hello_brings_the_state_again(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         worker = running.workers[0]
-        await worker.until(lambda told: bool(credentials(told)) and bool(rules(told)))
-        held = credentials(worker.told)[0]
-        worker.told.clear()
+        await worker.until(lambda report: bool(credentials(report)) and bool(rules(report)))
+        held = credentials(worker.report)[0]
+        worker.report.clear()
         worker.channel.send(Hello())
-        await worker.until(lambda told: bool(credentials(told)) and bool(rules(told)))
-        assert credentials(worker.told)[0].generation == held.generation
+        await worker.until(lambda report: bool(credentials(report)) and bool(rules(report)))
+        assert credentials(worker.report)[0].generation == held.generation
 
 
 async def test_a_refused_token_brings_another_to_every_worker(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         first, second = running.workers
-        await first.until(lambda told: bool(credentials(told)))
-        generation = credentials(first.told)[0].generation
+        await first.until(lambda report: bool(credentials(report)))
+        generation = credentials(first.report)[0].generation
         for _ in range(20):
             first.channel.send(CredentialRejected("default", generation))
-        await second.until(lambda told: len(credentials(told)) == 2)
-        assert credentials(second.told)[1].generation > generation
+        await second.until(lambda report: len(credentials(report)) == 2)
+        assert credentials(second.report)[1].generation > generation
         assert running.identity.acquisitions == 2
 
 
 async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_never(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
         worker = running.workers[0]
-        await worker.until(lambda told: bool(rules(told)))
+        await worker.until(lambda report: bool(rules(report)))
         rulesets = sync_body()["rulesets"]
         running.control.sync_body = sync_body(
             version="v2",
             generatedAt="2026-11-22T00:00:00Z",
             rulesets=[rulesets[0] | {"version": 2, "yaml": ruleset_yaml(path="/v1.0/groups")}],
         )
-        worker.told.clear()
-        await worker.until(lambda told: bool(rules(told)))
+        worker.report.clear()
+        await worker.until(lambda report: bool(rules(report)))
         assert read_snapshot(running.settings.rule_sync.cache_path).version == "v2"
         running.control.sync_body = sync_body(
             version="v3", generatedAt="2026-11-23T00:00:00Z", rulesets=[rulesets[0] | {"yaml": "nonsense: ["}]
@@ -299,7 +299,7 @@ async def test_new_rules_reach_the_workers_within_an_interval_and_a_bad_one_neve
 async def test_a_heartbeat_tells_at_once_which_rules_every_worker_enforces(tmp_path: Path) -> None:
     """And none tells it while one of them still evaluates by others."""
     async with a_proxy(tmp_path, environ={"RuleSync__IntervalSeconds": "600"}) as running:
-        await running.workers[0].until(lambda told: bool(rules(told)))
+        await running.workers[0].until(lambda report: bool(rules(report)))
         generation = read_snapshot(running.settings.rule_sync.cache_path).generation
         running.alive()
         running.counters.workers[0].values[c.SNAPSHOT_GENERATION] = generation
@@ -371,7 +371,7 @@ async def test_metrics_are_deltas_that_lose_nothing_to_failures_or_restarts(tmp_
 
 async def test_readiness_says_what_is_missing_and_metrics_count_workers_together(tmp_path: Path) -> None:
     async with a_proxy(tmp_path) as running:
-        await running.workers[0].until(lambda told: bool(credentials(told)) and bool(rules(told)))
+        await running.workers[0].until(lambda report: bool(credentials(report)) and bool(rules(report)))
         assert await running.get("/healthz") == (200, "ok\n")
         status, text = await running.get("/readyz")
         assert status == 503
@@ -412,14 +412,14 @@ async def test_readiness_says_what_is_missing_and_metrics_count_workers_together
 async def test_a_proxy_is_ready_while_its_workers_serve_whatever_its_agent_lacks(tmp_path: Path) -> None:
     """As during a reload to settings that are wrong: it is the old workers that take requests."""
     async with a_proxy(tmp_path) as running:
-        await running.workers[0].until(lambda told: bool(credentials(told)) and bool(rules(told)))
+        await running.workers[0].until(lambda report: bool(credentials(report)) and bool(rules(report)))
         assert await running.end(signal.SIGKILL) == -signal.SIGKILL
         running.identity.client_secrets.clear()
         running.control.sign_responses = False
         for file in running.settings.rule_sync.cache_path.parent.glob("snapshot.json*"):
             file.unlink()
         running.start()
-        await running.workers[0].until(lambda told: "default" in unavailable_of(told))
+        await running.workers[0].until(lambda report: "default" in unavailable_of(report))
         await running.says("sync failed")
         running.alive()
         for page in running.counters.workers:
@@ -448,13 +448,14 @@ async def test_who_takes_the_admin_port_of_a_dead_agent_stops_nothing_but_its_re
         spool = spool_writer(running.settings.audit.local_retention_path)
         write(spool, range(50), time_ms=int(time.time() * 1000))
         with socket.create_server((listen.host, listen.port)) as other:
-            told_before = len(control.heartbeats)
+            heartbeats_before = len(control.heartbeats)
             control.sync_body = sync_body(version="v2", generatedAt="2026-11-22T00:00:00Z")
             running.start()
             await control.until(lambda: len(control.seqs("org-1")) == 50)
             await control.until(
                 lambda: (
-                    len(control.heartbeats) > told_before and control.heartbeats[-1]["syncVersion"] == "v2"
+                    len(control.heartbeats) > heartbeats_before
+                    and control.heartbeats[-1]["syncVersion"] == "v2"
                 )
             )
             await running.says("/readyz and /metrics are away")
@@ -508,8 +509,8 @@ async def test_an_agent_that_may_open_no_more_files_lives_on(tmp_path: Path) -> 
         before = resource.prlimit(running.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (3, before[1]))
         await running.says("audit events stay in the spool: [Errno 24]")
-        told = len(control.heartbeats), len(control.metrics)
-        await control.until(lambda: len(control.heartbeats) > told[0] and len(control.metrics) > told[1])
+        report = len(control.heartbeats), len(control.metrics)
+        await control.until(lambda: len(control.heartbeats) > report[0] and len(control.metrics) > report[1])
         assert "Too many open files" in control.heartbeats[-1]["checks"]["audit"]["detail"]
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, before)
         write(spool, range(50), time_ms=int(time.time() * 1000))
@@ -571,18 +572,18 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_kind_and_bloc
         for at in range(5000):
             channel.send(Rules(at, 0.0, NOTHING_STOPPED))
             channel.send(Credential("default", at, "t" * 500, 1e9))
-        told: list[Message] = []
+        report: list[Message] = []
         done = asyncio.Event()
 
         def take(message: Message) -> None:
-            told.append(message)
+            report.append(message)
             last = {Rules(4999, 0.0, NOTHING_STOPPED), Credential("default", 4999, "t" * 500, 1e9)}
-            if last <= set(told):
+            if last <= set(report):
                 done.set()
 
         reader = Channel(slow, take)
         await asyncio.wait_for(done.wait(), 10)
-        assert len(told) < 5000
+        assert len(report) < 5000
         reader.close()
         channel.close()
     finally:
@@ -600,12 +601,12 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_identity() ->
             channel.send(CredentialUnavailable("default", str(at), 1.0))
         worker = Worker(slow)
         await worker.until(
-            lambda told: (
-                [each.generation for each in held_by(told).values()] == [1999, 1999]
-                and unavailable_of(told)["default"].detail == "1999"
+            lambda report: (
+                [each.generation for each in held_by(report).values()] == [1999, 1999]
+                and unavailable_of(report)["default"].detail == "1999"
             )
         )
-        assert len(worker.told) < 6000
+        assert len(worker.report) < 6000
         worker.channel.close()
         channel.close()
     finally:
@@ -616,13 +617,15 @@ async def test_a_worker_that_reads_nothing_gets_the_latest_of_each_identity() ->
 async def test_each_identity_has_a_token_of_its_own_and_renews_it_alone(tmp_path: Path) -> None:
     async with a_proxy(tmp_path, IDENTITIES) as running:
         identity, (first, second) = running.identity, running.workers
-        await first.until(lambda told: len(held_by(told)) == 3)
-        assert {name: identity.client_of(each.token) for name, each in held_by(first.told).items()} == OWNERS
-        before = held_by(first.told)
+        await first.until(lambda report: len(held_by(report)) == 3)
+        assert {
+            name: identity.client_of(each.token) for name, each in held_by(first.report).items()
+        } == OWNERS
+        before = held_by(first.report)
         first.channel.send(CredentialRejected("mail", before["mail"].generation))
         first.channel.send(CredentialRejected("unheard-of", before["files"].generation))
-        await second.until(lambda told: held_by(told).get("mail") not in (None, before["mail"]))
-        after = held_by(second.told)
+        await second.until(lambda report: held_by(report).get("mail") not in (None, before["mail"]))
+        after = held_by(second.report)
         assert identity.client_of(after["mail"].token) == "client-of-mail"
         assert {name: each for name, each in after.items() if name != "mail"} == {
             name: each for name, each in before.items() if name != "mail"
@@ -638,16 +641,16 @@ async def test_a_worker_is_told_of_no_token_only_after_an_attempt(tmp_path: Path
     """So that a new one can tell an identity that is about to have its token from one that won't."""
     async with a_proxy(tmp_path, IDENTITIES) as running:
         worker = running.workers[0]
-        await worker.until(lambda told: len(held_by(told)) == 3 and bool(rules(told)))
+        await worker.until(lambda report: len(held_by(report)) == 3 and bool(rules(report)))
         assert await running.end(signal.SIGKILL) == -signal.SIGKILL
         running.identity.mode = "hang"
-        worker.told.clear()
+        worker.report.clear()
         running.start()
         for count in (1, 2):  # what belongs to the first response has come with the second
             worker.channel.send(Hello())
-            await worker.until(lambda told, count=count: len(rules(told)) >= count)  # type: ignore[misc]
-        assert unavailable_of(worker.told) == {}
-        assert held_by(worker.told) == {}
+            await worker.until(lambda report, count=count: len(rules(report)) >= count)  # type: ignore[misc]
+        assert unavailable_of(worker.report) == {}
+        assert held_by(worker.report) == {}
         control = running.control
         await control.until(lambda: control.check_status("credentials/mail") == "failed")
         assert control.heartbeats[-1]["checks"]["credentials/mail"]["detail"] == "no upstream token yet"
@@ -657,7 +660,7 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
     """The rules know client-1 of org-1 alone, which goes up with mail."""
     async with a_proxy(tmp_path, IDENTITIES) as running:
         identity, worker = running.identity, running.workers[0]
-        await worker.until(lambda told: len(held_by(told)) == 3 and bool(rules(told)))
+        await worker.until(lambda report: len(held_by(report)) == 3 and bool(rules(report)))
         running.alive()
         _, text = await running.get("/readyz")
         checks = json.loads(text)["checks"]
@@ -671,7 +674,7 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
         assert await running.end(signal.SIGKILL) == -signal.SIGKILL
         del identity.more_clients["client-of-files"]
         running.start()
-        await worker.until(lambda told: "files" in unavailable_of(told))
+        await worker.until(lambda report: "files" in unavailable_of(report))
         running.alive()
         status, text = await running.get("/readyz")
         checks = json.loads(text)["checks"]
@@ -693,7 +696,7 @@ async def test_an_identity_that_is_refused_degrades_and_the_last_one_in_use_fail
         assert await running.end(signal.SIGKILL) == -signal.SIGKILL
         del identity.more_clients["client-of-mail"]
         running.start()
-        await worker.until(lambda told: "mail" in unavailable_of(told))
+        await worker.until(lambda report: "mail" in unavailable_of(report))
         running.alive()
         status, text = await running.get("/readyz")
         assert status == 503
@@ -722,16 +725,16 @@ async def test_each_identity_is_proved_by_its_own_secret_of_the_vault(
         }
         async with a_proxy(tmp_path, IDENTITIES, environ) as running:
             worker, identity = running.workers[0], running.identity
-            await worker.until(lambda told: len(held_by(told)) == 2 and "files" in unavailable_of(told))
-            owners = {name: identity.client_of(each.token) for name, each in held_by(worker.told).items()}
+            await worker.until(lambda report: len(held_by(report)) == 2 and "files" in unavailable_of(report))
+            owners = {name: identity.client_of(each.token) for name, each in held_by(worker.report).items()}
             assert owners == {name: OWNERS[name] for name in ("default", "mail")}
-            assert "secret graph-files" in unavailable_of(worker.told)["files"].detail
+            assert "secret graph-files" in unavailable_of(worker.report)["files"].detail
             said = running.log_file.read_text()
             assert "upstream credential of identity files was not read: key vault" in said
             assert "no new upstream token of identity files: key vault" in said
             vault.put("graph-files", CLIENTS["client-of-files"])
-            await worker.until(lambda told: "files" in held_by(told))
-            assert identity.client_of(held_by(worker.told)["files"].token) == "client-of-files"
+            await worker.until(lambda report: "files" in held_by(report))
+            assert identity.client_of(held_by(worker.report)["files"].token) == "client-of-files"
             assert set(vault.reads) == {"graph-client", "graph-mail", "graph-files"}
 
 

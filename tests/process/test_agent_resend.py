@@ -190,7 +190,7 @@ async def test_what_is_no_batch_goes_back_as_it_is_and_holds_up_nothing(
 # The whole system
 
 
-def told(system: System, *arguments: str) -> Any:
+def report(system: System, *arguments: str) -> Any:
     done = commands.run("--config", str(system.control_plane_config), *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -203,13 +203,13 @@ async def test_events_of_an_organisation_that_was_taken_from_the_proxy_by_mistak
         await kill_control_plane(system)
         for path in asked:
             assert (await client.get(path)).status == 200
-        org = told(system, "org", "list")["orgs"][0]["name"]
-        told(system, "proxy", "revoke", "demo-proxy", "--org", org)
+        org = report(system, "org", "list")["orgs"][0]["name"]
+        report(system, "proxy", "revoke", "demo-proxy", "--org", org)
         await system.start_control_plane()
         rejected, waiting = tmp_path / "audit" / "rejected", tmp_path / "audit" / "resend"
         await until(lambda: list(rejected.iterdir()))
         assert not asked & stored_paths(system)
-        told(system, "proxy", "grant", "demo-proxy", "--org", org)
+        report(system, "proxy", "grant", "demo-proxy", "--org", org)
 
         def are_stored() -> bool:
             for file in rejected.glob("*.json"):  # of which more come until the proxy has heard of the grant

@@ -71,7 +71,7 @@ class Fleet:
     vault: KeyVaultStandIn
     reader: KeyVault
     now: float = field(default_factory=time.time)
-    told: list[SigningKeys] = field(default_factory=list)
+    report: list[SigningKeys] = field(default_factory=list)
 
     def proxy(self) -> SigningKeyKeeper:
         return SigningKeyKeeper(
@@ -79,7 +79,7 @@ class Fleet:
             NAME,
             token_lifetime=LIFETIME,
             interval=INTERVAL,
-            announce=self.told.append,
+            announce=self.report.append,
             clock=lambda: self.now,
         )
 
@@ -116,14 +116,14 @@ async def test_workers_are_told_of_the_key_and_of_each_change(fleet: Fleet) -> N
     assert letters(keeper.current()) == "a"
     fleet.now += 7200
     await keeper.read()
-    assert len(fleet.told) == 1
+    assert len(fleet.report) == 1
     fleet.put("b")
     await keeper.read()
     fleet.now += SETTLE + 1
     await keeper.read()
     fleet.now += LIFETIME + SETTLE
     await keeper.read()
-    assert [letters(keys) for keys in fleet.told] == ["a", "ab", "ba", "b"]
+    assert [letters(keys) for keys in fleet.report] == ["a", "ab", "ba", "b"]
     assert len(fleet.vault.reads) == 2  # each version's value once
 
 
@@ -158,7 +158,7 @@ async def test_before_the_vault_was_read_there_is_no_key_and_a_reason(fleet: Fle
     keeper = fleet.proxy()
     await keeper.read()
     assert keeper.current() is None
-    assert fleet.told == []
+    assert fleet.report == []
     assert keeper.check().status == "failed"
     assert "403 Forbidden ForbiddenByRbac" in keeper.check().detail
 
@@ -216,7 +216,7 @@ async def test_no_version_left_means_no_key(fleet: Fleet) -> None:
     await keeper.read()
     only.enabled = False
     await keeper.read()
-    assert [letters(keys) for keys in fleet.told] == ["a", ""]
+    assert [letters(keys) for keys in fleet.report] == ["a", ""]
     assert keeper.check().status == "failed"
 
 
@@ -227,4 +227,4 @@ async def test_no_key_is_told(fleet: Fleet, caplog: pytest.LogCaptureFixture) ->
     await keeper.read()
     fleet.vault.mode = "garbage"
     await keeper.read()
-    assert "a" * 40 not in caplog.text + repr(keeper.current()) + repr(keeper.check()) + repr(fleet.told)
+    assert "a" * 40 not in caplog.text + repr(keeper.current()) + repr(keeper.check()) + repr(fleet.report)

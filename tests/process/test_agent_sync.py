@@ -426,21 +426,21 @@ def with_app(**members: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "report",
     [{"everything": True}, {"orgs": ["org-1"]}, {"apps": ["app-1"], "laterMember": 1}],
 )
 async def test_stops_are_persisted_in_a_way_that_earlier_releases_obey(
-    tmp_path: Path, control: ControlPlaneStandIn, told: dict[str, Any]
+    tmp_path: Path, control: ControlPlaneStandIn, report: dict[str, Any]
 ) -> None:
     cache, announced = tmp_path / "snapshot.json", Announcements()
     async with syncing(control, cache, announced) as sync:
         assert await sync.once()
         assert not read_snapshot(cache).stops
-        control.sync_body = changed(stops=told)
+        control.sync_body = changed(stops=report)
         assert await sync.once()
         snapshot = read_snapshot(cache)
         assert snapshot.stops.concern("org-1", "app-1")
-        assert snapshot.stops.concern("org-2", "app-2") == told.get("everything", False)
+        assert snapshot.stops.concern("org-2", "app-2") == report.get("everything", False)
         assert not snapshot.apps[0].enabled  # which is all that an earlier release reads
         control.sync_body = changed() | {"version": "v3"}
         assert await sync.once()

@@ -216,9 +216,9 @@ UNUSABLE = _unusable()
 
 @pytest.mark.parametrize("what", UNUSABLE)
 async def test_what_is_no_credential_is_never_sent_out(azure: Azure, what: str) -> None:
-    value, content_type, told = UNUSABLE[what]
+    value, content_type, report = UNUSABLE[what]
     azure.vault.put(NAME, value, content_type)
-    with pytest.raises(CredentialError, match=told) as failure:
+    with pytest.raises(CredentialError, match=report) as failure:
         await azure.provider.fetch()
     assert NAME in str(failure.value)
     assert (value[30:60] or value) not in str(failure.value)
@@ -333,7 +333,7 @@ async def test_upstream_tokens_are_bought_while_the_vault_is_away(azure: Azure) 
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "report"),
     [
         ("down", "can't be reached"),
         (
@@ -347,11 +347,11 @@ async def test_upstream_tokens_are_bought_while_the_vault_is_away(azure: Azure) 
     ],
 )
 async def test_what_keeps_the_vault_from_responding_is_named(
-    azure: Azure, mode: VaultMode, told: str
+    azure: Azure, mode: VaultMode, report: str
 ) -> None:
     azure.vault.put(NAME, CLIENT_SECRET)
     azure.vault.mode = mode
-    with pytest.raises(CredentialError, match=told) as failure:
+    with pytest.raises(CredentialError, match=report) as failure:
         await azure.provider.fetch()
     where = f"key vault {azure.vault.base_url}, secret {NAME}, as the machine's own identity: "
     assert str(failure.value).startswith(where)
@@ -408,7 +408,7 @@ async def test_a_slow_vault_or_identity_is_waited_for_only_so_long(
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "report"),
     [
         ("down", "can't be reached: ServiceRequestError"),
         ("unassigned", "responded with 400; is it assigned to this machine?"),
@@ -421,7 +421,7 @@ async def test_a_managed_identity_that_gives_no_token_is_named(
     authority: CertificateAuthority,
     monkeypatch: pytest.MonkeyPatch,
     mode: IdentityMode,
-    told: str,
+    report: str,
     machine: bool,
 ) -> None:
     async with running(authority, monkeypatch, MANAGED_IDENTITY, machine=machine) as azure:
@@ -430,7 +430,7 @@ async def test_a_managed_identity_that_gives_no_token_is_named(
         with pytest.raises(CredentialError) as failure:
             await azure.provider.fetch()
         where = f"key vault {azure.vault.base_url}, secret {NAME}, as identity {MANAGED_IDENTITY}: "
-        assert str(failure.value).startswith(f"{where}the managed identity gives no token: {told}")
+        assert str(failure.value).startswith(f"{where}the managed identity gives no token: {report}")
 
 
 DEEP = b"[" * 100_000

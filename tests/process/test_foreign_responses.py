@@ -100,7 +100,7 @@ async def test_no_response_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_pa
         for name, foreign in FOREIGN.items():
             between.responses["audit"] = foreign
             await between.asked("audit", 2)
-            words = f"responded {foreign.status}"
+            words = f"responded with {foreign.status}"
             await until(lambda: words in audit_check(system)["detail"])  # noqa: B023
             assert audit_check(system)["status"] == "degraded", name
             assert "something between this proxy and the control plane" in audit_check(system)["detail"]
@@ -109,9 +109,9 @@ async def test_no_response_of_a_stranger_ends_an_event_or_changes_a_batch(tmp_pa
             ids = batch_ids(system)
             assert list((tmp_path / "audit" / "rejected").iterdir()) == [], name
         assert len(events(system)) == 1
-        told = metrics(system)
-        assert told["graphward_audit_pending"] == 5
-        assert told['graphward_unsigned_responses_total{endpoint="audit"}'] >= 2 * len(FOREIGN)
+        report = metrics(system)
+        assert report["graphward_audit_pending"] == 5
+        assert report['graphward_unsigned_responses_total{endpoint="audit"}'] >= 2 * len(FOREIGN)
         shown = await system.cli("proxy", "show", "demo-proxy")
         assert shown["health"] == "degraded"
         assert any("something between" in reason for reason in shown["reasons"])
@@ -239,8 +239,8 @@ async def test_what_a_gateway_changes_in_the_control_planes_responses(tmp_path: 
             assert metrics(system)["graphward_audit_pending"] >= 1, name
             checks = readiness(system)["checks"]
             assert words in checks["reports"]["detail"], name
-            told = checks["sync"]["detail"]
-            assert words in told or "a 304 is not signed" in told, name
+            report = checks["sync"]["detail"]
+            assert words in report or "a 304 is not signed" in report, name
         between.changes = dict.fromkeys(("audit", "heartbeat", "metrics", "sync"), compressed)
         await until(lambda: metrics(system)["graphward_audit_pending"] == 0)
         await until(lambda: all(each["status"] == "ok" for each in readiness(system)["checks"].values()))

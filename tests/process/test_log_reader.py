@@ -87,10 +87,10 @@ async def test_nothing_waits_for_a_log_that_nobody_reads(tmp_path: Path) -> None
         logs["proxy"].read()
         await system.cli("unkill", "all")
         await status_becomes(client, "/v1.0/users", 200)
-        told = ""
+        report = ""
         async with asyncio.timeout(WAIT_SECONDS):
-            while "lines before this one are lost" not in told:
-                told += logs["proxy"].read()
+            while "lines before this one are lost" not in report:
+                report += logs["proxy"].read()
                 await asyncio.sleep(0.05)
 
         logs["proxy"].fill()

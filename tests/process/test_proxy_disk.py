@@ -129,7 +129,7 @@ def shown(system: System) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def told_of_audit(system: System) -> str:
+def audit_detail(system: System) -> str:
     return str(shown(system)["heartbeat"]["checks"]["audit"].get("detail", ""))
 
 
@@ -141,14 +141,14 @@ async def test_a_disk_that_does_not_response_silences_neither_heartbeat_nor_read
         (journal,) = (tmp_path / "audit" / "journal").glob("*/*.ndjson")
         os.mkfifo(tmp_path / "hangs")
         (tmp_path / "hangs").rename(journal)
-        await until(lambda: "the disk has not responded for" in told_of_audit(system))
+        await until(lambda: "the disk has not responded for" in audit_detail(system))
         ready = readiness(system)
         assert (ready["ready"], ready["checks"]["audit"]["status"]) == (True, "failed")
         assert metrics(system)["graphward_audit_missing_total"] == 0
         assert (await client.get("/v1.0/echo/2")).status == 200
         os.close(os.open(journal, os.O_WRONLY))
         await until(lambda: stored_paths(system) >= {"/v1.0/echo/2"})
-        await until(lambda: "has not responded" not in told_of_audit(system))
+        await until(lambda: "has not responded" not in audit_detail(system))
     assert "Traceback" not in log_of(system)
 
 
@@ -329,8 +329,10 @@ async def test_torn_ends_of_spool_journal_and_state_cost_no_event(tmp_path: Path
 
 
 def _serves(system: System) -> bool:
-    told = readiness(system)
-    return bool(told["checks"]) and not {"there are no rules", "no worker is alive"} & set(told["reasons"])
+    report = readiness(system)
+    return bool(report["checks"]) and not {"there are no rules", "no worker is alive"} & set(
+        report["reasons"]
+    )
 
 
 def _tear_journal(audit: Path) -> None:

@@ -110,13 +110,13 @@ class Patient:
         """By check; the exit status says whether one failed."""
         self.write()
         status, out = await self.run("--json")
-        told = json.loads(out)
-        failed = any(each["status"] == "fail" for each in told["findings"])
-        assert (status, told["status"] == "fail") == (int(failed), failed)
-        for each in told["findings"]:
+        report = json.loads(out)
+        failed = any(each["status"] == "fail" for each in report["findings"])
+        assert (status, report["status"] == "fail") == (int(failed), failed)
+        for each in report["findings"]:
             assert bool(each["fix"]) is (each["status"] != "ok"), each
             assert "\n" not in each["found"] + each["fix"]
-        return {each["check"]: each for each in told["findings"]}
+        return {each["check"]: each for each in report["findings"]}
 
     async def failures(self) -> dict[str, dict[str, str]]:
         return {name: each for name, each in (await self.findings()).items() if each["status"] == "fail"}

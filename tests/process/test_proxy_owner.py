@@ -81,8 +81,8 @@ def test_a_file_of_somebody_else_ends_the_start_in_one_line(
     else:
         file.touch(mode=0o600)
     done = _as_nobody(nobodys)
-    told = f"belongs to root, and this process runs as nobody: chown {fix.format(directory=directory)}\n"
-    assert done.stderr == f"{setting}: {file} {told}"
+    report = f"belongs to root, and this process runs as nobody: chown {fix.format(directory=directory)}\n"
+    assert done.stderr == f"{setting}: {file} {report}"
     assert done.returncode in (1, 2)
 
 
@@ -91,8 +91,8 @@ def test_a_directory_of_somebody_else_ends_the_start_in_one_line(nobodys: Path) 
     nobodys.parent.chmod(0o755)
     done = _as_nobody(nobodys)
     directory = nobodys.parent
-    told = f"{directory} belongs to root, and this process runs as nobody: chown nobody {directory}\n"
-    assert done.stderr == f"Audit.LocalRetentionPath: {told}"
+    report = f"{directory} belongs to root, and this process runs as nobody: chown nobody {directory}\n"
+    assert done.stderr == f"Audit.LocalRetentionPath: {report}"
 
 
 def _as_nobody(config: Path) -> subprocess.CompletedProcess[str]:

@@ -163,9 +163,9 @@ async def test_a_pipe_in_the_place_of_a_file_is_refused_and_keeps_nobody_waiting
         system.proxy_config.write_text(head + mark + changed, "utf-8")
         hang_up(system)
         await until(lambda: "not reloaded" in log_of(system), seconds=10)
-        (told,) = (each for each in log_of(system).splitlines() if "not reloaded" in each)
-        assert f"{name.removesuffix('File')}File" in told
-        assert told.endswith("it is no regular file")
+        (report,) = (each for each in log_of(system).splitlines() if "not reloaded" in each)
+        assert f"{name.removesuffix('File')}File" in report
+        assert report.endswith("it is no regular file")
         assert processes(system) == before
         assert (await client.get("/v1.0/echo/1")).status == 200
         system.proxy.process.send_signal(signal.SIGTERM)

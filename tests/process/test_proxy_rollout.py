@@ -66,10 +66,10 @@ async def test_when_time_runs_out_the_laggards_are_named(tmp_path: Path) -> None
         status, out, err = await command(system, *wait)
         assert status == 1
         assert "behind" in out
-        told = err.splitlines()
-        assert told[0] == "edge-next was not waited for: it has never sent a heartbeat"
-        assert told[1].startswith("demo-proxy does not enforce open version 2: it enforces version 1, ")
-        assert len(told) == 2
+        report = err.splitlines()
+        assert report[0] == "edge-next was not waited for: it has never sent a heartbeat"
+        assert report[1].startswith("demo-proxy does not enforce open version 2: it enforces version 1, ")
+        assert len(report) == 2
         # Version 1 is there, and who is silent for ever is waited for only where that is asked for.
         assert (await command(system, *wait[:4], "--version", "1"))[0] == 0
         status, out, err = await command(

@@ -171,8 +171,8 @@ async def test_a_port_that_another_proxy_shares_is_told(tmp_path: Path) -> None:
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
         async with whole_system(tmp_path, environment={"Proxy__Listen": address}) as system:
-            told = f"Proxy.Listen: another process listens on {address} too"
-            assert log_of(system).count(told) == 1
+            report = f"Proxy.Listen: another process listens on {address} too"
+            assert log_of(system).count(report) == 1
 
 
 def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Path) -> None:
@@ -182,8 +182,8 @@ def test_an_admin_port_in_use_is_told_at_once_and_ends_with_status_1(config: Pat
         done = run(config, Admin__Listen=address)
     waits, ends = done.stderr.splitlines()
     assert f"another process listens on {address}: waiting up to 10 s" in waits
-    told = f"Admin.Listen: {address} is in use by {this_program()}: end it, or change Admin.Listen"
-    assert (ends, done.returncode) == (told, 1)
+    report = f"Admin.Listen: {address} is in use by {this_program()}: end it, or change Admin.Listen"
+    assert (ends, done.returncode) == (report, 1)
 
 
 @pytest.mark.parametrize("workers", [120, 40])

@@ -84,15 +84,15 @@ REFUSED = (403, "emergency_stop")
 async def test_a_stop_is_in_force_within_one_interval_and_survives_a_restart_alone(tmp_path: Path) -> None:
     async with system_with(tmp_path) as system, client_of(system) as client, client_of(system) as idle:
         assert await code(client) == await code(idle) == ""
-        told = await system.cli("kill", "app", "app", "--reason", "leaked secret")
-        assert (told["scope"], told["org"], told["app"]) == ("app", "Contoso", "app")
+        report = await system.cli("kill", "app", "app", "--reason", "leaked secret")
+        assert (report["scope"], report["org"], report["app"]) == ("app", "Contoso", "app")
         await becomes(client, "emergencyStop")
         assert await code(idle) == "emergencyStop"  # a connection that was open all the while
         assert (client.connects, idle.connects) == (1, 1)
         assert await token(system) == REFUSED
         app = next(each for each in (await system.cli("app", "list"))["apps"] if each["name"] == "app")
-        told = f"the control plane stops application {app['appId']}"
-        assert readiness(system)["checks"]["stops"]["detail"] == told
+        report = f"the control plane stops application {app['appId']}"
+        assert readiness(system)["checks"]["stops"]["detail"] == report
         assert f"EMERGENCY STOP by the control plane: application {app['appId']}" in log_of(system)
         assert readiness(system)["status"] == 200
 

@@ -137,11 +137,11 @@ async def test_a_version_that_can_not_start_changes_nothing(tmp_path: Path, code
     }
     async with whole_system(tmp_path, proxy_code=code, workers=1) as system, client_of(system) as client:
         before = processes(system)
-        for at, (more, told) in enumerate(broken.items()):
+        for at, (more, report) in enumerate(broken.items()):
             install(code, "9.9", more)
             upgrade(system)
             await until(lambda times=at + 1: log_of(system).count("--check of the new one ended") == times)  # type: ignore[misc]
-            assert told in log_of(system)
+            assert report in log_of(system)
         install(code, "9.9")
         good = system.proxy_config.read_text("utf-8")
         system.proxy_config.write_text(good.replace("[Token]", "[Token]\nLifetimeSecond = 9"), "utf-8")

@@ -235,10 +235,10 @@ def test_the_proxy_serves_on_while_the_vault_is_away_and_says_so_loudly(live: Li
     assert readiness(live)["status"] == 200
     assert live.ask("app", "GET", "/v1.0/echo/away").status == 200
     assert live.new_token("app")
-    told = metrics(live)
-    assert 'graphward_check{check="vault"} 1.0' in told
-    assert re.search(r"^graphward_vault_failures_total [1-9]", told, re.MULTILINE)
-    assert re.search(r"^graphward_vault_age_seconds [0-9.]+$", told, re.MULTILINE)
+    report = metrics(live)
+    assert 'graphward_check{check="vault"} 1.0' in report
+    assert re.search(r"^graphward_vault_failures_total [1-9]", report, re.MULTILINE)
+    assert re.search(r"^graphward_vault_age_seconds [0-9.]+$", report, re.MULTILINE)
     assert f"upstream credential was not read: {where}" in system.proxy.log.read_text()
     until(lambda: where in json.dumps(live.cli("proxy", "show", "demo-proxy")))  # told by heartbeat
     system.vault.mode = "ok"
@@ -296,8 +296,8 @@ def test_nothing_of_the_vault_is_in_logs_metrics_events_or_files(live: Live) -> 
     checked = run("proxy", "--config", str(system.proxy_config), "--check")
     assert checked.returncode == 0
     page = json.dumps(live.cli("audit", "search", "--org", system.org_id, "--limit", "1000"))
-    told = checked.stdout + checked.stderr + page + metrics(live) + json.dumps(readiness(live))
-    data = told.encode() + b"".join(
+    report = checked.stdout + checked.stderr + page + metrics(live) + json.dumps(readiness(live))
+    data = report.encode() + b"".join(
         path.read_bytes() for path in system.directory.rglob("*") if path.is_file()
     )
     assert len(data) > 10_000

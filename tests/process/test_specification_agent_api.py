@@ -126,15 +126,15 @@ def test_sync_delivers_rulesets_app_identities_and_metadata(plane: Plane) -> Non
 
 def test_a_heartbeat_tells_the_operator_version_uptime_rules_and_checks(plane: Plane) -> None:
     """Proxy signals liveness and reports version, uptime, loaded-rule count, check statuses."""
-    told = {
+    report = {
         "version": "9.9",
         "uptimeSeconds": 12.5,
         "loadedRules": 7,
         "checks": {"upstream": {"status": "degraded", "detail": "slow"}},
     }
-    assert plane.proxy.call("POST", "heartbeat", json.dumps(told).encode()).status == 200
+    assert plane.proxy.call("POST", "heartbeat", json.dumps(report).encode()).status == 200
     shown = plane.operator.json("proxy", "show", "edge-1")
-    assert shown["heartbeat"] == told
+    assert shown["heartbeat"] == report
     assert shown["lastSeen"] is not None
 
 
@@ -552,17 +552,17 @@ def test_no_heartbeat_tells_of_a_failure_that_there_is_not(shipping: Shipping) -
 def test_performance_counters_cover_what_was_evaluated(shipping: Shipping) -> None:
     """Counters: requests evaluated, allowed, blocked, filtered, latency."""
 
-    def told() -> int:
+    def report() -> int:
         return sum(each["evaluated"] for each in shipping.control.metrics)
 
     asked = sum(each.path == "/v1.0/users" for each in shipping.graph.requests)
     for _ in range(3):
         assert shipping.request() == 200
-    until(lambda: told() == asked + 3)
+    until(lambda: report() == asked + 3)
     metrics = shipping.control.metrics
-    assert sum(each["allowed"] for each in metrics) == told()
+    assert sum(each["allowed"] for each in metrics) == report()
     assert sum(each["blocked"] + each["filtered"] for each in metrics) == 0
-    assert sum(each["latencyMs"]["count"] for each in metrics) == told()
+    assert sum(each["latencyMs"]["count"] for each in metrics) == report()
 
 
 def test_a_token_request_is_not_an_evaluated_one(shipping: Shipping) -> None:

@@ -57,7 +57,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
     return operator
 
 
-def told_in_one_line_each(stderr: str) -> list[str]:
+def lines_on_stderr(stderr: str) -> list[str]:
     """The lines of standard error, each of which must tell something by itself."""
     assert stderr.endswith("\n")
     lines = stderr.splitlines()
@@ -70,9 +70,9 @@ def told_in_one_line_each(stderr: str) -> list[str]:
 @pytest.mark.parametrize("tier", ["base", "90d", "1y", "7y"])
 def test_org_add(operator: Operator, tier: str) -> None:
     """`org add NAME [--retention base|90d|1y|7y] --json` prints {"orgId","name","retention"}."""
-    told = operator.json("org", "add", f"org-{tier}", "--retention", tier)
-    assert told == {"orgId": told["orgId"], "name": f"org-{tier}", "retention": tier}
-    assert UUID7.fullmatch(told["orgId"])
+    report = operator.json("org", "add", f"org-{tier}", "--retention", tier)
+    assert report == {"orgId": report["orgId"], "name": f"org-{tier}", "retention": tier}
+    assert UUID7.fullmatch(report["orgId"])
 
 
 def test_org_add_keeps_base_by_default(operator: Operator) -> None:
@@ -80,7 +80,7 @@ def test_org_add_keeps_base_by_default(operator: Operator) -> None:
     assert operator.json("org", "add", "plain")["retention"] == "base"
     done = operator.run("org", "add", "odd", "--retention", "2y", "--json")
     assert (done.returncode, done.stdout) == (2, "")
-    assert len(told_in_one_line_each(done.stderr)) == 1
+    assert len(lines_on_stderr(done.stderr)) == 1
 
 
 def test_proxy_add(operator: Operator) -> None:
@@ -88,14 +88,14 @@ def test_proxy_add(operator: Operator) -> None:
     once;
     ORG accepts an id or a name."""
     other = operator.json("org", "add", "other")["orgId"]
-    told = operator.json("proxy", "add", "of-two", "--org", "first", "--org", other)
-    assert list(told) == ["proxyId", "apiKey", "hmacSecret"]
-    assert UUID7.fullmatch(told["proxyId"])
+    report = operator.json("proxy", "add", "of-two", "--org", "first", "--org", other)
+    assert list(report) == ["proxyId", "apiKey", "hmacSecret"]
+    assert UUID7.fullmatch(report["proxyId"])
     for shown in (operator.run("proxy", "show", "of-two", "--json"), operator.run("proxy", "list", "--json")):
         assert shown.returncode == 0
-        assert told["apiKey"] not in shown.stdout
-        assert told["hmacSecret"] not in shown.stdout
-    assert operator.json("proxy", "show", told["proxyId"])["orgs"] == ["first", "other"]
+        assert report["apiKey"] not in shown.stdout
+        assert report["hmacSecret"] not in shown.stdout
+    assert operator.json("proxy", "show", report["proxyId"])["orgs"] == ["first", "other"]
 
 
 def test_ruleset_apply(operator: Operator) -> None:
@@ -111,11 +111,11 @@ def test_ruleset_apply(operator: Operator) -> None:
 def test_app_add(operator: Operator) -> None:
     """`app add NAME --org ORG --ruleset NAME` prints {"appId","clientId","clientSecret"}, the secret this
     once."""
-    told = operator.json("app", "add", "hr", "--org", "first", "--ruleset", "rules")
-    assert list(told) == ["appId", "clientId", "clientSecret"]
+    report = operator.json("app", "add", "hr", "--org", "first", "--ruleset", "rules")
+    assert list(report) == ["appId", "clientId", "clientSecret"]
     for shown in (operator.run("app", "show", "hr", "--json"), operator.run("app", "list", "--json")):
         assert shown.returncode == 0
-        assert told["clientSecret"] not in shown.stdout
+        assert report["clientSecret"] not in shown.stdout
 
 
 def test_audit_search(operator: Operator) -> None:
@@ -124,7 +124,7 @@ def test_audit_search(operator: Operator) -> None:
     options = ("--org", "first", "--from", "2026-01-01", "--to", "2036-01-01T00:00:00Z", "--limit", "5")
     assert operator.json("audit", "search", "verdict:block", *options) == {"events": [], "next": None}
     done = operator.run("audit", "search", "--cursor", "nonsense", "--json")
-    assert (done.returncode, len(told_in_one_line_each(done.stderr))) == (2, 1)
+    assert (done.returncode, len(lines_on_stderr(done.stderr))) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_exit_status_and_standard_error(operator: Operator, status: int, command
     """0 done, 1 the operation failed, 2 usage or invalid input; errors to standard error, one line each."""
     done = operator.run(*command.split(), "--json")
     assert (done.returncode, done.stdout) == (status, ""), done
-    assert len(told_in_one_line_each(done.stderr)) == 1
+    assert len(lines_on_stderr(done.stderr)) == 1
 
 
 def test_errors_name_file_line_and_column(operator: Operator, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_errors_name_file_line_and_column(operator: Operator, tmp_path: Path) ->
     )
     done = operator.run("ruleset", "apply", str(file), "--org", "first", "--json")
     assert (done.returncode, done.stdout) == (2, "")
-    lines = told_in_one_line_each(done.stderr)
+    lines = lines_on_stderr(done.stderr)
     places = [re.match(re.escape(str(file)) + r":(\d+):(\d+): \S", line) for line in lines]
     assert all(places), lines
     assert sorted(int(place[1]) for place in places if place) == [3, 5, 7, 8, 9, 10, 10]
@@ -250,7 +250,7 @@ def test_a_usage_error_of_the_proxy_is_one_line() -> None:
     """2 usage: errors go to standard error, one line each."""
     done = run("proxy", "--chek")
     assert done.returncode == 2
-    assert len(told_in_one_line_each(done.stderr)) == 1
+    assert len(lines_on_stderr(done.stderr)) == 1
 
 
 # 2. Settings
@@ -273,25 +273,25 @@ def test_check_prints_the_resolved_settings_with_secrets_masked(tmp_path: Path) 
     2."""
     status, out, errors = check(tmp_path, PROXY)
     assert (status, errors) == (0, [])
-    told = tomllib.loads(out)
-    assert told["Agent"]["ApiKey"]
-    assert told["Proxy"]["Listen"] == ["127.0.0.1:0"]
+    report = tomllib.loads(out)
+    assert report["Agent"]["ApiKey"]
+    assert report["Proxy"]["Listen"] == ["127.0.0.1:0"]
     assert not (tmp_path / "var").exists()
 
 
 def test_defaults(tmp_path: Path) -> None:
     """CatchUp true, LifetimeSeconds 3600, ReportAs502, RewriteLinks true, RequireSignedResponse true, …"""
     _, out, _ = check(tmp_path, PROXY)
-    told = tomllib.loads(out)
-    assert told["Audit"]["CatchUp"] is True
-    assert told["Audit"]["WhenFull"] == "refuse"
-    assert told["Audit"]["MaxBatchSize"] == 500
-    assert told["Token"]["LifetimeSeconds"] == 3600
-    assert told["Upstream"]["ReportAs502"] == ["500-502", "505-599"]
-    assert told["Upstream"]["RewriteLinks"] is True
-    assert told["RuleSync"]["RequireSignedResponse"] is True
-    assert told["RuleSync"]["MaxStalenessSeconds"] == 0
-    assert told["Admin"]["Listen"].startswith("127.0.0.1:")
+    report = tomllib.loads(out)
+    assert report["Audit"]["CatchUp"] is True
+    assert report["Audit"]["WhenFull"] == "refuse"
+    assert report["Audit"]["MaxBatchSize"] == 500
+    assert report["Token"]["LifetimeSeconds"] == 3600
+    assert report["Upstream"]["ReportAs502"] == ["500-502", "505-599"]
+    assert report["Upstream"]["RewriteLinks"] is True
+    assert report["RuleSync"]["RequireSignedResponse"] is True
+    assert report["RuleSync"]["MaxStalenessSeconds"] == 0
+    assert report["Admin"]["Listen"].startswith("127.0.0.1:")
 
 
 def test_every_key_of_the_contract_is_known(tmp_path: Path) -> None:
@@ -364,9 +364,9 @@ def test_a_wrong_setting_stops_the_start_with_one_line(
     config.write_text(PROXY.replace("PORT", "0") + added)
     done = run("proxy", "--config", str(config))
     assert (done.returncode, done.stdout) == (2, "")
-    (told,) = done.stderr.splitlines()
-    assert told.startswith(f"{config}:{line}:")
-    assert all(word in told for word in says), told
+    (report,) = done.stderr.splitlines()
+    assert report.startswith(f"{config}:{line}:")
+    assert all(word in report for word in says), report
 
 
 def test_the_environment_overrides_any_key(tmp_path: Path) -> None:
@@ -379,10 +379,10 @@ def test_the_environment_overrides_any_key(tmp_path: Path) -> None:
         Upstream__RewriteLinks="false",
         Upstream__ReportAs502="500,505-510",
     )
-    told = tomllib.loads(out)
-    assert told["Audit"]["MaxBatchSize"] == 200
-    assert told["Upstream"]["RewriteLinks"] is False
-    assert told["Upstream"]["ReportAs502"] == ["500", "505-510"]
+    report = tomllib.loads(out)
+    assert report["Audit"]["MaxBatchSize"] == 200
+    assert report["Upstream"]["RewriteLinks"] is False
+    assert report["Upstream"]["ReportAs502"] == ["500", "505-510"]
     for name, value in (("Audit__MaxBatchSiz", "2"), ("Audit__MaxBatchSize", "many")):
         status, _, errors = check(tmp_path, PROXY, **{name: value})
         assert (status, len(errors)) == (2, 1)
@@ -413,8 +413,8 @@ def test_rate_limits_of_the_environment_are_checked_too(operator: Operator, name
     for value in ("0", "many", "1.5"):
         done = operator.run("org", "list", **{name: value})
         assert done.returncode == 2
-        (told,) = told_in_one_line_each(done.stderr)
-        assert name in told
+        (report,) = lines_on_stderr(done.stderr)
+        assert name in report
     assert "at most 1000000," in operator.run("org", "list", **{name: "1000001"}).stderr
 
 
@@ -463,9 +463,9 @@ class Scripted:
         return reply.status, reply.json
 
     def ask(self, target: str, *fields: tuple[str, str]) -> int:
-        status, told = self.token_status()
-        assert status == 200, told
-        bearer = ("Authorization", f"Bearer {told['access_token']}")
+        status, report = self.token_status()
+        assert status == 200, report
+        bearer = ("Authorization", f"Bearer {report['access_token']}")
         return send(self.url, "GET", target, [bearer, *fields]).status
 
 
@@ -528,9 +528,9 @@ def test_heartbeat_field_by_field(reported: ControlPlaneStandIn) -> None:
     assert last["uptimeSeconds"] > 0
     assert (last["loadedRules"], last["syncVersion"]) == (1, "2026-11-21T04:25:58.123Z")
     assert "upstream" in last["checks"]
-    for name, told in last["checks"].items():
-        assert told["status"] in ("ok", "degraded", "failed"), name
-        assert isinstance(told["detail"], str)
+    for name, report in last["checks"].items():
+        assert report["status"] in ("ok", "degraded", "failed"), name
+        assert isinstance(report["detail"], str)
     assert last["lastSeq"] == {"org-1": 6}
     assert isinstance(last["auditPending"], int)
     assert last["oldestPendingSeconds"] >= 0
@@ -630,7 +630,7 @@ def test_rules_of_another_author_or_an_older_time_are_never_in_force(
         until(lambda: len(control.sync_requests) >= wanted)
 
     newer = rules("/v1.0/groups", "2026-11-22T00:00:00.000Z")
-    spoiled: tuple[Callable[[str], str], ...] = (lambda _: "0" * 64, str.upper, lambda told: told[:-1])
+    spoiled: tuple[Callable[[str], str], ...] = (lambda _: "0" * 64, str.upper, lambda report: report[:-1])
     with scripted.running():
         until(scripted.ready)
         assert (scripted.ask("/v1.0/users"), scripted.ask("/v1.0/groups")) == (200, 403)
@@ -642,7 +642,7 @@ def test_rules_of_another_author_or_an_older_time_are_never_in_force(
             control.spoil_signature = spoil
             syncs(1)
         assert (scripted.ask("/v1.0/users"), scripted.ask("/v1.0/groups")) == (200, 403)
-        control.spoil_signature = lambda told: told
+        control.spoil_signature = lambda report: report
         until(lambda: scripted.ask("/v1.0/groups") == 200)
         control.sync_body = rules("/v1.0/users", "2026-11-21T23:59:59.999Z")
         syncs()
@@ -667,8 +667,8 @@ def test_past_max_staleness_traffic_is_refused_with_503(
         until(lambda: scripted.ask("/v1.0/users") == 200)
         control.sync_script.extend([error(401, "timestampOutOfRange")] * 500)
         until(lambda: scripted.token_status()[0] != 200)
-        status, told = scripted.token_status()
-        assert (status, told["error"]["code"]) == (503, "notReady")
+        status, report = scripted.token_status()
+        assert (status, report["error"]["code"]) == (503, "notReady")
         assert send(scripted.admin, "GET", "/readyz").status == 503
         assert scripted.process is not None
         assert "control plane responded with 401 timestampOutOfRange" in scripted.process.output
@@ -877,11 +877,11 @@ def test_rules_are_tried_in_file_order_and_log_only_goes_on(live: Live) -> None:
         live.ask("rules", "GET", target, [("client-request-id", request_id)])
     strict = f"order-strict-{os.getpid()}"
     assert live.ask("strict", "GET", "/v1.0/x", [("client-request-id", strict)]).status == 403
-    told = [
+    report = [
         (event["verdict"], event["ruleId"], event.get("loggedRuleIds") or [])
         for event in live.events(*ids, strict)
     ]
-    assert told == [
+    assert report == [
         ("allow", "first", []),
         ("log_only", "note-1", ["note-1"]),
         ("log_only", "note-1", ["note-1", "note-2"]),

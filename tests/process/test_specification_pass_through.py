@@ -520,8 +520,8 @@ def test_links_are_found_in_a_compressed_response(live: Live) -> None:
     live.upstream_says("/v1.0/open/packed", gzip.compress(body), [JSON, ("Content-Encoding", "gzip")])
     reply = live.ask("crm", "GET", "/v1.0/open/packed", [("Accept-Encoding", "gzip")])
     coded = reply.value("Content-Encoding") == "gzip"
-    told = gzip.decompress(reply.body) if coded else reply.body
-    assert told == body.replace(graph.encode(), live.url.encode())
+    report = gzip.decompress(reply.body) if coded else reply.body
+    assert report == body.replace(graph.encode(), live.url.encode())
 
 
 # Verdicts
@@ -712,7 +712,7 @@ def test_upstream_scopes_stay_declared_against_the_upstream(live: Live) -> None:
 
 def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
     """The real upstream credentials are held by the proxy side; the upstream never sees the proxy token."""
-    told = b""
+    report = b""
     for target in (
         "/v1.0/echo/x",
         "/v1.0/open/links",
@@ -720,11 +720,11 @@ def test_the_application_never_sees_the_upstream_credential(live: Live) -> None:
         "/v1.0/open/gone",
     ):
         reply = live.ask("crm", "GET", target)
-        told += reply.body + repr(reply.headers).encode()
+        report += reply.body + repr(reply.headers).encode()
     hidden = (*live.system.identity.tokens, *live.system.managed_identity.tokens, CLIENT_SECRET, SIGNING_KEY)
     secrets = [each.encode() for each in hidden]
     logs = b"".join(child.log.read_bytes() for child in live.system.children)
-    assert not [secret for secret in secrets if secret in told or secret in logs]
+    assert not [secret for secret in secrets if secret in report or secret in logs]
     proxy_tokens = [token.encode() for token in live.tokens.values()]
     for each in live.system.graph.requests:
         assert not [token for token in proxy_tokens if token in each.head or token in each.body]

@@ -187,10 +187,10 @@ def test_what_is_said_to_be_never_reached_is_never_tried(
     ruleset: Ruleset, resource: tuple[Segment, ...], method: str
 ) -> None:
     never = {where[1] for where, message in _never_reached(ruleset) if len(where) == 3}
-    told = Explainer(ruleset).explain(SampleRequest(method, plain(resource)))
+    report = Explainer(ruleset).explain(SampleRequest(method, plain(resource)))
     tried = {
         attempt.rule_id
-        for account in told.accounts
+        for account in report.accounts
         for attempt in account.attempts
         if attempt.outcome != "unmatched" and attempt.decision.reason != "hiddenProperty"
     }
@@ -208,8 +208,8 @@ def test_a_ruleset_of_any_size_is_looked_at_soon() -> None:
 @pytest.mark.parametrize(("method", "hint"), [("DELET", "; did you mean DELETE?"), ("PROPFIND", "")])
 def test_a_method_that_graph_does_not_have_is_named(method: str, hint: str) -> None:
     text = RULES.format(more="", verdict="block", methods=f", methods: [get, {method}]")
-    (told,) = ruleset_advice(text, parse_ruleset(text))
-    assert (told.where, told.message) == ("rules[0].match.methods[1]", f"no method that Graph has{hint}")
+    (report,) = ruleset_advice(text, parse_ruleset(text))
+    assert (report.where, report.message) == ("rules[0].match.methods[1]", f"no method that Graph has{hint}")
 
 
 def test_of_very_much_advice_the_first_is_told_and_that_there_is_more() -> None:
@@ -217,7 +217,7 @@ def test_of_very_much_advice_the_first_is_told_and_that_there_is_more() -> None:
     text = RULES.format(
         more=f"    transforms: {{strip_properties: [{paths}]}}\n", verdict="filter", methods=""
     )
-    told = ruleset_advice(text, parse_ruleset(text))
-    assert len(told) == MAX_PROBLEMS + 1
-    assert told[-1].message.startswith("and so on")
-    assert all(len(one.message) <= 1000 for one in told)
+    report = ruleset_advice(text, parse_ruleset(text))
+    assert len(report) == MAX_PROBLEMS + 1
+    assert report[-1].message.startswith("and so on")
+    assert all(len(one.message) <= 1000 for one in report)

@@ -152,21 +152,21 @@ def test_of_very_many_failures_the_first_are_told_and_all_counted() -> None:
 
 def test_a_failure_quotes_no_more_of_a_body_than_a_person_reads() -> None:
     body = "b" * 5000
-    told = failures(f"""
+    report = failures(f"""
   - request: GET /b
     time: 2026-03-02T09:00:00Z
     answer: {{body: {body}}}
     expect: {{verdict: allow, body: x}}
 """)
-    assert max(len(message) for _, _, message in told) == 1000
+    assert max(len(message) for _, _, message in report) == 1000
 
 
 @pytest.mark.parametrize("headers", ["{a: [{}, {}, {}]}", "{ä: b}", "{a: {}}"])
 def test_mistakes_in_very_many_cases_are_told_as_of_a_ruleset(headers: str) -> None:
     case = f"  - &c {{request: GET /x, headers: {headers}, expect: {{verdict: allow}}}}\n"
-    told = refusals("cases:\n" + case + "  - *c\n" * 300)
-    assert len(told) == MAX_PROBLEMS + 1
-    assert told[-1][1].startswith("and so on")
+    report = refusals("cases:\n" + case + "  - *c\n" * 300)
+    assert len(report) == MAX_PROBLEMS + 1
+    assert report[-1][1].startswith("and so on")
 
 
 def test_a_body_expected_of_no_response_is_told_as_often_and_no_more() -> None:

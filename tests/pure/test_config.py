@@ -139,10 +139,10 @@ def test_a_mistake_is_one_line_with_its_place(line: str, expected: str) -> None:
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
-    told = problems(
+    report = problems(
         'Loose = 1\n[Dor]\nX = 1\n[Peer]\nBaseUrl = "ftp://peer"\n[Door]\nMaxSize = 1000\nColour = "red"\n'
     )
-    assert [problem.split(": ", 2)[:2] for problem in told] == [
+    assert [problem.split(": ", 2)[:2] for problem in report] == [
         ["conf/example.toml:1", "Loose"],
         ["conf/example.toml:2", "Dor"],
         ["conf/example.toml:4", "Peer.ApiKey"],
@@ -150,8 +150,8 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         ["conf/example.toml:7", "Door.MaxSize"],
         ["conf/example.toml:8", "Door.Colour"],
     ]
-    assert "unknown section, did you mean Door?" in told[1]
-    assert "missing, and required (or ApiKeyFile)" in told[2]
+    assert "unknown section, did you mean Door?" in report[1]
+    assert "missing, and required (or ApiKeyFile)" in report[2]
 
 
 def test_a_required_key_without_its_section_names_the_file() -> None:
@@ -414,9 +414,9 @@ class TestAnyText:
     @given(st.text(max_size=30))
     def test_in_a_variable(self, text: str) -> None:
         for name in ("MaxSize", "WaitSeconds", "Open", "Listen", "CachePath", "CertFile", "WhenFull"):
-            told = problems_if_any(MINIMAL, {f"Door__{name}": text})
-            assert all(problem.isprintable() for problem in told)
-            assert all(f"Door__{name}" in problem or "must be even" in problem for problem in told)
+            report = problems_if_any(MINIMAL, {f"Door__{name}": text})
+            assert all(problem.isprintable() for problem in report)
+            assert all(f"Door__{name}" in problem or "must be even" in problem for problem in report)
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,10 @@ PAGES: Final = """
 
 
 def test_each_rule_is_told_in_order_with_what_failed_until_one_decides() -> None:
-    told = explainer(PAGES).explain(
+    report = explainer(PAGES).explain(
         SampleRequest("GET", "/v1.0/users?$top=500", client_ip="192.0.2.1", now=THURSDAY_NOON_UTC)
     )
-    (account,) = told.accounts
+    (account,) = report.accounts
     assert account.paths == ("/v1.0/users",)
     assert outcomes(account) == [
         ("writes", "unmatched"),
@@ -74,7 +74,7 @@ def test_each_rule_is_told_in_order_with_what_failed_until_one_decides() -> None
     assert failed(by_id["office"]) == ("ip", "no", ("192.0.2.1",))
     assert failed(by_id["weekend"]) == ("time", "no", ("thu 12:00",))
     assert failed(by_id["small"]) == ("query $top", "no", ("500",))
-    assert told.decision == Decision("block", "rest", ("watch",))
+    assert report.decision == Decision("block", "rest", ("watch",))
 
 
 def test_a_parameter_that_differs_is_named_rather_than_the_path() -> None:
@@ -97,9 +97,9 @@ def test_perhaps_is_told_and_what_each_verdict_makes_of_it() -> None:
 
 def test_every_reading_of_an_odd_target_has_its_account() -> None:
     rules = "- {id: mail, match: {path: [/v1.0/users/ada/messages]}, verdict: block}"
-    told = explained(rules, "/v1.0/users/ada/messages;x=1", default="allow")
-    assert told.decision == Decision("block", "mail")
-    verdicts = {account.paths: account.decision and account.decision.verdict for account in told.accounts}
+    report = explained(rules, "/v1.0/users/ada/messages;x=1", default="allow")
+    assert report.decision == Decision("block", "mail")
+    verdicts = {account.paths: account.decision and account.decision.verdict for account in report.accounts}
     assert verdicts == {
         ("/v1.0/users/ada/messages;x=1",): "allow",
         ("/v1.0/users/ada/messages",): "block",
@@ -120,11 +120,11 @@ def test_a_rule_that_blocks_for_what_it_hides_says_by_which_way(
 - {{id: hide, when: {when}, match: {{path: ["/users/{{id}}"]}}, verdict: filter,
    transforms: {{strip_properties: [mobilePhone]}}, guard_queries: true}}
 """
-    told = explained(rules, target, default=default)
+    report = explained(rules, target, default=default)
     took_part = ("default", "hide") if when == "response" else ()
-    assert told.decision == Decision("block", "hide", reason="hiddenProperty", several_rule_ids=took_part)
-    assert [attempt.rule_id for attempt in told.accounts[0].attempts] == ["hide"]
-    assert told.accounts[0].attempts[-1].note.startswith(f"the {note} names a property")
+    assert report.decision == Decision("block", "hide", reason="hiddenProperty", several_rule_ids=took_part)
+    assert [attempt.rule_id for attempt in report.accounts[0].attempts] == ["hide"]
+    assert report.accounts[0].attempts[-1].note.startswith(f"the {note} names a property")
 
 
 HIDES: Final = """
@@ -159,10 +159,10 @@ def test_nothing_is_foreseen_where_the_body_that_a_rule_reads_is_no_json() -> No
         sample = SampleRequest(
             "POST", "/users/ada/mobilePhone", client_ip="10.0.0.1", now=THURSDAY_NOON_UTC, body=b"{"
         )
-        told = explainer(rules, "allow").explain(sample)
-        assert told.refused is not None
-        assert told.refused.reason == "malformedRequest"
-        assert "hide" not in [attempt.rule_id for attempt in told.accounts[0].attempts]
+        report = explainer(rules, "allow").explain(sample)
+        assert report.refused is not None
+        assert report.refused.reason == "malformedRequest"
+        assert "hide" not in [attempt.rule_id for attempt in report.accounts[0].attempts]
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_what_is_foreseen_names_each_rule_that_it_hangs_on_once(
     rules: str, attempts: list[tuple[str, str]]
 ) -> None:
     sample = SampleRequest("GET", "/users/ada/mobilePhone", now=THURSDAY_NOON_UTC, unknown=frozenset({"ip"}))
-    told = explainer(rules, "allow").explain(sample)
-    assert told.decision is None
-    assert outcomes(told.accounts[0]) == attempts
+    report = explainer(rules, "allow").explain(sample)
+    assert report.decision is None
+    assert outcomes(report.accounts[0]) == attempts
 
 
 @pytest.mark.parametrize(("filtered", "verdict"), [("mobilePhone", "block"), ("displayName", "allow")])
@@ -203,10 +203,10 @@ def test_a_query_behind_a_guarded_path_is_explained_too(filtered: str, verdict: 
    guard_queries: true, ip: {in: [0.0.0.0/0]}}
 - {id: rest, match: {path: ["/**"]}, verdict: allow}
 """
-    told = explained(rules, f"/users/$count?$filter={filtered}+eq+1")
-    assert told.decision is not None
-    assert told.decision.verdict == verdict
-    attempt = told.accounts[0].attempts[0]
+    report = explained(rules, f"/users/$count?$filter={filtered}+eq+1")
+    assert report.decision is not None
+    assert report.decision.verdict == verdict
+    attempt = report.accounts[0].attempts[0]
     finding = attempt.findings[-1]
     assert (finding.part, finding.found) == ("query", (f"$filter={filtered}+eq+1",))
     assert (finding.held, bool(attempt.note)) == (("yes", True) if verdict == "block" else ("no", False))
@@ -228,12 +228,12 @@ def test_what_the_proxy_refuses_is_refused(
 - {id: b, match: {path: [/a/b]}, verdict: allow}
 - {id: a, match: {path: [/a]}, conditions: [{body: x, equals: 1}], verdict: allow}
 """
-    told = explainer(rules).explain(SampleRequest(method, target, headers, body=body))
-    assert told.decision is None
-    assert told.refused is not None
-    assert (told.refused.status, told.refused.reason) == (400, reason)
+    report = explainer(rules).explain(SampleRequest(method, target, headers, body=body))
+    assert report.decision is None
+    assert report.refused is not None
+    assert (report.refused.status, report.refused.reason) == (400, reason)
     if reason == "malformedRequest":
-        assert outcomes(told.accounts[0]) == [("b", "unmatched"), ("a", "unreadable")]
+        assert outcomes(report.accounts[0]) == [("b", "unmatched"), ("a", "unreadable")]
 
 
 RESPONSES: Final = """
@@ -251,11 +251,11 @@ def responded(body: object, status: int = 200) -> Explanation:
 
 
 def test_a_response_is_evaluated_and_shown_as_the_application_gets_it() -> None:
-    told = responded({"value": [{"id": 1, "phone": 2, "mail": 3, "level": "open"}]})
-    assert told.decision is not None
-    assert (told.decision.verdict, told.decision.rule_id) == ("filter", "cut")
-    assert json.loads(told.body or b"") == {"value": [{"id": 1, "level": "open"}]}
-    assert failed(told.response_accounts[0].attempts[0]) == ("property level", "no", ("open",))
+    report = responded({"value": [{"id": 1, "phone": 2, "mail": 3, "level": "open"}]})
+    assert report.decision is not None
+    assert (report.decision.verdict, report.decision.rule_id) == ("filter", "cut")
+    assert json.loads(report.body or b"") == {"value": [{"id": 1, "level": "open"}]}
+    assert failed(report.response_accounts[0].attempts[0]) == ("property level", "no", ("open",))
 
 
 def test_a_response_that_a_rule_blocks_or_a_filter_cant_vouch_for_is_not_shown() -> None:
@@ -270,8 +270,8 @@ def test_a_response_that_a_rule_blocks_or_a_filter_cant_vouch_for_is_not_shown()
 
 
 def test_without_a_response_the_rules_that_await_it_are_named() -> None:
-    told = explainer(RESPONSES).explain(SampleRequest("GET", "/users"))
-    assert told.awaiting == ("secret", "cut")
+    report = explainer(RESPONSES).explain(SampleRequest("GET", "/users"))
+    assert report.awaiting == ("secret", "cut")
 
 
 # Any rules, any request: the same verdict, and an account that leads to it.
@@ -387,7 +387,7 @@ BESIDE_A_KEY: Final = SampleRequest("GET", "/v1.0/users('ada@contoso.com');a=b")
 def test_the_verdict_is_the_proxy_s_and_the_account_leads_to_it(
     ruleset: Ruleset, sample: SampleRequest
 ) -> None:
-    told = Explainer(ruleset).explain(sample)
+    report = Explainer(ruleset).explain(sample)
     decision: Decision | None = None
     try:
         facts = request(
@@ -403,11 +403,11 @@ def test_the_verdict_is_the_proxy_s_and_the_account_leads_to_it(
         refusal = str(error)
     else:
         refusal = ""
-    assert told.decision == decision
-    assert (told.refused.message if told.refused is not None else "") == refusal
-    unread = [account for account in told.accounts if account.decision is None]
+    assert report.decision == decision
+    assert (report.refused.message if report.refused is not None else "") == refusal
+    unread = [account for account in report.accounts if account.decision is None]
     assert bool(unread) <= (sample.body == b"{")
-    for account in told.accounts:
+    for account in report.accounts:
         falls_to = "allow" if account.importance == "shadow" else ruleset.default
         agrees(account, Decision(falls_to, "default", reason="default"))
 
@@ -424,10 +424,10 @@ def test_and_so_it_is_of_a_response(
     ruleset: Ruleset, sample: SampleRequest, status: int, body: bytes
 ) -> None:
     response = ResponseFacts(status, ((b"x", b"1"),), body)
-    told = Explainer(ruleset).explain(sample, response)
+    report = Explainer(ruleset).explain(sample, response)
     before = Explainer(ruleset).explain(sample).decision
     if before is None or before.verdict == "block":
-        assert told.decision == before
+        assert report.decision == before
         return
     facts = RequestFacts(
         sample.method,
@@ -438,8 +438,8 @@ def test_and_so_it_is_of_a_response(
         sample.body,
     )
     plan = compile_ruleset(ruleset).plan(sample.method, facts.target)
-    assert told.decision == plan.decide_response(facts, before, response)
-    for account in told.response_accounts:
+    assert report.decision == plan.decide_response(facts, before, response)
+    for account in report.response_accounts:
         agrees_on_response(account, before)
 
 

@@ -61,8 +61,8 @@ def test_a_line_that_was_begun_is_ended_and_those_after_it_are_counted() -> None
     assert pipe.text == b"INFO one\nINF"
     pipe.room = 1000
     say(handler, "five", "six")
-    told = b"WARNING 2 lines before this one are lost: nobody read the log\n"
-    assert pipe.text == b"INFO one\nINFO two\n" + told + b"INFO five\nINFO six\n"
+    report = b"WARNING 2 lines before this one are lost: nobody read the log\n"
+    assert pipe.text == b"INFO one\nINFO two\n" + report + b"INFO five\nINFO six\n"
 
 
 def test_what_was_begun_is_ended_at_the_end() -> None:

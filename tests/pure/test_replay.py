@@ -324,8 +324,8 @@ def test_what_is_said_of_a_part_is_true_of_the_whole(
         transforms=None if decided is None or decided.transforms is None else decided.transforms.names,
     )
     replay = Replay(ruleset)
-    most_told = patch("controlplane.workshop.replay._MOST_TOLD", 20_000)
-    with patch("proxy.policy.unknown.MAX_WAYS", 20_000), most_told:
+    most_reported = patch("controlplane.workshop.replay._MOST_REPORTED", 20_000)
+    with patch("proxy.policy.unknown.MAX_WAYS", 20_000), most_reported:
         for _ in range(2):  # the second time out of memory
             after = replay.evaluate(stored)
             possible = (after,) if isinstance(after, Outcome) else after.possible

@@ -249,8 +249,8 @@ cases:
 def test_the_explanation_shows_what_is_written() -> None:
     text = "  - {id: a, match: {path: [/x]}, conditions: [{header: V, in: [1.10, +47]}], verdict: block}"
     ruleset = parse_ruleset(HEAD + text)
-    told = Explainer(ruleset).explain(SampleRequest("GET", "/x", ((b"V", b"1.10"),)))
-    (finding,) = told.accounts[0].attempts[0].findings
+    report = Explainer(ruleset).explain(SampleRequest("GET", "/x", ((b"V", b"1.10"),)))
+    (finding,) = report.accounts[0].attempts[0].findings
     assert (finding.asked, finding.found, finding.held) == ("in 1.10, +47", ("1.10",), "yes")
 
 

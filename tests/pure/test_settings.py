@@ -152,8 +152,8 @@ ClientId = "c"
         assert credentials.client_secret == "client-secret"
 
     def test_environment_names_each_value_that_is_missing(self, tmp_path: Path) -> None:
-        told = problems(tmp_path, self.WITHOUT, {"AZURE_CLIENT_ID": "c"})
-        assert told == [
+        report = problems(tmp_path, self.WITHOUT, {"AZURE_CLIENT_ID": "c"})
+        assert report == [
             (
                 "proxy.toml: Credentials.TenantId: missing, and required by Provider environment "
                 "(or set AZURE_TENANT_ID)"
@@ -165,8 +165,8 @@ ClientId = "c"
         ]
 
     def test_static_needs_its_token(self, tmp_path: Path) -> None:
-        told = problems(tmp_path, self.WITHOUT + '[Credentials]\nProvider = "static"\n')
-        assert told == ["proxy.toml:6: Credentials.AccessToken: missing, and required by Provider static"]
+        report = problems(tmp_path, self.WITHOUT + '[Credentials]\nProvider = "static"\n')
+        assert report == ["proxy.toml:6: Credentials.AccessToken: missing, and required by Provider static"]
 
     def test_key_vault_names_each_value_that_is_missing(self, tmp_path: Path) -> None:
         text = self.WITHOUT + '[Credentials]\nProvider = "managed-identity-key-vault"\n'
@@ -195,7 +195,7 @@ ClientId = "c"
         assert credentials.vault_refresh_seconds == 300
 
     @pytest.mark.parametrize(
-        ("key", "value", "told"),
+        ("key", "value", "report"),
         [
             ("VaultUrl", "http://contoso.vault.azure.net", "must be an https:// address"),
             ("VaultUrl", "https://contoso.vault.azure.net/secrets/graph", "must be scheme, host and port"),
@@ -203,9 +203,11 @@ ClientId = "c"
             ("SecretName", "../keys", "must be 1 to 127 letters, digits and hyphens"),
         ],
     )
-    def test_only_a_vault_and_a_name_are_taken(self, tmp_path: Path, key: str, value: str, told: str) -> None:
+    def test_only_a_vault_and_a_name_are_taken(
+        self, tmp_path: Path, key: str, value: str, report: str
+    ) -> None:
         (problem,) = problems(tmp_path, self.WITHOUT + self.VAULT, {f"Credentials__{key}": value})
-        assert problem.startswith(f"environment: Credentials__{key}: {told}")
+        assert problem.startswith(f"environment: Credentials__{key}: {report}")
 
 
 class TestIdentities:
@@ -369,16 +371,18 @@ ClientSecret = "s"
 
     def test_every_problem_is_told_at_once(self, tmp_path: Path) -> None:
         text = MINIMAL.replace('"static"', '"environment"') + self.MAIL + self.FILES + 'Nme = ""\n'
-        told = problems(tmp_path, text)
-        assert len(told) == 3 + 2 * 3 + 1
-        assert told[-1] == "proxy.toml:17: Credentials.Identities.files.Nme: unknown key, did you mean Name?"
-        told = problems(tmp_path, text.replace('Nme = ""', 'Applications = "app-1"'))
-        assert len(told) == 3 + 2 * 3 + 1
+        report = problems(tmp_path, text)
+        assert len(report) == 3 + 2 * 3 + 1
+        assert (
+            report[-1] == "proxy.toml:17: Credentials.Identities.files.Nme: unknown key, did you mean Name?"
+        )
+        report = problems(tmp_path, text.replace('Nme = ""', 'Applications = "app-1"'))
+        assert len(report) == 3 + 2 * 3 + 1
 
     def test_what_is_wrong_within_another_section_hides_nothing(self, tmp_path: Path) -> None:
         text = MINIMAL.replace('"static"', '"environment"').replace("ApiKey", "ApiKy")
-        told = [each.split(": ")[1] for each in problems(tmp_path, text)]
-        assert {"Agent.ApiKey", "Agent.ApiKy", "Credentials.TenantId"} <= set(told)
+        report = [each.split(": ")[1] for each in problems(tmp_path, text)]
+        assert {"Agent.ApiKey", "Agent.ApiKy", "Credentials.TenantId"} <= set(report)
 
     @pytest.mark.parametrize(
         "variable",
@@ -407,11 +411,11 @@ ClientSecret = "s"
         }
 
     def test_what_check_prints_shows_each_and_no_secret(self, tmp_path: Path) -> None:
-        told = describe(settings_from(tmp_path, MINIMAL + self.MAIL.replace('"m"', '"s3cr3t"')))
-        assert '[[Credentials.Identities]]\nName = "mail"\n' in told
-        assert 'Applications = ["app-1", "app-2"]' in told
-        assert "s3cr3t" not in told
-        assert settings_from(tmp_path, told.replace('SigningKey = ""\n', "")).credentials.identities
+        report = describe(settings_from(tmp_path, MINIMAL + self.MAIL.replace('"m"', '"s3cr3t"')))
+        assert '[[Credentials.Identities]]\nName = "mail"\n' in report
+        assert 'Applications = ["app-1", "app-2"]' in report
+        assert "s3cr3t" not in report
+        assert settings_from(tmp_path, report.replace('SigningKey = ""\n', "")).credentials.identities
 
 
 def test_the_identity_provider_is_trusted_like_the_upstream_unless_told_otherwise(tmp_path: Path) -> None:

@@ -209,14 +209,14 @@ rules:
     transforms: {{strip_properties: [z.{word}]}}
     guard_queries: true
 """
-    told = advice(text)
-    assert [one.split(": ")[1] for one in told] == [
+    report = advice(text)
+    assert [one.split(": ")[1] for one in report] == [
         "rules[0].match.path[0]",
         "rules[0].conditions[0].body",
         "rules[0].conditions[0].equals",
         "rules[1].transforms.strip_properties[0]",
     ]
-    assert all(char in one for one in told)
+    assert all(char in one for one in report)
 
 
 def filtering(*names: str) -> str:
@@ -248,10 +248,10 @@ rules:
     ],
 )
 def test_a_near_miss_of_a_known_name_is_warned_of(written: str, meant: str) -> None:
-    told = advice(filtering("id", written, "scope"))
-    assert len(told) == 1
-    assert "9:41: rules[0].transforms.strip_properties[1]" in told[0]
-    assert f"`{meant}`" in told[0]
+    report = advice(filtering("id", written, "scope"))
+    assert len(report) == 1
+    assert "9:41: rules[0].transforms.strip_properties[1]" in report[0]
+    assert f"`{meant}`" in report[0]
 
 
 def test_so_is_one_of_another_name_in_the_ruleset() -> None:
@@ -268,9 +268,9 @@ name: test
 rules:
   - {id: a, match: {path: ["/v1.0/usres/{id}", "/v1.0/me/drive/root:/massages", /v1.0/users]}, verdict: block}
 """
-    (told,) = advice(text)
-    assert "5:28: rules[0].match.path[0]" in told
-    assert "`users`" in told
+    (report,) = advice(text)
+    assert "5:28: rules[0].match.path[0]" in report
+    assert "`users`" in report
 
 
 def test_one_letter_makes_the_difference() -> None:
@@ -301,9 +301,9 @@ rules:
     conditions: [{param: p, equals: b}]
     verdict: block
 """)
-    told = Explainer(ruleset).explain(SampleRequest("GET", "/v1.0/b%E2%80%8B?q=b"))
-    assert "/v1.0/b\\u200b" in told.accounts[0].paths
-    found = [value for each in told.accounts[0].attempts for one in each.findings for value in one.found]
+    report = Explainer(ruleset).explain(SampleRequest("GET", "/v1.0/b%E2%80%8B?q=b"))
+    assert "/v1.0/b\\u200b" in report.accounts[0].paths
+    found = [value for each in report.accounts[0].attempts for one in each.findings for value in one.found]
     assert "b\\u200b" in found
 
 

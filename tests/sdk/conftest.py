@@ -48,9 +48,9 @@ class Program:
         assert self.process.stdout is not None
         assert (await self.process.stdout.readline()).decode().strip() == line, await self._errors()
 
-    async def results(self, told: bytes = b"") -> Results:
+    async def results(self, report: bytes = b"") -> Results:
         """What it printed, once it has been told to go on and has ended."""
-        out, errors = await self.process.communicate(told)
+        out, errors = await self.process.communicate(report)
         assert self.process.returncode == 0, errors.decode()
         results = json.loads(out)
         assert isinstance(results, dict)

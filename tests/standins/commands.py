@@ -43,9 +43,9 @@ def run(*arguments: str, environment: Mapping[str, str] | None = None) -> subpro
         with _forked(arguments, environment, out, err, apart=False) as status:
             if not select.select([status], [], [], TIMEOUT_SECONDS)[0]:
                 raise subprocess.TimeoutExpired(arguments, TIMEOUT_SECONDS)
-            told = status.read()
+            report = status.read()
         texts = [_content(out), _content(err)]
-    return subprocess.CompletedProcess(arguments, int(told) if told else -signal.SIGKILL, *texts)
+    return subprocess.CompletedProcess(arguments, int(report) if report else -signal.SIGKILL, *texts)
 
 
 class Server:
@@ -75,8 +75,8 @@ class Server:
         asyncio.get_running_loop().remove_reader(self._process)
         os.close(self._process)
         with self._status:
-            told = self._status.read()
-        self._end.set_result(int(told) if told else -signal.SIGKILL)
+            report = self._status.read()
+        self._end.set_result(int(report) if report else -signal.SIGKILL)
 
 
 def _forked(

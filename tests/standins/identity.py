@@ -233,7 +233,7 @@ class SignIns:
         self.beside_tokens: dict[str, object] = {}  # members of the token response as they should not be
         self.userinfo: dict[str, object] = {}  # claims that are given there, and not in the ID token
         self.userinfo_response: Response | None = None  # in place of these
-        self.told = 0  # how often userinfo was asked for
+        self.report = 0  # how often userinfo was asked for
         self._codes: dict[str, dict[str, str]] = {}
 
     def jwk(self) -> dict[str, object]:
@@ -261,7 +261,7 @@ class SignIns:
 
     def tell(self, authorization: str) -> Response:
         """The userinfo endpoint (OpenID Connect Core section 5.3)."""
-        self.told += 1
+        self.report += 1
         if self.userinfo_response is not None:
             return self.userinfo_response
         if authorization != "Bearer -":

@@ -74,7 +74,7 @@ class IdentityProvider:
             asked = min(retry_after(pause, self._clock()) or 0.0, _LONGEST_PAUSE)
             code = _error_code(body)
             kind = ClientRefused if code == "invalid_client" else CredentialError
-            raise kind(f"identity provider responded {status} {code}".rstrip(), asked)
+            raise kind(f"identity provider responded with {status} {code}".rstrip(), asked)
         return _token(body, asked_at)
 
 

@@ -283,7 +283,7 @@ class Batch:
             _evaluate_response(evaluation, response, b"")  # which the application doesn't get
             raise Refusal(
                 "upstreamError",
-                f"The upstream responded {status}.",
+                f"The upstream responded with {status}.",
                 "upstreamUnauthorised" if status == 401 else "upstreamError",
                 upstream_status=status,
             )

@@ -370,7 +370,7 @@ class Exchange(ExchangeOwner):
             if not self._call.renew():
                 refuse_response(self, response, credential_refused())
         elif status in self.context.statuses_as_502:
-            message = f"The upstream responded {status}."
+            message = f"The upstream responded with {status}."
             refusal = Refusal("upstreamError", message, "upstreamError", upstream_status=status)
             refuse_response(self, response, refusal)
         else:

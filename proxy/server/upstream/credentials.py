@@ -26,8 +26,8 @@ class UpstreamCredential:
         "detail",
         "expires_at",
         "generation",
+        "report",
         "retry_after",
-        "told",
         "waiting",
     )
 
@@ -40,7 +40,7 @@ class UpstreamCredential:
         self.detail = "no upstream token was acquired yet"
         self._asked_at = -REFUSED_AGAIN_SECONDS
         self._asked_for = -1  # the generation that another was last asked for
-        self.told = False  # whether the agent has tried, and said what came of it
+        self.report = False  # whether the agent has tried, and said what came of it
         self.waiting: set[CredentialWaiter] = set()
 
     def valid(self, now: float) -> bool:
@@ -52,7 +52,7 @@ class UpstreamCredential:
         self.authorization = b"Bearer " + token.encode("ascii")
         self.expires_at = expires_at
         self.generation = generation
-        self.told = True
+        self.report = True
         waiting, self.waiting = self.waiting, set()
         for waiter in waiting:
             waiter.credential_renewed()
@@ -62,7 +62,7 @@ class UpstreamCredential:
         good until its own end."""
         self.detail = detail
         self.retry_after = retry_after
-        self.told = True
+        self.report = True
 
     def just_replaced(self, generation: int, now: float) -> bool:
         """Whether the token of `generation` is itself the response to a refusal a moment ago: that the
@@ -105,7 +105,7 @@ class UpstreamCredentials:
 
     def settled(self, used: Iterable[UpstreamCredential], now: float) -> bool:
         """Whether, beyond that, each of them has its token or the agent's word that there is none."""
-        return self.able(used, now) and all(each.valid(now) or each.told for each in self._relevant(used))
+        return self.able(used, now) and all(each.valid(now) or each.report for each in self._relevant(used))
 
     def why_unsettled(self, now: float) -> str:
         if len(self._by_name) == 1:

@@ -51,7 +51,7 @@ def get(path: str, **headers: str) -> RequestInformation:
     return request
 
 
-def told(error: APIError) -> dict[str, Any]:
+def report(error: APIError) -> dict[str, Any]:
     assert isinstance(error, ODataError)
     assert error.error is not None
     assert error.error.inner_error is not None
@@ -70,7 +70,7 @@ async def refused(call: Awaitable[Any]) -> dict[str, Any]:
     try:
         await call
     except ODataError as error:
-        return told(error)
+        return report(error)
     return {}
 
 
