@@ -40,7 +40,7 @@ from proxy.server.client.state import KeepAlive, State
 from proxy.server.context import Context, OpenConnection, plain_address
 from proxy.server.errors import MalformedBody, MalformedHead, Refusal
 from proxy.server.http1 import own_responses as responses
-from proxy.server.http1.request_head import RequestHead
+from proxy.server.http1.request_head import RequestFields, RequestHead
 from proxy.server.http1.request_reader import RequestReader
 from proxy.server.loop.deadlines import NEVER
 from proxy.server.loop.iteration import WAITING_BYTES
@@ -76,9 +76,10 @@ class ClientConnection(OpenConnection):
         "_context",
         "_discarded",
         "_exchange",
+        "_fields",
         "_gate",
         "_handler_for",
-        "_head",
+        "_http10",
         "_keep_alive",
         "_pace",
         "_reader",
@@ -88,7 +89,7 @@ class ClientConnection(OpenConnection):
         "scheme",
     )
 
-    _head: RequestHead
+    _fields: RequestFields  # the latest request's; its head goes with its exchange
     _gate: ReadGate
     _pace: Pace
 
@@ -115,6 +116,7 @@ class ClientConnection(OpenConnection):
         self._queued_output = b""  # a response that leaves when the loop iteration ends
         # Per request
         self._exchange: RequestHandler | None = None
+        self._http10 = False
         self._discarded = 0  # bytes that came behind the response
 
     def __repr__(self) -> str:
@@ -175,7 +177,7 @@ class ClientConnection(OpenConnection):
     def fail(self) -> None:
         """A fault of the proxy ends the connection, and the exchange under way."""
         exchange = self._exchange
-        self.abort(reset=exchange is not None and self._head.http10)
+        self.abort(reset=exchange is not None and self._http10)
         if exchange is not None:
             exchange.fail()
 
@@ -300,11 +302,12 @@ class ClientConnection(OpenConnection):
         return head is not None
 
     def _start(self, head: RequestHead) -> None:
-        self._head = head
+        fields = self._fields = head.fields
+        self._http10 = head.http10
         exchange = self._exchange = self._handler_for(self._context, self, head)
         pace = self._pace
-        if head.fields.length:
-            pace.continue_awaited = head.fields.expect_continue
+        if fields.length:
+            pace.continue_awaited = fields.expect_continue
             pace.enter(_BODY)
         else:
             pace.enter(_WAITING)
@@ -417,11 +420,11 @@ class ClientConnection(OpenConnection):
         return self._keep_alive is _PERSIST
 
     def _may_persist(self) -> bool:
-        if self._pace.state is _CLOSING or not self._head.fields.keep_alive or self._context.draining:
+        if self._pace.state is _CLOSING or not self._fields.keep_alive or self._context.draining:
             return False
         # A body that isn't here yet may never come whole; a small sized one is read to its end.
         remaining = self._reader.body_remaining
-        return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._head.fields.expect_continue)
+        return remaining == 0 or (0 < remaining <= LINGER_BYTES and not self._fields.expect_continue)
 
     def exchange_done(self, *, close: bool = False) -> None:
         """The exchange has written its whole response."""
@@ -524,7 +527,7 @@ class ClientConnection(OpenConnection):
     def cut(self) -> None:
         """The drain's time is over."""
         exchange = self._exchange
-        self.abort(reset=exchange is not None and self._head.http10)
+        self.abort(reset=exchange is not None and self._http10)
         if exchange is not None:
             exchange.client_left()
 
