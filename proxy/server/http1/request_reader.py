@@ -46,7 +46,7 @@ class RequestReader:
         self._begins_at = 0  # where the next request begins among them
         self._scanned = 0  # where the search for the end of a head goes on
         self._fields: RequestFields | None = None  # those of the previous request
-        self._body = BodyReader(excess_limit=EXCESS_FRAMING_BYTES)
+        self._body: BodyReader | None = None  # made for the first request that has a body
 
     def __repr__(self) -> str:
         return f"<RequestReader waiting={self.waiting} {self._body!r}>"
@@ -59,7 +59,7 @@ class RequestReader:
     @property
     def body_remaining(self) -> int:
         """The bytes of a sized body that have not arrived, or CHUNKED or UNTIL_CLOSE; 0 if no body is due."""
-        return self._body.remaining
+        return 0 if self._body is None else self._body.remaining
 
     def feed(self, data: bytes) -> None:
         """Take bytes of requests to come, none of a body."""
@@ -96,7 +96,8 @@ class RequestReader:
         self._keep_from(end)
         self._scanned = 0
         self._fields = fields
-        self._body.begin(fields.length)
+        if fields.length or self._body is not None:
+            self._expect_body(fields.length)
         return head
 
     def head_so_far(self) -> bytes:
@@ -116,6 +117,7 @@ class RequestReader:
         """Return the content in `data`, and whether the body has ended; what follows the body waits. Raise
         MalformedBody if the chunks break RFC 9112 §7.1 or have more framing than content."""
         body = self._body
+        assert body is not None
         content, ended = body.read(data)
         if ended:
             self._waiting = body.take_rest()
@@ -123,13 +125,18 @@ class RequestReader:
 
     def chunk_lines_exceed(self, limit: int) -> bool:
         """Return True if more than `limit` lines of chunk framing were read since this was last true."""
-        return self._body.lines_exceed(limit)
+        return self._body is not None and self._body.lines_exceed(limit)
 
     def discard(self) -> None:
         """Drop what waits, and take all that follows for a body without an end."""
         self._keep_from(len(self._waiting))
         self._scanned = 0
-        self._body.begin(UNTIL_CLOSE)
+        self._expect_body(UNTIL_CLOSE)
+
+    def _expect_body(self, length: int) -> None:
+        if self._body is None:
+            self._body = BodyReader(excess_limit=EXCESS_FRAMING_BYTES)
+        self._body.begin(length)
 
     def _keep_from(self, place: int) -> None:
         if place == len(self._waiting):
